@@ -116,4 +116,4 @@ def _open_instance(folder: _Path) -> Instance:
     return Instance.open(folder, background=False)
 
 
-_instance_folder.register(_open_instance)
+_instance_folder.register_opener(_open_instance)

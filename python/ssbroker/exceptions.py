@@ -1,8 +1,8 @@
-"""The errors that ssbroker raises.
+"""Exceptions and warnings.
 
-Bad input raises; what the rules call an outcome (no route, a drop, a delay) is a value in the result and never an exception.
-Every error is a `SsbrokerError`; those about input are also a `ValueError` or a `TypeError`, and say which column and row (the
-first one), which value, and what was expected.
+Invalid input raises an exception. Outcomes of valid input, such as no matching route, a drop or a delay, are values in the result.
+Every exception derives from `SsbrokerError`. Exceptions about input also derive from `ValueError` or `TypeError`, and name the
+column, the first invalid row, the value, and what was expected.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 
 class SsbrokerError(Exception):
-    """The base of every error that ssbroker raises."""
+    """Base class of all exceptions that ssbroker raises."""
 
 
 class InputError(SsbrokerError, ValueError):
-    """A value in the input is not what was expected.
+    """A value in the input is invalid.
 
     Attributes:
-        column: The column, qualified by its table where there are several (`routes.address`); None where there is none.
-        row: The first row that is wrong, counted from 0 over the whole input; None where the error is not about a row.
-        value: The value as text, shortened; None where there is none.
-        expected: What was expected instead.
+        column: Name of the column, qualified by its table if there are several (`routes.address`); None if it concerns no column.
+        row: First invalid row, counted from 0 over the whole input; None if it concerns no row.
+        value: The invalid value as text, shortened; None if there is none.
+        expected: What was expected instead; None if not stated.
     """
 
     def __init__(
@@ -44,53 +44,53 @@ class InputError(SsbrokerError, ValueError):
         return (_rebuild, (type(self), self.args[0], self.__dict__))
 
 
-def at_row_of(error: InputError, row_of: Callable[[int], int]) -> InputError:
-    """The same error, told by the row of the whole where it was found in a part.
+def renumber_row(error: InputError, row_of: Callable[[int], int]) -> InputError:
+    """Returns a copy of an error about a part of the input, with the row of the whole input; `row_of` converts row numbers.
 
     Examples:
-        >>> str(at_row_of(InputError("age, row 2: 'x' is no number", row=2), lambda row: row + 40))
-        "age, row 42: 'x' is no number"
+        >>> str(renumber_row(InputError("age, row 2: 'x' is not a number", row=2), lambda row: row + 40))
+        "age, row 42: 'x' is not a number"
     """
     if error.row is None:
         return error
     row = row_of(error.row)
-    moved = type(error)(re.sub(rf"\brow {error.row}\b", f"row {row}", str(error), count=1))
-    moved.__dict__.update(error.__dict__)
-    moved.row = row
-    return moved
+    renumbered = type(error)(re.sub(rf"\brow {error.row}\b", f"row {row}", str(error), count=1))
+    renumbered.__dict__.update(error.__dict__)
+    renumbered.row = row
+    return renumbered
 
 
 class InvalidGuidError(InputError):
-    """A broker id or conversation id is no GUID: neither 36 characters of text (braces allowed) nor 16 bytes."""
+    """A broker id or conversation id is not a valid GUID: 36 characters of text (braces allowed) or 16 bytes."""
 
 
 class InvalidAddressError(InputError):
-    """An address is neither `TCP://host[:port]`, nor LOCAL, nor TRANSPORT."""
+    """An address is not valid: `TCP://host[:port]`, `LOCAL` or `TRANSPORT`."""
 
 
 class UnknownDatabaseError(InputError):
-    """A row names a database that the catalog does not have."""
+    """A row names a database that is not in the catalog."""
 
 
 class DuplicateError(InputError):
-    """A route id, a database name or the broker id of an enabled database (I7) occurs twice."""
+    """A route id, a database name, or the broker id of an enabled database occurs more than once."""
 
 
 class NullError(InputError):
-    """A value is null that must not be."""
+    """A value that must not be null is null."""
 
 
 class MalformedDataError(InputError):
-    """Arrow data or a file contradicts its own layout: offsets, dictionary keys, a truncated end."""
+    """Arrow data, a file, a checkpoint or a pickle is corrupt, truncated, or of an unsupported format version."""
 
 
 class DdlError(InputError):
-    """A statement of a DDL script is refused.
+    """A statement of a T-SQL script is invalid.
 
     Attributes:
-        number: Service Broker's error number, None where it has none.
-        file: The script, None where it came as text.
-        line: The line on which the statement begins, counted from 1.
+        number: Service Broker's error number; None if there is none.
+        file: Path of the script; None if the script was passed as text.
+        line: Line on which the statement starts, counted from 1.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class DdlError(InputError):
 
 
 class SchemaError(SsbrokerError, TypeError):
-    """A column is missing, occurs twice, or has a type that cannot be read as the one expected.
+    """An argument or a column has the wrong type, or a column is missing or duplicated.
 
     Attributes:
-        column: The column.
-        expected: The type that was expected.
-        actual: The type that was found, None where the column is missing.
+        column: Name of the column or argument; None if it concerns neither.
+        expected: The expected type; None if not stated.
+        actual: The actual type; None if the column is missing.
     """
 
     def __init__(
@@ -124,22 +124,22 @@ class SchemaError(SsbrokerError, TypeError):
 
 
 class OptionError(SsbrokerError, ValueError):
-    """An option has a value that is not one of those allowed."""
+    """An option has an invalid value."""
 
 
 class OutputError(SsbrokerError, OSError):
-    """The result could not be written; what stood at its place before still does."""
+    """The output could not be written; existing files are unchanged."""
 
 
 class MissingDependencyError(SsbrokerError, ImportError):
-    """A library is not installed that this part needs, or is too old for it; the message names what brings it."""
+    """A required library is not installed or too old; the message states how to install it."""
 
 
 class StorageError(SsbrokerError, OSError):
-    """A database file cannot be opened, read or written: a full disk, no permission, damage. Nothing is half done.
+    """A database file cannot be opened, read or written (full disk, missing permission, corruption); nothing was changed.
 
     Attributes:
-        file: The file.
+        file: Path of the file; None if unknown.
     """
 
     def __init__(self, message: str, *, file: str | None = None) -> None:
@@ -151,14 +151,14 @@ class StorageError(SsbrokerError, OSError):
 
 
 class LockTimeoutError(StorageError, TimeoutError):
-    """Others were writing to the file for longer than `lock_timeout`; nothing was changed."""
+    """The database file stayed locked by other writers for longer than `lock_timeout`; nothing was changed."""
 
 
 class BrokerError(SsbrokerError):
-    """Service Broker refuses a call; what the transaction did before stands.
+    """Service Broker rejected a call. Earlier changes of the transaction are kept, and the transaction can continue.
 
     Attributes:
-        number: Service Broker's error number, None where it has none.
+        number: Service Broker's error number; None if there is none.
     """
 
     def __init__(self, message: str, *, number: int | None = None) -> None:
@@ -170,23 +170,23 @@ class BrokerError(SsbrokerError):
 
 
 class ProtocolError(SsbrokerError, RuntimeError):
-    """A machine of the protocol was called out of turn; nothing was changed."""
+    """A protocol object was used in a state that does not allow the call; nothing was changed."""
 
 
 class PeerError(SsbrokerError):
-    """What came over a connection breaks the protocol: the far side's fault, and the end of the connection."""
+    """The peer violated the protocol; the connection is closed."""
 
 
 class EndpointError(SsbrokerError, OSError):
-    """The instance cannot listen where it should: the port is taken, or the host is not this machine's."""
+    """The instance cannot listen on its endpoint: the port is in use, or the host is not an address of this machine."""
 
 
 class DdlWarning(UserWarning):
-    """A statement of a DDL script was skipped because it says nothing about routing."""
+    """A statement of a T-SQL script was skipped because it does not affect routing."""
 
 
 class BrokerWarning(UserWarning):
-    """A call did less than it was asked for; the message says why, and what to do."""
+    """A call completed only in part; the message states why and what to do."""
 
 
 def _rebuild(kind: type[SsbrokerError], message: str, state: dict[str, object]) -> SsbrokerError:

@@ -1,4 +1,4 @@
-"""Digests, fragmentation, and reassembly of fragments into complete, verified, ordered messages."""
+"""MD5 digests, fragmentation of messages, and reassembly of fragments into verified, ordered messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionErro
 
 @dataclass(frozen=True)
 class Reassembly:
-    """What came of fragments.
+    """Result of reassembling fragments.
 
     Attributes:
-        messages: The messages that are whole and whose turn it is (`schemas.MESSAGES`), then the further columns.
-        rejected: The fragments that were refused, and why (`schemas.REJECTED`).
-        acknowledgements: What the sender of each direction is told (`schemas.ACKNOWLEDGEMENTS`).
+        messages: Complete messages that are due in their direction (`schemas.MESSAGES`), followed by the extra columns of the fragments.
+        rejected: Rejected fragments with the reason (`schemas.REJECTED`).
+        acknowledgements: Acknowledgements for the sender of each direction (`schemas.ACKNOWLEDGEMENTS`).
 
     Examples:
         >>> import pyarrow as pa
@@ -40,30 +40,23 @@ class Reassembly:
     messages: pa.Table
     rejected: pa.Table
     acknowledgements: pa.Table
-    _ask: Callable[[], pa.Table] = field(repr=False, compare=False)
+    _read_pending: Callable[[], pa.Table] = field(repr=False, compare=False)
 
     @cached_property
     def pending(self) -> pa.Table:
-        """The messages that are incomplete or wait for others (`schemas.PENDING`), as of the first time that this is asked."""
-        return self._ask()
+        """Messages that are incomplete or wait for earlier messages (`schemas.PENDING`), as of the first access to this attribute."""
+        return self._read_pending()
 
     def __reduce__(self) -> tuple[Callable[..., Reassembly], tuple[Any, ...]]:
         return settled, (self.messages, self.rejected, self.acknowledgements, self.pending)
 
 
 def settled(messages: pa.Table, rejected: pa.Table, acknowledgements: pa.Table, pending: pa.Table) -> Reassembly:
-    """A result that holds what was pending, and no reassembler that could be asked later.
-
-    Examples:
-        >>> from ssbroker import schemas
-        >>> empty = [schema.empty_table() for schema in (schemas.MESSAGES, schemas.REJECTED, schemas.ACKNOWLEDGEMENTS)]
-        >>> settled(*empty, schemas.PENDING.empty_table()).pending.num_rows
-        0
-    """
+    """Returns a result that holds its pending messages and does not refer to a reassembler; pickles name this function."""
     return Reassembly(messages, rejected, acknowledgements, lambda: pending)
 
 
-# One mapping for each kind of key: type checkers do not take a dict of one for a mapping of all.
+# `Mapping` is invariant in its key type, so each type of id needs its own mapping.
 SessionKeys: TypeAlias = (
     str
     | Mapping[uuid.UUID, bytes]
@@ -71,69 +64,44 @@ SessionKeys: TypeAlias = (
     | Mapping[bytes, bytes]
     | Mapping[uuid.UUID | str | bytes, bytes]
 )
-"""The name of a binary column with the key of each row (null is none), or the keys by conversation id; of 16, 24 or 32 bytes."""
+"""Session keys of 16, 24 or 32 bytes: a mapping from conversation id to key, or the name of a binary column with the key of each row (null for no key)."""
 
-NAME = "session_keys"
+_OPTION: Final = "session_keys"
 
 
 def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _core.SessionKeys | None:
-    """Session keys in one form, which pickles: the name of the column, or keys by the 16 bytes of the id.
+    """Returns session keys in a form that can be pickled: a column name, or keys by the 16 bytes of the conversation id.
 
-    Args:
-        session_keys: What the user gave; what is ready for the native module stays so.
-
-    Returns:
-        The same, with every id as bytes.
-
-    Raises:
-        OptionError: It is neither, an id is no GUID or occurs twice, or a key is no bytes.
-
-    Examples:
-        >>> normalize_session_keys({"00000000-0000-0000-0000-000000000001": bytes(16)}) == {(1).to_bytes(16, "big"): bytes(16)}
-        True
+    Keys that are already in the form of the native module are returned unchanged.
     """
     if session_keys is None or isinstance(session_keys, str | _core.SessionKeys):
         return session_keys
     if not isinstance(session_keys, Mapping):
         got = type(session_keys).__qualname__
-        raise OptionError(f"{NAME}: expected the name of a column or a mapping by conversation id; got {got}")
+        raise OptionError(f"{_OPTION}: expected a column name or a mapping from conversation id to key; got {got}")
     keys: dict[bytes, bytes] = {}
     for conversation, key in session_keys.items():
         try:
-            id_bytes = guid_bytes(conversation, name=NAME)
+            id_bytes = guid_bytes(conversation, name=_OPTION)
         except InvalidGuidError as error:
             raise OptionError(str(error)) from error
         if not isinstance(key, bytes):
             raise OptionError(
-                f"{NAME}: the key of {uuid.UUID(bytes=id_bytes)} is no bytes but {type(key).__qualname__}"
+                f"{_OPTION}: the key of {uuid.UUID(bytes=id_bytes)} must be bytes, not {type(key).__qualname__}"
             )
         if keys.setdefault(id_bytes, key) != key:
-            raise OptionError(f"{NAME}: {uuid.UUID(bytes=id_bytes)} has two keys")
+            raise OptionError(f"{_OPTION}: {uuid.UUID(bytes=id_bytes)} has two different keys")
     return keys
 
 
 def native_session_keys(session_keys: object) -> str | _core.SessionKeys | None:
-    """Session keys as the native module takes them.
-
-    Args:
-        session_keys: What the user gave, or what is ready.
-
-    Returns:
-        The name of the column, or the keys made ready.
-
-    Raises:
-        OptionError: It is neither, or a key is not 16, 24 or 32 bytes long.
-
-    Examples:
-        >>> native_session_keys("session_key")
-        'session_key'
-    """
+    """Returns session keys in the form of the native module."""
     keys = normalize_session_keys(session_keys)
     return _core.SessionKeys(list(keys.items())) if isinstance(keys, dict) else keys
 
 
-BYTES_MAX: Final = 2**31 - 1
-"""The most that one Arrow cell can hold, and so the largest fragment and message."""
+_BODY_BYTES_MAX: Final = 2**31 - 1
+"""The maximum size of an Arrow `binary` value, and so of a fragment or message."""
 
 
 @overload
@@ -145,19 +113,19 @@ def md5(values: pa.Array[Any] | ArrowArrayExportable) -> pa.FixedSizeBinaryArray
 
 
 def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
-    """The MD5 digest of every value of a column of bytes or text, many at a time in the vectors of the processor.
+    """Returns the MD5 digest of every value of a binary or string column.
 
-    MD5 finds accidents, not attackers.
+    MD5 detects accidental damage; it does not protect against tampering.
 
     Args:
-        values: An Array, a ChunkedArray, or any Arrow object of one column, of any binary or string type.
+        values: A pyarrow `Array` or `ChunkedArray`, or any Arrow object with a single column, of any binary or string type.
 
     Returns:
-        A digest of 16 bytes for each value, null for null; in chunks where the values came in chunks.
+        A `FixedSizeBinaryArray` of 16-byte digests, with null for null. If the values come in chunks, so do the digests.
 
     Raises:
-        SchemaError: It is no Arrow object, or holds neither bytes nor text.
-        MalformedDataError: The data contradict their own layout.
+        SchemaError: `values` is not an Arrow object, or has a type other than binary or string.
+        MalformedDataError: The Arrow data are corrupt.
 
     Examples:
         >>> import pyarrow as pa
@@ -173,7 +141,7 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
         digests.append(_core.md5(chunk, first_row))
         first_row += len(chunk)
     if not digests:
-        # Without a chunk there is still a type, and it is checked like any other.
+        # The type is checked even if there are no chunks.
         digests.append(_core.md5(pa.nulls(0, column.type), 0))
     return pa.chunked_array(digests)
 
@@ -184,25 +152,26 @@ def fragment(
     max_fragment_bytes: int,
     session_keys: SessionKeys | None = None,
 ) -> pa.Table:
-    """Cuts messages into fragments and signs both (P13, P21, P23).
+    """Splits messages into fragments, and signs both messages and fragments.
 
-    Every body is cut into parts of `max_fragment_bytes`, of which the last may be shorter; an empty body is one empty fragment.
-    Messages keep their order, and fragments theirs. Bodies of the types `binary` and `large_binary` are not copied: the fragments lie
-    where the messages do.
+    Each body is split into parts of `max_fragment_bytes`, of which the last may be shorter. An empty body becomes one empty fragment.
+    The order of messages and fragments is kept. Bodies of type `binary` and `large_binary` are not copied: the fragments share the
+    buffers of the messages.
 
     Args:
-        messages: Messages (`schemas.MESSAGES`, the signature left out or not) as a batch, a table or a stream. Further columns are
+        messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table or stream. Extra columns are
             repeated for each fragment.
-        max_fragment_bytes: The most bytes of a part.
-        session_keys: Keys that encrypt the signatures, by conversation id, or the column that has them (and is left out of the result).
+        max_fragment_bytes: Maximum body size of a fragment in bytes, from 1 to 2**31 - 1.
+        session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys,
+            which is omitted from the result.
 
     Returns:
-        The fragments (`schemas.FRAGMENTS`), then the further columns.
+        The fragments (`schemas.FRAGMENTS`), followed by the extra columns.
 
     Raises:
-        OptionError: `max_fragment_bytes` or `session_keys` is not what it can be.
-        SchemaError: It is no Arrow object, or a column is missing or has a type that cannot be read.
-        InputError: A value is not what was expected; column, row and value are named.
+        OptionError: `max_fragment_bytes` or `session_keys` is invalid.
+        SchemaError: `messages` is not an Arrow object, or a column is missing or has the wrong type.
+        InputError: A value is invalid; the error names column, row and value.
 
     Examples:
         >>> import pyarrow as pa
@@ -211,39 +180,45 @@ def fragment(
         >>> fragment(messages, max_fragment_bytes=5).select(["fragment_number", "fragment_count", "message_body"]).to_pydict()
         {'fragment_number': [0, 1, 2], 'fragment_count': [3, 3, 3], 'message_body': [b'Hello', b', wor', b'ld']}
     """
-    most = whole_number(max_fragment_bytes, name="max_fragment_bytes", minimum=1, maximum=BYTES_MAX)
+    limit = whole_number(max_fragment_bytes, name="max_fragment_bytes", minimum=1, maximum=_BODY_BYTES_MAX)
     keys = native_session_keys(session_keys)
     fragments: list[pa.RecordBatch] = []
     first_row = 0
     for part in input_batches(messages, name="messages"):
-        fragments.extend(_core.fragment(part, first_row, most, keys))
+        fragments.extend(_core.fragment(part, first_row, limit, keys))
         first_row += len(part)
     return pa.Table.from_batches(fragments)
 
 
 _PICKLE_FORMAT: Final = 1
-_MOST: Final = 2**63 - 1
+_INT64_MAX: Final = 2**63 - 1
 _INPUT: Final = "fragments"
 
 
 class Reassembler:
-    """Puts fragments together, push by push, in any order and any cut, within limits; the rest is remembered.
+    """Reassembles fragments into complete, verified messages.
 
-    Whatever a limit refuses is rejected as `limit_exceeded`, before memory is taken for it, and may come again. None is no limit. It
-    may be used from several threads: one after the other gets its turn. It pickles, as its checkpoint and its session keys.
+    Fragments arrive in any number of pushes and in any order. The reassembler remembers incomplete messages between pushes, within
+    limits. A fragment that would exceed a limit is rejected as `limit_exceeded` before any memory is allocated for it, and may be
+    pushed again later. For the limits, None means unlimited.
+
+    A reassembler may be used from several threads; calls are serialized. It can be pickled: the pickle holds its checkpoint and its
+    session keys.
 
     Args:
-        max_pending_bytes: What may be charged for all that is remembered: bodies, and a little for each fragment, message and direction.
-            Directions of which no message has been whole yet may take half of it.
-        max_pending_messages: How many messages may be incomplete or wait for others; half of it again.
-        max_message_bytes: The largest message, at most 2**31 - 1.
-        max_fragments_per_message: The most fragments of a message.
-        max_sequence_distance: How far ahead of the first message that is missing a fragment may be.
-        in_order: Whether a message waits for those before it in its direction; else it is released when it is whole.
-        session_keys: Keys that encrypt the signatures, by conversation id, or the column that has them (and is left out of the messages).
+        max_pending_bytes: Maximum memory in bytes for everything remembered: bodies, and a small overhead for each fragment, message
+            and direction. Directions without any complete message so far may use at most half of it.
+        max_pending_messages: Maximum number of messages that are incomplete or wait for earlier ones; directions without any complete
+            message so far may have at most half of them.
+        max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.
+        max_fragments_per_message: Maximum number of fragments of a message.
+        max_sequence_distance: Maximum distance of a fragment's sequence number from the first missing message of its direction.
+        in_order: Whether a message waits for earlier messages of its direction; if False, messages are released as they complete.
+        session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys,
+            which is omitted from the messages.
 
     Raises:
-        OptionError: An option is not what it can be.
+        OptionError: An option is invalid.
 
     Examples:
         >>> import pyarrow as pa
@@ -272,39 +247,41 @@ class Reassembler:
         session_keys: SessionKeys | None = None,
     ) -> None:
         native = _core.Reassembler(
-            max_pending_bytes=_limit("max_pending_bytes", max_pending_bytes, least=0, most=_MOST),
-            max_pending_messages=_limit("max_pending_messages", max_pending_messages, least=0, most=_MOST),
-            max_message_bytes=whole_number(max_message_bytes, name="max_message_bytes", minimum=1, maximum=BYTES_MAX),
-            max_fragments_per_message=_limit(
-                "max_fragments_per_message", max_fragments_per_message, least=1, most=2**31 - 1
+            max_pending_bytes=_limit("max_pending_bytes", max_pending_bytes, minimum=0, maximum=_INT64_MAX),
+            max_pending_messages=_limit("max_pending_messages", max_pending_messages, minimum=0, maximum=_INT64_MAX),
+            max_message_bytes=whole_number(
+                max_message_bytes, name="max_message_bytes", minimum=1, maximum=_BODY_BYTES_MAX
             ),
-            max_sequence_distance=_limit("max_sequence_distance", max_sequence_distance, least=1, most=_MOST),
+            max_fragments_per_message=_limit(
+                "max_fragments_per_message", max_fragments_per_message, minimum=1, maximum=2**31 - 1
+            ),
+            max_sequence_distance=_limit("max_sequence_distance", max_sequence_distance, minimum=1, maximum=_INT64_MAX),
             in_order=boolean(in_order, name="in_order"),
         )
-        self._begin(native, session_keys)
+        self._initialize(native, session_keys)
 
-    def _begin(self, native: _core.Reassembler, keys: SessionKeys | None) -> None:
+    def _initialize(self, native: _core.Reassembler, keys: SessionKeys | None) -> None:
         self._native = native
         self._session_keys = normalize_session_keys(keys)
         self._keys = native_session_keys(self._session_keys)
 
     def push(self, fragments: ArrowArrayExportable | ArrowStreamExportable) -> Reassembly:
-        """Takes fragments in.
+        """Adds fragments, and returns the messages that they complete.
 
-        All of them count as one push: if anything is wrong with the input, nothing has changed. So a stream is read to its end first;
-        what is larger than memory is pushed batch by batch.
+        A push is atomic: if any of the input is invalid, nothing changes. A stream is therefore read to its end first; push input that
+        is larger than memory in batches.
 
         Args:
-            fragments: Fragments (`schemas.FRAGMENTS`, the signatures left out or not) as a batch, a table or a stream. Further columns
-                are those of the first push; a message gets those of its fragment number 0.
+            fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table or stream. Extra columns
+                must be the same in every push; a message gets those of its first fragment.
 
         Returns:
-            The messages that are whole now and whose turn it is, what was rejected, and what the senders are told.
+            The messages that are now complete and due, the rejected fragments, and the acknowledgements.
 
         Raises:
-            SchemaError: It is no Arrow object, a column is missing or has a type that cannot be read, or the further columns differ from
+            SchemaError: `fragments` is not an Arrow object, a column is missing or has the wrong type, or the extra columns differ from
                 those of the first push.
-            InputError: A value is not what was expected; column, row and value are named.
+            InputError: A value is invalid; the error names column, row and value.
 
         Examples:
             >>> import pyarrow as pa
@@ -323,10 +300,10 @@ class Reassembler:
         return Reassembly(messages, rejected, acknowledgements, self.pending)
 
     def pending(self) -> pa.Table:
-        """The messages that are incomplete, or whole and wait for others (P14).
+        """Returns the messages that are incomplete, or complete and waiting for earlier messages.
 
         Returns:
-            One row for each (`schemas.PENDING`), by conversation id, direction and sequence number.
+            One row for each message (`schemas.PENDING`), ordered by conversation id, direction and sequence number.
 
         Examples:
             >>> from ssbroker import Reassembler
@@ -337,32 +314,33 @@ class Reassembler:
 
     @property
     def pending_bytes(self) -> int:
-        """What `max_pending_bytes` limits."""
+        """Memory in bytes that counts towards `max_pending_bytes`."""
         return self._native.pending_bytes
 
     @property
     def pending_messages(self) -> int:
-        """What `max_pending_messages` limits."""
+        """Number of messages that count towards `max_pending_messages`."""
         return self._native.pending_messages
 
     def forget(
         self, conversation_id: uuid.UUID | str | bytes, *, is_initiator: bool, message_sequence_number: int
     ) -> bool:
-        """Drops a message that is incomplete or waits for others, so that its fragments may come again.
+        """Discards an incomplete or waiting message, so that its fragments can be pushed again.
 
-        It is meant for one whose first fragment came with a damaged `message_signature`: all that come after it contradict it.
+        Use it if the first fragment of a message had a damaged `message_signature`: all later fragments are rejected because they
+        contradict it.
 
         Args:
-            conversation_id: The message's conversation.
-            is_initiator: Its direction: whether its sender is the initiator.
-            message_sequence_number: Its number there.
+            conversation_id: Conversation of the message.
+            is_initiator: Direction of the message: True if the initiator sent it.
+            message_sequence_number: Sequence number of the message in its direction.
 
         Returns:
             Whether there was such a message.
 
         Raises:
-            InvalidGuidError: `conversation_id` is no GUID.
-            OptionError: `is_initiator` is no boolean, or `message_sequence_number` no number that a message can have.
+            InvalidGuidError: `conversation_id` is not a valid GUID.
+            OptionError: `is_initiator` is not a boolean, or `message_sequence_number` is out of range.
 
         Examples:
             >>> from ssbroker import Reassembler
@@ -371,14 +349,14 @@ class Reassembler:
         """
         conversation = guid_bytes(conversation_id, name="conversation_id")
         direction = boolean(is_initiator, name="is_initiator")
-        number = whole_number(message_sequence_number, name="message_sequence_number", minimum=0, maximum=_MOST)
+        number = whole_number(message_sequence_number, name="message_sequence_number", minimum=0, maximum=_INT64_MAX)
         return self._native.forget(conversation, direction, number)
 
     def checkpoint(self) -> bytes:
-        """All that is remembered, to go on from later, in another process or on another machine.
+        """Returns the state of the reassembler, which `restore` accepts in any process or on another machine.
 
         Returns:
-            The limits and all that is pending, about as large as that, and a digest; the session keys are no part of it.
+            The limits and the pending data, with a digest. The size is about that of the pending data. Session keys are not included.
 
         Examples:
             >>> from ssbroker import Reassembler
@@ -389,19 +367,19 @@ class Reassembler:
 
     @classmethod
     def restore(cls, state: bytes, *, session_keys: SessionKeys | None = None) -> Reassembler:
-        """Goes on from a checkpoint, as if it had never stopped.
+        """Creates a reassembler that continues from a checkpoint.
 
         Args:
-            state: What `checkpoint` gave; limits and `in_order` are those in it.
+            state: Result of `checkpoint`; it includes the limits and `in_order`.
             session_keys: As for a new reassembler.
 
         Returns:
             The reassembler.
 
         Raises:
-            MalformedDataError: The state is cut off, altered, of another version, or contradicts itself.
-            SchemaError: The state is no bytes.
-            OptionError: `session_keys` is not what it can be.
+            MalformedDataError: `state` is truncated, corrupt, or of an unsupported version.
+            SchemaError: `state` is not `bytes`.
+            OptionError: `session_keys` is invalid.
 
         Examples:
             >>> from ssbroker import Reassembler
@@ -414,7 +392,7 @@ class Reassembler:
             actual = type(given).__name__
             raise SchemaError(f"state: expected bytes, got {actual}", expected="bytes", actual=actual)
         self = cls.__new__(cls)
-        self._begin(_core.Reassembler.restore(given), session_keys)
+        self._initialize(_core.Reassembler.restore(given), session_keys)
         return self
 
     def __repr__(self) -> str:
@@ -431,21 +409,23 @@ def reassemble(
     session_keys: SessionKeys | None = None,
     max_message_bytes: int = 1 << 30,
 ) -> Reassembly:
-    """Puts the fragments of a table together, with no other limits: they are in memory already.
+    """Reassembles the fragments of a table in one call.
+
+    Only the message size is limited, because the fragments are in memory already.
 
     Args:
-        fragments: Fragments (`schemas.FRAGMENTS`, the signatures left out or not) as a batch, a table or a stream, in any order.
-        in_order: Whether a message waits for those before it in its direction.
-        session_keys: Keys that encrypt the signatures, by conversation id, or the column that has them.
-        max_message_bytes: The largest message, at most 2**31 - 1.
+        fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table or stream, in any order.
+        in_order: Whether a message waits for earlier messages of its direction.
+        session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys.
+        max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.
 
     Returns:
-        The messages, the fragments that were rejected, the acknowledgements, and what is incomplete.
+        The messages, the rejected fragments, the acknowledgements, and the pending messages.
 
     Raises:
-        OptionError: An option is not what it can be.
-        SchemaError: It is no Arrow object, or a column is missing or has a type that cannot be read.
-        InputError: A value is not what was expected; column, row and value are named.
+        OptionError: An option is invalid.
+        SchemaError: `fragments` is not an Arrow object, or a column is missing or has the wrong type.
+        InputError: A value is invalid; the error names column, row and value.
 
     Examples:
         >>> import pyarrow as pa
@@ -471,15 +451,15 @@ def reassemble(
     return settled(result.messages, result.rejected, result.acknowledgements, result.pending)
 
 
-def _limit(name: str, value: int | None, *, least: int, most: int) -> int | None:
-    return None if value is None else whole_number(value, name=name, minimum=least, maximum=most)
+def _limit(name: str, value: int | None, *, minimum: int, maximum: int) -> int | None:
+    return None if value is None else whole_number(value, name=name, minimum=minimum, maximum=maximum)
 
 
 def _restore(pickle_format: int, *state: Any) -> Reassembler:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
-            f"the reassembler was pickled by another version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads {_PICKLE_FORMAT}",
+            f"the reassembler was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
+            f"this version reads format {_PICKLE_FORMAT}",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )

@@ -1,4 +1,4 @@
-"""Routes batches of conversations, and explains single decisions."""
+"""Routing of batches of conversations, and explanation of single decisions."""
 
 from __future__ import annotations
 
@@ -20,59 +20,64 @@ from ssbroker.exceptions import InputError, MalformedDataError, OptionError, Sch
 from ssbroker.explain import Explanation
 
 STUCK: Final = ("DELAYED", "DROPPED")
-"""The outcomes of a conversation that is not on its way."""
+"""Outcomes of conversations that are not sent or delivered."""
 
 _MSDB: Final = "msdb"
-_BY_NEAR_ROUTES: Final = ("address_unusable", "forwarding_disabled", "no_route", "service_not_found")
-_BY_LOCAL: Final = ("forwarding_disabled", "no_route", "routing_loop")
+_FIXED_BY_NEAR_ROUTE: Final = ("address_unusable", "forwarding_disabled", "no_route", "service_not_found")
+_FIXED_BY_LOCAL_ROUTE: Final = ("forwarding_disabled", "no_route", "routing_loop")
 
 
-def tried(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[str, Any]:
-    """What would become of a conversation that waits or is dropped.
+def try_fixes(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[str, Any]:
+    """Routes a delayed or dropped conversation again with likely fixes, and returns which of them would work.
 
     Args:
         catalog: The catalog.
-        details: What the native router told of the conversation.
-        now_us: The moment at which routes expire, in microseconds since 1970.
+        details: Explanation of the conversation by the native router.
+        now_us: Time at which routes expire, in microseconds since 1970.
 
     Returns:
-        `near_routes`, the ids of the routes of the last table that set it on its way once what is near the conversation is made equal to it;
-        `if_local`, where it would be looked for if that table had a route to LOCAL; None where it is on its way, or that is no question.
+        `near_routes`: ids of the routes of the last table that would route the conversation if they matched it.
+        `if_local`: where the service would be located if that table had a LOCAL route; None if this is no possible fix.
     """
-    trial, reason = _Trial(catalog, details, now_us), details["decision"]["reason"]
-    stuck = details["decision"]["outcome"] in STUCK
+    trial, reason = _FixTrial(catalog, details, now_us), details["decision"]["reason"]
+    is_stuck = details["decision"]["outcome"] in STUCK
     return {
-        "near_routes": trial.near_routes() if stuck and reason in _BY_NEAR_ROUTES else [],
-        "if_local": trial.if_local() if stuck and reason in _BY_LOCAL else None,
+        "near_routes": trial.near_routes() if is_stuck and reason in _FIXED_BY_NEAR_ROUTE else [],
+        "if_local": trial.if_local() if is_stuck and reason in _FIXED_BY_LOCAL_ROUTE else None,
     }
 
 
-class _Trial:
+class _FixTrial:
     def __init__(self, catalog: Catalog, details: dict[str, Any], now_us: int) -> None:
         self._catalog: Final = catalog
         self._details: Final = details
         self._now_us: Final = now_us
-        self._asked: Final[dict[str, Any]] = details["conversation"]
+        self._conversation: Final[dict[str, Any]] = details["conversation"]
         self._table: Final[dict[str, Any]] = details["passes"][-1]
 
     def near_routes(self) -> list[int]:
-        found: dict[int, bool] = {}
+        tried: dict[int, bool] = {}
         for step in self._table["steps"]:
-            for near in (rejected["route"] for rejected in step["rejected"]):
-                if near["route_id"] not in found:
-                    found[near["route_id"]] = self._leads_on(near)
-        return [route_id for route_id, leads_on in found.items() if leads_on]
+            for route in (rejected["route"] for rejected in step["rejected"]):
+                if route["route_id"] not in tried:
+                    tried[route["route_id"]] = self._would_route(route)
+        return [route_id for route_id, is_fix in tried.items() if is_fix]
 
     def if_local(self) -> dict[str, Any] | None:
-        nothing = dict.fromkeys(("broker_instance", "lifetime", "mirror_address"))
-        local = {"route_id": 1, "name": "R", "remote_service_name": self._asked["to_service_name"], "address": "LOCAL"}
-        # What came back to this instance is asked as one from outside: its own table has no part in it any more. A reply would read none.
-        database = self._asked["database"] if self._table["origin"] == "begun_here" else None
-        told = self._told(self._row(nothing | local), database=database, is_initiator=True, forwarding=False)
-        located: dict[str, Any] | None = told["passes"][-1]["locate"]
+        unset = dict.fromkeys(("broker_instance", "lifetime", "mirror_address"))
+        local = {
+            "route_id": 1,
+            "name": "R",
+            "remote_service_name": self._conversation["to_service_name"],
+            "address": "LOCAL",
+        }
+        # A message that returned to this instance counts as one from outside. It is tried as from an initiator, since replies read no table.
+        database = self._conversation["database"] if self._table["origin"] == "begun_here" else None
+        explained = self._explain(self._row(unset | local), database=database, is_initiator=True, forwarding=False)
+        located: dict[str, Any] | None = explained["passes"][-1]["locate"]
         return located
 
-    def _leads_on(self, near: dict[str, Any]) -> bool:
+    def _would_route(self, near: dict[str, Any]) -> bool:
         changed = corrected_route(self._details, near)
         if changed == near:
             return False
@@ -80,29 +85,30 @@ class _Trial:
         same = pc.and_(
             pc.equal(others["database"], self._table["database"]), pc.equal(others["route_id"], near["route_id"])
         )
-        told = self._told(
+        explained = self._explain(
             pa.concat_tables([others.filter(pc.invert(same)), self._row(changed)]),
-            database=self._asked["database"],
-            is_initiator=self._asked["is_initiator"],
+            database=self._conversation["database"],
+            is_initiator=self._conversation["is_initiator"],
             forwarding=self._details["message_forwarding"] or needs_forwarding(self._details, self._table, near),
         )
-        # Where the dynamic routing service can be asked, it makes the route.
-        return told["decision"]["outcome"] not in STUCK or told["decision"]["reason"] == "route_requested"
+        # A dynamic routing service that can be asked creates the route.
+        decision = explained["decision"]
+        return decision["outcome"] not in STUCK or decision["reason"] == "route_requested"
 
     @cached_property
     def _routes(self) -> pa.Table:
-        """The routes that have a say in it: those for every service, for this one, and for the dynamic routing service."""
-        every: Any = self._catalog.native.routes()
-        names, databases = every["remote_service_name"], every["database"]
-        services = pa.array([self._asked["to_service_name"], BROKER_CONFIGURATION], names.type)
-        tables = pa.array({_MSDB, self._asked["database"] or _MSDB}, databases.type)
-        has_say = pc.or_(pc.is_null(names), pc.is_in(names, value_set=services))
-        return pa.Table.from_batches([every.filter(pc.and_(has_say, pc.is_in(databases, value_set=tables)))])
+        """The routes that can match: those for any service, for this one, and for the dynamic routing service."""
+        all_rows: Any = self._catalog.native.routes()
+        names, databases = all_rows["remote_service_name"], all_rows["database"]
+        services = pa.array([self._conversation["to_service_name"], BROKER_CONFIGURATION], names.type)
+        tables = pa.array({_MSDB, self._conversation["database"] or _MSDB}, databases.type)
+        can_match = pc.or_(pc.is_null(names), pc.is_in(names, value_set=services))
+        return pa.Table.from_batches([all_rows.filter(pc.and_(can_match, pc.is_in(databases, value_set=tables)))])
 
     @cached_property
     def _services(self) -> pa.RecordBatch:
-        every: Any = self._catalog.native.services()
-        found: pa.RecordBatch = every.filter(pc.equal(every["name"], self._asked["to_service_name"]))
+        all_rows: Any = self._catalog.native.services()
+        found: pa.RecordBatch = all_rows.filter(pc.equal(all_rows["name"], self._conversation["to_service_name"]))
         return found
 
     def _row(self, route: dict[str, Any]) -> pa.Table:
@@ -114,9 +120,11 @@ class _Trial:
         }
         return pa.Table.from_pylist([row], schema=schemas.ROUTES)
 
-    def _told(self, routes: pa.Table, *, database: str | None, is_initiator: bool, forwarding: bool) -> dict[str, Any]:
-        """What the native router tells of the conversation by these routes."""
-        part = Catalog(
+    def _explain(
+        self, routes: pa.Table, *, database: str | None, is_initiator: bool, forwarding: bool
+    ) -> dict[str, Any]:
+        """Explains the routing of the conversation with these routes."""
+        catalog = Catalog(
             routes,
             self._catalog.native.databases(),
             self._services,
@@ -125,39 +133,40 @@ class _Trial:
             pending_requests=self._catalog.pending_requests,
         )
         router = _core.Router(
-            part.native, tie_break=self._details["tie_break"], pending_request=self._details["pending_request"]
+            catalog.native, tie_break=self._details["tie_break"], pending_request=self._details["pending_request"]
         )
-        ids = [self._asked[name] for name in ("to_broker_instance", "conversation_id")]
-        broker, conversation = (None if told is None else uuid.UUID(told).bytes for told in ids)
+        ids = [self._conversation[name] for name in ("to_broker_instance", "conversation_id")]
+        broker, conversation = (None if text is None else uuid.UUID(text).bytes for text in ids)
         return router.explain(
-            self._asked["to_service_name"], broker, database, is_initiator, conversation, self._now_us
+            self._conversation["to_service_name"], broker, database, is_initiator, conversation, self._now_us
         )
 
 
 TieBreak = Literal["hash", "round_robin", "first"]
-"""How the pick among equals is made (R24)."""
+"""How a router picks one of several equal candidates."""
 PendingRequest = Literal["continue", "delay"]
-"""What a pending request for routing information does to step 4 (R14)."""
+"""What a router does with a conversation while routing information is requested for its service."""
 
 _PICKLE_FORMAT: Final = 1
 _INPUT: Final = "conversations"
 
 
 class Router:
-    """Routes conversations by the tables of a catalog.
+    """Routes conversations by the routing tables of a catalog.
 
-    A router is immutable and may be used from many threads at once; the turns of `round_robin` are all that it remembers.
-    It pickles, as its catalog and its options: the turns begin anew.
+    A router is immutable and thread-safe; its only state is the turn counters of `round_robin`. It can be pickled: the pickle holds the
+    catalog and the options, and the turns start over.
 
     Args:
-        catalog: The instance's databases, services and routing tables.
-        tie_break: How one of several equals is picked: `hash` by the conversation id, so that one conversation gets one answer
-            everywhere; `round_robin` in turns; `first` the lowest route id.
-        pending_request: While routing information is requested, `continue` goes on at step 5, `delay` keeps the conversation waiting.
+        catalog: Databases, services and routing tables of the instance.
+        tie_break: How to pick one of several equal candidates. `hash` hashes the conversation id, so that a conversation gets the same
+            decision everywhere; `round_robin` takes turns; `first` picks the lowest route id.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` goes on with
+            the routes that name no service; `delay` delays the conversation.
 
     Raises:
-        OptionError: An option is none of these.
-        SchemaError: `catalog` is no `Catalog`.
+        OptionError: An option has an invalid value.
+        SchemaError: `catalog` is not a `Catalog`.
 
     Examples:
         >>> import pyarrow as pa
@@ -187,27 +196,27 @@ class Router:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog that is routed by."""
+        """Catalog whose routing tables are used."""
         return self._catalog
 
     @property
     def tie_break(self) -> TieBreak:
-        """How one of several equals is picked."""
+        """How one of several equal candidates is picked."""
         return self._tie_break
 
     @property
     def pending_request(self) -> PendingRequest:
-        """What a pending request for routing information does."""
+        """How conversations are routed while routing information is requested for their service."""
         return self._pending_request
 
     @property
     def native(self) -> _core.Router:
-        """The router as the native module has it."""
+        """The router of the native module."""
         return self._native
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the index holds, without the catalog."""
+        """Memory of the index in bytes, without the catalog."""
         return self._native.nbytes
 
     @overload
@@ -222,18 +231,18 @@ class Router:
         """Decides where each conversation goes.
 
         Args:
-            conversations: Rows of `sys.transmission_queue` (`schemas.CONVERSATIONS`) as a batch, a table or a stream.
-            now: The moment at which routes expire, None for the current time. Without a zone it is UTC.
+            conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table or stream.
+            now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
 
         Returns:
-            The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a RecordBatch for a batch, for a
-            table or stream a Table with one batch for each of the input's.
+            The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a `RecordBatch` for a record batch, and
+            for a table or stream a `Table` with one batch for each input batch.
 
         Raises:
-            SchemaError: It is no Arrow object, or a column is missing or has a type that cannot be read.
-            InputError: A value is not what was expected; column, row and value are named. A batch that raises takes no turn of
-                `round_robin`; of a table or stream, the batches before it have taken theirs.
-            OptionError: `now` is no datetime.
+            SchemaError: `conversations` is not an Arrow object, or a column is missing or has the wrong type.
+            InputError: A value is invalid; the error names column, row and value. The invalid batch does not advance the turns of
+                `round_robin`, but earlier batches of the same table or stream do.
+            OptionError: `now` is not a datetime.
 
         Examples:
             >>> import pyarrow as pa
@@ -265,25 +274,25 @@ class Router:
         conversation_id: uuid.UUID | str | bytes | None = None,
         now: datetime | None = None,
     ) -> Explanation:
-        """Tells the whole way of one conversation; no turn of `round_robin` is used up.
+        """Explains how one conversation is routed; turns of `round_robin` are not advanced.
 
         Args:
-            to_service_name: The service that the conversation is for.
-            to_broker_instance: The broker id that it names, if any.
-            database: Where it began; None if it arrived from outside the instance.
+            to_service_name: Service that the conversation is for.
+            to_broker_instance: Broker id that the conversation names, if any.
+            database: Database in which the conversation started; None if the message arrived from another instance.
             is_initiator: Whether the sender is the initiator; False for a message from the target.
-            conversation_id: Picks among equals where `tie_break` is `hash`; left out, the first candidate stands in.
-            now: The moment at which routes expire, None for the current time. Without a zone it is UTC.
+            conversation_id: Picks among equal candidates if `tie_break` is `hash`; if None, the first candidate is picked.
+            now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
 
         Returns:
             The explanation; print it.
 
         Raises:
-            InvalidGuidError: `to_broker_instance` or `conversation_id` is no GUID.
-            UnknownDatabaseError: The catalog does not have `database`.
-            InputError: A name is no text that UTF-8 can write.
-            SchemaError: An argument has another type.
-            OptionError: `now` is no datetime.
+            InvalidGuidError: `to_broker_instance` or `conversation_id` is not a valid GUID.
+            UnknownDatabaseError: `database` is not in the catalog.
+            InputError: A name is not valid UTF-8 text.
+            SchemaError: An argument has the wrong type.
+            OptionError: `now` is not a datetime.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas
@@ -303,7 +312,7 @@ class Router:
                     f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual
                 )
             if isinstance(value, str) and not is_utf8_text(value):
-                expected, shown = "text that UTF-8 can write", ascii(value)[:80]
+                expected, shown = "valid UTF-8 text", ascii(value)[:80]
                 raise InputError(
                     f"{name}: expected {expected}; got {shown}", column=name, value=shown, expected=expected
                 )
@@ -313,35 +322,35 @@ class Router:
         )
         now_us = epoch_microseconds(utc_datetime(now))
 
-        def told(service: str) -> dict[str, Any]:
+        def explain(service: str) -> dict[str, Any]:
             return self._native.explain(service, broker_instance, database, is_initiator, conversation, now_us)
 
         try:
-            details = told(to_service_name)
+            details = explain(to_service_name)
         except UnknownDatabaseError as error:
             names: list[Any] = self._catalog.databases["name"].to_pylist()
-            question = did_you_mean(str(database), names)
+            suggestion = did_you_mean(str(database), names)
             raise UnknownDatabaseError(
-                f"{error}{question}", column=error.column, value=error.value, expected=error.expected
+                f"{error}{suggestion}", column=error.column, value=error.value, expected=error.expected
             ) from None
-        near_names = self._near_names(to_service_name, details, told)
-        return Explanation(details | {"near_names": near_names} | tried(self._catalog, details, now_us))
+        near_names = self._find_similar_names(to_service_name, details, explain)
+        return Explanation(details | {"near_names": near_names} | try_fixes(self._catalog, details, now_us))
 
-    def _near_names(
-        self, to_service_name: str, details: dict[str, Any], told: Callable[[str], dict[str, Any]]
+    def _find_similar_names(
+        self, to_service_name: str, details: dict[str, Any], explain: Callable[[str], dict[str, Any]]
     ) -> list[str]:
-        """Services of nearly the name that was asked for, which are on their way where this one is not."""
+        """Returns services of similar names that would be routed although this one is delayed or dropped."""
         if details["decision"]["outcome"] not in STUCK or details["decision"]["reason"] == "sender_disabled":
             return []
         if self._similar_names is None:
-            every = pa.chunked_array(
+            services = pa.chunked_array(
                 [*self._catalog.services["name"].chunks, *self._catalog.routes["remote_service_name"].chunks],
                 pa.string(),
             )
-            names: list[Any] = every.drop_null().unique().to_pylist()
+            names: list[Any] = services.drop_null().unique().to_pylist()
             self._similar_names = SimilarNames(names)
         near = self._similar_names.find(to_service_name)
-        return [name for name in near if told(name)["decision"]["outcome"] not in STUCK]
+        return [name for name in near if explain(name)["decision"]["outcome"] not in STUCK]
 
     def __repr__(self) -> str:
         return f"Router({self._catalog!r}, tie_break={self._tie_break!r}, pending_request={self._pending_request!r})"
@@ -353,8 +362,8 @@ class Router:
 def _restore(pickle_format: int, *state: Any) -> Router:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
-            f"the router was pickled by another version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads {_PICKLE_FORMAT}",
+            f"the router was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
+            f"this version reads format {_PICKLE_FORMAT}",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )

@@ -1,4 +1,4 @@
-"""The Arrow schemas of the contract. Column names are those of SQL Server's catalog views."""
+"""Arrow schemas of the inputs and results. Column names are those of SQL Server's catalog views."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def _schema(*fields: pa.Field[Any]) -> pa.Schema:
 
 
 GUID: Final = pa.binary(16)
-"""A broker id or conversation id in results: 16 bytes in the order of `uuid.UUID.bytes`."""
+"""Type of broker ids and conversation ids in results: 16 bytes in the order of `uuid.UUID.bytes`."""
 
 DIGEST: Final = pa.binary(16)
-"""An MD5, in clear or encrypted with a session key."""
+"""Type of signatures: an MD5 digest, possibly encrypted with a session key."""
 
 ROUTES: Final = _schema(
     pa.field("database", pa.string(), nullable=False),
@@ -27,19 +27,19 @@ ROUTES: Final = _schema(
     pa.field("address", pa.string(), nullable=False),
     pa.field("mirror_address", pa.string()),
 )
-"""`sys.routes`; `lifetime` is the moment of expiry."""
+"""Routes, as in `sys.routes`; `lifetime` is the time when the route expires."""
 
 DATABASES: Final = _schema(
     pa.field("name", pa.string(), nullable=False),
     pa.field("service_broker_guid", GUID),
     pa.field("is_broker_enabled", pa.bool_(), nullable=False),
 )
-"""`sys.databases`; a null `service_broker_guid` is not known."""
+"""Databases, as in `sys.databases`; a null `service_broker_guid` means that the broker id is unknown."""
 
 SERVICES: Final = _schema(
     pa.field("database", pa.string(), nullable=False), pa.field("name", pa.string(), nullable=False)
 )
-"""`sys.services`."""
+"""Services, as in `sys.services`."""
 
 CONVERSATIONS: Final = _schema(
     pa.field("conversation_id", GUID, nullable=False),
@@ -48,7 +48,7 @@ CONVERSATIONS: Final = _schema(
     pa.field("to_broker_instance", GUID),
     pa.field("is_initiator", pa.bool_(), nullable=False),
 )
-"""What is to be routed, a row of `sys.transmission_queue`; a null `database` came from outside the instance."""
+"""Conversations to route, as in `sys.transmission_queue`; a null `database` means that the message arrived from another instance."""
 
 DECISIONS: Final = _schema(
     pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
@@ -60,7 +60,7 @@ DECISIONS: Final = _schema(
     pa.field("broker_instance", GUID),
     pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False),
 )
-"""What routing returns, one row for each conversation, in the same order."""
+"""Routing decisions: one row for each conversation, in the order of the input."""
 
 _DIRECTION: Final = (
     pa.field("conversation_id", GUID, nullable=False),
@@ -79,12 +79,12 @@ FRAGMENTS: Final = _schema(
     pa.field("message_signature", DIGEST),
     pa.field("fragment_signature", DIGEST),
 )
-"""Parts of messages, each with the signature of the whole and its own."""
+"""Fragments of messages, each with the signature of the message and its own."""
 
 MESSAGES: Final = _schema(
     *_MESSAGE, pa.field("message_body", pa.binary(), nullable=False), pa.field("message_signature", DIGEST)
 )
-"""Whole messages; further columns of the fragments follow."""
+"""Complete messages; extra columns of the fragments follow."""
 
 RECEIVED: Final = _schema(
     *_MESSAGE,
@@ -100,10 +100,10 @@ RECEIVED: Final = _schema(
     pa.field("status", pa.int32(), nullable=False),
     pa.field("validation", pa.string(), nullable=False),
 )
-"""What RECEIVE returns: whole messages with their conversation; an empty body is null, and so is a signature that was not needed."""
+"""Result of RECEIVE: messages with their conversation; an empty body is null, and so is a signature that was not needed."""
 
 REJECTED: Final = _schema(*_FRAGMENT, pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False))
-"""Fragments that were refused, and why."""
+"""Rejected fragments, with the reason."""
 
 ACKNOWLEDGEMENTS: Final = _schema(
     *_DIRECTION,
@@ -111,7 +111,11 @@ ACKNOWLEDGEMENTS: Final = _schema(
     pa.field("partial_sequence_number", pa.int64()),
     pa.field("partial_fragments", pa.list_(pa.int32())),
 )
-"""What the sender of each direction is told: all messages up to a number, and fragments of the first that is incomplete."""
+"""Acknowledgements for the sender of each direction.
+
+`acked_sequence_number` acknowledges all messages up to it; `partial_fragments` are the fragments received of the incomplete message
+`partial_sequence_number`.
+"""
 
 PENDING: Final = _schema(
     *_MESSAGE,
@@ -121,4 +125,4 @@ PENDING: Final = _schema(
     pa.field("first_missing_fragment", pa.int32()),
     pa.field("waits_for_sequence_number", pa.int64()),
 )
-"""Messages that are incomplete, or whole and waiting for others."""
+"""Messages that are incomplete, or complete and waiting for earlier messages of their direction."""

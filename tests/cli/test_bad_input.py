@@ -347,7 +347,7 @@ def test_a_bad_catalog_is_told(tmp_path: Path, run: Run, catalog: Path) -> None:
         ),
         (
             ["explain", "--catalog", "no-such-folder", "--to-service", "//A"],
-            "no-such-folder: there is no such file or folder",
+            "no-such-folder: no such file or folder",
         ),
     ],
 )

@@ -193,7 +193,7 @@ def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("lint", "nowhere.sql"), "ssbroker: nowhere.sql: there is no such file or folder\n"),
+        (("lint", "nowhere.sql"), "ssbroker: nowhere.sql: no such file or folder\n"),
         (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: there is no such folder\n"),
         (
             ("lint", "{folder}/NORTH.sql", "--at", "noon"),

@@ -106,17 +106,17 @@ def shop(**others: Result) -> dict[str, Result]:
         "[msdb]": [_LOCAL],
     }
     results: dict[str, Result] = {
-        sql_server.DATABASES: (("name", "service_broker_guid", "is_broker_enabled"), databases),
-        sql_server.ENDPOINTS: (
+        sql_server.DATABASES_QUERY: (("name", "service_broker_guid", "is_broker_enabled"), databases),
+        sql_server.ENDPOINTS_QUERY: (
             ("machine", "port", "ip_address", "is_message_forwarding_enabled"),
             [("SQL-01", 4022, None, True)],
         ),
     }
     for database, rows in routes.items():
-        results[sql_server.ROUTES.format(database=database)] = (_ROUTES, rows)
+        results[sql_server.ROUTES_QUERY.format(database=database)] = (_ROUTES, rows)
         services = [("//Sales",)] if database == "[Sales]" else []
-        results[sql_server.SERVICES.format(database=database)] = (("name",), services)
-        results[sql_server.QUEUE.format(database=database)] = (_QUEUE, [])
+        results[sql_server.SERVICES_QUERY.format(database=database)] = (("name",), services)
+        results[sql_server.TRANSMISSION_QUEUE_QUERY.format(database=database)] = (_QUEUE, [])
     waiting = [
         (
             HANDLE,
@@ -131,5 +131,5 @@ def shop(**others: Result) -> dict[str, Result]:
         ),
         (HANDLE, None, "//Stock", STOCK, "//Sales", moment(2026, 11, 20, 20), 1, None, ""),
     ]
-    results[sql_server.QUEUE.format(database="[Sales]")] = (_QUEUE, waiting)
+    results[sql_server.TRANSMISSION_QUEUE_QUERY.format(database="[Sales]")] = (_QUEUE, waiting)
     return {**results, **others}

@@ -46,7 +46,7 @@ CSV = (
 
 
 def load(path: Path) -> loading.CatalogSource:
-    return loading.load(path, now=NOW)
+    return loading.load_source(path, now=NOW)
 
 
 def as_json(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,20 +20,20 @@ BAD_CELLS = [
         "'yes'",
         "true, false, 1 or 0",
     ),
-    ("routes.csv", "name,route_id\na,1\nb,1.5\n", "routes.route_id", "'1.5'", "a whole number of 32 bits"),
+    ("routes.csv", "name,route_id\na,1\nb,1.5\n", "routes.route_id", "'1.5'", "a 32-bit integer"),
     (
         "routes.csv",
         "name,route_id\na,1\nb,2147483648\n",
         "routes.route_id",
         "'2147483648'",
-        "a whole number of 32 bits",
+        "a 32-bit integer",
     ),
-    ("routes.csv", "name,route_id\na,1\nb,\u0663\n", "routes.route_id", "'\\u0663'", "a whole number of 32 bits"),
-    ("routes.csv", "name,lifetime\na,\nb,soon\n", "routes.lifetime", "'soon'", "a moment"),
+    ("routes.csv", "name,route_id\na,1\nb,\u0663\n", "routes.route_id", "'\\u0663'", "a 32-bit integer"),
+    ("routes.csv", "name,lifetime\na,\nb,soon\n", "routes.lifetime", "'soon'", "a timestamp"),
     ("routes.json", '[{"name": "a"}, {"name": 5}]', "routes.name", "5", "text"),
     ("routes.json", '[{"name": "a"}, {"name": "\\ud800"}]', "routes.name", "'\\ud800'", "text"),
-    ("routes.json", '[{"route_id": 1}, {"route_id": true}]', "routes.route_id", "True", "a whole number of 32 bits"),
-    ("routes.json", '[{"lifetime": null}, {"lifetime": 1}]', "routes.lifetime", "1", "a moment"),
+    ("routes.json", '[{"route_id": 1}, {"route_id": true}]', "routes.route_id", "True", "a 32-bit integer"),
+    ("routes.json", '[{"lifetime": null}, {"lifetime": 1}]', "routes.lifetime", "1", "a timestamp"),
     ("databases.json", '[{}, {"is_broker_enabled": 2}]', "databases.is_broker_enabled", "2", "true, false, 1 or 0"),
     ("databases.json", '[{}, {"is_broker_enabled": []}]', "databases.is_broker_enabled", "[]", "true, false, 1 or 0"),
 ]
@@ -65,29 +65,29 @@ def test_an_empty_cell_of_csv_is_null_where_no_null_may_be(tmp_path: Path, colum
 
 
 BAD_FILES = [
-    ("routes.parquet", b"PAR1 is no file", "is no whole Parquet file"),
-    ("routes.arrow", b"ARROW1\0\0 is no file", "is no whole Arrow IPC file"),
-    ("routes.feather", b"", "is no whole Arrow IPC file"),
+    ("routes.parquet", b"PAR1 is no file", "invalid or truncated Parquet file"),
+    ("routes.arrow", b"ARROW1\0\0 is no file", "invalid or truncated Arrow IPC file"),
+    ("routes.feather", b"", "invalid or truncated Arrow IPC file"),
     ("routes.csv", b"", "is empty; expected a header line"),
     (
         "routes.csv",
         b"Sales,Orders,,,,LOCAL,\n",
-        "its first line, 'Sales,Orders,,,,LOCAL,', names no known column; expected a header line with",
+        "the first line, 'Sales,Orders,,,,LOCAL,', has no known column; expected a header line with",
     ),
-    ("routes.csv", b"name;address\nA;LOCAL\n", "its first line, 'name;address', names no known column"),
-    ("routes.csv", b"name,address,name\n", "its header names the column 'name' twice"),
-    ("routes.csv", b"name,address\na,b\nc\n", "routes, row 1: has 1 cells, expected 2 cells: 'c'"),
-    ("routes.csv", b"name,address\na,b\n(1 row affected), , \n", "routes, row 1: has 3 cells, expected 2 cells"),
-    ("routes.csv", b'name,address\na,"b\nc,d\n', "is no CSV"),
-    ("routes.csv", b"name,address\n\xff,b\n", "is no CSV"),
-    ("routes.csv", b"\xff\xfe\0", "is no text in UTF-16"),
-    ("routes.json", b'[{"name": "a"}', "is no JSON"),
-    ("routes.json", b"[" * 100_000, "is no JSON"),
-    ("routes.json", b'{"name": "a"}\n{"name": \n', "line 2: is no JSON"),
+    ("routes.csv", b"name;address\nA;LOCAL\n", "the first line, 'name;address', has no known column"),
+    ("routes.csv", b"name,address,name\n", "the header has the column 'name' twice"),
+    ("routes.csv", b"name,address\na,b\nc\n", "routes, row 1: expected 2 cells, got 1: 'c'"),
+    ("routes.csv", b"name,address\na,b\n(1 row affected), , \n", "routes, row 1: expected 2 cells, got 3"),
+    ("routes.csv", b'name,address\na,"b\nc,d\n', "invalid CSV"),
+    ("routes.csv", b"name,address\n\xff,b\n", "invalid CSV"),
+    ("routes.csv", b"\xff\xfe\0", "is not valid UTF-16"),
+    ("routes.json", b'[{"name": "a"}', "invalid JSON"),
+    ("routes.json", b"[" * 100_000, "invalid JSON"),
+    ("routes.json", b'{"name": "a"}\n{"name": \n', "line 2: invalid JSON"),
     ("routes.json", b'[{"name": "a"}, 5]', "routes, row 1: 5 is not an object"),
-    ("routes.json", b"\xff", "is no text in UTF-8"),
-    ("routes.json", b'[{"further": 1}, {"further": "x"}]', "routes.further: its values are of no one type"),
-    ("routes.json", b'[{"\\ud800": 1}]', "routes: the column '\\ud800' has a name that is no text"),
+    ("routes.json", b"\xff", "is not valid UTF-8"),
+    ("routes.json", b'[{"further": 1}, {"further": "x"}]', "routes.further: the values do not have a common type"),
+    ("routes.json", b'[{"\\ud800": 1}]', "routes: the column '\\ud800' has a name that is not valid UTF-8"),
 ]
 
 
@@ -119,13 +119,13 @@ def test_a_truncated_file_is_never_read_in_part(tmp_path: Path, name: str, write
     ("content", "message"),
     [
         ("[]", "expected an object"),
-        ('{"addresses": "TCP://me"}', "addresses: 'TCP://me'; expected a list of texts"),
-        ('{"addresses": [1]}', "addresses: [1]; expected a list of texts"),
-        ('{"pending_requests": ["\\ud800"]}', r"pending_requests: ['\ud800']; expected a list of texts"),
+        ('{"addresses": "TCP://me"}', "addresses: 'TCP://me'; expected a list of strings"),
+        ('{"addresses": [1]}', "addresses: [1]; expected a list of strings"),
+        ('{"pending_requests": ["\\ud800"]}', r"pending_requests: ['\ud800']; expected a list of strings"),
         ('{"message_forwarding": 1}', "message_forwarding: 1; expected true or false"),
         ('{"forwarding": true}', "forwarding: True; expected addresses, message_forwarding or pending_requests"),
-        ("{", "is no JSON"),
-        ("\xff", "is no JSON"),
+        ("{", "invalid JSON"),
+        ("\xff", "invalid JSON"),
     ],
 )
 def test_bad_settings_of_the_instance_are_named(tmp_path: Path, content: str, message: str) -> None:
@@ -140,23 +140,23 @@ def test_bad_settings_of_the_instance_are_named(tmp_path: Path, content: str, me
 def test_one_table_in_two_files_is_an_error(tmp_path: Path) -> None:
     write_csv(tmp_path / "routes.csv")
     write_parquet(tmp_path / "routes.parquet")
-    with pytest.raises(InputError, match=r"both routes\.csv and routes\.parquet hold the routes"):
+    with pytest.raises(InputError, match=r"both routes\.csv and routes\.parquet contain routes"):
         load(tmp_path)
 
 
 def test_scripts_and_tables_in_one_folder_are_an_error(tmp_path: Path) -> None:
     write_csv(tmp_path / "routes.csv")
     (tmp_path / "catalog.sql").write_text("USE Sales;")
-    with pytest.raises(InputError, match=r"holds scripts \(catalog\.sql\) and tables \(routes\.csv\)"):
+    with pytest.raises(InputError, match=r"contains both scripts \(catalog\.sql\) and tables \(routes\.csv\)"):
         load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("absent", "there is no such file or folder"),
-        ("notes.txt", "its suffix tells no format"),
-        ("", "holds no routing table"),
+        ("absent", "no such file or folder"),
+        ("notes.txt", "unknown file format"),
+        ("", "contains no routing table"),
     ],
 )
 def test_what_cannot_be_loaded_is_said(tmp_path: Path, name: str, message: str) -> None:
@@ -167,7 +167,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, name: str, message: str) 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "routes.csv").symlink_to("routes.csv")
-    with pytest.raises(InputError, match=r"there is no such file|cannot be read"):
+    with pytest.raises(InputError, match=r"no such file|cannot be read"):
         load(tmp_path / "routes.csv")
 
 

@@ -166,5 +166,7 @@ def test_a_catalog_of_one_user_database_pickles() -> None:
 
 def test_a_pickle_of_another_version_is_refused_with_a_clear_error() -> None:
     restore, (version, *state) = full().__reduce__()
-    with pytest.raises(ssbroker.MalformedDataError, match=f"another version of ssbroker: its format is {version + 1}"):
+    with pytest.raises(
+        ssbroker.MalformedDataError, match=f"an incompatible version of ssbroker: its format is {version + 1}"
+    ):
         restore(version + 1, *state, "something new")

@@ -50,7 +50,7 @@ def test_an_explanation_names_an_argument_of_another_type(name: str, value: Any)
 @pytest.mark.parametrize("name", ["to_service_name", "database"])
 def test_an_explanation_names_what_no_bytes_can_write(name: str) -> None:
     arguments: dict[str, Any] = {"to_service_name": "//Orders", "database": "Sales"} | {name: "//\udcff"}
-    with pytest.raises(ssbroker.InputError, match=rf"^{name}: expected text that UTF-8 can write; got '//\\udcff'$"):
+    with pytest.raises(ssbroker.InputError, match=rf"^{name}: expected valid UTF-8 text; got '//\\udcff'$"):
         Router(CATALOG).explain(**arguments)
 
 

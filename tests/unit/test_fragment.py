@@ -178,13 +178,16 @@ def test_a_size_that_is_none_is_refused(size: Any) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        (5, "expected the name of a column or a mapping by conversation id; got int"),
-        ([("a", b"k" * 16)], "expected the name of a column or a mapping"),
+        (5, "expected a column name or a mapping from conversation id to key; got int"),
+        ([("a", b"k" * 16)], "expected a column name or a mapping"),
         ({"no guid": b"k" * 16}, "'no guid' is not a GUID"),
         ({IDS[0]: b"k" * 17}, "17 bytes for 00000000-0000-0000-0000-000000000001"),
         ({IDS[0]: b""}, "0 bytes for 00000000-0000-0000-0000-000000000001"),
-        ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 is no bytes but str"),
-        ({IDS[0]: b"k" * 16, uuid.UUID(bytes=IDS[0]): b"l" * 16}, "00000000-0000-0000-0000-000000000001 has two keys"),
+        ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 must be bytes, not str"),
+        (
+            {IDS[0]: b"k" * 16, uuid.UUID(bytes=IDS[0]): b"l" * 16},
+            "00000000-0000-0000-0000-000000000001 has two different keys",
+        ),
     ],
 )
 def test_keys_that_are_none_are_refused(keys: Any, says: str) -> None:

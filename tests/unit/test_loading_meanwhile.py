@@ -119,7 +119,7 @@ def test_a_catalog_that_never_rests_is_told(tmp_path: Path, meanwhile: Meanwhile
         write_csv(folder, 10 ** len(sizes))
 
     meanwhile(grow)
-    with pytest.raises(InputError, match=r"net: changed each of the 6 times that it was read; expected one that rests"):
+    with pytest.raises(InputError, match=r"net: changed during each of 6 attempts to read it; stop writing to it"):
         Catalog.load(folder)
 
 

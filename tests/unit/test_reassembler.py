@@ -205,7 +205,7 @@ def test_a_reassembler_pickles_with_its_keys(dumps: Any, keys: Any) -> None:
 def test_a_pickle_of_another_version_is_refused_with_a_clear_error() -> None:
     restore, (version, *state) = begun().__reduce__()
     assert restore(version, *state).pending_messages == 2
-    with pytest.raises(ssbroker.MalformedDataError, match="another version of ssbroker"):
+    with pytest.raises(ssbroker.MalformedDataError, match="an incompatible version of ssbroker"):
         restore(version + 1, *state)
 
 

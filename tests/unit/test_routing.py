@@ -149,7 +149,7 @@ def test_the_turns_of_round_robin_begin_anew_in_a_copy() -> None:
 
 def test_a_pickle_of_another_version_is_refused_with_a_clear_error() -> None:
     restore, (version, *state) = Router(CATALOG).__reduce__()
-    with pytest.raises(ssbroker.MalformedDataError, match="another version of ssbroker"):
+    with pytest.raises(ssbroker.MalformedDataError, match="an incompatible version of ssbroker"):
         restore(version + 1, *state)
 
 

@@ -46,7 +46,7 @@ def test_the_catalog_views_become_a_catalog() -> None:
 @pytest.mark.parametrize("guid", [SALES, SALES.lower(), uuid.UUID(SALES), f"{{{SALES}}}"])
 def test_a_driver_may_give_guids_as_text_or_as_such(guid: object) -> None:
     names = ("name", "service_broker_guid", "is_broker_enabled")
-    only = Connection(shop(**{sql_server.DATABASES: (names, [("Sales", guid, True)])}))
+    only = Connection(shop(**{sql_server.DATABASES_QUERY: (names, [("Sales", guid, True)])}))
     (row,) = [row for row in Catalog.from_sql_server(only).databases.to_pylist() if row["name"] == "Sales"]
     assert row["service_broker_guid"] == uuid.UUID(SALES).bytes
 
@@ -54,20 +54,20 @@ def test_a_driver_may_give_guids_as_text_or_as_such(guid: object) -> None:
 def test_an_endpoint_that_listens_on_one_address_is_reached_by_it() -> None:
     names = ("machine", "port", "ip_address", "is_message_forwarding_enabled")
     rows = [("SQL-01", 5022, "10.0.0.1", False), ("SQL-01", 5022, "2001:db8::7", False)]
-    catalog = Catalog.from_sql_server(Connection(shop(**{sql_server.ENDPOINTS: (names, rows)})))
+    catalog = Catalog.from_sql_server(Connection(shop(**{sql_server.ENDPOINTS_QUERY: (names, rows)})))
     assert catalog.addresses == ("TCP://sql-01:5022", "TCP://10.0.0.1:5022", "TCP://[2001:db8::7]:5022")
     assert not catalog.message_forwarding
-    bare = Catalog.from_sql_server(Connection(shop(**{sql_server.ENDPOINTS: (names, [])})))
+    bare = Catalog.from_sql_server(Connection(shop(**{sql_server.ENDPOINTS_QUERY: (names, [])})))
     assert (bare.addresses, bare.message_forwarding) == ((), False)
 
 
 def test_what_is_none_is_refused() -> None:
     names = ("name", "service_broker_guid", "is_broker_enabled")
-    with pytest.raises(InvalidGuidError, match="service_broker_guid: 'no id' is no GUID"):
-        Catalog.from_sql_server(Connection(shop(**{sql_server.DATABASES: (names, [("Sales", "no id", 1)])})))
-    query = sql_server.ROUTES.format(database="[msdb]")
+    with pytest.raises(InvalidGuidError, match="service_broker_guid: 'no id' is not a valid GUID"):
+        Catalog.from_sql_server(Connection(shop(**{sql_server.DATABASES_QUERY: (names, [("Sales", "no id", 1)])})))
+    query = sql_server.ROUTES_QUERY.format(database="[msdb]")
     routes = (shop()[query][0], [("R", 1, None, None, "soon", "LOCAL", None)])
-    with pytest.raises(MalformedDataError, match="expected a moment, got 'soon'"):
+    with pytest.raises(MalformedDataError, match="expected a datetime, got 'soon'"):
         Catalog.from_sql_server(Connection(shop(**{query: routes})))
     with pytest.raises(OptionError, match="addresses"):
         Catalog.from_sql_server(Connection(shop()), addresses="TCP://one")
@@ -76,7 +76,7 @@ def test_what_is_none_is_refused() -> None:
 @pytest.mark.rule("R8")
 def test_a_stuck_queue_is_read_and_explained() -> None:
     """The status of the server, the decision now, and the finding that is the cause."""
-    queue = sql_server.transmission_queue(Connection(shop()))
+    queue = sql_server.read_transmission_queue(Connection(shop()))
     assert queue.schema.names == sql_server.TRANSMISSION_QUEUE.names
     first, second = queue.to_pylist()
     assert (first["database"], first["conversation_id"], first["is_initiator"]) == (
@@ -122,7 +122,7 @@ def test_the_views_of_the_documented_example_become_its_catalog(driver: Driver) 
 def test_the_queue_of_the_documented_example_is_explained(driver: Driver) -> None:
     """A status, a blank one, and a message whose conversation is gone; ids in every form in which drivers deliver them."""
     connection = Connection(recorded("example_5", driver=driver))
-    queue = sql_server.transmission_queue(connection)
+    queue = sql_server.read_transmission_queue(connection)
     assert queue.schema == sql_server.TRANSMISSION_QUEUE
     rows = queue.to_pylist()
     assert [uuid.UUID(bytes=row["conversation_id"]) for row in rows] == [
@@ -172,12 +172,12 @@ def test_a_login_that_may_see_nothing_gets_an_empty_catalog(name: str, databases
     catalog = Catalog.from_sql_server(connection)
     assert sorted(map(str, catalog.databases["name"].to_pylist())) == databases
     assert (catalog.routes.num_rows, catalog.services.num_rows, catalog.addresses) == (0, 0, ())
-    assert sql_server.transmission_queue(connection).num_rows == 0
+    assert sql_server.read_transmission_queue(connection).num_rows == 0
 
 
 def test_bytes_that_are_no_guid_are_refused() -> None:
     results = recorded("example_5", driver="bytes")
-    query = sql_server.QUEUE.format(database=f"[{USER}]")
+    query = sql_server.TRANSMISSION_QUEUE_QUERY.format(database=f"[{USER}]")
     names, rows = results[query]
-    with pytest.raises(InvalidGuidError, match="conversation_handle: b'short' is no GUID"):
-        sql_server.transmission_queue(Connection({**results, query: (names, [(b"short", *rows[0][1:])])}))
+    with pytest.raises(InvalidGuidError, match="conversation_handle: b'short' is not a valid GUID"):
+        sql_server.read_transmission_queue(Connection({**results, query: (names, [(b"short", *rows[0][1:])])}))

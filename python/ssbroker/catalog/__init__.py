@@ -1,4 +1,4 @@
-"""What one instance knows: its databases, services, routing tables and addresses."""
+"""Catalogs: the databases, services, routing tables and addresses of one instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog of one instance: databases, services, routing tables, addresses."""
+"""The catalog of one instance: databases, services, routing tables and addresses."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ import pyarrow as pa
 from ssbroker import _core, ddl, schemas
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, append_extra_columns, as_table, extra_columns
-from ssbroker.catalog import instance_folder, load, save, sql_server
+from ssbroker.catalog import sql_server
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
-from ssbroker.catalog.instance_folder import Contents
+from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
+from ssbroker.catalog.load import load_source, source_files
+from ssbroker.catalog.save import save_folder, save_text
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 
 _PICKLE_FORMAT: Final = 1
 
 
 class Catalog:
-    """The databases, services and routing tables of one instance, checked and immutable.
+    """Databases, services and routing tables of one instance.
 
-    Two catalogs are equal when they say the same: the order of rows does not matter, nor do columns beyond the schemas.
-    A catalog pickles. It has no hash; `fingerprint` serves as a key.
+    A catalog is validated and immutable. Catalogs are equal if their content is equal, regardless of the order of rows and of extra
+    columns. They can be pickled. They are not hashable; use `fingerprint` as a key.
 
     Args:
-        routes: The rows of `sys.routes` (`schemas.ROUTES`). Without a column `database` they belong to the one user database.
-        databases: The rows of `sys.databases` (`schemas.DATABASES`). Databases that only `routes` names are there too, and `msdb`.
-        services: The rows of `sys.services` (`schemas.SERVICES`); left out, nothing is hosted.
-        addresses: Under which addresses other instances reach this one.
-        message_forwarding: Whether the instance passes on what is not for it.
-        pending_requests: The services for which routing information has been requested and is awaited.
+        routes: Rows of `sys.routes` (`schemas.ROUTES`). If there is no column `database`, they belong to the only user database.
+        databases: Rows of `sys.databases` (`schemas.DATABASES`). `msdb`, and databases that only `routes` names, are added.
+        services: Rows of `sys.services` (`schemas.SERVICES`); None means no services.
+        addresses: Addresses at which other instances reach this one.
+        message_forwarding: Whether the instance forwards messages that are not addressed to it.
+        pending_requests: Services for which a request for routing information is pending.
 
     Raises:
-        SchemaError: A table is no Arrow object, or a column is missing or has a type that cannot be read.
-        InputError: A value is not what was expected; the subclasses say more.
+        SchemaError: A table is not an Arrow object, or a column is missing or has the wrong type.
+        InputError: A value is invalid; see its subclasses.
         OptionError: `addresses`, `message_forwarding` or `pending_requests` has the wrong type.
 
     Examples:
@@ -53,7 +55,7 @@ class Catalog:
         (('TCP://me:4022',), 'user')
     """
 
-    __slots__ = ("_counts", "_fingerprint", "_further", "_has_mirrors", "_native")
+    __slots__ = ("_counts", "_extra_columns", "_fingerprint", "_has_mirrors", "_native")
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class Catalog:
             message_forwarding=message_forwarding,
             pending_requests=string_list(pending_requests, name="pending_requests"),
         )
-        self._further: Final = [
+        self._extra_columns: Final = [
             None if table is None else extra_columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
         ]
@@ -92,21 +94,20 @@ class Catalog:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
-        """Reads a catalog from files.
+        """Loads a catalog from files.
 
         Args:
-            path: A `.sql` script of DDL; a folder of scripts, run in the order of their names; a folder of the tables `routes`,
-                `databases` (optional) and `services` (optional), with `instance.json` (optional); a file with the routes alone; or
-                the folder of an instance, as `from_instance` has it.
-                Tables are Parquet, CSV, JSON (an array, or an object a line) or Arrow IPC.
-            now: The moment from which LIFETIME of a script counts, None for the current time. Without a zone it is UTC.
+            path: One of: a T-SQL script (`.sql`); a folder of scripts, run in the order of their names; a folder with the table `routes`
+                and optionally the tables `databases` and `services` and the file `instance.json`; a file with the routes; or an
+                instance folder, as for `from_instance`. Tables are Parquet, CSV, JSON (an array, or an object per line) or Arrow IPC.
+            now: Time from which LIFETIME in scripts counts; None means the current time. A datetime without a time zone is taken as UTC.
 
         Returns:
             The catalog.
 
         Raises:
-            InputError: There is no such file, or a value in it is not what was expected; file and row are named.
-            SchemaError: A column is missing, or has a type that cannot be read.
+            InputError: There is no such file, or a value is invalid; the error names file and row.
+            SchemaError: A column is missing or has the wrong type.
 
         Examples:
             >>> import tempfile
@@ -118,26 +119,26 @@ class Catalog:
             ...     Catalog.load(script).routes["name"].to_pylist()
             ['AutoCreatedLocal', 'Orders']
         """
-        if instance_folder.is_instance(Path(path)):
+        if is_instance_folder(Path(path)):
             return cls.from_instance(path)
-        source = load.load(Path(path), now=utc_datetime(now))
+        source = load_source(Path(path), now=utc_datetime(now))
         try:
-            return cls._of_contents(source)
+            return cls._from_contents(source)
         except (InputError, SchemaError) as error:
-            raise source.located(error) from error.__cause__
+            raise source.add_path(error) from error.__cause__
 
     @classmethod
     def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
-        """Reads what an instance of our own is routed by now, as `Instance.catalog` gives it; whoever has it open goes on.
+        """Reads the current catalog of an ssbroker instance, like `Instance.catalog`; other processes may have the instance open.
 
         Args:
-            folder: The folder of the instance.
+            folder: Folder of the instance.
 
         Returns:
-            The catalog, which later changes of the instance leave as it is.
+            The catalog; it does not follow later changes of the instance.
 
         Raises:
-            StorageError: There is no instance, or its files cannot be read.
+            StorageError: The folder holds no instance, or its files cannot be read.
             MissingDependencyError: The library `apsw` is not installed.
 
         Examples:
@@ -149,32 +150,31 @@ class Catalog:
             ...     Catalog.from_instance(folder).databases["name"].to_pylist()
             ['msdb', 'Sales']
         """
-        return cls._of_contents(instance_folder.contents_of(Path(folder)))
+        return cls._from_contents(read_contents(Path(folder)))
 
     @classmethod
     def from_sql_server(cls, connection: sql_server.DbApiConnection, *, addresses: Sequence[str] = ()) -> Self:
-        """Reads the routes, services and databases of a SQL Server, and whether it forwards.
+        """Reads the catalog of a SQL Server instance: its routes, services, databases and endpoint.
 
         Args:
-            connection: An open connection of any DB-API 2.0 driver, whose login may see the catalog views of every database.
-            addresses: Under which further addresses other instances reach it, beside those that the server knows of itself.
+            connection: Open connection of any DB-API 2.0 driver; its login must be able to read the catalog views of every database.
+            addresses: Additional addresses at which other instances reach the server, besides those that its endpoint has.
 
         Returns:
-            The catalog; system services, which every database has, are left out.
+            The catalog, without the system services that every database has.
 
         Raises:
-            InputError: A value is not what was expected.
+            InputError: A value is invalid.
 
         Examples:
-            A connection of the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
+            With the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
         """
-        source = sql_server.read(connection)
-        further = string_list(addresses, name="addresses")
-        return cls._of_contents(replace(source, addresses=(*source.addresses, *further)))
+        source = sql_server.read_tables(connection)
+        more_addresses = string_list(addresses, name="addresses")
+        return cls._from_contents(replace(source, addresses=(*source.addresses, *more_addresses)))
 
     @classmethod
-    def _of_contents(cls, contents: Contents) -> Self:
-        """Creates a catalog from what was read."""
+    def _from_contents(cls, contents: Contents) -> Self:
         return cls(
             contents.routes,
             contents.databases,
@@ -186,57 +186,57 @@ class Catalog:
 
     @property
     def routes(self) -> pa.Table:
-        """The routes in the schema of `sys.routes`, then the further columns of the input."""
+        """Routes (`schemas.ROUTES`), followed by the extra columns of the input."""
         return self._table(self._native.routes(), 0)
 
     @property
     def databases(self) -> pa.Table:
-        """The databases in the schema of `sys.databases`: those given, those that only routes name, and `msdb`."""
+        """Databases (`schemas.DATABASES`): those of the input, those that only routes name, and `msdb`."""
         return self._table(self._native.databases(), 1)
 
     @property
     def services(self) -> pa.Table:
-        """The services in the schema of `sys.services`, then the further columns of the input."""
+        """Services (`schemas.SERVICES`), followed by the extra columns of the input."""
         return self._table(self._native.services(), 2)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The instance's own addresses in their normal form, `TCP://host:port`."""
+        """Addresses of the instance in normal form, `TCP://host:port`."""
         return tuple(self._native.addresses)
 
     @property
     def message_forwarding(self) -> bool:
-        """Whether the instance passes on what is not for it."""
+        """Whether the instance forwards messages that are not addressed to it."""
         return self._native.message_forwarding
 
     @property
     def pending_requests(self) -> tuple[str, ...]:
-        """The services for which routing information has been requested and is awaited."""
+        """Services for which a request for routing information is pending."""
         return tuple(self._native.pending_requests)
 
     @property
     def user_database(self) -> str | None:
-        """The one database beside `msdb`; None where there are several, or none."""
+        """The only database besides `msdb`; None if there are none or several."""
         return self._native.user_database
 
     @property
     def has_mirrors(self) -> bool:
-        """Whether a route has a mirror address: if none has, no decision has."""
+        """Whether any route has a mirror address; if not, no decision has one."""
         return self._has_mirrors
 
     @property
     def has_services(self) -> bool:
-        """Whether a database has a service: if none has, nothing is delivered here."""
+        """Whether any database has a service; if not, no conversation is delivered locally."""
         return self._counts[2] > 0
 
     @property
     def native(self) -> _core.Catalog:
-        """The catalog as the native router takes it."""
+        """The catalog of the native module."""
         return self._native
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what the catalog says: equal catalogs have the same, on every machine."""
+        """Digest of the content; equal catalogs have equal fingerprints on every machine."""
         if self._fingerprint is None:
             self._fingerprint = fingerprint(
                 self.routes,
@@ -249,16 +249,16 @@ class Catalog:
         return self._fingerprint
 
     def to_ddl(self, *, now: datetime | None = None) -> str:
-        """The catalog as a script that DBAs can read and run; columns beyond the schemas are left out.
+        """Returns the catalog as a T-SQL script; extra columns are omitted.
 
         Args:
-            now: The moment from which LIFETIME counts, None for the current time. Without a zone it is UTC.
+            now: Time from which LIFETIME counts; None means the current time. A datetime without a time zone is taken as UTC.
 
         Returns:
             The script.
 
         Raises:
-            DdlError: CREATE ROUTE would refuse a route; it is named, with Service Broker's error number.
+            DdlError: A route is not valid in CREATE ROUTE; the error names it and has Service Broker's error number.
 
         Examples:
             >>> import pyarrow as pa
@@ -269,16 +269,16 @@ class Catalog:
         return ddl.write(self, now=utc_datetime(now))
 
     def save(self, path: str | os.PathLike[str], *, now: datetime | None = None) -> None:
-        """Writes the catalog, or changes nothing.
+        """Saves the catalog to files; on an error, existing files are unchanged.
 
         Args:
-            path: A name that ends in `.sql` for a script, else a folder of Parquet files and `instance.json`. What a catalog was
-                saved to before is replaced.
-            now: The moment from which LIFETIME of a script counts, None for the current time. Without a zone it is UTC.
+            path: A name that ends in `.sql` for a T-SQL script, else a folder for Parquet files and `instance.json`. A catalog that was
+                saved there is replaced.
+            now: Time from which LIFETIME in a script counts; None means the current time. A datetime without a time zone is taken as UTC.
 
         Raises:
-            OutputError: It could not be written, or the folder holds other files; what stood there still does.
-            DdlError: CREATE ROUTE would refuse a route.
+            OutputError: The files could not be written, or the folder holds other files.
+            DdlError: A route is not valid in CREATE ROUTE.
 
         Examples:
             >>> import tempfile
@@ -292,7 +292,7 @@ class Catalog:
         """
         target = Path(path)
         if target.suffix.lower() == ".sql":
-            save.save_text(target, self.to_ddl(now=now))
+            save_text(target, self.to_ddl(now=now))
             return
         tables = {"routes": self.routes, "databases": self.databases, "services": self.services}
         instance = {
@@ -300,7 +300,7 @@ class Catalog:
             "message_forwarding": self.message_forwarding,
             "pending_requests": self.pending_requests,
         }
-        save.save_folder(target, tables, instance)
+        save_folder(target, tables, instance)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):
@@ -322,15 +322,14 @@ class Catalog:
         return _restore, (_PICKLE_FORMAT, *tables, self.addresses, self.message_forwarding, self.pending_requests)
 
     def _table(self, batch: pa.RecordBatch, number: int) -> pa.Table:
-        """The rows that the native catalog holds, with the further columns of the input."""
-        return append_extra_columns(pa.Table.from_batches([batch]), self._further[number])
+        return append_extra_columns(pa.Table.from_batches([batch]), self._extra_columns[number])
 
 
 def _restore(pickle_format: int, *state: Any) -> Catalog:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
-            f"the catalog was pickled by another version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads {_PICKLE_FORMAT}",
+            f"the catalog was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
+            f"this version reads format {_PICKLE_FORMAT}",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )
@@ -345,26 +344,6 @@ def _restore(pickle_format: int, *state: Any) -> Catalog:
     )
 
 
-def files_of(path: Path) -> list[Path]:
-    """The files that a catalog is loaded from: what else is written beside them, as a log, changes nothing.
-
-    Args:
-        path: As for `Catalog.load`.
-
-    Returns:
-        The files.
-
-    Raises:
-        OSError: A folder may not be looked into.
-        StorageError: It is that of an instance whose files cannot be read.
-
-    Examples:
-        >>> import tempfile
-        >>> from ssbroker import Instance
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with Instance.create(folder, name="shop") as instance:
-        ...         _ = instance.create_database("Sales")
-        ...     [file.name for file in files_of(Path(folder))]
-        ['Sales.sqlite', 'msdb.sqlite']
-    """
-    return instance_folder.files_of(path) if instance_folder.is_instance(path) else load.files_of(path)
+def catalog_files(path: Path) -> list[Path]:
+    """Returns the files that `Catalog.load` reads; changes of other files in a folder do not change the catalog."""
+    return instance_files(path) if is_instance_folder(path) else source_files(path)

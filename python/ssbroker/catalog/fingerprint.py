@@ -1,4 +1,4 @@
-"""Fingerprints of catalogs, and their tables as Arrow IPC."""
+"""Fingerprints of catalogs, and Arrow IPC of their tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from ssbroker import schemas
 
 _FINGERPRINT_FORMAT: Final = 1
-# What lies under a null is anybody's; so each type of the schemas is written as one without nulls, with a value in their place.
-_PLAIN: Final[dict[pa.DataType, tuple[pa.DataType, Any]]] = {
+# The bytes under a null are undefined, so each column is digested as one without nulls: with a fill value, and a column of null flags.
+_CANONICAL_TYPES: Final[dict[pa.DataType, tuple[pa.DataType, Any]]] = {
     pa.string(): (pa.string(), ""),
     pa.int32(): (pa.int32(), 0),
     pa.bool_(): (pa.int8(), 0),
@@ -24,13 +24,7 @@ _PLAIN: Final[dict[pa.DataType, tuple[pa.DataType, Any]]] = {
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """The table as an Arrow IPC stream.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> from_ipc(to_ipc(pa.table({"name": ["//Orders"]}))).to_pylist()
-        [{'name': '//Orders'}]
-    """
+    """Serializes a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -38,13 +32,7 @@ def to_ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(data: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> from_ipc(to_ipc(pa.table({"name": pa.array([], pa.string())}))).num_rows
-        0
-    """
+    """Reads the table of an Arrow IPC stream."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
 
@@ -58,25 +46,7 @@ def fingerprint(
     message_forwarding: bool,
     pending_requests: Iterable[str],
 ) -> str:
-    """A digest of what a catalog says; the order of rows and further columns are no part of it.
-
-    Args:
-        routes: In the schema of `sys.routes`.
-        databases: In the schema of `sys.databases`.
-        services: In the schema of `sys.services`.
-        addresses: The instance's own addresses in their normal form.
-        message_forwarding: Whether the instance passes messages on.
-        pending_requests: Services for which routing information has been requested.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Examples:
-        >>> from ssbroker import schemas
-        >>> tables = [schema.empty_table() for schema in (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES)]
-        >>> len(fingerprint(*tables, addresses=(), message_forwarding=False, pending_requests=()))
-        64
-    """
+    """Returns the SHA-256 digest of a catalog's content in hexadecimal, regardless of the order of rows and of extra columns."""
     settings = [_FINGERPRINT_FORMAT, sorted(set(addresses)), message_forwarding, sorted(set(pending_requests))]
     digest = hashlib.sha256(json.dumps(settings).encode())
     services = services.select(schemas.SERVICES.names).group_by(schemas.SERVICES.names).aggregate([])
@@ -87,12 +57,12 @@ def fingerprint(
 
 
 def _add(digest: hashlib._Hash, table: pa.Table, *, keys: tuple[str, ...]) -> None:
-    """Adds the rows in the order of their keys, written so that equal rows are equal bytes."""
+    """Adds rows to the digest, sorted by their keys, in a form in which equal rows have equal bytes."""
     table = table.take(pc.sort_indices(table, sort_keys=[(key, "ascending") for key in keys])).combine_chunks()
     columns: dict[str, Any] = {}
     for field, column in zip(table.schema, table.columns, strict=True):
-        kind, no_value = _PLAIN[field.type]
-        plain: Any = column.cast(kind)
-        columns[field.name] = plain.fill_null(no_value)
+        canonical_type, fill_value = _CANONICAL_TYPES[field.type]
+        cast: Any = column.cast(canonical_type)
+        columns[field.name] = cast.fill_null(fill_value)
         columns[f"{field.name} is null"] = column.is_null().cast(pa.int8())
     digest.update(to_ipc(pa.table(columns)))

@@ -1,4 +1,7 @@
-"""Instance folders as a source of catalogs. The package registers the function that opens them, as it is defined above this one."""
+"""Instance folders as a source of catalogs.
+
+The package `ssbroker` registers the function that opens an instance, because this package must not import the broker.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,38 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-_MSDB: Final = "msdb.sqlite"
-_INSTANCES_MAX: Final = 4
-_WITHOUT_CONTENT: Final = "-shm"
-"""The suffix of SQLite's shared memory, which is written by readers too."""
+_MSDB_FILE: Final = "msdb.sqlite"
+_CACHED_INSTANCES: Final = 4
+_SHARED_MEMORY_SUFFIX: Final = "-shm"
+"""Suffix of SQLite's shared-memory file, which readers modify too."""
 
 
 class Contents(Protocol):
-    """What a catalog is made of."""
+    """Content of a catalog."""
 
     @property
     def routes(self) -> pa.Table:
-        """In the schema of `sys.routes`."""
+        """Rows of `schemas.ROUTES`, possibly with extra columns."""
 
     @property
     def databases(self) -> pa.Table | None:
-        """In the schema of `sys.databases`."""
+        """Rows of `schemas.DATABASES`."""
 
     @property
     def services(self) -> pa.Table | None:
-        """In the schema of `sys.services`."""
+        """Rows of `schemas.SERVICES`."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Under which the instance is reached."""
+        """Addresses of the instance."""
 
     @property
     def message_forwarding(self) -> bool:
-        """Whether it passes messages on."""
+        """Whether the instance forwards messages."""
 
     @property
     def pending_requests(self) -> tuple[str, ...]:
-        """The services for which routing information has been requested."""
+        """Services for which a request for routing information is pending."""
 
 
 class _DatabaseWithFile(Protocol):
@@ -51,69 +54,48 @@ class _DatabaseWithFile(Protocol):
 
 
 class OpenInstance(Protocol):
-    """An open instance, as far as catalogs use it."""
+    """The part of an open instance that catalogs use."""
 
     @property
     def databases(self) -> Sequence[_DatabaseWithFile]:
-        """Its databases."""
+        """Databases of the instance."""
 
     def catalog(self) -> Contents:
-        """Its catalog."""
+        """Returns the current catalog."""
 
 
 Opener = Callable[[Path], AbstractContextManager[OpenInstance]]
 _openers: Final[list[Opener]] = []
 
 
-def register(opener: Opener) -> None:
-    """Registers the function that opens instance folders.
-
-    Args:
-        opener: Returns a context manager that closes the instance.
-    """
+def register_opener(opener: Opener) -> None:
+    """Registers the function that opens an instance folder; the context manager that it returns closes the instance."""
     _openers[:] = [opener]
 
 
-def is_instance(path: Path) -> bool:
-    """Whether a path is an instance folder.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     is_instance(Path(folder))
-        False
-    """
-    return os.path.exists(path / _MSDB)  # noqa: PTH110 - pathlib raises where it may not look
+def is_instance_folder(path: Path) -> bool:
+    """Whether a path is the folder of an instance."""
+    return os.path.exists(path / _MSDB_FILE)  # noqa: PTH110 - pathlib raises if a folder is not accessible
 
 
-def contents_of(folder: Path) -> Contents:
-    """The current catalog of an instance, which other processes may have open.
-
-    Raises:
-        StorageError: The folder holds no instance, or its files cannot be read.
-        MissingDependencyError: The library `apsw` is not installed.
-    """
+def read_contents(folder: Path) -> Contents:
+    """Returns the current catalog of an instance, which other processes may have open."""
     with _openers[0](folder) as instance:
         return instance.catalog()
 
 
-def files_of(folder: Path) -> list[Path]:
-    """The files that hold what an instance is routed by.
-
-    Raises:
-        OSError: The folder cannot be listed.
-        StorageError: The files of the instance cannot be read.
-    """
-    own = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.endswith(_WITHOUT_CONTENT))
-    stats = [(file.name, file.stat()) for file in own if file.name.startswith(_MSDB)]
-    registry = tuple((name, found.st_ino, found.st_size, found.st_mtime_ns) for name, found in stats)
-    with_logs = [(file, file.with_name(f"{file.name}-wal")) for file in _files_elsewhere(folder, registry)]
+def instance_files(folder: Path) -> list[Path]:
+    """Returns the files that hold the routing tables of an instance, including attached databases in other folders."""
+    own = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.endswith(_SHARED_MEMORY_SUFFIX))
+    stats = [(file.name, file.stat()) for file in own if file.name.startswith(_MSDB_FILE)]
+    registry = tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+    with_logs = [(file, file.with_name(f"{file.name}-wal")) for file in _attached_files(folder, registry)]
     return own + [file for pair in with_logs for file in pair if file.exists()]
 
 
-@functools.lru_cache(maxsize=_INSTANCES_MAX)
-def _files_elsewhere(folder: Path, _registry: object) -> list[Path]:
-    """Database files that were attached from other folders; read again when msdb, which lists them, has changed."""
+@functools.lru_cache(maxsize=_CACHED_INSTANCES)
+def _attached_files(folder: Path, _registry: object) -> list[Path]:
+    """Returns database files attached from other folders; the cache is keyed by the state of msdb, which lists them."""
     with _openers[0](folder) as instance:
         files = [database.path for database in instance.databases]
     return [file for file in files if not (file.parent.exists() and file.parent.samefile(folder))]

@@ -1,4 +1,4 @@
-"""Loads catalogs from scripts, folders of tables, single tables, and instance folders."""
+"""Loading of catalogs from scripts, table files, and folders of either."""
 
 from __future__ import annotations
 
@@ -25,39 +25,26 @@ from ssbroker._arguments import is_utf8_text, parse_timestamp
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError, SsbrokerError
 
 _INT32: Final = range(-(2**31), 2**31)
-_TRUTH: Final = {"true": True, "false": False, "1": True, "0": False}
-_NO_VALUE: Final = ("", "NULL")
+_BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
+_NULL_TEXTS: Final = ("", "NULL")
 
 
 def typed_column(
     values: pa.ChunkedArray[Any] | Sequence[Any], field: pa.Field[Any], *, where: str
 ) -> pa.ChunkedArray[Any]:
-    """Brings one column to the type of its field.
-
-    GUIDs stay text: the catalog reads them.
+    """Converts the cells of a column, text from CSV or values from JSON, to the type of its field; GUIDs remain text.
 
     Args:
-        values: The cells: text as CSV has it, or Python values as JSON has them.
+        values: The cells.
         field: The field of the schema.
-        where: File, table and column, for messages.
-
-    Returns:
-        The column.
-
-    Raises:
-        InputError: A cell is not what the field needs.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> typed_column([1, None, 70000], pa.field("route_id", pa.int32()), where="routes.json: routes.route_id").type
-        DataType(int32)
+        where: File, table and column, for error messages.
     """
-    parse, kind, expected = _reading(field.type)
+    parse, kind, expected = _cell_parser(field.type)
     if not isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([pa.array(_parsed(values, parse, where, expected), kind)])
+        return pa.chunked_array([pa.array(_parse_values(values, parse, where, expected), kind)])
     if pa.types.is_string(kind):
-        return _without_nulls(values, _NO_VALUE if field.nullable else ("",))
-    distinct = _without_nulls(pc.utf8_trim_whitespace(values), _NO_VALUE).combine_chunks().dictionary_encode()
+        return _with_nulls(values, _NULL_TEXTS if field.nullable else ("",))
+    distinct = _with_nulls(pc.utf8_trim_whitespace(values), _NULL_TEXTS).combine_chunks().dictionary_encode()
     readable: list[Any] = []
     unreadable: list[int] = []
     for number, value in enumerate(distinct.dictionary.to_pylist()):
@@ -68,32 +55,32 @@ def typed_column(
             unreadable.append(number)
     if unreadable:
         row = pc.index(pc.is_in(distinct.indices, value_set=pa.array(unreadable, distinct.indices.type)), True).as_py()
-        raise _error(values[row].as_py(), row, where, expected)
+        raise _cell_error(values[row].as_py(), row, where, expected)
     return pa.chunked_array([pa.array(readable, kind).take(distinct.indices)])
 
 
-def _parsed(values: Sequence[Any], parse: Callable[[Any], Any], where: str, expected: str) -> list[Any]:
+def _parse_values(values: Sequence[Any], parse: Callable[[Any], Any], where: str, expected: str) -> list[Any]:
     parsed = []
     for row, value in enumerate(values):
         try:
             parsed.append(None if value is None else parse(value))
         except ValueError as error:
-            raise _error(value, row, where, expected) from error
+            raise _cell_error(value, row, where, expected) from error
     return parsed
 
 
-def _reading(kind: pa.DataType) -> tuple[Callable[[Any], Any], pa.DataType, str]:
-    """How a cell is read, the type that comes out, and what is expected in words."""
+def _cell_parser(kind: pa.DataType) -> tuple[Callable[[Any], Any], pa.DataType, str]:
+    """Returns the parser of a cell, the resulting type, and its description for messages."""
     if pa.types.is_int32(kind):
-        return _whole_number, kind, "a whole number of 32 bits"
+        return _int32, kind, "a 32-bit integer"
     if pa.types.is_boolean(kind):
-        return _truth, kind, "true, false, 1 or 0"
+        return _boolean, kind, "true, false, 1 or 0"
     if pa.types.is_timestamp(kind):
-        return _moment, kind, "a moment such as 2026-11-20T21:00:00Z or 2026-11-20 21:00:00.000"
+        return _timestamp, kind, "a timestamp such as 2026-11-20T21:00:00Z or 2026-11-20 21:00:00.000"
     return _text, pa.string(), "text"
 
 
-def _whole_number(value: Any) -> int:
+def _int32(value: Any) -> int:
     if isinstance(value, str) and value.removeprefix("-").isdecimal() and value.isascii():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value not in _INT32:
@@ -101,9 +88,9 @@ def _whole_number(value: Any) -> int:
     return value
 
 
-def _truth(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if isinstance(value, str):
-        value = _TRUTH.get(value.lower())
+        value = _BOOLEANS.get(value.lower())
     if value is True or value is False:
         return value
     if isinstance(value, int) and value in (0, 1):
@@ -111,26 +98,26 @@ def _truth(value: Any) -> bool:
     raise ValueError(value)
 
 
-def _moment(value: Any) -> Any:
+def _timestamp(value: Any) -> Any:
     if not isinstance(value, str):
-        raise ValueError(value)  # noqa: TRY004 - the caller turns every refusal into one error
+        raise ValueError(value)  # noqa: TRY004 - the caller converts it to an InputError
     return parse_timestamp(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(value)  # noqa: TRY004 - the same
-    value.encode()  # a lone surrogate, which JSON can spell, is no text
+        raise ValueError(value)  # noqa: TRY004 - as above
+    value.encode()  # raises for a lone surrogate, which JSON can contain
     return value
 
 
-def _without_nulls(values: pa.ChunkedArray[Any], no_value: Sequence[str]) -> pa.ChunkedArray[Any]:
-    """An empty cell is null, and so is, where there may be none, the word that SQL Server Management Studio writes for it."""
-    filled: pa.ChunkedArray[Any] = pc.if_else(pc.is_in(values, value_set=pa.array(no_value)), None, values)
-    return filled
+def _with_nulls(values: pa.ChunkedArray[Any], null_texts: Sequence[str]) -> pa.ChunkedArray[Any]:
+    """Converts cells with one of the texts to null; SQL Server Management Studio writes `NULL`."""
+    with_nulls: pa.ChunkedArray[Any] = pc.if_else(pc.is_in(values, value_set=pa.array(null_texts)), None, values)
+    return with_nulls
 
 
-def _error(value: object, row: int, where: str, expected: str) -> InputError:
+def _cell_error(value: object, row: int, where: str, expected: str) -> InputError:
     shown = ascii(value) if len(ascii(value)) <= 80 else ascii(value)[:77] + "..."  # noqa: PLR2004
     return InputError(
         f"{where}, row {row}: {shown} is not {expected}",
@@ -145,56 +132,25 @@ _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(path: Path, schema: pa.Schema, *, name: str) -> pa.Table:
-    r"""Reads a file; its suffix tells the format.
+    """Reads a table file in the format of its suffix; cells of CSV and JSON are converted to the types of the schema, GUIDs remain text.
 
     Args:
         path: The file; its suffix is one of `FORMATS`.
-        schema: What the table's own columns mean. Columns that it does not have are carried along.
-        name: What the table is called, for messages.
-
-    Returns:
-        The table. Cells of CSV and JSON are brought to the types of the schema, GUIDs stay text.
-
-    Raises:
-        InputError: The file cannot be read, or a cell is not what its column needs.
-        MalformedDataError: The file is not of its format, or ends too early.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from ssbroker import schemas
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "services.csv")
-        ...     _ = path.write_text("database,name\nSales,//Orders\n")
-        ...     read_table(path, schemas.SERVICES, name="services").to_pylist()
-        [{'database': 'Sales', 'name': '//Orders'}]
+        schema: Types of the known columns; other columns are kept as they are.
+        name: Name of the table, for error messages.
     """
     return FORMATS[path.suffix.lower()](path, schema, name)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises:
-        InputError: The file cannot be read.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> read_bytes(Path("no such file"))
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: no such file: cannot be read: No such file or directory
-    """
-    with reaching(path):
+    """Reads a file; errors become InputError."""
+    with os_errors_as_input_errors(path):
         return path.read_bytes()
 
 
 @contextmanager
-def reaching(path: Path) -> Iterator[None]:
-    """Turns what the system says of a path that it cannot reach or read into an input error.
-
-    Raises:
-        InputError: It said so: a folder on the way may not be looked into, a name is too long, the disk failed.
-    """
+def os_errors_as_input_errors(path: Path) -> Iterator[None]:
+    """Converts an OSError of the block, such as a missing permission, to InputError."""
     try:
         yield
     except OSError as error:
@@ -202,28 +158,22 @@ def reaching(path: Path) -> Iterator[None]:
 
 
 def decode_json(data: bytes | str, *, where: str) -> Any:
-    """Reads one JSON value.
-
-    Raises:
-        MalformedDataError: It is no JSON.
-
-    Examples:
-        >>> decode_json('{"addresses": []}', where="instance.json")
-        {'addresses': []}
-    """
+    """Parses one JSON value; errors become MalformedDataError."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise MalformedDataError(f"{where}: is no JSON: {error}", expected="JSON") from error
+        raise MalformedDataError(f"{where}: invalid JSON: {error}", expected="JSON") from error
 
 
 def _parquet(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
     data = pa.BufferReader(read_bytes(path))
     try:
         with pq.ParquetFile(data, pre_buffer=False) as file:
-            return file.read(use_threads=False)  # a thread that let go of the bytes at exit would abort the process
+            return file.read(use_threads=False)  # a reader thread that frees the bytes at exit would abort the process
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise MalformedDataError(f"{path}: is no whole Parquet file: {error}", expected="a Parquet file") from error
+        raise MalformedDataError(
+            f"{path}: invalid or truncated Parquet file: {error}", expected="a Parquet file"
+        ) from error
 
 
 def _arrow(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
@@ -236,7 +186,7 @@ def _arrow(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise MalformedDataError(
-            f"{path}: is no whole Arrow IPC file: {error}", expected="an Arrow IPC file"
+            f"{path}: invalid or truncated Arrow IPC file: {error}", expected="an Arrow IPC file"
         ) from error
     return table
 
@@ -244,12 +194,12 @@ def _arrow(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
 def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     data = read_bytes(path)
     if data.startswith(_UTF16):
-        data = _decoded(data, "utf-16", path).encode()
+        data = _decode(data, "utf-16", path).encode()
     header = _csv_header(data, schema, path)
     source: Any = pa.BufferReader(data if data.endswith(b"\n") else data + b"\n")
     bad_rows: list[Any] = []
 
-    def refuse(row: Any) -> Literal["error"]:
+    def collect_bad_row(row: Any) -> Literal["error"]:
         bad_rows.append(row)
         return "error"
 
@@ -257,7 +207,7 @@ def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
         table = pyarrow.csv.read_csv(
             source,
             read_options=pyarrow.csv.ReadOptions(use_threads=False),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=collect_bad_row),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False, null_values=[]
             ),
@@ -265,16 +215,16 @@ def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         if not bad_rows:
             raise MalformedDataError(
-                f"{path}: is no CSV: {error}", expected="CSV in UTF-8 with a header line"
+                f"{path}: invalid CSV: {error}", expected="CSV in UTF-8 with a header line"
             ) from error
         row, expected = bad_rows[0].number - 2, f"{bad_rows[0].expected_columns} cells"
         raise MalformedDataError(
-            f"{path}: {name}, row {row}: has {bad_rows[0].actual_columns} cells, expected {expected}: {bad_rows[0].text!r}",
+            f"{path}: {name}, row {row}: expected {expected}, got {bad_rows[0].actual_columns}: {bad_rows[0].text!r}",
             row=row,
             value=bad_rows[0].text,
             expected=expected,
         ) from error
-    return _typed({column: table[column] for column in header}, schema, path, name)
+    return _typed_table({column: table[column] for column in header}, schema, path, name)
 
 
 def _csv_header(data: bytes, schema: pa.Schema, path: Path) -> list[str]:
@@ -282,32 +232,32 @@ def _csv_header(data: bytes, schema: pa.Schema, path: Path) -> list[str]:
     try:
         header = next(rows, [])
         if data.count(b'"') % 2:
-            # A quotation mark that is never closed would take all that follows for one cell.
+            # pyarrow would read everything after an unclosed quotation mark as one cell.
             deque(rows, maxlen=0)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise MalformedDataError(f"{path}: is no CSV in UTF-8: {error}", expected="CSV in UTF-8") from error
-    twice = next((column for column, count in Counter(header).items() if count > 1), None)
+        raise MalformedDataError(f"{path}: invalid CSV in UTF-8: {error}", expected="CSV in UTF-8") from error
+    duplicate = next((column for column, count in Counter(header).items() if count > 1), None)
     if not header:
-        found = "is empty"
+        found = "the file is empty"
     elif not set(header) & set(schema.names):
-        # SQL Server Management Studio leaves the header out by default, and Excel may part columns by semicolons.
-        found = f"its first line, {','.join(header)!r:.80}, names no known column"
-    elif twice is not None:
-        found = f"its header names the column {twice!r} twice"
+        # SQL Server Management Studio omits the header by default, and Excel may separate columns by semicolons.
+        found = f"the first line, {','.join(header)!r:.80}, has no known column"
+    elif duplicate is not None:
+        found = f"the header has the column {duplicate!r} twice"
     else:
         return header
-    expected = f"a header line with the columns {', '.join(schema.names)}, and commas between them"
+    expected = f"a header line with the columns {', '.join(schema.names)}, separated by commas"
     raise MalformedDataError(f"{path}: {found}; expected {expected}", expected=expected)
 
 
 def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:
-    text = _decoded(read_bytes(path), "utf-8-sig", path)
+    text = _decode(read_bytes(path), "utf-8-sig", path)
     if text.lstrip().startswith("["):
         rows = decode_json(text, where=str(path))
     else:
         lines = enumerate(text.split("\n"), start=1)
         rows = [decode_json(line, where=f"{path}, line {number}") for number, line in lines if line.strip()]
-    # Where there is no row, no column can be seen.
+    # Without rows, the columns are unknown.
     columns: dict[str, list[Any]] = {} if rows else {name: [] for name in schema.names}
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
@@ -318,12 +268,12 @@ def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:
             columns.setdefault(column, [])
     for column, values in columns.items():
         if not is_utf8_text(column):
-            raise MalformedDataError(f"{path}: {name}: the column {column!a} has a name that is no text")
+            raise MalformedDataError(f"{path}: {name}: the column {column!a} has a name that is not valid UTF-8")
         values.extend(row.get(column) for row in rows)
-    return _typed(columns, schema, path, name)
+    return _typed_table(columns, schema, path, name)
 
 
-def _typed(columns: Mapping[str, Any], schema: pa.Schema, path: Path, name: str) -> pa.Table:
+def _typed_table(columns: Mapping[str, Any], schema: pa.Schema, path: Path, name: str) -> pa.Table:
     typed = {}
     for column, values in columns.items():
         where = f"{path}: {name}.{column}"
@@ -333,16 +283,18 @@ def _typed(columns: Mapping[str, Any], schema: pa.Schema, path: Path, name: str)
         try:
             typed[column] = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values)])
         except (pa.ArrowException, ValueError, OverflowError) as error:
-            raise InputError(f"{where}: its values are of no one type: {error}", column=f"{name}.{column}") from error
+            raise InputError(
+                f"{where}: the values do not have a common type: {error}", column=f"{name}.{column}"
+            ) from error
     return pa.table(typed)
 
 
-def _decoded(data: bytes, encoding: str, path: Path) -> str:
+def _decode(data: bytes, encoding: str, path: Path) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise MalformedDataError(
-            f"{path}: is no text in {encoding.removesuffix('-sig').upper()}: {error}", expected="text"
+            f"{path}: is not valid {encoding.removesuffix('-sig').upper()}: {error}", expected="text"
         ) from error
 
 
@@ -355,215 +307,143 @@ FORMATS: Final[Mapping[str, Callable[[Path, pa.Schema, str], pa.Table]]] = {
     ".arrow": _arrow,
     ".feather": _arrow,
 }
-"""The suffixes of table files, and how each is read."""
+"""Suffixes of table files, and their readers."""
 
 
 def load_scripts(files: Sequence[Path], *, now: datetime) -> ddl.ScriptTables:
-    """Reads scripts as if they were one, in the order given; after each of them a batch ends.
-
-    Args:
-        files: The scripts.
-        now: The moment from which LIFETIME counts.
-
-    Returns:
-        What they say together.
-
-    Raises:
-        InputError: A file cannot be read.
-        DdlError: A statement is refused; its file and line are named.
-
-    Warns:
-        DdlWarning: A statement was skipped; its file and line are named.
-
-    Examples:
-        >>> import tempfile
-        >>> from datetime import UTC, datetime
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     files = [Path(folder, "1.sql"), Path(folder, "2.sql")]
-        ...     _ = files[0].write_text("CREATE DATABASE Sales; USE Sales")
-        ...     _ = files[1].write_text("DROP ROUTE AutoCreatedLocal")
-        ...     script = load_scripts(files, now=datetime(2026, 11, 20, tzinfo=UTC))
-        >>> script.routes["database"].to_pylist()
-        ['msdb']
-    """
+    """Reads scripts in the given order as one script, with a batch separator after each; LIFETIME counts from `now`."""
     return ddl.read_all([(ddl.decode(read_bytes(file), file=str(file)), str(file)) for file in files], now=now)
 
 
 INSTANCE_FILE: Final = "instance.json"
-_TRIES: Final = 6
+_ATTEMPTS: Final = 6
 _SCHEMAS: Final = {"routes": schemas.ROUTES, "databases": schemas.DATABASES, "services": schemas.SERVICES}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogSource:
-    """What was read: the arguments of `ssbroker.Catalog`, and where they come from."""
+    """Content of a catalog, and the files it was read from."""
 
     routes: pa.Table
-    """In the schema of `sys.routes`, further columns beside."""
+    """Rows of `schemas.ROUTES`, possibly with extra columns."""
     databases: pa.Table | None = None
-    """In the schema of `sys.databases`."""
+    """Rows of `schemas.DATABASES`."""
     services: pa.Table | None = None
-    """In the schema of `sys.services`."""
+    """Rows of `schemas.SERVICES`."""
     addresses: tuple[str, ...] = ()
-    """Under which addresses the instance is reached."""
+    """Addresses of the instance."""
     message_forwarding: bool = False
-    """Whether the instance passes messages on."""
+    """Whether the instance forwards messages."""
     pending_requests: tuple[str, ...] = ()
-    """Services for which routing information has been requested."""
+    """Services for which a request for routing information is pending."""
     path: Path
-    """What was loaded."""
+    """The path that was loaded."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """The file of each table, where tables were loaded."""
+    """The file of each table; empty for scripts."""
 
-    def located(self, error: InputError | SchemaError) -> InputError | SchemaError:
-        """The same error, with the file that it is about before its message.
-
-        Examples:
-            >>> import pyarrow as pa
-            >>> from pathlib import Path
-            >>> from ssbroker.exceptions import InputError
-            >>> source = CatalogSource(routes=pa.table({}), path=Path("net"), files={"routes": Path("net/routes.csv")})
-            >>> print(source.located(InputError("routes.address, row 2: ...", column="routes.address", row=2)))
-            net/routes.csv: routes.address, row 2: ...
-        """
+    def add_path(self, error: InputError | SchemaError) -> InputError | SchemaError:
+        """Returns a copy of an error whose message starts with the path of the file that it concerns."""
         table = (error.column or "").partition(".")[0]
-        located = type(error)(f"{self.files.get(table, self.path)}: {error}")
-        located.__dict__.update(error.__dict__)
-        return located
+        with_path = type(error)(f"{self.files.get(table, self.path)}: {error}")
+        with_path.__dict__.update(error.__dict__)
+        return with_path
 
 
-def load(path: Path, *, now: datetime) -> CatalogSource:
-    r"""Reads what a catalog is made of.
+def load_source(path: Path, *, now: datetime) -> CatalogSource:
+    """Reads the content of a catalog from a script, a routes file, or a folder of scripts or tables; LIFETIME counts from `now`.
 
-    Args:
-        path: A `.sql` script of DDL; a table file with the routes alone; or a folder that holds either scripts, which are run
-            in the order of their names, or the tables `routes.*`, `databases.*`, `services.*` and `instance.json`.
-        now: The moment from which LIFETIME of a script counts.
-
-    Returns:
-        What was read: all of it of one moment. What was written or replaced meanwhile is read anew.
-
-    Raises:
-        InputError: There is no such file, it is of no known format, or a value in it is not what was expected; or it changed
-            each time that it was read.
-
-    Examples:
-        >>> import tempfile
-        >>> from datetime import UTC, datetime
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "routes.csv")
-        ...     _ = path.write_text("name,remote_service_name,address\nOrders,//Orders,TCP://orders:4022\n")
-        ...     load(path, now=datetime(2026, 11, 20, tzinfo=UTC)).routes["address"].to_pylist()
-        ['TCP://orders:4022']
+    The result is consistent: if a file changes during reading, everything is read again.
     """
-    for _ in range(_TRIES):
-        before = _look(path)
+    for _ in range(_ATTEMPTS):
+        before = _file_states(path)
         try:
-            source = _load(path, now)
+            source = _load_once(path, now)
         except SsbrokerError:
-            if _look(path) == before:
+            if _file_states(path) == before:
                 raise
         else:
-            if _look(path) == before:
+            if _file_states(path) == before:
                 return source
     raise InputError(
-        f"{path}: changed each of the {_TRIES} times that it was read; expected one that rests, or is replaced as a whole",
+        f"{path}: changed during each of {_ATTEMPTS} attempts to read it; stop writing to it, or replace it as a whole",
         value=str(path),
         expected="a catalog that is not being written",
     )
 
 
-def files_of(path: Path) -> list[Path]:
-    """The files that `load` reads; what else lies beside them is none of its business.
-
-    Args:
-        path: As for `load`.
-
-    Returns:
-        The files of a folder by name, else the path itself.
-
-    Raises:
-        OSError: A folder may not be looked into.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name in ("routes.csv", "instance.json", "notes.csv", "routes.log"):
-        ...         Path(folder, name).touch()
-        ...     [file.name for file in files_of(Path(folder))]
-        ['instance.json', 'routes.csv']
-    """
+def source_files(path: Path) -> list[Path]:
+    """Returns the files that `load_source` reads: those of a folder sorted by name, else the path itself."""
     if not path.is_dir():
         return [path]
     known = [entry for entry in sorted(path.iterdir()) if _is_script(entry) or _is_table(entry) or _is_settings(entry)]
-    own = [entry for entry in known if entry.is_file()]
-    has_scripts = any(map(_is_script, own))
-    return [entry for entry in own if not (has_scripts and _is_settings(entry))]
+    files = [entry for entry in known if entry.is_file()]
+    has_scripts = any(map(_is_script, files))
+    return [entry for entry in files if not (has_scripts and _is_settings(entry))]
 
 
-def _look(path: Path) -> object:
-    """What differs when a file of the catalog was written or replaced, or the folder was; None where it cannot be looked at."""
+def _file_states(path: Path) -> object:
+    """Returns a value that changes if a file of the catalog, or its folder, is written or replaced; None if inaccessible."""
     try:
-        # Of the folder only which one it is: its times change with whatever else is written in it.
-        folder, files = path.stat(), [(file.name, file.stat()) for file in files_of(path)]
+        # Only the identity of the folder counts: unrelated files in it change its modification time.
+        folder, files = path.stat(), [(file.name, file.stat()) for file in source_files(path)]
     except (OSError, ValueError):
         return None
-    # What is no file, as a pipe, is read once and cannot be read again.
-    kept = [
-        (name, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        for name, found in files
-        if stat.S_ISREG(found.st_mode)
+    # Only regular files count: a pipe, for example, can be read only once.
+    states = [
+        (name, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        for name, status in files
+        if stat.S_ISREG(status.st_mode)
     ]
-    return folder.st_dev, folder.st_ino, kept
+    return folder.st_dev, folder.st_ino, states
 
 
-def _load(path: Path, now: datetime) -> CatalogSource:
-    with reaching(path):
-        is_folder, is_there = path.is_dir(), path.exists()
+def _load_once(path: Path, now: datetime) -> CatalogSource:
+    with os_errors_as_input_errors(path):
+        is_folder, exists = path.is_dir(), path.exists()
     if is_folder:
         return _load_folder(path, now)
-    if not is_there:
-        raise InputError(f"{path}: there is no such file or folder", value=str(path), expected="a file or folder")
+    if not exists:
+        raise InputError(f"{path}: no such file or folder", value=str(path), expected="a file or folder")
     if _is_script(path):
         return _from_scripts([path], path, now)
     if path.suffix.lower() not in FORMATS:
         known = ", ".join([".sql", *FORMATS])
         raise InputError(
-            f"{path}: its suffix tells no format; expected one of {known}, or a folder", value=str(path), expected=known
+            f"{path}: unknown file format; expected one of {known}, or a folder", value=str(path), expected=known
         )
     return CatalogSource(routes=read_table(path, schemas.ROUTES, name="routes"), path=path, files={"routes": path})
 
 
 def _load_folder(folder: Path, now: datetime) -> CatalogSource:
-    with reaching(folder):
-        entries = files_of(folder)
+    with os_errors_as_input_errors(folder):
+        entries = source_files(folder)
     scripts = [entry for entry in entries if _is_script(entry)]
     files: dict[str, Path] = {}
     for entry in filter(_is_table, entries):
         name = entry.stem.lower()
         if name in files:
             raise InputError(
-                f"{folder}: both {files[name].name} and {entry.name} hold the {name}; expected one of them"
+                f"{folder}: both {files[name].name} and {entry.name} contain {name}; expected only one of them"
             )
         files[name] = entry
     if scripts and files:
         first = next(iter(files.values()))
         raise InputError(
-            f"{folder}: holds scripts ({scripts[0].name}) and tables ({first.name}); load one of the two by its path"
+            f"{folder}: contains both scripts ({scripts[0].name}) and tables ({first.name}); load one of them by its path"
         )
     if scripts:
         return _from_scripts(scripts, folder, now)
     if "routes" not in files:
         known = ", ".join(f"routes{suffix}" for suffix in FORMATS)
         raise InputError(
-            f"{folder}: holds no routing table; expected one of {known}, or .sql scripts", expected="routes"
+            f"{folder}: contains no routing table; expected one of {known}, or .sql scripts", expected="routes"
         )
     tables = {name: read_table(file, _SCHEMAS[name], name=name) for name, file in files.items()}
     return CatalogSource(
         routes=tables["routes"],
         databases=tables.get("databases"),
         services=tables.get("services"),
-        **_instance(folder / INSTANCE_FILE),
+        **_read_settings(folder / INSTANCE_FILE),
         path=folder,
         files=files,
     )
@@ -594,8 +474,8 @@ def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> CatalogSour
     )
 
 
-def _instance(file: Path) -> dict[str, Any]:
-    """The settings of the instance; each may be left out, and so may the file."""
+def _read_settings(file: Path) -> dict[str, Any]:
+    """Reads the settings of the instance; each is optional, and so is the file."""
     if not file.exists():
         return {}
     settings = decode_json(read_bytes(file), where=str(file))
@@ -606,7 +486,7 @@ def _instance(file: Path) -> dict[str, Any]:
         if key == "message_forwarding":
             expected, fits = "true or false", isinstance(value, bool)
         elif key in ("addresses", "pending_requests"):
-            expected, fits = "a list of texts", isinstance(value, list) and all(map(is_utf8_text, value))
+            expected, fits = "a list of strings", isinstance(value, list) and all(map(is_utf8_text, value))
         else:
             expected, fits = "addresses, message_forwarding or pending_requests", False
         if not fits:

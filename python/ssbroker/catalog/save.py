@@ -1,4 +1,4 @@
-"""Saves catalogs as scripts or tables; an existing file is replaced only by a complete one."""
+"""Saving of catalogs as scripts or tables; existing files are replaced atomically."""
 
 from __future__ import annotations
 
@@ -21,25 +21,10 @@ from ssbroker.exceptions import OutputError
 
 
 def save_text(path: Path, text: str) -> None:
-    r"""Writes a text file, or changes nothing.
-
-    Args:
-        path: The file; one that is there is replaced.
-        text: What to write, in UTF-8.
-
-    Raises:
-        OutputError: It could not be written; what stood there still does.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_text(Path(folder, "catalog.sql"), "-- nothing\n")
-        ...     Path(folder, "catalog.sql").read_text()
-        '-- nothing\n'
-    """
-    path = _resolved(path)
-    with _workplace(path) as workplace:
-        file = workplace / path.name
+    """Writes a text file in UTF-8; on an error, an existing file is unchanged."""
+    path = _resolve(path)
+    with _temporary_folder(path) as temporary:
+        file = temporary / path.name
         file.write_bytes(text.encode())
         if path.exists():
             shutil.copymode(path, file)
@@ -49,30 +34,14 @@ def save_text(path: Path, text: str) -> None:
 
 
 def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[str, Any]) -> None:
-    """Writes a folder of Parquet files and the settings of the instance, or changes nothing.
+    """Writes tables as Parquet files, and the settings of the instance, to a folder; on an error, an existing folder is unchanged.
 
-    The new folder takes the place of the old one by two renames; whoever looks between them finds neither.
-
-    Args:
-        path: The folder; one that holds a saved catalog and nothing else is replaced.
-        tables: The tables by name.
-        instance: The settings of the instance.
-
-    Raises:
-        OutputError: It could not be written, or the folder holds other files; what stood there still does.
-
-    Examples:
-        >>> import tempfile
-        >>> import pyarrow as pa
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_folder(Path(folder, "net"), {"services": pa.table({"database": ["Sales"]})}, {"addresses": []})
-        ...     sorted(file.name for file in Path(folder, "net").iterdir())
-        ['instance.json', 'services.parquet']
+    The new folder replaces the old one by two renames; between them, the path does not exist. Only the folder of a saved catalog is replaced.
     """
-    path = _resolved(path)
-    with _workplace(path) as workplace:
-        _refuse_foreign(path, {INSTANCE_FILE, *(f"{name}.parquet" for name in tables)})
-        new, old = workplace / "new", workplace / "old"
+    path = _resolve(path)
+    with _temporary_folder(path) as temporary:
+        _reject_other_files(path, {INSTANCE_FILE, *(f"{name}.parquet" for name in tables)})
+        new, old = temporary / "new", temporary / "old"
         new.mkdir()
         for name, table in tables.items():
             pq.write_table(table_without_views(table), new / f"{name}.parquet")
@@ -92,8 +61,8 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
         _files.sync_to_disk(path.parent)
 
 
-def _resolved(path: Path) -> Path:
-    """Where the path leads, so that a link stays one."""
+def _resolve(path: Path) -> Path:
+    """Follows symbolic links, so that the target is replaced and not the link."""
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
@@ -101,8 +70,8 @@ def _resolved(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _workplace(path: Path) -> Iterator[Path]:
-    """A folder beside `path`, so on the same disk, that is gone afterwards; what goes wrong in it is an `OutputError`."""
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """Creates a temporary folder next to `path`, on the same disk, and converts errors in the block to `OutputError`."""
     try:
         with tempfile.TemporaryDirectory(
             prefix=f".{path.name[:80]}.", dir=path.parent, ignore_cleanup_errors=True
@@ -112,17 +81,17 @@ def _workplace(path: Path) -> Iterator[Path]:
         if isinstance(error, OutputError):
             raise
         reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"{path}: could not be written: {reason}; what stood there is unchanged") from error
+        raise OutputError(f"{path}: could not be written: {reason}; existing files are unchanged") from error
 
 
-def _refuse_foreign(path: Path, own: set[str]) -> None:
-    """A folder is replaced as a whole, so it must not hold anything that saving did not write."""
+def _reject_other_files(path: Path, own: set[str]) -> None:
+    """Raises OutputError if replacing the folder would delete files that saving did not write."""
     if not path.exists():
         return
     if not path.is_dir():
         raise OutputError(f"{path}: is a file; expected a folder, or a name that ends in .sql")
-    foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
-    if foreign:
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
+    if others:
         raise OutputError(
-            f"{path}: holds {foreign[0]!r}, which would be lost; expected a new folder, or one that a catalog was saved to"
+            f"{path}: contains {others[0]!r}, which would be deleted; expected a new folder, or one that a catalog was saved to"
         )

@@ -1,4 +1,4 @@
-"""Reads the catalog views of a SQL Server through a DB-API connection."""
+"""Catalog views of a SQL Server, read through a DB-API connection."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ from ssbroker.exceptions import InvalidGuidError, MalformedDataError
 
 
 class DbApiCursor(Protocol):
-    """What is used of a DB-API 2.0 cursor."""
+    """The part of a DB-API 2.0 cursor that is used."""
 
     @property
     def description(self) -> Any:
-        """The columns of the last result: sequences that begin with the name."""
+        """Columns of the last result: sequences whose first item is the name."""
         ...
 
     def execute(self, operation: str, /) -> Any:
-        """Runs a statement."""
+        """Executes a statement."""
         ...
 
     def fetchall(self) -> Sequence[Sequence[Any]]:
-        """All rows of its result."""
+        """Returns all rows of the result."""
         ...
 
     def close(self) -> None:
-        """Gives it back."""
+        """Closes the cursor."""
         ...
 
 
 class DbApiConnection(Protocol):
-    """What is used of a DB-API 2.0 connection."""
+    """The part of a DB-API 2.0 connection that is used."""
 
     def cursor(self) -> Any:
-        """A new cursor."""
+        """Opens a cursor."""
         ...
 
 
-DATABASES: Final = (
+DATABASES_QUERY: Final = (
     "SELECT name, CAST(service_broker_guid AS nvarchar(36)) AS service_broker_guid, is_broker_enabled FROM sys.databases "
     "WHERE state = 0 AND HAS_DBACCESS(name) = 1 AND name NOT IN (N'master', N'model', N'tempdb') ORDER BY name"
 )
-"""Databases that are online and may be read; the three that hold no application are left out."""
-ROUTES: Final = (
+"""Databases that are online and accessible, without the system databases other than msdb."""
+ROUTES_QUERY: Final = (
     "SELECT name, route_id, remote_service_name, broker_instance, lifetime, address, mirror_address FROM {database}.sys.routes "
     "ORDER BY route_id"
 )
-SERVICES: Final = "SELECT name FROM {database}.sys.services WHERE service_id >= 65536 ORDER BY service_id"
-"""The services that users made: those of the system have lower ids."""
-ENDPOINTS: Final = (
+SERVICES_QUERY: Final = "SELECT name FROM {database}.sys.services WHERE service_id >= 65536 ORDER BY service_id"
+"""User services; system services have lower ids."""
+ENDPOINTS_QUERY: Final = (
     "SELECT CAST(SERVERPROPERTY(N'MachineName') AS nvarchar(128)) AS machine, t.port, t.ip_address, b.is_message_forwarding_enabled "
     "FROM sys.service_broker_endpoints AS b JOIN sys.tcp_endpoints AS t ON t.endpoint_id = b.endpoint_id"
 )
-QUEUE: Final = (
+TRANSMISSION_QUEUE_QUERY: Final = (
     "SELECT q.conversation_handle, e.conversation_id, q.to_service_name, q.to_broker_instance, q.from_service_name, q.enqueue_time, "
     "q.message_sequence_number, e.is_initiator, q.transmission_status FROM {database}.sys.transmission_queue AS q "
     "LEFT JOIN {database}.sys.conversation_endpoints AS e ON e.conversation_handle = q.conversation_handle "
     "ORDER BY q.enqueue_time"
 )
 
-_QUEUE_FIELDS: Final[list[pa.Field[Any]]] = [
+_TRANSMISSION_QUEUE_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("conversation_id", schemas.GUID, nullable=False),
     pa.field("database", pa.string(), nullable=False),
     pa.field("to_service_name", pa.string(), nullable=False),
@@ -77,13 +77,13 @@ _QUEUE_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("enqueue_time", pa.timestamp("us", tz="UTC")),
     pa.field("transmission_status", pa.string()),
 ]
-TRANSMISSION_QUEUE: Final = pa.schema(_QUEUE_FIELDS)
-"""What waits to be sent: conversations, with what SQL Server says of them."""
+TRANSMISSION_QUEUE: Final = pa.schema(_TRANSMISSION_QUEUE_FIELDS)
+"""Messages that wait to be sent, one row each: `schemas.CONVERSATIONS`, and columns of `sys.transmission_queue`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqlServerTables:
-    """What was read of an instance."""
+    """Tables and settings read from a server, the content of a catalog."""
 
     routes: pa.Table
     databases: pa.Table
@@ -91,35 +91,26 @@ class SqlServerTables:
     addresses: tuple[str, ...]
     message_forwarding: bool
     pending_requests: tuple[str, ...] = ()
-    """A server does not tell them."""
+    """Always empty: SQL Server does not expose pending requests."""
 
 
-def read(connection: DbApiConnection) -> SqlServerTables:
-    """Reads what a catalog is made of.
-
-    Args:
-        connection: An open connection.
-
-    Returns:
-        The rows, the addresses of the endpoint, and whether it forwards.
-
-    Raises:
-        InputError: A value is not what was expected.
-    """
-    databases = [_guid_of(row, "service_broker_guid") for row in _rows(connection, DATABASES)]
+def read_tables(connection: DbApiConnection) -> SqlServerTables:
+    """Reads the content of a catalog; raises InputError for invalid values."""
+    databases = [_with_guid(row, "service_broker_guid") for row in _rows(connection, DATABASES_QUERY)]
     routes: list[dict[str, Any]] = []
     services: list[dict[str, Any]] = []
     for database in (str(row["name"]) for row in databases):
         routes += [
-            {**_guid_of(row, "broker_instance"), "database": database, "lifetime": _utc(row["lifetime"])}
-            for row in _rows(connection, ROUTES.format(database=_bracketed(database)))
+            {**_with_guid(row, "broker_instance"), "database": database, "lifetime": _utc(row["lifetime"])}
+            for row in _rows(connection, ROUTES_QUERY.format(database=_quoted(database)))
         ]
         services += [
-            {**row, "database": database} for row in _rows(connection, SERVICES.format(database=_bracketed(database)))
+            {**row, "database": database}
+            for row in _rows(connection, SERVICES_QUERY.format(database=_quoted(database)))
         ]
-    endpoints = list(_rows(connection, ENDPOINTS))
+    endpoints = list(_rows(connection, ENDPOINTS_QUERY))
     hosts = [(row["machine"], row["port"]) for row in endpoints]
-    hosts += [(_host(row["ip_address"]), row["port"]) for row in endpoints if row["ip_address"]]
+    hosts += [(_url_host(row["ip_address"]), row["port"]) for row in endpoints if row["ip_address"]]
     return SqlServerTables(
         routes=_table(routes, schemas.ROUTES),
         databases=_table(
@@ -131,24 +122,17 @@ def read(connection: DbApiConnection) -> SqlServerTables:
     )
 
 
-def transmission_queue(connection: DbApiConnection) -> pa.Table:
-    """Reads what waits to be sent in every database.
+def read_transmission_queue(connection: DbApiConnection) -> pa.Table:
+    """Reads the messages that wait to be sent in every database (`TRANSMISSION_QUEUE`).
 
-    Args:
-        connection: An open connection.
-
-    Returns:
-        A row for each message, in the columns of `TRANSMISSION_QUEUE`. Messages whose conversation is gone count as begun here.
-
-    Raises:
-        InputError: A value is not what was expected.
+    Messages whose conversation has been deleted count as sent by the initiator, with the handle as conversation id.
     """
-    found = []
-    for database in (str(row["name"]) for row in _rows(connection, DATABASES)):
-        for row in _rows(connection, QUEUE.format(database=_bracketed(database))):
+    messages = []
+    for database in (str(row["name"]) for row in _rows(connection, DATABASES_QUERY)):
+        for row in _rows(connection, TRANSMISSION_QUEUE_QUERY.format(database=_quoted(database))):
             for name in ("conversation_handle", "conversation_id", "to_broker_instance"):
-                row = _guid_of(row, name)  # noqa: PLW2901 - one column after the other
-            found.append(
+                row = _with_guid(row, name)  # noqa: PLW2901 - one column after the other
+            messages.append(
                 {
                     **row,
                     "database": database,
@@ -157,7 +141,7 @@ def transmission_queue(connection: DbApiConnection) -> pa.Table:
                     "enqueue_time": _utc(row["enqueue_time"]),
                 }
             )
-    return pa.Table.from_pylist(found, schema=TRANSMISSION_QUEUE)
+    return pa.Table.from_pylist(messages, schema=TRANSMISSION_QUEUE)
 
 
 def _rows(connection: DbApiConnection, query: str) -> Iterator[dict[str, Any]]:
@@ -176,8 +160,11 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=nullable)
 
 
-def _guid_of(row: dict[str, Any], name: str) -> dict[str, Any]:
-    """The row with a GUID as bytes; drivers give text, `uuid.UUID` or the bytes as SQL Server keeps them, and an empty text is none."""
+def _with_guid(row: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns the row with one GUID converted to bytes.
+
+    Drivers return text, `uuid.UUID`, or bytes in SQL Server's order; empty text means null.
+    """
     value = row[name]
     if value is None or value == "":
         return {**row, name: None}
@@ -188,23 +175,23 @@ def _guid_of(row: dict[str, Any], name: str) -> dict[str, Any]:
             guid = value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))
     except ValueError as error:
         raise InvalidGuidError(
-            f"{name}: {value!r:.80} is no GUID", column=name, value=str(value), expected="a GUID"
+            f"{name}: {value!r:.80} is not a valid GUID", column=name, value=str(value), expected="a GUID"
         ) from error
     return {**row, name: guid.bytes}
 
 
 def _utc(value: object) -> datetime | None:
-    """A moment, which SQL Server keeps in UTC and without a zone."""
+    """Adds the time zone UTC to a datetime, which SQL Server stores without one."""
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise MalformedDataError(f"expected a moment, got {value!r:.80}", value=repr(value), expected="a moment")
+        raise MalformedDataError(f"expected a datetime, got {value!r:.80}", value=repr(value), expected="a datetime")
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 
-def _host(address: str) -> str:
+def _url_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _bracketed(name: str) -> str:
+def _quoted(name: str) -> str:
     return "[" + name.replace("]", "]]") + "]"

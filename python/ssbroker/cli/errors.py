@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 import pyarrow as pa
 
 from ssbroker._text import terminal_safe
-from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, at_row_of
+from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, renumber_row
 
 _LENGTH_MAX: Final = 600
 
@@ -47,7 +47,7 @@ def located(
         >>> str(located(InputError("age, row 2: 'x' is no number", row=2), file=Path("people.csv"), row_of=lambda row: row + 40))
         "people.csv: age, row 42: 'x' is no number"
     """
-    moved = at_row_of(error, row_of) if isinstance(error, InputError) else error
+    moved = renumber_row(error, row_of) if isinstance(error, InputError) else error
     there = type(moved)(f"{file}: {moved}")
     there.__dict__.update(moved.__dict__)
     return there

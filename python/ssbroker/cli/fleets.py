@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.catalog.load import reaching
+from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
 from ssbroker.cli.writers import replacing_files
 from ssbroker.exceptions import DuplicateError, InputError
@@ -102,7 +102,7 @@ def instance_name(path: Path) -> str:
         'NORTH'
     """
     resolved = path.resolve()
-    with reaching(path):
+    with os_errors_as_input_errors(path):
         return resolved.name if resolved.is_dir() else resolved.stem
 
 

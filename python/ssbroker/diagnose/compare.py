@@ -22,7 +22,7 @@ from ssbroker.diagnose.behaviour import ConversationClass, DecisionPair, Decisio
 from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, RouteRow, Tables
 from ssbroker.diagnose.context import name
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.exceptions import InputError, OptionError, SchemaError, at_row_of
+from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
 _FOR_ANY_SERVICE: Final = 5
@@ -554,7 +554,7 @@ class Comparer:
                     for router, now in zip(self._routers[instance], self._moments, strict=True)
                 ]
             except InputError as error:
-                raise at_row_of(error, row_of) from error
+                raise renumber_row(error, row_of) from error
             database = self._pairs[instance][0].user_database
             self._counts[instance].update(counted(batch, *decided, database=database))
 

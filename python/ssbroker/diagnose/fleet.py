@@ -13,7 +13,7 @@ from typing import Final, ParamSpec, Self, TypeVar
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.catalog.load import reaching
+from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.exceptions import DuplicateError, InputError, SchemaError
 
 ALONE = "instance"
@@ -136,7 +136,7 @@ class Fleet(Mapping[str, Catalog]):
             ['NORTH']
         """
         folder = Path(folder)
-        with reaching(folder):
+        with os_errors_as_input_errors(folder):
             if not folder.is_dir():
                 raise InputError(
                     f"{folder}: there is no such folder", value=str(folder), expected="a folder of instances"

@@ -20,7 +20,7 @@ import pyarrow.compute
 
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.bulk_send import ADDRESS, BODY, DIALOG, MESSAGE_TYPE, NumberedBatch, send_batch_once
-from ssbroker.catalog.instance_folder import is_instance
+from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.spark.source.options import WriteOptions
 from ssbroker.spark.source.reader import opened
@@ -71,7 +71,7 @@ def stage(
         InputError: This worker does not see the folder, or text is none.
         OutputError: The file cannot be written.
     """
-    if not is_instance(folder):
+    if not is_instance_folder(folder):
         raise InputError(
             f"{folder}: is not the folder of an instance here, in the worker; driver and workers have to see the same one",
             value=str(folder),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker._arguments import EPOCH
-from ssbroker.catalog.catalog import Catalog, files_of
+from ssbroker.catalog.catalog import Catalog, catalog_files
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import worker
@@ -155,7 +155,7 @@ def load(path: Path) -> Catalog:
         SsbrokerError: It cannot be read, or a value in it is not what was expected.
         OSError: The same.
     """
-    newest = max((file.stat().st_mtime_ns for file in files_of(path) if file.exists()), default=0)
+    newest = max((file.stat().st_mtime_ns for file in catalog_files(path) if file.exists()), default=0)
     return Catalog.load(path, now=EPOCH + timedelta(microseconds=newest // 1000))
 
 
@@ -172,7 +172,7 @@ def signature(path: Path) -> object:
         OSError: It cannot be looked at.
     """
     found = []
-    for file in files_of(path):
+    for file in catalog_files(path):
         stat = file.stat()
         found.append((file.name, stat.st_size, stat.st_mtime_ns, stat.st_ino))
     return found
