@@ -1,7 +1,7 @@
-"""The format `ssbroker` for Spark, which finds this module by its name: `spark.read.format("ssbroker")`.
+"""The Spark data source `ssbroker`, which Spark finds by this module's name: `spark.read.format("ssbroker")`.
 
-Spark imports every module `pyspark_*` when it looks for any format: here stands only what it needs for that. Instances are read and
-written by `ssbroker.spark.source`, which says so where PySpark is older than 4.2; so it is asked before what a newer one has is imported.
+Spark imports every module `pyspark_*` to look up any format, so this module imports only what the lookup needs. `ssbroker.spark.source`
+is imported first of the rest, because it checks that PySpark is 4.2 or newer.
 """
 
 from __future__ import annotations
@@ -26,61 +26,60 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Instances of ssbroker: views and queues to read, dialogs to write to."""
+    """Reads views and queues of an instance, and sends rows as messages."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Returns the name of the format."""
         return "ssbroker"
 
     def schema(self) -> str:
-        """The columns of the view or queue."""
-        from ssbroker.spark.source.options import ddl, reading  # noqa: PLC0415 - see above
+        """Returns the columns of the view or queue."""
+        from ssbroker.spark.source.options import ddl, parse_read_options  # noqa: PLC0415 - see above
 
-        return ddl(reading(self.options).schema())
+        return ddl(parse_read_options(self.options).schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads once."""
+        """Returns the reader of a batch."""
         scan = self._scan(schema)
         from pyspark_ssbroker.source import FilteringReader, Reader  # noqa: PLC0415 - see above
 
-        return FilteringReader(scan) if scan.reading.pushdown else Reader(scan)
+        return FilteringReader(scan) if scan.options.pushdown else Reader(scan)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Follows a queue."""
+        """Returns the reader of a stream."""
         scan = self._scan(schema)
         from pyspark_ssbroker.source import Follower  # noqa: PLC0415 - see above
 
         return Follower(scan)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's way to call
-        """Sends the rows of a DataFrame."""
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
+        """Returns the writer of a batch."""
         sink = self._sink(schema, overwrite=overwrite, is_stream=False)
         from pyspark_ssbroker.source import Writer  # noqa: PLC0415 - see above
 
         return Writer(sink)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802 - the same
-        """Sends the rows of a stream."""
+        """Returns the writer of a stream."""
         sink = self._sink(schema, overwrite=overwrite, is_stream=True)
         from pyspark_ssbroker.source import StreamWriter  # noqa: PLC0415 - see above
 
         return StreamWriter(sink)
 
     def _scan(self, schema: StructType) -> Scan:
-        from ssbroker.spark.source.options import narrowed, reading  # noqa: PLC0415 - see above
+        from ssbroker.spark.source.options import parse_read_options, select_columns  # noqa: PLC0415 - see above
         from ssbroker.spark.source.reader import Scan  # noqa: PLC0415 - see above
 
-        asked = reading(self.options)
-        return Scan.of(asked, narrowed(asked, _columns(schema)))
+        options = parse_read_options(self.options)
+        return Scan.of(options, select_columns(options, _columns(schema)))
 
     def _sink(self, schema: StructType, *, overwrite: bool, is_stream: bool) -> Sink:
-        from ssbroker.spark.source.options import writing  # noqa: PLC0415 - see above
+        from ssbroker.spark.source.options import parse_write_options  # noqa: PLC0415 - see above
         from ssbroker.spark.source.writer import Sink  # noqa: PLC0415 - see above
 
-        return Sink.of(writing(self.options), _columns(schema), overwrite=overwrite, is_stream=is_stream)
+        return Sink.of(parse_write_options(self.options), _columns(schema), overwrite=overwrite, is_stream=is_stream)
 
 
 def _columns(schema: StructType) -> dict[str, str]:
-    """Names and types."""
     return {field.name: field.dataType.simpleString() for field in schema.fields}

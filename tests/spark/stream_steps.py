@@ -79,7 +79,7 @@ def assembly(limits: Limits | None = None, **changed: Any) -> AssemblySettings:
 def labels() -> columns.Labels:
     types = {each.name: each.type for each in CONVERSATIONS}
     empty = ssbroker.Catalog(ROUTES.empty_table())
-    return columns.rehearse(empty, types, tie_break="hash", pending_request="continue")
+    return columns.validate_routing(empty, types, tie_break="hash", pending_request="continue")
 
 
 def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings:

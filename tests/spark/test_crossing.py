@@ -57,8 +57,8 @@ def test_databases_and_who_began(spark: SparkSession, databases: int, tie_break:
     given = frame(spark, table)
     types = {field.name: field.type for field in table.schema if field.name != "row"}
     types["conversation_id"] = pa.binary()
-    told = TransferredColumns.of(types, given, catalog, tie_break).told
-    assert ("database" in told, "conversation_id" in told) == (databases == NUMBERED, tie_break == "first")
+    encoded = TransferredColumns.of(types, given, catalog, tie_break).encoded
+    assert ("database" in encoded, "conversation_id" in encoded) == (databases == NUMBERED, tie_break == "first")
     routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
     assert decided(routed) == expected(catalog, table, tie_break=tie_break)
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.exceptions import SchemaError
-from ssbroker.spark.files.parquet import files_of, splits_of
+from ssbroker.spark.files.parquet import list_files, plan_splits
 
 INTERVALS = {
     "took": "make_dt_interval(cast(id as int), 2, 3, 4.567)",
@@ -90,7 +90,7 @@ def test_a_number_is_no_interval(spark: SparkSession, tmp_path: Path) -> None:
         SchemaError,
         match=r"z\.parquet: column 'took' is int64 not null, and interval day to second not null in .*a\.parq",
     ):
-        splits_of(files_of(folder), split_bytes=1)
+        plan_splits(list_files(folder), split_bytes=1)
 
 
 def test_intervals_of_parquet_are_refused(tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_intervals_of_parquet_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "day.parquet"
     duckdb.sql(f"copy (select struct_pack(took := interval 1 day) as nested) to '{path}' (format parquet)")
     with pytest.raises(SchemaError, match=r"day\.parquet: column 'nested\.took' holds intervals of Parquet's own"):
-        splits_of([path], split_bytes=1)
+        plan_splits([path], split_bytes=1)

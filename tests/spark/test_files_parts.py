@@ -14,7 +14,7 @@ import ssbroker.spark
 from ssbroker import Catalog
 from ssbroker.exceptions import OutputError
 from ssbroker.spark.files import parquet
-from ssbroker.spark.files.parquet import TaskFiles, folder_of
+from ssbroker.spark.files.parquet import TaskFiles, partition_folder
 
 NAMES = ["销售", "Продажи", "a b", "100%", "x=y:z/w", "%E9", "[1] {2}^'\"#*?\\"]
 
@@ -43,9 +43,9 @@ def test_spark_and_arrow_read_the_values_of_folders_alike(spark: SparkSession, t
 
 
 def test_a_value_that_is_too_long_for_a_folder_is_told() -> None:
-    assert len(folder_of("target_database", "销" * 79).encode()) == 253
+    assert len(partition_folder("target_database", "销" * 79).encode()) == 253
     with pytest.raises(OutputError, match=r"partition_by: target_database '销+.* is too long for the name of a folder"):
-        folder_of("target_database", "销" * 128)
+        partition_folder("target_database", "销" * 128)
 
 
 def rows_of_hops(count: int, *, hops: int, first: int) -> pa.RecordBatch:
@@ -67,14 +67,14 @@ def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     held, opened = [], []
     for batch in batches:
         made.write(batch)
-        held.append(sum(part.buffered_bytes for part in made._parts.values()))
-        opened.append(sum(part.is_open for part in made._parts.values()))
+        held.append(sum(part.buffered_bytes for part in made._partitions.values()))
+        opened.append(sum(part.is_open for part in made._partitions.values()))
     made.close()
     files = Counter(name.partition("/")[0] for name in made.files)
     assert len(files) == hops
     assert max(files.values()) == 1 or room == 1 << 15
     assert max(held) <= room
-    assert max(opened) <= parquet.OPEN_MAX
+    assert max(opened) <= parquet.OPEN_FILES_MAX
     found = [
         (row["row"], f"hop={row['same'].replace(':', '%3A').replace('/', '%2F')}", name.partition("/")[0])
         for name, (path, rows) in made.files.items()

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.exceptions import InputError, SchemaError
-from ssbroker.spark.files.parquet import files_of, read, splits_of
+from ssbroker.spark.files.parquet import list_files, plan_splits, read_split
 
 MOMENTS = """struct(
     timestamp'2024-05-06 07:08:09.123456' as moment, timestamp'1600-01-01 00:00:00' as early,
@@ -98,7 +98,7 @@ def test_a_link_to_a_folder_is_searched_once(conversations: Path, tmp_path: Path
     source.mkdir()
     (source / "linked").symlink_to(elsewhere)
     (elsewhere / "back").symlink_to(source)
-    assert files_of(source) == [source / "linked" / "a.parquet"]
+    assert list_files(source) == [source / "linked" / "a.parquet"]
 
 
 def test_a_column_that_occurs_twice_is_refused(conversations: Path, tmp_path: Path, catalog: Catalog) -> None:
@@ -117,7 +117,7 @@ def test_what_may_be_null_tells_files_apart(conversations: Path, tmp_path: Path)
     other = tmp_path / "night.parquet"
     pq.write_table(pq.read_table(conversations).cast(pa.schema(fields)), other)
     with pytest.raises(SchemaError, match="column 'conversation_id' is binary not null, and binary in "):
-        splits_of([conversations, other], split_bytes=1)
+        plan_splits([conversations, other], split_bytes=1)
 
 
 @pytest.mark.parametrize("bodies", [1, 80])
@@ -127,7 +127,7 @@ def test_wide_rows_are_read_few_at_a_time(tmp_path: Path, bodies: int) -> None:
     body = pa.array([found[place % bodies] for place in range(80)], pa.binary())
     wide = tmp_path / "wide.parquet"
     pq.write_table(pa.table({"message_body": body}), wide, row_group_size=80)
-    _, splits = splits_of([wide], split_bytes=1)
-    sizes = [batch.num_rows for split in splits for batch in read(split, rows_most=1 << 16)]
+    _, splits = plan_splits([wide], split_bytes=1)
+    sizes = [batch.num_rows for split in splits for batch in read_split(split, max_rows=1 << 16)]
     assert sum(sizes) == 80
     assert max(sizes) <= 64

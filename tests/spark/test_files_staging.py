@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ssbroker import InputError, OutputError
-from ssbroker.spark.files.parquet import files_of
+from ssbroker.spark.files.parquet import list_files
 from ssbroker.spark.files.staging import Staging, new_attempt
 
 
@@ -62,4 +62,4 @@ def test_a_name_that_no_folder_can_have_is_told_in_our_words(tmp_path: Path) -> 
     with pytest.raises(OutputError, match="cannot be written: File name too long"):
         Staging(too_long)
     with pytest.raises(InputError, match="cannot be read: File name too long"):
-        files_of(too_long)
+        list_files(too_long)

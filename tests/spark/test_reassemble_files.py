@@ -19,9 +19,9 @@ import ssbroker.spark
 from ssbroker import Router, schemas
 from ssbroker.exceptions import OptionError, OutputError, SchemaError
 from ssbroker.spark.files import reassembly
-from ssbroker.spark.files.parquet import files_of, splits_of
-from ssbroker.spark.files.reassembly import BucketWriter, file_of, rows_of
-from ssbroker.spark.files.staging import run
+from ssbroker.spark.files.parquet import list_files, plan_splits
+from ssbroker.spark.files.reassembly import BucketWriter, bucket_file_path, read_bucket
+from ssbroker.spark.files.staging import run_tasks
 from tests.spark.frames import world
 from tests.spark.traffic import Row, in_any_order, keys_of, table_of, worlds, would_come
 from tests.worlds.universe import NOW
@@ -151,8 +151,8 @@ def test_what_is_dealt_out_is_compressed_where_that_saves_something(tmp_path: Pa
     with BucketWriter(tmp_path, table.schema, count=5, secret=b"any") as writer:
         for batch in table.to_batches(700):
             writer.write(batch)
-    files = [file_of(tmp_path, number) for number in writer.files]
-    found = [pa.Table.from_batches(rows_of(file, bucket)) for bucket, file in enumerate(files)]
+    files = [bucket_file_path(tmp_path, number) for number in writer.files]
+    found = [pa.Table.from_batches(read_bucket(file, bucket)) for bucket, file in enumerate(files)]
     assert sorted(pa.concat_tables(found).to_pylist(), key=str) == sorted(table.to_pylist(), key=str)
     left = sum(file.stat().st_size for file in files) / table.nbytes
     assert left < 0.3 if has_order else 0.9 < left < 1.1
@@ -167,11 +167,11 @@ def test_a_reader_without_rows_deals_out_none(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, reassembly.Readers]:
+def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, reassembly.BucketFolders]:
     """Two readers dealt rows to 40 shares; 16 files each have room for two or three."""
     fragments = worlds(3, count=200, theme="hostile", keys="none", has_further=False)
     written(table_of(fragments, keys="none", has_further=False), source, files=2)
-    schema, splits = splits_of(files_of(source), split_bytes=1 << 20)
+    schema, splits = plan_splits(list_files(source), split_bytes=1 << 20)
     for folder in ("attempts", "done"):
         (tmp_path / folder).mkdir()
     job = reassembly.FilesJob(
@@ -189,8 +189,8 @@ def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, reassembly
         session_keys=None,
         routing=None,
     )
-    told = [reassembly.dealt(job, number) for number in range(len(splits))]
-    return job, reassembly.readers_of(json.loads(json.dumps(told)))  # as Spark brings it
+    told = [reassembly.partition_split(job, number) for number in range(len(splits))]
+    return job, reassembly.bucket_folders(json.loads(json.dumps(told)))  # as Spark brings it
 
 
 def left(job: reassembly.FilesJob) -> Counter[str]:
@@ -198,66 +198,66 @@ def left(job: reassembly.FilesJob) -> Counter[str]:
 
 
 def test_what_was_dealt_out_goes_when_all_shares_beside_it_are_done(
-    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.BucketFolders],
 ) -> None:
     job, readers = dealt
     files = [f"{number}.{kind}" for number in range(16) for kind in ("arrow", "places")]
     assert left(job) == dict.fromkeys(files, 2)
     for bucket in (0, 2, 3):
-        reassembly.put_together(job, readers, bucket)
+        reassembly.reassemble_bucket(job, readers, bucket)
     assert left(job) == dict.fromkeys(files, 2)
-    reassembly.put_together(job, readers, 1)
+    reassembly.reassemble_bucket(job, readers, 1)
     assert left(job) == dict.fromkeys(files[2:], 2)
     for bucket in reversed(range(4, 40)):
-        reassembly.put_together(job, readers, bucket)
+        reassembly.reassemble_bucket(job, readers, bucket)
     assert left(job) == {}
 
 
 def test_what_a_reader_tells_does_not_grow_with_the_number_of_shares(
-    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.BucketFolders],
 ) -> None:
     """It is told to every task: of 7,200 readers to 7,200 shares each task unpickled 670 MB."""
     job, _ = dealt
-    told = [reassembly.dealt(replace(job, buckets=buckets), 0) for buckets in (40, 4000)]
+    told = [reassembly.partition_split(replace(job, buckets=buckets), 0) for buckets in (40, 4000)]
     assert len(json.dumps(told[1])) == len(json.dumps(told[0])) < 250
 
 
 def test_a_share_that_is_put_together_again_comes_to_the_same(
-    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.BucketFolders],
 ) -> None:
     """Spark runs a task anew whose word was lost, even when what it had read is gone."""
     job, readers = dealt
-    told = [reassembly.put_together(job, readers, number) for number in range(40)]
-    assert [reassembly.put_together(job, readers, number) for number in range(40)] == told
+    told = [reassembly.reassemble_bucket(job, readers, number) for number in range(40)]
+    assert [reassembly.reassemble_bucket(job, readers, number) for number in range(40)] == told
     assert all(Path(path).is_file() for one in told for _, path, _ in one["files"])
 
 
 def test_of_two_tries_at_once_the_slower_takes_the_word_of_the_faster(
-    dealt: tuple[reassembly.FilesJob, reassembly.Readers], monkeypatch: pytest.MonkeyPatch
+    dealt: tuple[reassembly.FilesJob, reassembly.BucketFolders], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, readers = dealt
     faster = {}
 
     def overtaken(*given: Any) -> Any:
         monkeypatch.undo()
-        faster.update({number: reassembly.put_together(job, readers, number) for number in (0, 1, 2)})
-        return rows_of(*given)
+        faster.update({number: reassembly.reassemble_bucket(job, readers, number) for number in (0, 1, 2)})
+        return read_bucket(*given)
 
-    monkeypatch.setattr(reassembly, "rows_of", overtaken)
-    assert reassembly.put_together(job, readers, 0) == faster[0]
+    monkeypatch.setattr(reassembly, "read_bucket", overtaken)
+    assert reassembly.reassemble_bucket(job, readers, 0) == faster[0]
 
 
 def test_a_file_that_is_gone_before_its_time_is_an_error(
-    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.BucketFolders],
 ) -> None:
     job, readers = dealt
-    file_of(Path(readers[0][0]), 2).unlink()
+    bucket_file_path(Path(readers[0][0]), 2).unlink()
     with pytest.raises(FileNotFoundError):
-        reassembly.put_together(job, readers, 5)
-    assert reassembly.put_together(job, readers, 9)["files"]
+        reassembly.reassemble_bucket(job, readers, 5)
+    assert reassembly.reassemble_bucket(job, readers, 9)["files"]
 
 
 def test_what_workers_import_is_not_searched_for_garbage_after_each_task(spark: SparkSession) -> None:
-    told = run(spark, 2, lambda number: {"number": number, "kept": gc.get_freeze_count()})
+    told = run_tasks(spark, 2, lambda number: {"number": number, "kept": gc.get_freeze_count()})
     assert [one["number"] for one in told] == [0, 1]
     assert all(one["kept"] > 10_000 for one in told)

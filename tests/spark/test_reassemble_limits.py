@@ -100,7 +100,7 @@ def test_what_waits_behind_a_gap_has_a_limit_and_is_told_when_it_is_refused(
 ) -> None:
     """It could not be delivered; the job goes on, and every fragment is accounted for."""
     configure(BATCH, "64")
-    monkeypatch.setattr(broadcast, "_LEAST", 20_000)
+    monkeypatch.setattr(broadcast, "_PENDING_BYTES_MIN", 20_000)
     late, table = fragments(first=1, messages=300), fragments(conversation=B, messages=300)
     given = frame(spark, pa.concat_tables([late, table]))
     rows = came(ssbroker.spark.reassemble(given, strategy=strategy, max_message_bytes=1000))
@@ -147,7 +147,7 @@ def test_batches_to_the_jvm_are_small() -> None:
     )
     task = reassembly.ReassembleTask(
         names=tuple(table.column_names),
-        further=(),
+        extra=(),
         by_message=False,
         in_order=True,
         max_message_bytes=size,
@@ -157,7 +157,7 @@ def test_batches_to_the_jvm_are_small() -> None:
         routing=None,
     )
     backwards = table.take(list(range(count))[::-1]).append_column("place", pa.array([7] * count))
-    batches = list(reassembly.assembled(task, iter(backwards.combine_chunks().to_batches())))
+    batches = list(reassembly.reassemble_partition(task, iter(backwards.combine_chunks().to_batches())))
     assert sum(batch.num_rows for batch in batches) == count
     assert all(batch.get_total_buffer_size() < 80 << 20 for batch in batches)
 
@@ -168,7 +168,7 @@ def test_groups_that_have_the_same_hash_by_chance_are_put_together_as_well() -> 
     mixed = pa.concat_tables(tables).take([place + 15 * second for place in range(15) for second in (0, 1)])
     task = reassembly.ReassembleTask(
         names=tuple(mixed.column_names),
-        further=(),
+        extra=(),
         by_message=False,
         in_order=True,
         max_message_bytes=1000,
@@ -178,5 +178,5 @@ def test_groups_that_have_the_same_hash_by_chance_are_put_together_as_well() -> 
         routing=None,
     )
     batches = mixed.append_column("place", pa.array([7] * 30)).combine_chunks().to_batches(max_chunksize=4)
-    told = pa.Table.from_batches(list(reassembly.assembled(task, iter(batches))))
+    told = pa.Table.from_batches(list(reassembly.reassemble_partition(task, iter(batches))))
     assert told["kind"].to_pylist() == [0] * 10

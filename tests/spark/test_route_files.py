@@ -212,7 +212,7 @@ from ssbroker.spark.files import routing as file_routing, staging
 import ssbroker.spark
 
 folder = Path(sys.argv[1])
-before = file_routing._routed
+before = file_routing._route_split
 
 def dies_once(job, number):
     told = before(job, number)  # its files are complete
@@ -222,7 +222,7 @@ def dies_once(job, number):
         os._exit(9)
     return told
 
-file_routing._routed = dies_once
+file_routing._route_split = dies_once
 catalog, table = world(11, conversations=90)
 spark = session_builder().master("local[2,4]").getOrCreate()
 told = ssbroker.spark.route_files(spark, folder / "source", folder / "routed", catalog, now=NOW)

@@ -23,7 +23,7 @@ def compilations(spark: SparkSession) -> dict[int, int]:
     """How many catalogs each worker process has compiled so far."""
 
     def count(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch({"pid": [os.getpid()], "count": [worker.router_of.cache_info().misses]})
+        yield pa.record_batch({"pid": [os.getpid()], "count": [worker.cached_router.cache_info().misses]})
 
     rows = spark.range(0, 8, 1, 8).mapInArrow(count, "pid long, count long").collect()
     return {row["pid"]: row["count"] for row in rows}
@@ -44,7 +44,7 @@ def test_a_worker_compiles_a_catalog_once_for_all_jobs(spark: SparkSession) -> N
 def test_equal_catalogs_are_shipped_once(spark: SparkSession) -> None:
     catalog, _ = world(21, conversations=1)
     again, _ = world(21, conversations=1)
-    assert broadcast.ship(spark, catalog) is broadcast.ship(spark, again)
+    assert broadcast.share_catalog(spark, catalog) is broadcast.share_catalog(spark, again)
 
 
 def test_different_catalogs_are_not_confused(spark: SparkSession) -> None:
@@ -70,7 +70,7 @@ def test_a_dataframe_keeps_its_catalog_when_newer_ones_have_come(
     catalog, table = world(25, conversations=20)
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
     for seed in range(30, 36):
-        broadcast.ship(spark, world(seed, conversations=1)[0])
+        broadcast.share_catalog(spark, world(seed, conversations=1)[0])
     assert len(broadcast._broadcasts) == 4
     gc.collect()
     assert decided(routed) == expected(catalog, table)
@@ -78,7 +78,7 @@ def test_a_dataframe_keeps_its_catalog_when_newer_ones_have_come(
 
 def test_a_shipped_catalog_says_what_the_catalog_says(spark: SparkSession) -> None:
     catalog, _ = world(26, conversations=1)
-    shipped = broadcast.ship(spark, catalog)
+    shipped = broadcast.share_catalog(spark, catalog)
     assert isinstance(shipped.value(), Catalog)
     assert shipped.value() == catalog
     assert shipped.fingerprint == catalog.fingerprint
@@ -87,7 +87,7 @@ def test_a_shipped_catalog_says_what_the_catalog_says(spark: SparkSession) -> No
 def test_what_is_meant_for_a_worker_unpickles_where_there_is_no_broadcast(spark: SparkSession) -> None:
     """The driver of a stream does so, and a query would fail before it starts."""
     catalog, _ = world(25, conversations=1)
-    shipped = broadcast.ship(spark, catalog)
+    shipped = broadcast.share_catalog(spark, catalog)
     found = pickle.loads(pickle.dumps(shipped))
     assert found.fingerprint == shipped.fingerprint
     assert found == pickle.loads(pickle.dumps(shipped))
@@ -97,6 +97,6 @@ def test_without_broadcasts_a_value_for_a_stream_travels_with_the_function() -> 
     """A stream on Spark Connect sees no artifacts. Nothing that is printed shows what it carries."""
     connect: Any = object()
     keys = {bytes(16): b"a key of sixteen"}
-    shipped = pickle.loads(pickle.dumps(broadcast.ship_keys(connect, keys, in_stream=True)))
+    shipped = pickle.loads(pickle.dumps(broadcast.share_session_keys(connect, keys, in_stream=True)))
     assert shipped.value() == keys
     assert "sixteen" not in repr(shipped)

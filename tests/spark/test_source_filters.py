@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
-from ssbroker.spark.source.reader import push
+from ssbroker.spark.source.reader import push_filters
 
 VALUES = pa.table(
     {
@@ -75,7 +75,7 @@ def truth(asked: Any, row: dict[str, Any]) -> bool | None:
 @given(st.lists(filters(), min_size=1, max_size=3))
 def test_a_filter_that_is_taken_over_is_answered_as_sql_does(asked: list[Any]) -> None:
     """A row passes where all filters are true; unknown is not true."""
-    pushed, left = push(asked, VALUES.schema)
+    pushed, left = push_filters(asked, VALUES.schema)
     assert left == []
     kept = pickle.loads(pickle.dumps(pushed)).apply(VALUES).to_pylist()
     assert kept == [row for row in VALUES.to_pylist() if all(truth(each, row) for each in asked)]
@@ -86,7 +86,7 @@ def test_a_filter_that_is_taken_over_is_answered_as_sql_does(asked: list[Any]) -
 @pytest.mark.parametrize("least", [-(2**63), -(2**63) + 1, 0])
 def test_no_number_is_below_the_least(least: int) -> None:
     """A span of a queue is one of the numbers that its files can hold."""
-    pushed, _ = push([spark.LessThan(("queuing_order",), least)], VALUES.schema)
+    pushed, _ = push_filters([spark.LessThan(("queuing_order",), least)], VALUES.schema)
     assert (pushed.after, pushed.until) == (0, 0)
 
 
@@ -105,6 +105,6 @@ def test_no_number_is_below_the_least(least: int) -> None:
     ],
 )
 def test_a_filter_that_is_not_known_exactly_is_left_to_spark(asked: Any) -> None:
-    pushed, left = push([asked], VALUES.schema)
+    pushed, left = push_filters([asked], VALUES.schema)
     assert pushed.expression is None
     assert left == [asked]

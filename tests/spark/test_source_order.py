@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.spark.source import writer
-from ssbroker.spark.source.writer import StagedRows, parts_of
+from ssbroker.spark.source.writer import StagedRows, ordered_parts
 
 
 def told(folder: Path, rows: list[tuple[bytes | None, int | None]], partition: int, *, step: int) -> StagedRows:
@@ -44,7 +44,7 @@ def test_rows_come_by_position_and_where_it_is_equal_as_they_stood(
     random.shuffle(files)
     stood = [row for rows in tasks for row in rows]
     found: list[Any] = []
-    for part in parts_of(files):
+    for part in ordered_parts(files):
         sizes = [len(body or b"") for body in part["message_body"].to_pylist()]
         assert len(sizes) <= writer._ROWS
         assert len(sizes) == 1 or sum(sizes) <= writer._BYTES
@@ -57,4 +57,4 @@ def test_large_rows_that_come_together_are_not_one_part(tmp_path: Path) -> None:
     large = 3 << 20
     rows = [[(bytes(large), 0), *((b"", place) for place in range(1, 2_000))] for _ in range(20)]
     files = [told(tmp_path, list(each), number, step=10_000) for number, each in enumerate(rows)]
-    assert max(part.nbytes for part in parts_of(files)) <= (32 << 20) + (1 << 20)
+    assert max(part.nbytes for part in ordered_parts(files)) <= (32 << 20) + (1 << 20)

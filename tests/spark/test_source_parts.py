@@ -17,7 +17,7 @@ from ssbroker import BrokerError, InputError, OptionError, SchemaError
 from ssbroker.broker.dialogs.bulk_send import NumberedBatch
 from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS
 from ssbroker.spark.source import reader, writer
-from ssbroker.spark.source.options import ddl, narrowed, reading, writing
+from ssbroker.spark.source.options import ddl, parse_read_options, parse_write_options, select_columns
 from ssbroker.spark.source.reader import Inline, Offset, Scan, Slice, Tail
 from ssbroker.spark.source.writer import Sink
 from tests.spark.instances import TO_ORDERS, bodies, dialogs, made, receive, send
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def scan_of(folder: Path, **options: str) -> Scan:
-    asked = reading({"path": str(folder), **options})
+    asked = parse_read_options({"path": str(folder), **options})
     return Scan.of(asked, asked.schema())
 
 
@@ -62,7 +62,7 @@ def told(scan: Scan) -> list[dict[str, Any]]:
 )
 def test_an_option_of_a_read_that_is_wrong_is_told(options: dict[str, str], message: str) -> None:
     with pytest.raises((OptionError, InputError), match=message):
-        reading(options)
+        parse_read_options(options)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_option_of_a_read_that_is_wrong_is_told(options: dict[str, str], mess
 )
 def test_an_option_of_a_write_that_is_wrong_is_told(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        writing(options)
+        parse_write_options(options)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_rows_that_cannot_be_sent_are_refused_when_the_write_is_planned(
     columns: dict[str, str], options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(SchemaError, match=message):
-        Sink.of(writing({"path": "x", **options}), columns, overwrite=False, is_stream=False)
+        Sink.of(parse_write_options({"path": "x", **options}), columns, overwrite=False, is_stream=False)
 
 
 def test_what_was_sent_cannot_be_replaced_and_a_stream_counts_its_own_batches() -> None:
-    said = writing({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"})
+    said = parse_write_options({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"})
     with pytest.raises(OptionError, match="expected mode"):
         Sink.of(said, COLUMNS, overwrite=True, is_stream=False)
     with pytest.raises(OptionError, match="a stream has its own"):
@@ -113,16 +113,16 @@ def test_what_was_sent_cannot_be_replaced_and_a_stream_counts_its_own_batches() 
 
 
 def test_a_schema_of_the_readers_choice_names_columns_in_their_types() -> None:
-    asked = reading({"path": "x", "queue": "Orders"})
-    assert narrowed(asked, {"message_body": "binary", "status": "smallint"}).names == ["message_body", "status"]
+    asked = parse_read_options({"path": "x", "queue": "Orders"})
+    assert select_columns(asked, {"message_body": "binary", "status": "smallint"}).names == ["message_body", "status"]
     with pytest.raises(SchemaError, match="column message_body is binary, and is asked for as string"):
-        narrowed(asked, {"message_body": "string"})
+        select_columns(asked, {"message_body": "string"})
     with pytest.raises(SchemaError, match="column body is not there"):
-        narrowed(asked, {"body": "binary"})
+        select_columns(asked, {"body": "binary"})
     with pytest.raises(InputError, match="columns: Orders has no column 'body'; it has database, status"):
-        reading({"path": "x", "queue": "Orders", "columns": "body"}).schema()
+        parse_read_options({"path": "x", "queue": "Orders", "columns": "body"}).schema()
     with pytest.raises(InputError, match="columns: 'status' is asked for twice"):
-        reading({"path": "x", "queue": "Orders", "columns": "status, status"}).schema()
+        parse_read_options({"path": "x", "queue": "Orders", "columns": "status, status"}).schema()
 
 
 def test_a_queue_is_the_same_inline_and_in_slices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_a_worker_on_another_machine_reads_no_instance(folder: Path, monkeypatch
     monkeypatch.setattr(reader, "INLINE_ROWS", 0)
     sliced, inline = scan_of(folder, queue="Orders"), scan_of(folder, queue="Orders", inline="true")
     parts, carried = sliced.parts(), inline.parts()
-    another = f"not {reader.this_machine()}"
+    another = f"not {reader.machine_id()}"
     monkeypatch.setattr(reader, "this_machine", lambda: another)
     with pytest.raises(InputError, match=r"an instance is read on one machine; \.option\('inline', 'true'\)"):
         list(sliced.rows(parts[0]))
@@ -167,11 +167,11 @@ def test_filters_choose_databases_and_numbers_before_anything_is_read(folder: Pa
     send(folder, *(b"%d" % number for number in range(9)))
     asked = [spark.EqualTo(("database",), "Sales"), spark.GreaterThan(("queuing_order",), 4)]
     asked.append(spark.LessThanOrEqual(("queuing_order",), 6))
-    narrow, left = scan_of(folder, queue="Orders").push(asked)
+    narrow, left = scan_of(folder, queue="Orders").push_filters(asked)
     assert left == []
     assert (narrow.pushed.after, narrow.pushed.until, narrow.pushed.databases) == (4, 6, frozenset({"Sales"}))
     assert [row["queuing_order"] for row in told(narrow)] == [5, 6]
-    nowhere, _ = scan_of(folder, queue="Orders").push([spark.EqualTo(("database",), "Other")])
+    nowhere, _ = scan_of(folder, queue="Orders").push_filters([spark.EqualTo(("database",), "Other")])
     assert told(nowhere) == []
 
 
@@ -215,7 +215,7 @@ def test_a_stream_can_begin_and_end_with_now(folder: Path) -> None:
     tail = tail_of(folder, starting="latest")
     start = tail.initial()
     send(folder, b"meanwhile")
-    tail.stop_at_now()
+    tail.stop_at_current_end()
     send(folder, b"after")
     assert followed(tail, start, tail.latest(start, None)) == [b"meanwhile"]
     assert tail.latest(tail.latest(start, None), None) == tail.latest(start, None)
@@ -242,7 +242,7 @@ def test_only_a_queue_of_one_database_can_be_followed(folder: Path) -> None:
 
 
 def sink_of(folder: Path, columns: dict[str, str] = COLUMNS, **options: str) -> Sink:
-    said = writing({"path": str(folder), **TO_ORDERS, **options})
+    said = parse_write_options({"path": str(folder), **TO_ORDERS, **options})
     return Sink.of(said, columns, overwrite=False, is_stream=False)
 
 
@@ -252,7 +252,7 @@ def batch_of(*sent: bytes, **columns: list[Any]) -> pa.RecordBatch:
 
 def left(folder: Path) -> list[str]:
     """The files of rows that lie beside the instance."""
-    return sorted(name for _, _, names in os.walk(folder / writer.PLACE) for name in names)
+    return sorted(name for _, _, names in os.walk(folder / writer.STAGING_FOLDER) for name in names)
 
 
 def test_rows_are_sent_in_the_order_of_partitions_or_of_their_positions(folder: Path) -> None:
@@ -319,9 +319,9 @@ def test_files_of_a_try_that_was_killed_go_with_the_batch_or_after_a_week(folder
     sink.commit([sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)], 0)
     assert left(folder) == sorted(Path(one.file).name for one in (ahead, abandoned))
     moment = Path(abandoned.file).stat().st_mtime
-    writer.sweep(folder, "other", now=moment + 6 * 24 * 3600)
+    writer.remove_finished(folder, "other", now=moment + 6 * 24 * 3600)
     assert len(left(folder)) == 2
-    writer.sweep(folder, "other", now=moment + 8 * 24 * 3600)
+    writer.remove_finished(folder, "other", now=moment + 8 * 24 * 3600)
     assert left(folder) == []
 
 
@@ -350,11 +350,13 @@ def test_text_that_is_none_is_told_before_it_is_written(folder: Path) -> None:
 def test_rows_are_taken_in_parts_of_bounded_size(folder: Path) -> None:
     sink = sink_of(folder)
     told = [sink.stage([batch_of(*(b"x" * (1 << 20) for _ in range(40)))], partition=0)]
-    sizes = [part.num_rows for part in writer.parts_of(told)]
+    sizes = [part.num_rows for part in writer.ordered_parts(told)]
     assert (sum(sizes), max(sizes) <= 32) == (40, True)
     small = [sink.stage([batch_of(*(b"x" for _ in range(10_000)))], partition=0)]
-    assert [part.num_rows for part in writer.parts_of(small)] == [8192, 1808]
+    assert [part.num_rows for part in writer.ordered_parts(small)] == [8192, 1808]
 
 
 def test_a_batch_is_named_by_its_writer_and_its_number() -> None:
-    assert writing({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"}).batch == NumberedBatch("q", 0)
+    assert parse_write_options({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"}).batch == NumberedBatch(
+        "q", 0
+    )

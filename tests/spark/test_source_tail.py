@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.exceptions import InputError
-from ssbroker.spark.source.options import reading
+from ssbroker.spark.source.options import parse_read_options
 from ssbroker.spark.source.reader import Scan, Tail
 from ssbroker.store import queues
 from tests.spark.instances import made, send
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def tail_of(folder: Path) -> Tail:
-    asked = reading({"path": str(folder), "queue": "Orders", "database": "Sales"})
+    asked = parse_read_options({"path": str(folder), "queue": "Orders", "database": "Sales"})
     return Tail(Scan.of(asked, asked.schema()))
 
 

@@ -261,8 +261,8 @@ def test_a_checkpoint_that_kept_no_names_goes_on() -> None:
     player.play(batch_of([carrying(begun(0))], has_further=True))
     assert player.state is not None
     kept = state_from_bytes(player.state)
-    assert kept.further is not None
-    player.state = replace(kept, further=pa.schema([field.remove_metadata() for field in kept.further])).to_bytes()
+    assert kept.extra is not None
+    player.state = replace(kept, extra=pa.schema([field.remove_metadata() for field in kept.extra])).to_bytes()
     told = player.play(batch_of([carrying(single(0, conversation=B))], has_further=True))
     assert [row["further_0"] for row in told[row_kinds.MESSAGE]] == ["a"]
 

@@ -685,7 +685,7 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
     from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - only where Spark is wanted
     from ssbroker.spark import reassemble  # noqa: PLC0415
 
-    with spark_formats.told_as_ours(), contextlib.ExitStack() as stack:
+    with spark_formats.spark_errors_translated(), contextlib.ExitStack() as stack:
         parts = {name: stack.enter_context(replacing_folder(path)) for name, path in job.tables.items()}
         quiet = not sys.stderr.isatty()
         session = stack.enter_context(spark_formats.session(threads=job.threads, quiet=quiet))

@@ -431,7 +431,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
 
     quiet = not sys.stderr.isatty()
     tally = RouteCounts()
-    with spark_formats.told_as_ours(), replacing_folder(job.output) as part:
+    with spark_formats.spark_errors_translated(), replacing_folder(job.output) as part:
         catalog = Catalog.load(job.catalog, now=job.now)
         with spark_formats.session(threads=job.threads, quiet=quiet) as session:
             conversations = spark_formats.read(session, files, kind=kind)

@@ -1,6 +1,6 @@
-"""Spark DataFrames, streams among them: conversations routed, fragments put together to messages, and both in one go.
+"""Routes conversations and reassembles messages on Spark DataFrames, in batch jobs and streaming queries.
 
-Needs PySpark 4.1 or newer (`pip install 'ssbroker[spark]'`); the workers need ssbroker too.
+Requires PySpark 4.1 or newer (`pip install 'ssbroker[spark]'`). The workers need ssbroker too.
 """
 
 from __future__ import annotations
@@ -42,30 +42,22 @@ __all__ = [
 
 
 class MissingSparkError(MissingDependencyError):
-    """PySpark is not installed, or too old for `ssbroker.spark` or for the format `ssbroker`."""
+    """PySpark is not installed, or is too old for `ssbroker.spark` or for the data source `ssbroker`."""
 
 
-def demand(least: str = PYSPARK_MINIMUM, *, what: str = "ssbroker.spark") -> None:
-    """Says so where PySpark is missing or too old.
-
-    Args:
-        least: The oldest version that will do.
-        what: What needs it.
-
-    Raises:
-        MissingSparkError: It is not there, or older.
-    """
+def require_pyspark(minimum: str = PYSPARK_MINIMUM, *, feature: str = "ssbroker.spark") -> None:
+    """Raises `MissingSparkError` unless PySpark `minimum` or newer is installed; `feature` is what needs it."""
     try:
-        from pyspark import __version__ as found  # noqa: PLC0415 - pyspark is an extra
+        from pyspark import __version__ as installed  # noqa: PLC0415 - pyspark is an extra
     except ImportError:
         raise MissingSparkError(
-            f"{what} needs PySpark {least} or newer: pip install 'ssbroker[spark]'", name="pyspark"
+            f"{feature} needs PySpark {minimum} or newer: pip install 'ssbroker[spark]'", name="pyspark"
         ) from None
-    if is_older(found, least):
+    if is_older(installed, minimum):
         raise MissingSparkError(
-            f"{what} needs PySpark {least} or newer, and {found} is installed: pip install 'pyspark>={least},<5'",
+            f"{feature} needs PySpark {minimum} or newer, and {installed} is installed: pip install 'pyspark>={minimum},<5'",
             name="pyspark",
         )
 
 
-demand()
+require_pyspark()

@@ -1,4 +1,4 @@
-"""Ships catalogs and session keys to workers once per session; message size limits and paths on workers."""
+"""Shares catalogs and session keys with workers, once per session; message size limits and paths on workers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 _BROADCASTS_MAX: Final = 4
-# Keys are told apart by a digest that says nothing about them to who reads it.
-_SECRET: Final = secrets.token_bytes(32)
+# The fingerprint of session keys is keyed, so that it reveals nothing about them.
+_DIGEST_KEY: Final = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True)
 class SharedValue(Generic[_Value]):
-    """Where a worker finds a value; two are equal when the values say the same.
+    """A reference to a value that workers can resolve; references with equal fingerprints are equal.
 
     Attributes:
-        fingerprint: What tells the value from others.
+        fingerprint: Identifies the value.
     """
 
     fingerprint: str
 
     def value(self) -> _Value:
-        """The value, in a worker."""
+        """Returns the value, in a worker."""
         raise NotImplementedError
 
 
@@ -52,7 +52,7 @@ class _Broadcast(SharedValue[_Value]):
         return value
 
     def __reduce__(self) -> tuple[Callable[..., SharedValue[_Value]], tuple[Any, ...]]:
-        # The driver of a stream unpickles what is meant for its workers, and has no broadcasts: they are looked up when they are needed.
+        # The driver of a stream unpickles the task, and has no broadcast variables: they are resolved only when the value is used.
         return _InWorker, (self.fingerprint, *self.variable.__reduce__())
 
 
@@ -71,7 +71,7 @@ class _InlineValue(SharedValue[_Value]):
     pickled: bytes = field(compare=False, repr=False)
 
     def value(self) -> _Value:
-        # It comes from the same client as the function that it travels with, which could do anything as well.
+        # The pickle comes from the same client as the function that reads it, which can run any code anyway.
         value: _Value = pickle.loads(self.pickled)  # noqa: S301
         return value
 
@@ -87,10 +87,10 @@ class _Artifact(SharedValue[_Value]):
             pickled = Path(SparkFiles.get(self.file)).read_bytes()
         except FileNotFoundError as error:
             raise InputError(
-                "a streaming query on Spark Connect sees nothing of what was sent to its session, and so not the catalog of route_udf; "
-                "expected ssbroker.spark.route_stream or route"
+                "route_udf: a streaming query on Spark Connect cannot read artifacts of its session, which hold the catalog; "
+                "use ssbroker.spark.route_stream or route"
             ) from error
-        # It comes from the same client as the function that reads it, which could do anything as well.
+        # The pickle comes from the same client as the function that reads it, which can run any code anyway.
         value: _Value = pickle.loads(pickled)  # noqa: S301
         return value
 
@@ -99,55 +99,40 @@ _broadcasts: Final[dict[tuple[str, str], _Broadcast[Any]]] = {}
 _artifacts: Final[dict[tuple[str, str], _Artifact[Any]]] = {}
 
 
-def ship(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> SharedValue[Catalog]:
-    """Hands a catalog to the workers of a session, unless they have it.
+def share_catalog(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> SharedValue[Catalog]:
+    """Shares a catalog with the workers of a session, unless they have it already.
 
-    Args:
-        spark: The session.
-        catalog: The catalog.
-        in_stream: Whether it is for a streaming query, which on Spark Connect sees no artifacts: there it travels with every task.
-
-    Returns:
-        Where the workers find it.
+    A streaming query on Spark Connect sees no artifacts: with `in_stream`, the catalog is sent with every task there.
     """
-    return _shipped(spark, catalog, fingerprint=catalog.fingerprint, in_stream=in_stream)
+    return _share(spark, catalog, fingerprint=catalog.fingerprint, in_stream=in_stream)
 
 
-def ship_keys(
+def share_session_keys(
     spark: SparkSession, keys: Mapping[bytes, bytes], *, in_stream: bool = False
 ) -> SharedValue[dict[bytes, bytes]]:
-    """Hands session keys to the workers of a session, unless they have them.
-
-    Args:
-        spark: The session.
-        keys: The keys by the 16 bytes of the conversation's id.
-        in_stream: As of `ship`.
-
-    Returns:
-        Where the workers find them.
-    """
-    digest = hashlib.blake2b(key=_SECRET)
+    """Shares session keys, by 16-byte conversation id, with the workers of a session, unless they have them already."""
+    digest = hashlib.blake2b(key=_DIGEST_KEY)
     for conversation, key in sorted(keys.items()):
         digest.update(conversation + bytes([len(key)]) + key)
-    return _shipped(spark, dict(keys), fingerprint=digest.hexdigest(), in_stream=in_stream)
+    return _share(spark, dict(keys), fingerprint=digest.hexdigest(), in_stream=in_stream)
 
 
-def _shipped(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: bool) -> SharedValue[_Value]:
+def _share(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: bool) -> SharedValue[_Value]:
     if not hasattr(spark, "sparkContext"):
         if in_stream:
             return _InlineValue(fingerprint, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
-        return _as_artifact(spark, value, fingerprint=fingerprint)
+        return _share_artifact(spark, value, fingerprint=fingerprint)
     context = spark.sparkContext
     key = (str(context.applicationId), fingerprint)
     if key not in _broadcasts:
-        # A broadcast is freed when the last DataFrame that needs it is; so to forget an old one here loses nothing.
+        # Each DataFrame keeps its own broadcasts alive, so dropping an old one here is safe.
         while len(_broadcasts) >= _BROADCASTS_MAX:
             del _broadcasts[next(iter(_broadcasts))]
         _broadcasts[key] = _Broadcast(fingerprint, context.broadcast(value))
     return _broadcasts[key]
 
 
-def _as_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> SharedValue[_Value]:
+def _share_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> SharedValue[_Value]:
     session: Any = spark
     key = (str(session.session_id), fingerprint)
     if key not in _artifacts:
@@ -161,57 +146,42 @@ def _as_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> Sha
 
 
 MESSAGE_BYTES_MAX: Final = 1 << 30
-"""What a message may have at most: beyond it, Spark's memory and its cells of 2 GiB give out."""
+"""The maximum message size: larger values exhaust Spark's memory and its limit of 2 GiB for a value."""
 
-_LEAST: Final = 1 << 30
-_MESSAGES: Final = 4
+_PENDING_BYTES_MIN: Final = 1 << 30
+_PENDING_MESSAGES: Final = 4
 
 
-def room_for(max_message_bytes: int) -> int:
-    """What may be pending where nothing else is said: room for any message, and then some.
-
-    Args:
-        max_message_bytes: The largest message.
-
-    Returns:
-        The bytes.
+def default_pending_bytes(max_message_bytes: int) -> int:
+    """Returns the default limit for pending bytes: 1 GiB, or four of the largest messages if that is more.
 
     Examples:
         >>> room_for(1 << 20) >> 30, room_for(1 << 30) >> 30
         (1, 4)
     """
-    return max(_LEAST, _MESSAGES * max_message_bytes)
+    return max(_PENDING_BYTES_MIN, _PENDING_MESSAGES * max_message_bytes)
 
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-def local_path(given: str | os.PathLike[str], *, name: str) -> Path:
-    """A path, absolute: the folder in which the driver works is not that of its workers.
+def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
+    """Returns an absolute path, since workers run in another directory than the driver; raises `InputError` for a URI.
 
-    Args:
-        given: What was given.
-        name: What it is, for messages.
-
-    Returns:
-        The path. A link stays one: it may be how what it stands for is replaced.
-
-    Raises:
-        InputError: It is a URI.
+    Symbolic links are not resolved: a link may be how the target is replaced.
 
     Examples:
         >>> local_path("/data/./day.parquet", name="source").as_posix()
         '/data/day.parquet'
         >>> local_path("s3://bucket/day.parquet", name="source")
         Traceback (most recent call last):
-        ssbroker.exceptions.InputError: source: 's3://bucket/day.parquet' is a URI, and files are read and written here without Hadoop; expected a path that driver and workers have in common
+        ssbroker.exceptions.InputError: source: 's3://bucket/day.parquet' is a URI; expected a path on a file system that driver and workers share
     """
-    text = os.fspath(given)
+    text = os.fspath(path)
     if _URI.match(text):
         raise InputError(
-            f"{name}: {text!r:.200} is a URI, and files are read and written here without Hadoop; expected a path that "
-            "driver and workers have in common",
+            f"{name}: {text!r:.200} is a URI; expected a path on a file system that driver and workers share",
             value=text,
             expected="a path",
         )
-    return Path(os.path.abspath(text))  # noqa: PTH100 - see above
+    return Path(os.path.abspath(text))  # noqa: PTH100 - resolve() would follow links

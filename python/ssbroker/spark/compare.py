@@ -1,4 +1,4 @@
-"""Two catalogs held against each other over a DataFrame of conversations."""
+"""Compares the decisions of two catalogs over a DataFrame of conversations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ssbroker.diagnose.fleet import ALONE
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
-from ssbroker.spark.columns import check_frame, quoted, tells_case
+from ssbroker.spark.columns import check_frame, is_case_sensitive, quoted
 from ssbroker.spark.routing import route
 
 if TYPE_CHECKING:
@@ -27,33 +27,33 @@ _COUNT: Final = "conversations"
 
 @dataclass(frozen=True, kw_only=True)
 class SparkComparison:
-    """Both decisions on each conversation, and what they come to."""
+    """The decisions of two catalogs on the same conversations."""
 
     rows: DataFrame
-    """The columns of the input, then those of the decision as `before_...` and as `after_...`."""
+    """The columns of the input, then the decision columns as `before_...` and as `after_...`."""
     before: Catalog
-    """What stands now."""
+    """The current catalog."""
     after: Catalog
-    """What is to stand."""
+    """The proposed catalog."""
     moments: tuple[datetime, datetime]
-    """At which routes expire, before and after."""
+    """The times at which routes expire in `before` and in `after`."""
 
     def comparison(self) -> Comparison:
-        """Runs the job: counts conversations that are alike where they are, and brings the counts here.
+        """Runs the job: Spark counts the conversations that have the same columns and decisions, and the counts are collected on the driver.
 
         Returns:
-            What `ssbroker.diagnose.compare` says of the same conversations.
+            The comparison, equal to that of `ssbroker.diagnose.compare` on the same conversations.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         keys: dict[str, str] = {name: name for name in ("database", "to_service_name") if name in self.rows.columns}
         keys |= {f"{which}_{name}": f"{which} {name}" for which in ("before", "after") for name in SIDE}
-        picked = self.rows.select(*(sf.col(quoted(name)).alias(alias) for name, alias in keys.items()))
-        grouped = picked.groupBy(*map(quoted, keys.values())).agg(sf.count("*").alias(_COUNT))
+        selected = self.rows.select(*(sf.col(quoted(name)).alias(alias) for name, alias in keys.items()))
+        grouped = selected.groupBy(*map(quoted, keys.values())).agg(sf.count("*").alias(_COUNT))
         counts: Counter[DecisionPair] = Counter()
         for row in grouped.toLocalIterator():
-            plain: dict[str, Any] = row.asDict()
-            counts[pair({"database": self.before.user_database, **plain})] += plain[_COUNT]
+            values: dict[str, Any] = row.asDict()
+            counts[pair({"database": self.before.user_database, **values})] += values[_COUNT]
         return from_counts({ALONE: (self.before, self.after)}, {ALONE: counts}, moments=self.moments)
 
 
@@ -67,23 +67,23 @@ def compare(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> SparkComparison:
-    """Routes each conversation by two catalogs; `comparison()` then tells what changes, why, and for how many.
+    """Routes each conversation by two catalogs; `comparison()` then reports what changes, why, and for how many conversations.
 
     Args:
-        conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Further columns stay as they are.
-        before: What stands now.
-        after: What is to stand.
-        at: The moment at which routes expire, None for that of this call. Without a zone it is UTC.
-        before_at: The moment for `before`, if another.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
+        conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
+        before: The current catalog.
+        after: The proposed catalog.
+        at: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
+        before_at: The time at which routes of `before` expire; None for `at`.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
 
     Returns:
-        Both decisions, side by side; no job has run yet.
+        Both decisions, side by side. No job has run yet.
 
     Raises:
-        SchemaError: A column is missing, has a type that cannot be read, or the name of one that is added.
-        OptionError: An option is not one of those allowed.
+        SchemaError: A column is missing, has an unsupported type, or has the name of one that is added.
+        OptionError: An option has an invalid value.
 
     Examples:
         >>> import pyarrow as pa
@@ -102,12 +102,15 @@ def compare(
     after_at = utc_datetime(at)
     moments = (after_at if before_at is None else utc_datetime(before_at)), after_at
     check_frame(conversations_df, name="conversations_df")
-    rows, exact = conversations_df, tells_case(conversations_df)
+    rows, exact = conversations_df, is_case_sensitive(conversations_df)
     for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):
         added = {f"{which}_{name}" for name in DECISIONS.names}
         taken = [name for name in rows.columns if (name if exact else name.lower()) in added]
         if taken:
-            raise SchemaError(f"{taken[0]}: the name is that of a column that the comparison adds", column=taken[0])
+            raise SchemaError(
+                f"{taken[0]}: the comparison adds a column of this name; rename or drop the existing one",
+                column=taken[0],
+            )
         routed = route(rows, catalog, now=now, tie_break=tie_break, pending_request=pending_request)
         rows = routed.withColumnsRenamed({name: f"{which}_{name}" for name in DECISIONS.names})
     return SparkComparison(rows=rows, before=before, after=after, moments=moments)

@@ -1,4 +1,4 @@
-"""Files read and written by Spark, for the command line."""
+"""Spark sessions, input files and counts for the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _NULLABLE: Final = ("database", "to_broker_instance")
-_ELSEWHERE: Final = (
+_SESSION_VARIABLES: Final = (
     "SPARK_REMOTE",
     "SPARK_CONNECT_MODE_ENABLED",
     "PYSPARK_GATEWAY_PORT",
@@ -28,12 +28,8 @@ _ELSEWHERE: Final = (
 
 
 @contextmanager
-def told_as_ours() -> Iterator[None]:
-    """Turns what Spark raises into one of our errors, with the line that says what is wrong.
-
-    Raises:
-        InputError: Spark failed, or a value in the input is wrong.
-    """
+def spark_errors_translated() -> Iterator[None]:
+    """Turns Spark's exceptions into `InputError` with the line that states the cause."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - pyspark is an extra
 
     try:
@@ -41,47 +37,37 @@ def told_as_ours() -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, PySparkException) and not type(error).__module__.startswith("py4j."):
             raise
-        raise InputError(_last_word(str(error))) from error
+        raise InputError(_cause(str(error))) from error
 
 
 @contextmanager
 def session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession]:
-    """The session that the surroundings ask for (`SPARK_REMOTE`, `MASTER`, spark-submit), else one on this machine's cores.
+    """Yields the session that the environment configures (`SPARK_REMOTE`, `MASTER`, spark-submit), else a local one.
 
-    Args:
-        threads: How many cores a session on this machine takes, None for all.
-        quiet: Whether a JVM that is started here keeps what it would tell on standard error.
-
-    Yields:
-        The session; if it was begun here, it is ended.
+    A local session uses `threads` cores, None for all, and is stopped at the end. With `quiet`, the standard error of a JVM started
+    here is discarded.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("ssbroker")
-    if SparkSession.getActiveSession() is not None or any(name in os.environ for name in _ELSEWHERE):
+    if SparkSession.getActiveSession() is not None or any(name in os.environ for name in _SESSION_VARIABLES):
         yield builder.getOrCreate()
         return
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.master(os.environ.get("MASTER") or f"local[{threads or '*'}]")
-    with _without_standard_error() if quiet else nullcontext():
-        begun = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+    with _stderr_discarded() if quiet else nullcontext():
+        local = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
     try:
-        yield begun
+        yield local
     finally:
-        begun.stop()
+        local.stop()
 
 
 def read(spark: SparkSession, files: Sequence[Path], *, kind: str) -> DataFrame:
-    """Reads files of conversations or, of Parquet, of anything.
+    """Reads files with the same columns as a DataFrame; `kind` is `parquet`, `csv` or `jsonl`.
 
-    Args:
-        spark: The session.
-        files: The files, all with the same columns.
-        kind: `parquet`, `csv` or `jsonl`.
-
-    Returns:
-        The rows. Of CSV, all but `is_initiator` is text; an empty cell or NULL is no value where there may be none.
+    All CSV columns but `is_initiator` are strings; in nullable columns, an empty cell or NULL is null.
     """
     paths = [str(file.resolve()) for file in files]
     if kind == "parquet":
@@ -91,40 +77,36 @@ def read(spark: SparkSession, files: Sequence[Path], *, kind: str) -> DataFrame:
     table = spark.read.csv(
         paths, header=True, multiLine=True, quote='"', escape='"', mode="FAILFAST", enforceSchema=False
     )
-    return table.withColumns({name: _typed(name) for name in table.columns if name in (*_NULLABLE, "is_initiator")})
+    return table.withColumns(
+        {name: _typed_column(name) for name in table.columns if name in (*_NULLABLE, "is_initiator")}
+    )
 
 
 def count(table: DataFrame, columns: Sequence[str], *, top: Mapping[str, int]) -> dict[str, pa.Table]:
-    """How often each value occurs in some columns.
+    """Counts the values of some columns.
 
-    Args:
-        table: The table.
-        columns: The columns.
-        top: How many of the most frequent values are wanted, for columns that may have many.
-
-    Returns:
-        For each column the values and their counts; of a column in `top`, null does not count.
+    Columns named in `top` may have many values: only that many of the most frequent ones are counted, and null is not.
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    counted = {}
+    counts = {}
     for name in columns:
         groups = table.where(sf.col(name).isNotNull()) if name in top else table
         groups = groups.groupBy(sf.col(name).alias("value")).count()
         if name in top:
             groups = groups.orderBy(sf.desc("count"), "value").limit(top[name])
-        counted[name] = groups.toArrow()
-    return counted
+        counts[name] = groups.toArrow()
+    return counts
 
 
-def _typed(name: str) -> Column:
+def _typed_column(name: str) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     text = sf.col(name)
     if name != "is_initiator":
         return sf.when(~text.isin("", "NULL"), text)
     word = sf.lower(sf.trim(text))
-    wrong = sf.concat(sf.lit("is_initiator: "), text, sf.lit(" is not true, false, 1 or 0"))
+    wrong = sf.concat(sf.lit("is_initiator: expected true, false, 1 or 0; got "), text)
     return (
         sf.when(word.isin("true", "1"), sf.lit(True))
         .when(word.isin("false", "0"), sf.lit(False))
@@ -133,21 +115,21 @@ def _typed(name: str) -> Column:
 
 
 @contextmanager
-def _without_standard_error() -> Iterator[None]:
-    """Processes that are started within write their errors nowhere."""
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
+def _stderr_discarded() -> Iterator[None]:
+    """Discards the standard error of child processes started within the block."""
+    original = os.dup(2)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, 2)
+    os.close(null_device)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
 
 
-def _last_word(text: str) -> str:
-    r"""The line of a failure that says why: that of an error of ours, else the last of a Python traceback, else the first.
+def _cause(text: str) -> str:
+    r"""Returns the line of a Spark failure that states the cause: ssbroker's own error, else the end of a Python traceback, else the first line.
 
     Examples:
         >>> _last_word("[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nssbroker.exceptions.NullError: row 7\n")
@@ -159,5 +141,5 @@ def _last_word(text: str) -> str:
     own = [line for line in lines if line.startswith("ssbroker.exceptions.")]
     if own:
         return own[-1].partition(": ")[2]
-    last = lines[-1] if any("Traceback" in line for line in lines) else next(iter(lines), "no reason was told")
+    last = lines[-1] if any("Traceback" in line for line in lines) else next(iter(lines), "no reason was reported")
     return f"Spark failed: {last}"

@@ -1,4 +1,4 @@
-"""`pipeline` for DataFrames: from raw fragments to messages that are verified, whole, in order and routed."""
+"""`pipeline` for DataFrames: reassembles fragments and routes the messages in one pass."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns, reassembly, reassembly_rows, worker
-from ssbroker.spark.broadcast import ship
-from ssbroker.spark.columns import check_free
+from ssbroker.spark.broadcast import share_catalog
+from ssbroker.spark.columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_OWN: Final = ("conversation_id", "is_initiator")
-"""What routing reads of the messages themselves."""
+_DIRECTION_COLUMNS: Final = ("conversation_id", "is_initiator")
+"""The columns of messages that routing reads."""
 
 
 @dataclass(frozen=True)
 class Pipeline(SparkReassembly):
-    """What comes of fragments that are put together and routed, as three DataFrames of one computation.
+    """The result of reassembling and routing fragments: three DataFrames of one computation.
 
-    Each is computed when it is read, and reading two computes twice, unless `persist` keeps what was computed.
+    Each DataFrame is computed when it is read. Reading several repeats the computation, unless `persist` keeps the result.
     """
 
     _labels: columns.Labels
 
     @property
     def messages(self) -> DataFrame:
-        """The messages that are whole and whose turn it is: `schemas.MESSAGES`, further columns, and those of the decision."""
+        """The complete messages, in order: columns `schemas.MESSAGES`, extra columns, and the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._messages(self._labels.unpacked({name: sf.col(name) for name in reassembly_rows.DECISION}))
+        return self._select_messages(
+            self._labels.unpack({name: sf.col(name) for name in reassembly_rows.DECISION_COLUMNS})
+        )
 
 
 def pipeline(
@@ -57,32 +59,32 @@ def pipeline(
     max_pending_bytes: int | None = None,
     max_fragments_per_message: int | None = 1 << 20,
 ) -> Pipeline:
-    """Puts fragments together as `reassemble` does, and routes each message as `route` does, in one go.
+    """Reassembles fragments as `reassemble` does, and routes each message as `route` does, in one pass.
 
-    A message is routed in the task that put it together, so that its body goes into Python and back once.
+    A message is routed in the task that reassembled it, so its body is transferred to Python and back only once.
 
     Args:
-        fragments_df: Fragments (`schemas.FRAGMENTS`) with the columns of conversations among their further ones: `to_service_name`, and
-            `database` and `to_broker_instance` where they are known.
+        fragments_df: Fragments (`schemas.FRAGMENTS`) with the columns of conversations as extra columns: `to_service_name`, and
+            `database` and `to_broker_instance` if they are known.
         catalog: The instance's databases, services and routing tables.
-        now: The moment at which routes expire, None for that of this call. Without a zone it is UTC.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
-        strategy: As for `reassemble`, like all that follow.
-        shard_by: The same.
-        in_order: The same.
-        session_keys: The same.
-        max_message_bytes: The same.
-        max_pending_bytes: The same.
-        max_fragments_per_message: The same.
+        now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        strategy: See `reassemble`, also for the options below.
+        shard_by: See `reassemble`.
+        in_order: See `reassemble`.
+        session_keys: See `reassemble`.
+        max_message_bytes: See `reassemble`.
+        max_pending_bytes: See `reassemble`.
+        max_fragments_per_message: See `reassemble`.
 
     Returns:
-        The messages with their decisions, the fragments that were rejected, and what is incomplete.
+        The messages with their decisions, the rejected fragments and the incomplete messages.
 
     Raises:
-        SchemaError: A column is missing, occurs twice, has a type that cannot be read or the name of a column of the decision, or the
+        SchemaError: A column is missing, occurs twice, has an unsupported type or the name of a decision column, or the
             DataFrame is a stream.
-        OptionError: An option is not what it can be.
+        OptionError: An option has an invalid value.
 
     Examples:
         >>> from pyspark.sql import SparkSession
@@ -99,7 +101,7 @@ def pipeline(
         Row(message_body='one two', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
-    chosen = ReassemblyOptions(
+    options = ReassemblyOptions(
         strategy=strategy,
         shard_by=shard_by,
         in_order=in_order,
@@ -109,23 +111,27 @@ def pipeline(
         max_fragments_per_message=max_fragments_per_message,
     )
     columns.check_tie_break(tie_break)
-    found = reassembly.read(fragments_df, session_keys, name="ssbroker.spark.pipeline")
-    check_free(fragments_df, [field.name for field in found.further])
-    carried = found.of_conversations()
+    fragment_columns = reassembly.read_columns(fragments_df, session_keys, name="ssbroker.spark.pipeline")
+    check_no_reserved_columns(fragments_df, [field.name for field in fragment_columns.extra])
+    routing_columns = fragment_columns.routing_columns()
     types: dict[str, pa.DataType] = {
         "conversation_id": pa.binary(),
         "is_initiator": pa.bool_(),
         **{
-            name: columns.arrow_type(name, kind, expected=columns.EXPECTED[name]) for name, (_, kind) in carried.items()
+            name: columns.arrow_type(name, kind, expected=columns.EXPECTED_TYPES[name])
+            for name, (_, kind) in routing_columns.items()
         },
     }
-    labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.RouteTask(
-        catalog=ship(fragments_df.sparkSession, catalog),
+        catalog=share_catalog(fragments_df.sparkSession, catalog),
         now=utc_datetime(now),
         tie_break=tie_break,
         pending_request=pending_request,
     )
-    names = {**dict(zip(_OWN, _OWN, strict=True)), **{name: on_the_way for name, (on_the_way, _) in carried.items()}}
+    names = {
+        **dict(zip(_DIRECTION_COLUMNS, _DIRECTION_COLUMNS, strict=True)),
+        **{name: worker_name for name, (worker_name, _) in routing_columns.items()},
+    }
     routing = RoutingTask(task=task, labels=labels, names=names)
-    return Pipeline(*reassembly.assemble(fragments_df, found, chosen, routing), labels)
+    return Pipeline(*reassembly.plan_reassembly(fragments_df, fragment_columns, options, routing), labels)

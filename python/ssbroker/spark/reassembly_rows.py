@@ -1,4 +1,4 @@
-"""The one DataFrame that reassembly computes: rows of three kinds, each with the columns of its kind and nulls in the others'."""
+"""The single DataFrame that reassembly computes: rows of three kinds, with nulls in the columns of the other kinds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
 """The columns that rows of every kind have."""
 
 
-def plain(arrow_type: pa.DataType) -> pa.DataType:
-    """The type as Spark takes it: no dictionary, no binary of fixed size."""
+def to_spark_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Returns the type that Spark accepts in place of an Arrow type: no dictionary and no fixed-size binary."""
     if isinstance(arrow_type, pa.DictionaryType):
         values: pa.DataType = arrow_type.value_type
         return values
@@ -34,11 +34,11 @@ def plain(arrow_type: pa.DataType) -> pa.DataType:
 
 COLUMNS: Final[dict[str, pa.DataType]] = {
     KIND: pa.int8(),
-    **{field.name: plain(field.type) for schema in (MESSAGES, REJECTED, PENDING) for field in schema},
+    **{field.name: to_spark_type(field.type) for schema in (MESSAGES, REJECTED, PENDING) for field in schema},
 }
-"""The columns and types of the rows of all kinds; columns of one name are one."""
+"""The columns of all kinds and their types; columns with the same name are shared."""
 
-DECISION: Final[dict[str, pa.DataType]] = {
+DECISION_COLUMNS: Final[dict[str, pa.DataType]] = {
     "verdict": pa.int16(),
     "route_id": pa.int32(),
     "next_hop_address": pa.string(),
@@ -46,9 +46,9 @@ DECISION: Final[dict[str, pa.DataType]] = {
     "target_database": pa.string(),
     "broker_instance": pa.binary(),
 }
-"""Those of a decision, which follow where there is one: the fields of `columns.PACKED`."""
+"""The decision columns that follow if messages are routed: the fields of `columns.PACKED_FIELDS`."""
 
-SPARK_NAMES: Final[dict[pa.DataType, str]] = {
+SPARK_TYPE_NAMES: Final[dict[pa.DataType, str]] = {
     pa.int8(): "byte",
     pa.int16(): "short",
     pa.int32(): "integer",
@@ -57,8 +57,8 @@ SPARK_NAMES: Final[dict[pa.DataType, str]] = {
     pa.string(): "string",
     pa.binary(): "binary",
 }
-"""What Spark calls the types of these columns."""
-_FILLERS: Final[dict[str, Any]] = {
+"""Spark's names for the types of these columns."""
+_PLACEHOLDERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("byte", "short", "integer", "long", "float", "double"), 0),
     "boolean": False,
     "string": "",
@@ -68,69 +68,53 @@ _FILLERS: Final[dict[str, Any]] = {
 }
 
 
-def further_name(place: int) -> str:
-    """The name that a further column has on the way, whatever its own is."""
-    return f"further_{place}"
+def extra_name(index: int) -> str:
+    """Returns the name of an extra column in workers and in state, whatever its own name is."""
+    return f"further_{index}"
 
 
-def schema(further: Sequence[StructField], *, routed: bool) -> StructType:
-    """The schema of the rows of all kinds.
-
-    Args:
-        further: The further columns.
-        routed: Whether each message has a decision.
-
-    Returns:
-        The schema: what stands here, in this order, then the further columns.
-    """
+def schema(extra: Sequence[StructField], *, routed: bool) -> StructType:
+    """Returns the schema of the rows of all kinds: `COLUMNS`, the decision if messages are routed, then the extra columns."""
     from pyspark.sql.types import StructType  # noqa: PLC0415 - pyspark is an extra
 
-    made = StructType()
-    for name, arrow_type in {**COLUMNS, **(DECISION if routed else {})}.items():
-        made.add(name, SPARK_NAMES[arrow_type], nullable=name not in (KIND, *KEYS))
-    for place, field in enumerate(further):
-        made.add(further_name(place), field.dataType, nullable=True, metadata=field.metadata)
-    return made
+    result = StructType()
+    for name, arrow_type in {**COLUMNS, **(DECISION_COLUMNS if routed else {})}.items():
+        result.add(name, SPARK_TYPE_NAMES[arrow_type], nullable=name not in (KIND, *KEYS))
+    for index, field in enumerate(extra):
+        result.add(extra_name(index), field.dataType, nullable=True, metadata=field.metadata)
+    return result
 
 
-def selected(kind: pa.Schema, columns: Mapping[str, Column] | None = None) -> list[Column]:
-    """The columns of one kind; those that are never null say so.
-
-    Args:
-        kind: The kind's schema.
-        columns: What stands for some of them.
-
-    Returns:
-        The columns, under their names.
-    """
+def select_columns(kind: pa.Schema, columns: Mapping[str, Column] | None = None) -> list[Column]:
+    """Returns the columns of one kind, some of them replaced; columns that are never null are declared so."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    given = columns or {}
-    found = []
+    replacements = columns or {}
+    selected = []
     for field in kind:
-        column = given.get(field.name, sf.col(field.name))
+        column = replacements.get(field.name, sf.col(field.name))
         if not field.nullable and field.name not in KEYS:
-            column = sf.coalesce(column, _filler(SPARK_NAMES[plain(field.type)]))
-        found.append(column.alias(field.name))
-    return found
+            column = sf.coalesce(column, _placeholder(SPARK_TYPE_NAMES[to_spark_type(field.type)]))
+        selected.append(column.alias(field.name))
+    return selected
 
 
-def selected_further(further: Sequence[StructField]) -> list[Column]:
-    """The further columns, under their own names. Those that are never null say so, if they are of a simple type."""
+def select_extra_columns(extra: Sequence[StructField]) -> list[Column]:
+    """Returns the extra columns under their own names; those of simple types that are never null are declared so."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    found = []
-    for place, field in enumerate(further):
-        column = sf.col(further_name(place))
-        if not field.nullable and field.dataType.typeName() in _FILLERS:
-            column = sf.coalesce(column, _filler(field.dataType))
-        found.append(column.alias(field.name, metadata=field.metadata))
-    return found
+    selected = []
+    for index, field in enumerate(extra):
+        column = sf.col(extra_name(index))
+        if not field.nullable and field.dataType.typeName() in _PLACEHOLDERS:
+            column = sf.coalesce(column, _placeholder(field.dataType))
+        selected.append(column.alias(field.name, metadata=field.metadata))
+    return selected
 
 
-def _filler(spark_type: DataType | str) -> Column:
-    """A value that no row has: it only tells Spark that there are no nulls."""
+def _placeholder(spark_type: DataType | str) -> Column:
+    """Returns a value that no row has; it only declares a column non-nullable to Spark."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     name = spark_type if isinstance(spark_type, str) else spark_type.typeName()
-    return sf.lit(_FILLERS[name]).cast(spark_type)
+    return sf.lit(_PLACEHOLDERS[name]).cast(spark_type)

@@ -15,8 +15,8 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
-from ssbroker.spark.broadcast import ship
-from ssbroker.spark.columns import PACKED, PACKED_COLUMN, TOLD, Labels, check_told_apart, quoted
+from ssbroker.spark.broadcast import share_catalog
+from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
 from ssbroker.spark.transfer import TransferredColumns
 from ssbroker.spark.worker import RouteTask
 
@@ -25,85 +25,76 @@ if TYPE_CHECKING:
     from pyspark.sql.udf import UserDefinedFunction
 
 
-Decide: TypeAlias = Callable[..., Any]  # from batches of columns to structs
+DecisionFunction: TypeAlias = Callable[..., Any]  # from batches of columns to structs
 
-_IN_PLAN: Final = 2_000
-"""How many characters of texts may stand in a plan, which people read."""
-_VERDICT: Final = 0x7FF
-_PLACE: Final = 11
-_LOW: Final = 0x7FFF_FFFF
-_NO_ROUTE: Final = 1 << 31
-_ROUTE: Final = 32
+_PLAN_CHARACTERS_MAX: Final = 2_000
+"""The maximum length of strings in a query plan, which people read."""
+_VERDICT_MASK: Final = 0x7FF
+_TARGET_SHIFT: Final = 11
+_LOW_MASK: Final = 0x7FFF_FFFF
+_NO_ROUTE_BIT: Final = 1 << 31
+_ROUTE_SHIFT: Final = 32
 
 
 class DecisionEncoding(Protocol):
-    """A way back."""
+    """How decisions are returned from Python to the JVM."""
 
     @property
     def struct(self) -> str:
-        """What Python gives for each row, as a type of Spark."""
+        """The Spark type that Python returns for each row."""
 
-    def function(self, task: RouteTask, crossing: TransferredColumns) -> Decide:
-        """What runs in Python."""
+    def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
+        """Returns the function that runs in Python."""
 
-    def unpacked(self, given: DataFrame, packed: Column) -> dict[str, Column]:
-        """The decision columns, in the order of the contract, of the struct beside the columns given."""
+    def unpack(self, frame: DataFrame, packed: Column) -> dict[str, Column]:
+        """Returns the decision columns, in contract order, from the returned struct and the columns of the input."""
 
 
-def returning(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels) -> DecisionEncoding:
-    """The way back for the decisions by a catalog.
-
-    Args:
-        catalog: The catalog.
-        types: The columns that routing reads, and their types in Arrow.
-        labels: The labels by number.
-
-    Returns:
-        The way.
-    """
-    places = catalog.native.places()
-    if places is None:
-        return _AsColumns(labels=labels, fields=columns.settable(catalog))
-    addresses, databases = places
-    return _AsNumber(
+def choose_encoding(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels) -> DecisionEncoding:
+    """Returns the encoding for decisions by a catalog: numbers if the catalog numbers its addresses and databases, else columns."""
+    targets = catalog.native.places()
+    if targets is None:
+        return _ColumnEncoding(labels=labels, fields=columns.possible_fields(catalog))
+    addresses, databases = targets
+    return _NumberEncoding(
         labels=labels,
         addresses=addresses,
         databases=databases if catalog.has_services else [],
-        has_ids=types.get(columns.BROKER) == pa.binary(),
+        has_ids=types.get(columns.BROKER_COLUMN) == pa.binary(),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AsColumns:
+class _ColumnEncoding:
     labels: Labels
     fields: Mapping[str, str]
 
     @property
     def struct(self) -> str:
-        return _struct(self.fields)
+        return _struct_type(self.fields)
 
-    def function(self, task: RouteTask, crossing: TransferredColumns) -> Decide:
+    def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
         labels, fields = self.labels, tuple(self.fields)
 
-        # Spark reads the kind of function from its annotations, and pyarrow's classes take no parameters when they are read.
+        # Spark evaluates the annotations to learn the kind of function, and pyarrow's classes take no type parameters at run time.
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return worker.packed_decisions(task, crossing, labels, fields, batches)
+            return worker.packed_decisions(task, transfer, labels, fields, batches)
 
         return decide
 
-    def unpacked(self, given: DataFrame, packed: Column) -> dict[str, Column]:  # noqa: ARG002 - as of the other way
-        return self.labels.unpacked({name: packed[name] for name in self.fields})
+    def unpack(self, frame: DataFrame, packed: Column) -> dict[str, Column]:  # noqa: ARG002 - the protocol has it
+        return self.labels.unpack({name: packed[name] for name in self.fields})
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AsNumber:
-    """As `_core.Router.verdicts` has it.
+class _NumberEncoding:
+    """The encoding of `_core.Router.verdicts`.
 
     Attributes:
         labels: The labels by number.
-        addresses: The first places.
-        databases: Those after them; none where nothing is delivered.
-        has_ids: Whether the JVM has the broker ids that conversations name as bytes, so that they need not come back.
+        addresses: The addresses, in the order of their numbers.
+        databases: The databases, whose numbers follow those of the addresses; empty if no message is delivered locally.
+        has_ids: Whether the input has the broker ids as bytes, so that they need not be returned.
     """
 
     labels: Labels
@@ -113,47 +104,47 @@ class _AsNumber:
 
     @property
     def struct(self) -> str:
-        return _struct({"verdict": "bigint", "broker_instance": PACKED["broker_instance"]})
+        return _struct_type({"verdict": "bigint", "broker_instance": PACKED_FIELDS["broker_instance"]})
 
-    def function(self, task: RouteTask, crossing: TransferredColumns) -> Decide:
-        tells_named = not self.has_ids
+    def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
+        return_named_ids = not self.has_ids
 
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return worker.verdicts(task, crossing, batches, tells_named=tells_named)
+            return worker.verdicts(task, transfer, batches, return_named_ids=return_named_ids)
 
         return decide
 
-    def unpacked(self, given: DataFrame, packed: Column) -> dict[str, Column]:
+    def unpack(self, frame: DataFrame, packed: Column) -> dict[str, Column]:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        spark, whole = given.sparkSession, packed["verdict"]
-        low = whole.bitwiseAND(_LOW).cast("int")
-        place = sf.shiftright(low, _PLACE) - 1
-        route_id = sf.when(whole.bitwiseAND(_NO_ROUTE) == 0, sf.shiftright(whole, _ROUTE).cast("int"))
+        spark, verdict = frame.sparkSession, packed["verdict"]
+        low = verdict.bitwiseAND(_LOW_MASK).cast("int")
+        target = sf.shiftright(low, _TARGET_SHIFT) - 1
+        route_id = sf.when(verdict.bitwiseAND(_NO_ROUTE_BIT) == 0, sf.shiftright(verdict, _ROUTE_SHIFT).cast("int"))
         broker = packed["broker_instance"]
-        found = {
-            "verdict": low.bitwiseAND(_VERDICT),
+        decision = {
+            "verdict": low.bitwiseAND(_VERDICT_MASK),
             "route_id": route_id,
-            "next_hop_address": sf.get(_texts(spark, self.addresses), place),
-            "broker_instance": sf.coalesce(given[columns.BROKER], broker) if self.has_ids else broker,
+            "next_hop_address": sf.get(_string_array(spark, self.addresses), target),
+            "broker_instance": sf.coalesce(frame[columns.BROKER_COLUMN], broker) if self.has_ids else broker,
         }
         if self.databases:
-            found["target_database"] = sf.get(_texts(spark, self.databases), place - len(self.addresses))
-        return self.labels.unpacked(found)
+            decision["target_database"] = sf.get(_string_array(spark, self.databases), target - len(self.addresses))
+        return self.labels.unpack(decision)
 
 
-def _struct(fields: Mapping[str, str]) -> str:
+def _struct_type(fields: Mapping[str, str]) -> str:
     return f"struct<{', '.join(f'{name}: {kind}' for name, kind in fields.items())}>"
 
 
-def _texts(spark: SparkSession, texts: Sequence[str]) -> Column:
-    """An array of texts that is not made anew for each row: in the plan, or if it is long as the result of a query."""
+def _string_array(spark: SparkSession, strings: Sequence[str]) -> Column:
+    """Returns an array of strings that is not built again for each row: a literal in the plan or, if it is long, the result of a query."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    written = json.dumps(texts)
-    if len(written) <= _IN_PLAN:
-        return sf.from_json(sf.lit(written), "array<string>")
-    query = spark.sql("SELECT from_json(texts, 'array<string>') FROM VALUES (:texts) AS t(texts)", {"texts": written})
+    literal = json.dumps(strings)
+    if len(literal) <= _PLAN_CHARACTERS_MAX:
+        return sf.from_json(sf.lit(literal), "array<string>")
+    query = spark.sql("SELECT from_json(texts, 'array<string>') FROM VALUES (:texts) AS t(texts)", {"texts": literal})
     return query.scalar()
 
 
@@ -165,24 +156,24 @@ def route(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> DataFrame:
-    """Adds to each conversation where it goes; the answers are those of `Router.route`, row for row.
+    """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
-    Columns and options are checked before a job starts. A value that is wrong ends the job with a `PythonException` that carries
-    the error's text. Streams are routed too, every batch by the same catalog and the same `now`.
+    Columns and options are checked before a job starts. An invalid value fails the job with a `PythonException` that contains the
+    error message. Streams are supported too: every micro-batch is routed by the same catalog and the same `now`.
 
     Args:
-        conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Further columns stay as they are.
+        conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
         catalog: The instance's databases, services and routing tables.
-        now: The moment at which routes expire, None for that of this call. Without a zone it is UTC.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
+        now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
 
     Returns:
-        The columns of the input, then those of the decision: labels as `string`, ids as `binary` of 16 bytes.
+        The columns of the input, then the decision columns: labels as `string`, ids as `binary` of 16 bytes.
 
     Raises:
-        SchemaError: A column is missing, has a type that cannot be read or the name of a column of the decision.
-        OptionError: An option is not one of those allowed; `round_robin` is not, since workers have no turn in common.
+        SchemaError: A column is missing, has an unsupported type or the name of a decision column.
+        OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter.
 
     Examples:
         >>> from pyspark.sql import SparkSession
@@ -197,28 +188,30 @@ def route(
         Row(to_service_name='//Orders', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
-    names = columns.keys(conversations_df)
-    check_told_apart(names, conversations_df)
+    names = columns.conversation_columns(conversations_df)
+    check_unambiguous(names, conversations_df)
     types = {
-        name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED[name])
+        name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED_TYPES[name])
         for name in names
     }
     columns.check_tie_break(tie_break)
-    labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.RouteTask(
-        catalog=ship(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
+        catalog=share_catalog(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
         now=utc_datetime(now),
         tie_break=tie_break,
         pending_request=pending_request,
     )
 
-    crossing = TransferredColumns.of(types, conversations_df, catalog, tie_break)
-    way = returning(catalog, types, labels)
-    # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
-    udf = _arrow_udf(way.function(task, crossing), way.struct).asNondeterministic()
-    packed = crossing.rows(conversations_df).select("*", udf(*crossing.sent()).alias(PACKED_COLUMN))
-    added = way.unpacked(packed, packed[quoted(PACKED_COLUMN)])
-    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(PACKED_COLUMN, *TOLD)
+    transfer = TransferredColumns.of(types, conversations_df, catalog, tie_break)
+    encoding = choose_encoding(catalog, types, labels)
+    # If a filter uses the result, Spark runs a deterministic function twice: below the filter and above it.
+    udf = _arrow_udf(encoding.function(task, transfer), encoding.struct).asNondeterministic()
+    packed = transfer.with_codes(conversations_df).select("*", udf(*transfer.transferred_names()).alias(PACKED_COLUMN))
+    added = encoding.unpack(packed, packed[quoted(PACKED_COLUMN)])
+    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(
+        PACKED_COLUMN, *CODE_COLUMNS
+    )
 
 
 def route_udf(
@@ -229,24 +222,24 @@ def route_udf(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> UserDefinedFunction:
-    """A function of columns for `select` and, once registered, for SQL: it returns the decision as a struct.
+    """Returns a column function for `select` and, once registered, for SQL; it returns the decision as a struct.
 
-    It takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in this order or by name;
-    by name, those that the contract lets out may be left out. A stream on Spark Connect cannot use it: for that there are `route_stream` and
-    `route`.
+    The function takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in this order or by
+    name; optional columns may be omitted when they are passed by name. A streaming query on Spark Connect cannot use it: use
+    `route_stream` or `route` there.
 
     Args:
         spark: The session, classic or Spark Connect.
         catalog: The instance's databases, services and routing tables.
-        now: The moment at which routes expire, None for that of this call. Without a zone it is UTC.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
+        now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
 
     Returns:
         The function.
 
     Raises:
-        OptionError: An option is not one of those allowed; `round_robin` is not, since workers have no turn in common.
+        OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter.
 
     Examples:
         >>> from pyspark.sql import SparkSession
@@ -261,20 +254,23 @@ def route_udf(
     """
     columns.check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
-    columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.RouteTask(
-        catalog=ship(spark, catalog), now=utc_datetime(now), tie_break=tie_break, pending_request=pending_request
+        catalog=share_catalog(spark, catalog),
+        now=utc_datetime(now),
+        tie_break=tie_break,
+        pending_request=pending_request,
     )
 
-    def where_to(*given: pa.Array, **named: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-        return worker.decisions(task, given, named)
+    def where_to(*positional: pa.Array, **by_name: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+        return worker.decision_structs(task, positional, by_name)
 
-    udf: UserDefinedFunction = _arrow_udf(where_to, columns.DECISION)
+    udf: UserDefinedFunction = _arrow_udf(where_to, columns.DECISION_STRUCT)
     return udf
 
 
 def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    untyped: Any = sf  # its stubs do not have it
+    untyped: Any = sf  # its stubs lack arrow_udf
     return untyped.arrow_udf(function, returns)

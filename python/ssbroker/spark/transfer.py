@@ -1,7 +1,7 @@
-"""What of a conversation crosses from the JVM into Python, and how it is read there.
+"""Which columns of a conversation are transferred from the JVM to Python, and how the worker decodes them.
 
-Each column that crosses costs more than a comparison in the JVM does. So the database, who began and, where nothing is picked by it, the
-id become one small number, the situation; what no number stands for crosses as text, for the error that it deserves.
+Transferring a column costs more than comparing it in the JVM. So the database, `is_initiator` and, if no tie is broken by it, the
+conversation id are encoded as one small number, the code. A value without a code is sent as text, for the error message.
 """
 
 from __future__ import annotations
@@ -16,157 +16,141 @@ import pyarrow as pa
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import TieBreak
 from ssbroker.spark import columns
-from ssbroker.spark.columns import TOLD, quoted
+from ssbroker.spark.columns import CODE_COLUMNS, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-_Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
+_Column: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
 
 _ID_BYTES: Final = 16
-_PLACES: Final = 16
-_OTHER_PLACE: Final = _PLACES - 1
-_INITIATOR: Final = _PLACES
-_WRONG_ID: Final = 64
-_SITUATIONS: Final = 128
+_DATABASE_CODES: Final = 16
+_OTHER_DATABASE: Final = _DATABASE_CODES - 1
+_INITIATOR_UNIT: Final = _DATABASE_CODES
+_INVALID_ID: Final = 64
+_CODES: Final = 128
 _DATABASE: Final = "database"
 _IS_INITIATOR: Final = "is_initiator"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferredColumns:
-    """Which columns cross as they are, and which are told by the situation.
+    """Which columns are transferred as they are, and which are encoded.
 
     Attributes:
-        plain: The names of those that cross as they are.
-        told: The names of those that the situation tells; where there are any, it crosses after the plain ones, and the text after it.
-        databases: The databases for which the situation has numbers.
+        direct: The columns that are transferred unchanged.
+        encoded: The columns that the code encodes. If there are any, the code and the text follow the direct columns.
+        databases: The databases that have a code.
     """
 
-    plain: tuple[str, ...]
-    told: tuple[str, ...]
+    direct: tuple[str, ...]
+    encoded: tuple[str, ...]
     databases: tuple[str, ...]
 
     @classmethod
     def of(
         cls, types: Mapping[str, pa.DataType], given: DataFrame, catalog: Catalog, tie_break: TieBreak
     ) -> TransferredColumns:
-        """The way of the columns of a DataFrame.
-
-        Args:
-            types: The columns that routing reads, and their types in Arrow.
-            given: Has them.
-            catalog: Knows the databases.
-            tie_break: Whether something is picked by the id.
-
-        Returns:
-            The way.
-        """
+        """Chooses how to transfer the columns that routing reads."""
         from pyspark.sql.types import StringType  # noqa: PLC0415 - pyspark is an extra
 
         databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())
-        told = []
-        # A text that compares by a collation would be equal to names that are others to Service Broker's rules.
+        encoded = []
+        # Under a collation, different names could compare equal; Service Broker compares names byte by byte.
         by_bytes = types.get(_DATABASE) == pa.string() and given.schema[_DATABASE].dataType == StringType()
-        if by_bytes and len(databases) < _OTHER_PLACE:
-            told.append(_DATABASE)
-        told += [name for name in columns.IDS if tie_break == "first" and types.get(name) == pa.binary()]
-        if told and types.get(_IS_INITIATOR) == pa.bool_():
-            told.append(_IS_INITIATOR)
-        return cls(plain=tuple(name for name in types if name not in told), told=tuple(told), databases=databases)
+        if by_bytes and len(databases) < _OTHER_DATABASE:
+            encoded.append(_DATABASE)
+        encoded += [name for name in columns.ID_COLUMNS if tie_break == "first" and types.get(name) == pa.binary()]
+        if encoded and types.get(_IS_INITIATOR) == pa.bool_():
+            encoded.append(_IS_INITIATOR)
+        return cls(
+            direct=tuple(name for name in types if name not in encoded), encoded=tuple(encoded), databases=databases
+        )
 
-    def rows(self, given: DataFrame) -> DataFrame:
-        """The rows with what is told of each, by generated code that has their values at hand.
+    def with_codes(self, given: DataFrame) -> DataFrame:
+        """Returns the rows, with the columns `CODE_COLUMNS` if any column is encoded.
 
-        Where an expression is not deterministic, Spark leaves it where it stands; it would move others up to the function, where each value
-        is read anew. Nor does it hand over batches of columns then: over a columnar scan, Spark 4.3 would take an Arrow UDF's rows through a
-        queue and back into columns, which is a third slower.
-
-        Args:
-            given: The conversations.
-
-        Returns:
-            The same rows, with the columns `TOLD` where something is told.
+        The nondeterministic condition keeps Spark from moving the expressions into the function call, where each value would be read again.
+        It also makes Spark pass rows rather than column batches: over a columnar scan, Spark 4.3 would send the rows of an Arrow UDF
+        through a queue and convert them back into columns, which is a third slower.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         always = sf.spark_partition_id() >= 0
-        if not self.told:
+        if not self.encoded:
             return given.where(always)
-        added = zip(TOLD, self._situation_and_text(), strict=True)
+        added = zip(CODE_COLUMNS, self._code_and_text(), strict=True)
         return given.select("*", *(sf.when(always, column).alias(name) for name, column in added))
 
-    def sent(self) -> list[str]:
-        """The names of what crosses, among the columns of `rows`."""
-        return [*self.plain, *(quoted(name) for name in TOLD if self.told)]
+    def transferred_names(self) -> list[str]:
+        """Returns the names of the columns of `with_codes` that are transferred."""
+        return [*self.direct, *(quoted(name) for name in CODE_COLUMNS if self.encoded)]
 
-    def _situation_and_text(self) -> tuple[Column, Column]:
+    def _code_and_text(self) -> tuple[Column, Column]:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        situation, text = sf.lit(0), sf.lit(None).cast("string")
-        if _DATABASE in self.told:
+        code, text = sf.lit(0), sf.lit(None).cast("string")
+        if _DATABASE in self.encoded:
             database = sf.col(_DATABASE)
-            place = sf.when(database.isNull(), 0)
+            database_code = sf.when(database.isNull(), 0)
             for number, name in enumerate(self.databases, start=1):
-                place = place.when(database == name, number)
-            place = place.otherwise(_OTHER_PLACE)
-            situation, text = place, sf.when(place == _OTHER_PLACE, database)
-        if _IS_INITIATOR in self.told:
-            situation += sf.coalesce(sf.col(_IS_INITIATOR).cast("int") + 1, sf.lit(0)) * _INITIATOR
-        for name in self._ids():
+                database_code = database_code.when(database == name, number)
+            database_code = database_code.otherwise(_OTHER_DATABASE)
+            code, text = database_code, sf.when(database_code == _OTHER_DATABASE, database)
+        if _IS_INITIATOR in self.encoded:
+            code += sf.coalesce(sf.col(_IS_INITIATOR).cast("int") + 1, sf.lit(0)) * _INITIATOR_UNIT
+        for name in self._encoded_ids():
             is_wrong = sf.length(name) != _ID_BYTES
-            situation += sf.when(is_wrong, _WRONG_ID).otherwise(0)
+            code += sf.when(is_wrong, _INVALID_ID).otherwise(0)
             text = sf.when(is_wrong, sf.hex(name)).otherwise(text)
-        return situation.cast("tinyint"), text
+        return code.cast("tinyint"), text
 
-    def arrived(self, arrays: Sequence[_Column]) -> pa.RecordBatch:
-        """The conversations of a batch, in Python.
-
-        Args:
-            arrays: What crossed, in the order of `sent`.
-
-        Returns:
-            The columns of the conversations. An id that is not needed is null.
-        """
-        found: dict[str, _Column] = dict(zip(self.plain, arrays, strict=False))
-        if self.told:
-            situation, text = arrays[len(self.plain) :]
-            number: _Column = situation.cast(pa.int32())
-            if _DATABASE in self.told:
-                places = _by_situation((None, *range(len(self.databases))), pa.int32(), unit=1, numbers=_PLACES)
+    def decode(self, arrays: Sequence[_Column]) -> pa.RecordBatch:
+        """Returns the conversations of a batch, in Python; an id that is not needed is null."""
+        decoded: dict[str, _Column] = dict(zip(self.direct, arrays, strict=False))
+        if self.encoded:
+            code, text = arrays[len(self.direct) :]
+            number: _Column = code.cast(pa.int32())
+            if _DATABASE in self.encoded:
+                indexes = _values_by_code(
+                    (None, *range(len(self.databases))), pa.int32(), unit=1, numbers=_DATABASE_CODES
+                )
                 names = pa.array(self.databases, pa.string())
-                found[_DATABASE] = pa.DictionaryArray.from_arrays(places.take(number), names)
-            if _IS_INITIATOR in self.told:
-                began = _by_situation((None, False, True), pa.bool_(), unit=_INITIATOR, numbers=4)
-                found[_IS_INITIATOR] = began.take(number)
-            found |= dict.fromkeys(self._ids(), pa.nulls(len(text), pa.binary()))
+                decoded[_DATABASE] = pa.DictionaryArray.from_arrays(indexes.take(number), names)
+            if _IS_INITIATOR in self.encoded:
+                initiators = _values_by_code((None, False, True), pa.bool_(), unit=_INITIATOR_UNIT, numbers=4)
+                decoded[_IS_INITIATOR] = initiators.take(number)
+            decoded |= dict.fromkeys(self._encoded_ids(), pa.nulls(len(text), pa.binary()))
             if text.null_count < len(text):
-                found |= self._wrong(found, number, text)
-        return pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
+                decoded |= self._with_invalid_values(decoded, number, text)
+        return pa.RecordBatch.from_arrays(list(decoded.values()), names=list(decoded))
 
-    def _wrong(self, found: Mapping[str, _Column], number: _Column, text: _Column) -> dict[str, _Column]:
-        """The columns that the text belongs to, with it."""
-        # Text of Spark may hold bytes that are none; what is told of them is that they name nothing.
+    def _with_invalid_values(
+        self, decoded: Mapping[str, _Column], number: _Column, text: _Column
+    ) -> dict[str, _Column]:
+        """Returns the encoded columns with the values that had no code."""
+        # Spark strings may hold invalid UTF-8; the replacement characters match no database.
         raw = text.cast(pa.large_binary()).to_pylist()
-        texts = [None if told is None else told.decode(errors="replace") for told in raw]
-        of_id = [whole >= _WRONG_ID for whole in number.to_pylist()]
-        ids = [bytes.fromhex(told or "") if is_id else None for told, is_id in zip(texts, of_id, strict=True)]
-        mended: dict[str, _Column] = dict.fromkeys(self._ids(), pa.array(ids, pa.binary()))
-        if _DATABASE in self.told:
-            known = found[_DATABASE].to_pylist()
+        texts = [None if value is None else value.decode(errors="replace") for value in raw]
+        of_id = [code >= _INVALID_ID for code in number.to_pylist()]
+        ids = [bytes.fromhex(value or "") if is_id else None for value, is_id in zip(texts, of_id, strict=True)]
+        replaced: dict[str, _Column] = dict.fromkeys(self._encoded_ids(), pa.array(ids, pa.binary()))
+        if _DATABASE in self.encoded:
+            known = decoded[_DATABASE].to_pylist()
             names = [
-                name if told is None or is_id else told for name, told, is_id in zip(known, texts, of_id, strict=True)
+                name if value is None or is_id else value
+                for name, value, is_id in zip(known, texts, of_id, strict=True)
             ]
-            mended[_DATABASE] = pa.array(names, pa.string())
-        return mended
+            replaced[_DATABASE] = pa.array(names, pa.string())
+        return replaced
 
-    def _ids(self) -> list[str]:
-        return [name for name in self.told if name in columns.IDS]
+    def _encoded_ids(self) -> list[str]:
+        return [name for name in self.encoded if name in columns.ID_COLUMNS]
 
 
 @functools.cache
-def _by_situation(values: tuple[Any, ...], kind: pa.DataType, *, unit: int, numbers: int) -> _Column:
-    """For each situation, the value that stands in one part of its number."""
+def _values_by_code(values: tuple[Any, ...], kind: pa.DataType, *, unit: int, numbers: int) -> _Column:
+    """Returns, for each code, the value that one of its digits stands for."""
     by_part = [*values, *[None] * (numbers - len(values))]
-    return pa.array([by_part[whole // unit % numbers] for whole in range(_SITUATIONS)], kind)
+    return pa.array([by_part[code // unit % numbers] for code in range(_CODES)], kind)

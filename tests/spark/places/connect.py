@@ -89,7 +89,7 @@ def routes(spark: SparkSession) -> None:
 
 def compilations(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """How many catalogs a worker has compiled."""
-    yield pa.record_batch({"pid": [os.getpid()], "count": [worker.router_of.cache_info().misses]})
+    yield pa.record_batch({"pid": [os.getpid()], "count": [worker.cached_router.cache_info().misses]})
 
 
 def refuses(given: DataFrame, catalog: ssbroker.Catalog) -> None:

@@ -1,1 +1,1 @@
-"""Files of Parquet routed and put together where they stand: no row crosses between the JVM and Python."""
+"""Routes and reassembles Parquet files inside the workers: no rows pass between the JVM and Python."""

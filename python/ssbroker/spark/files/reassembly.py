@@ -1,4 +1,4 @@
-"""Reassembles files of fragments in place, through buckets on disk."""
+"""`reassemble_files`: reassembles Parquet files of fragments in the workers, through buckets on disk."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, SharedValue, local_path, ship, ship_keys
-from ssbroker.spark.columns import check_free_names
-from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, files_of, read, splits_of
-from ssbroker.spark.files.staging import ProgressWatch, Staging, complete, new_attempt, run
+from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, SharedValue, local_path, share_catalog, share_session_keys
+from ssbroker.spark.columns import check_no_decision_columns
+from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
+from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.reassembly import native_keys
-from ssbroker.spark.worker import RouteTask, router_of
+from ssbroker.spark.worker import RouteTask, cached_router
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 pc: Any = pyarrow.compute  # its stubs know too little of it
-_HELD_BYTES_MIN: Final = 16 << 20
-_HELD_BYTES_MAX: Final = 64 << 20
-_HELD_BYTES_OF_A_BUCKET: Final = 2 << 20
-_PLAIN: Final = pa.ipc.IpcWriteOptions()
+_BUFFER_BYTES_MIN: Final = 16 << 20
+_BUFFER_BYTES_MAX: Final = 64 << 20
+_BUFFER_BYTES_PER_BUCKET: Final = 2 << 20
+_UNCOMPRESSED: Final = pa.ipc.IpcWriteOptions()
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _SAMPLE_ROWS: Final = 64
-_SAVING: Final = 0.8
-"""What is left of rows that are worth to be compressed."""
-_IDS: Final = ("conversation_id", "conversation_handle")
+_COMPRESSION_RATIO_MAX: Final = 0.8
+"""The compressed size, relative to the original, below which rows are compressed."""
+_ID_COLUMNS: Final = ("conversation_id", "conversation_handle")
 _FILES_MAX: Final = 16
-"""The files of a reader; the buckets of one stand beside each other, and it can go when they are done."""
-_PLACES: Final = ".places"
-"""Beside each file another one says which of its batches are of which bucket: all readers' together are too many for one to know."""
+"""The maximum number of bucket files of a split; several buckets share a file, which is removed when all of them are done."""
+_INDEX_SUFFIX: Final = ".places"
+"""The suffix of the index beside each file, which lists the batches of each bucket: the lists of all splits would be too large for a task."""
 
 
 class BucketWriter:
-    """Writes the rows of one reader, those of each bucket together.
+    """Writes the rows of one split into files by bucket.
 
     Args:
-        folder: Where the files will stand; a file without rows is not made.
+        folder: The folder of the files; a file without rows is not created.
         schema: The columns.
-        count: How many buckets there are.
-        secret: What ids are hashed with, so that nobody can choose ids that meet in one bucket.
+        count: The number of buckets.
+        secret: The key with which ids are hashed, so that no sender can choose ids that share a bucket.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, *, count: int, secret: bytes) -> None:
@@ -68,22 +68,22 @@ class BucketWriter:
         self._count: Final = count
         self._secret: Final = secret
         self._schema: Final = schema
-        self._files: Final[dict[int, _File]] = {}
+        self._files: Final[dict[int, _BucketFile]] = {}
         self._options: pa.ipc.IpcWriteOptions | None = None
-        self._waiting: list[pa.RecordBatch] = []
-        self._held = 0
-        self._held_most: Final = held_bytes(count)
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_bytes = 0
+        self._buffer_bytes: Final = buffer_bytes(count)
 
     @property
     def files(self) -> list[int]:
-        """The numbers of the files that there are."""
+        """The numbers of the existing files."""
         return sorted(self._files)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows."""
-        self._waiting.append(batch)
-        self._held += batch.nbytes
-        if self._held >= self._held_most:
+        """Adds rows."""
+        self._buffered.append(batch)
+        self._buffered_bytes += batch.nbytes
+        if self._buffered_bytes >= self._buffer_bytes:
             self._flush()
 
     def __enter__(self) -> Self:
@@ -95,137 +95,108 @@ class BucketWriter:
         if error is None:
             self._flush()
         for file in self._files.values():
-            file.close(whole=error is None)
+            file.close(complete=error is None)
 
     def _flush(self) -> None:
-        if not self._waiting:
+        if not self._buffered:
             return
-        table = pa.Table.from_batches(self._waiting, schema=self._schema)
-        self._waiting, self._held = [], 0
+        table = pa.Table.from_batches(self._buffered, schema=self._schema)
+        self._buffered, self._buffered_bytes = [], 0
         numbers = bucket_numbers(table, count=self._count, secret=self._secret)
-        order = pc.sort_indices(numbers)  # stable: the rows of a bucket stay as they came
+        order = pc.sort_indices(numbers)  # stable: the rows of a bucket keep their order
         ordered, sorted_numbers = table.take(order), numbers.take(order)
         runs = pc.run_end_encode(sorted_numbers)
         start = 0
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             rows = ordered.slice(start, end - start)
-            file = self._opened(number, rows)
+            file = self._file_for(number, rows)
             for batch in rows.combine_chunks().to_batches():
                 file.write(number, batch)
             start = end
 
-    def _opened(self, bucket: int, rows: pa.Table) -> _File:
-        number = file_number(bucket, count=self._count)
+    def _file_for(self, bucket: int, rows: pa.Table) -> _BucketFile:
+        number = bucket_file_number(bucket, count=self._count)
         if number not in self._files:
             if self._options is None:
                 sample = rows.slice(0, _SAMPLE_ROWS)
-                saves = _written_bytes(sample, _LZ4) < _SAVING * _written_bytes(sample, _PLAIN)
-                self._options = _LZ4 if saves else _PLAIN
-            self._files[number] = _File(file_of(self.folder, number), self._schema, self._options)
+                is_smaller = _ipc_bytes(sample, _LZ4) < _COMPRESSION_RATIO_MAX * _ipc_bytes(sample, _UNCOMPRESSED)
+                self._options = _LZ4 if is_smaller else _UNCOMPRESSED
+            self._files[number] = _BucketFile(bucket_file_path(self.folder, number), self._schema, self._options)
         return self._files[number]
 
 
-class _File:
-    """One file in the making, and what stands beside it."""
+class _BucketFile:
+    """An open bucket file and its index."""
 
     def __init__(self, path: Path, schema: pa.Schema, options: pa.ipc.IpcWriteOptions) -> None:
         self._path: Final = path
         self._sink: Final = pa.OSFile(str(path), "wb")
         self._writer: Final = pa.ipc.new_file(self._sink, schema, options=options)
         self._batches: Final = itertools.count()
-        self._places: Final[dict[int, list[int]]] = defaultdict(list)
+        self._index: Final[dict[int, list[int]]] = defaultdict(list)
 
     def write(self, bucket: int, batch: pa.RecordBatch) -> None:
         """Appends rows of a bucket."""
         self._writer.write_batch(batch)
-        self._places[bucket].append(next(self._batches))
+        self._index[bucket].append(next(self._batches))
 
-    def close(self, *, whole: bool) -> None:
-        if whole:
+    def close(self, *, complete: bool) -> None:
+        if complete:
             self._writer.close()
-            self._path.with_suffix(_PLACES).write_text(json.dumps(self._places), encoding="ascii")
+            self._path.with_suffix(_INDEX_SUFFIX).write_text(json.dumps(self._index), encoding="ascii")
         self._sink.close()
 
 
-def held_bytes(count: int) -> int:
-    """How much a reader holds before it writes what it has of each bucket: little, which is the same memory again, but for many buckets.
-
-    Args:
-        count: How many buckets there are.
+def buffer_bytes(count: int) -> int:
+    """Returns the buffer size of a task: small, because writing needs the same memory again, but larger for many buckets.
 
     Examples:
-        >>> [held_bytes(count) >> 20 for count in (1, 8, 16, 40, 10_000)]
+        >>> [buffer_bytes(count) >> 20 for count in (1, 8, 16, 40, 10_000)]
         [16, 16, 32, 64, 64]
     """
-    return min(_HELD_BYTES_MAX, max(_HELD_BYTES_MIN, count * _HELD_BYTES_OF_A_BUCKET))
+    return min(_BUFFER_BYTES_MAX, max(_BUFFER_BYTES_MIN, count * _BUFFER_BYTES_PER_BUCKET))
 
 
-def file_of(folder: Path, number: int) -> Path:
-    """One of the files of a reader.
-
-    Args:
-        folder: Where its files stand.
-        number: The number of the file.
-    """
+def bucket_file_path(folder: Path, number: int) -> Path:
+    """Returns the path of a bucket file."""
     return folder / f"{number}.arrow"
 
 
-def file_number(bucket: int, *, count: int) -> int:
-    """The number of the file in which the rows of a bucket stand, of each reader.
-
-    Args:
-        bucket: The bucket.
-        count: How many buckets there are.
+def bucket_file_number(bucket: int, *, count: int) -> int:
+    """Returns the number of the file that contains a bucket, in the folder of each split.
 
     Examples:
-        >>> [file_number(bucket, count=40) for bucket in (0, 1, 2, 3, 39)]
+        >>> [bucket_file_number(bucket, count=40) for bucket in (0, 1, 2, 3, 39)]
         [0, 0, 0, 1, 15]
-        >>> buckets_beside(3, count=40)
+        >>> buckets_in_same_file(3, count=40)
         range(3, 5)
     """
     return bucket * min(count, _FILES_MAX) // count
 
 
-def buckets_beside(bucket: int, *, count: int) -> range:
-    """The buckets that are in the same files as one.
-
-    Args:
-        bucket: The bucket.
-        count: How many buckets there are.
-    """
-    number, files = file_number(bucket, count=count), min(count, _FILES_MAX)
+def buckets_in_same_file(bucket: int, *, count: int) -> range:
+    """Returns the buckets that share their files with a bucket."""
+    number, files = bucket_file_number(bucket, count=count), min(count, _FILES_MAX)
     return range(-(-number * count // files), -(-(number + 1) * count // files))
 
 
-def rows_of(file: Path, bucket: int) -> Iterator[pa.RecordBatch]:
-    """The batches of one bucket in a file of a reader.
-
-    Args:
-        file: The file.
-        bucket: The bucket.
-
-    Yields:
-        The batches, in the order in which they were written.
-    """
-    places = json.loads(file.with_suffix(_PLACES).read_bytes()).get(str(bucket))
-    if places is None:
+def read_bucket(file: Path, bucket: int) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of one bucket in a file, in the order in which they were written."""
+    batch_numbers = json.loads(file.with_suffix(_INDEX_SUFFIX).read_bytes()).get(str(bucket))
+    if batch_numbers is None:
         return
     with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:
-        for place in places:
-            yield reader.get_batch(place)
+        for batch_number in batch_numbers:
+            yield reader.get_batch(batch_number)
 
 
-def remove(file: Path) -> None:
-    """Removes a file of a reader, if it is still there.
-
-    Args:
-        file: The file.
-    """
-    for path in (file, file.with_suffix(_PLACES)):
+def remove_bucket_file(file: Path) -> None:
+    """Removes a bucket file and its index, if they still exist."""
+    for path in (file, file.with_suffix(_INDEX_SUFFIX)):
         path.unlink(missing_ok=True)
 
 
-def _written_bytes(table: pa.Table, options: pa.ipc.IpcWriteOptions) -> int:
+def _ipc_bytes(table: pa.Table, options: pa.ipc.IpcWriteOptions) -> int:
     sink = pa.MockOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
@@ -233,15 +204,7 @@ def _written_bytes(table: pa.Table, options: pa.ipc.IpcWriteOptions) -> int:
 
 
 def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
-    """The bucket of each row: rows of one conversation are in one, in whichever form its id is written.
-
-    Args:
-        table: The rows.
-        count: How many buckets there are.
-        secret: What ids are hashed with.
-
-    Returns:
-        An array of `int32`. A row without an id is in bucket 0.
+    """Returns the bucket of each row as int32: the same for all rows of a conversation, however its id is written; 0 for a null id.
 
     Examples:
         >>> import uuid
@@ -251,20 +214,20 @@ def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
         >>> one == other, len(set(one.to_pylist()))
         (True, 7)
     """
-    name = next(name for name in _IDS if name in table.column_names)
+    name = next(name for name in _ID_COLUMNS if name in table.column_names)
     ids: Any = table[name].combine_chunks()
     if pa.types.is_dictionary(ids.type):
         ids = ids.cast(ids.type.value_type)
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
-        ids = _as_bytes(ids)
+        ids = _normalized_ids(ids)
     joined = pc.binary_join_element_wise(secret, ids.cast(pa.binary()), b"")
-    heads = memoryview(md5(joined).buffers()[1]).cast("Q")[: 2 * len(ids) : 2]
-    numbers = pa.array([head % count for head in heads.tolist()], pa.int32())
+    digest_heads = memoryview(md5(joined).buffers()[1]).cast("Q")[: 2 * len(ids) : 2]
+    numbers = pa.array([head % count for head in digest_heads.tolist()], pa.int32())
     return pc.if_else(pc.is_valid(ids), numbers, pa.scalar(0, pa.int32()))
 
 
-def _as_bytes(texts: Any) -> Any:
-    """The same bytes for the same id: its digits, however they are written."""
+def _normalized_ids(texts: Any) -> Any:
+    """Returns text ids without braces, dashes and upper case, so that equal ids hash alike."""
     return pc.utf8_lower(pc.replace_substring_regex(texts, pattern="[{}-]", replacement=""))
 
 
@@ -272,13 +235,13 @@ BATCH_ROWS: Final = 1 << 14
 
 _UNIQUE: Final = ("conversation_id", "message_body", "message_signature")
 
-Readers: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""Where the rows of all buckets stand: the folder of each reader, and the numbers of its files."""
+BucketFolders: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Where the rows of all buckets are: the folder of each split, and the numbers of its files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesJob:
-    """What every task has to know."""
+    """The job, which is sent to every task."""
 
     schema: pa.Schema
     messages: pa.Schema
@@ -295,70 +258,49 @@ class FilesJob:
     routing: RouteTask | None
 
 
-def dealt(job: FilesJob, number: int) -> dict[str, Any]:
-    """Reads a split, and deals its fragments out by conversation.
-
-    Args:
-        job: What every task knows.
-        number: The split's.
-
-    Returns:
-        Where the files stand, and which there are.
-    """
+def partition_split(job: FilesJob, number: int) -> dict[str, Any]:
+    """Reads a split and distributes its fragments into bucket files by conversation; returns their folder and numbers."""
     split = job.splits[number]
     folder = new_attempt(Path(job.attempts))
     with BucketWriter(folder, job.schema, count=job.buckets, secret=job.secret) as writer:
-        for batch in read(split, rows_most=BATCH_ROWS):
+        for batch in read_split(split, max_rows=BATCH_ROWS):
             writer.write(batch.cast(job.schema))
-    Path(job.done, f"dealt-{number}").touch()
+    Path(job.done, f"split-{number}").touch()
     return {"folder": str(folder), "files": writer.files}
 
 
-def readers_of(told: list[dict[str, Any]]) -> Readers:
-    """Where the rows of all buckets stand, in the order in which they were read.
+def bucket_folders(results: list[dict[str, Any]]) -> BucketFolders:
+    """Returns where the rows of all buckets are, in the order in which they were read.
 
-    Args:
-        told: What `dealt` came to, for each split.
-
-    Returns:
-        The readers. It grows with their number alone, for every task is told of it.
+    `results` are those of `partition_split`. The size depends only on the number of splits, because every task gets the list.
     """
-    return tuple((one["folder"], tuple(one["files"])) for one in told)
+    return tuple((result["folder"], tuple(result["files"])) for result in results)
 
 
-def put_together(job: FilesJob, readers: Readers, number: int) -> dict[str, Any]:
-    """Puts the fragments of a share together. The files that it was read from go as soon as all their shares are done.
+def reassemble_bucket(job: FilesJob, folders: BucketFolders, number: int) -> dict[str, Any]:
+    """Reassembles a bucket; removes its files once all buckets that share them are done.
 
-    Args:
-        job: What every task knows.
-        readers: Where the rows of all shares stand.
-        number: Which share.
-
-    Returns:
-        The files that were written, each with its name in the result and its rows, and how often each reason occurs. Where another try
-        of the task was done before, these are its own.
-
-    Raises:
-        InputError: A value is not what was expected.
+    Returns the files that were written and how often each rejection reason occurs. If another attempt finished earlier, its result is
+    returned.
     """
-    outcome, in_file = _outcome(job, number), file_number(number, count=job.buckets)
-    files = [file_of(Path(folder), in_file) for folder, numbers in readers if in_file in numbers]
+    result_path, file_index = _result_path(job, number), bucket_file_number(number, count=job.buckets)
+    files = [bucket_file_path(Path(folder), file_index) for folder, numbers in folders if file_index in numbers]
     try:
-        if not outcome.exists():
-            _put_together(job, files, number)
-    except FileNotFoundError:  # another try was faster, and took the files away
-        if not outcome.exists():
+        if not result_path.exists():
+            _write_bucket(job, files, number)
+    except FileNotFoundError:  # another attempt was faster and removed the files
+        if not result_path.exists():
             raise
-    told: dict[str, Any] = json.loads(outcome.read_bytes())
-    beside = buckets_beside(number, count=job.buckets)
-    if all(_outcome(job, bucket).exists() for bucket in beside):
+    result: dict[str, Any] = json.loads(result_path.read_bytes())
+    sharing_buckets = buckets_in_same_file(number, count=job.buckets)
+    if all(_result_path(job, bucket).exists() for bucket in sharing_buckets):
         for file in files:
-            remove(file)
-    return told
+            remove_bucket_file(file)
+    return result
 
 
-def _put_together(job: FilesJob, files: list[Path], number: int) -> None:
-    writing = _Writing(job, number)
+def _write_bucket(job: FilesJob, files: list[Path], number: int) -> None:
+    output = _BucketOutput(job, number)
     reassembler = Reassembler(
         max_pending_bytes=None,
         max_pending_messages=None,
@@ -366,102 +308,104 @@ def _put_together(job: FilesJob, files: list[Path], number: int) -> None:
         max_fragments_per_message=job.max_fragments_per_message,
         max_sequence_distance=None,
         in_order=job.in_order,
-        session_keys=_keys_of(job.session_keys),
+        session_keys=_reassembler_keys(job.session_keys),
     )
     for file in files:
-        for batch in rows_of(file, number):
+        for batch in read_bucket(file, number):
             try:
                 pushed = reassembler.push(batch)
             except InputError as error:
-                error.add_note(f"Row 0 is the first of {batch.num_rows} rows of one share of the conversations.")
+                error.add_note(f"Row 0 is the first of {batch.num_rows} rows of one bucket of conversations.")
                 raise
-            writing.messages(pushed.messages)
-            writing.rejected(pushed.rejected)
-    writing.incomplete(reassembler.pending())
-    if number == 0:  # the result has columns though it may have no rows
-        writing.messages(job.messages.empty_table())
-        writing.rejected(REJECTED.empty_table())
-        writing.incomplete(PENDING.empty_table())
-    writing.complete()
+            output.messages(pushed.messages)
+            output.rejected(pushed.rejected)
+    output.incomplete(reassembler.pending())
+    if number == 0:  # the result has columns even if it has no rows
+        output.messages(job.messages.empty_table())
+        output.rejected(REJECTED.empty_table())
+        output.incomplete(PENDING.empty_table())
+    output.complete()
 
 
-def _outcome(job: FilesJob, number: int) -> Path:
-    """The file that says what a share came to: a later try of the task may find the rows gone."""
-    return Path(job.done, f"whole-{number}")
+def _result_path(job: FilesJob, number: int) -> Path:
+    """Returns the path of a bucket's result; a later attempt of the task may find the rows removed."""
+    return Path(job.done, f"bucket-{number}")
 
 
-class _Writing:
-    """The files of one share."""
+class _BucketOutput:
+    """The output files of one bucket."""
 
     def __init__(self, job: FilesJob, number: int) -> None:
         self._job: Final = job
         self._number: Final = number
         self._attempt: Final = new_attempt(Path(job.attempts))
-        self._parts: dict[str, TaskFiles] = {}
+        self._files: dict[str, TaskFiles] = {}
         self._reasons: Counter[str] = Counter()
 
     def messages(self, rows: pa.Table) -> None:
-        """Writes messages, with their decisions where they are routed."""
-        for batch in rows.to_batches() or _no_rows(rows.schema):
-            self._write("messages", self._routed(batch))
+        """Writes messages, with their decisions if they are routed."""
+        for batch in rows.to_batches() or _empty_batch(rows.schema):
+            self._write("messages", self._with_decisions(batch))
 
     def rejected(self, rows: pa.Table) -> None:
-        """Writes what was refused."""
+        """Writes rejected fragments."""
         self._reasons.update(str(reason) for reason in rows["reason"].to_pylist())
-        for batch in rows.to_batches() or _no_rows(rows.schema):
+        for batch in rows.to_batches() or _empty_batch(rows.schema):
             self._write("rejected", batch)
 
     def incomplete(self, rows: pa.Table) -> None:
-        """Writes what is pending."""
-        for batch in rows.to_batches() or _no_rows(rows.schema):
+        """Writes incomplete messages."""
+        for batch in rows.to_batches() or _empty_batch(rows.schema):
             self._write("incomplete", batch)
 
     def complete(self) -> None:
-        """Completes the files, and tells of them."""
+        """Completes the files and publishes the bucket's result."""
         files = []
-        for kind, parts in self._parts.items():
-            parts.close()
-            complete([path for path, _ in parts.files.values()])
-            files += [(f"{kind}/{name}", str(path), rows) for name, (path, rows) in parts.files.items()]
-        told = self._attempt / "outcome.json"
-        told.write_text(json.dumps({"files": files, "reasons": self._reasons}), encoding="utf-8")
-        complete([told])
-        told.replace(_outcome(self._job, self._number))
+        for kind, task_files in self._files.items():
+            task_files.close()
+            sync_files([path for path, _ in task_files.files.values()])
+            files += [(f"{kind}/{name}", str(path), rows) for name, (path, rows) in task_files.files.items()]
+        result = self._attempt / "outcome.json"
+        result.write_text(json.dumps({"files": files, "reasons": self._reasons}), encoding="utf-8")
+        sync_files([result])
+        result.replace(_result_path(self._job, self._number))
 
     def _write(self, kind: str, batch: pa.RecordBatch) -> None:
-        if kind not in self._parts:
+        if kind not in self._files:
             if not batch.num_rows and self._number != 0:
                 return
             folder = self._attempt / kind
             folder.mkdir()
             name = f"part-{self._number:05}"
-            self._parts[kind] = TaskFiles(
+            self._files[kind] = TaskFiles(
                 folder,
                 name,
                 batch.schema,
                 partition_by=None,
                 compression=self._job.compression,
-                read=self._job.schema if kind == "messages" else None,
-                unique=_UNIQUE,
-                unordered=_UNIQUE,
+                source_schema=self._job.schema if kind == "messages" else None,
+                no_dictionary=_UNIQUE,
+                no_statistics=_UNIQUE,
             )
-        self._parts[kind].write(batch)
+        self._files[kind].write(batch)
 
-    def _routed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_decisions(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         routing = self._job.routing
         if routing is None:
             return batch
-        decided = router_of(routing.catalog, routing.tie_break, routing.pending_request).route(batch, now=routing.now)
+        decided = cached_router(routing.catalog, routing.tie_break, routing.pending_request).route(
+            batch, now=routing.now
+        )
         return pa.RecordBatch.from_arrays(
             [*batch.columns, *decided.columns], names=[*batch.schema.names, *decided.schema.names]
         )
 
 
-def _keys_of(given: str | SharedValue[dict[bytes, bytes]] | None) -> Any:
+def _reassembler_keys(given: str | SharedValue[dict[bytes, bytes]] | None) -> Any:
     return native_keys(given) if isinstance(given, SharedValue) else given
 
 
-def _no_rows(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _empty_batch(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
@@ -472,14 +416,14 @@ BUCKETS_MAX: Final = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ReassembledFiles:
-    """What `reassemble_files` has written.
+    """The result of `reassemble_files`.
 
     Attributes:
-        path: The folder, with the folders `messages`, `rejected` and `incomplete`.
+        path: The folder, with subfolders `messages`, `rejected` and `incomplete`.
         files: Its Parquet files, relative to it.
-        messages: How many messages are whole and have come to their turn.
-        rejected: How many fragments were refused, for each reason.
-        incomplete: How many messages are incomplete, or wait for one that is.
+        messages: The number of complete messages that no missing message precedes.
+        rejected: The number of rejected fragments for each reason.
+        incomplete: The number of messages that are incomplete or wait for an incomplete one.
     """
 
     path: Path
@@ -507,39 +451,39 @@ def reassemble_files(
     bucket_bytes: int = BUCKET_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReassembledFiles:
-    """Puts Parquet files of fragments together into a folder of Parquet files: messages, whole, verified and in order, what was rejected, what is incomplete.
+    """Reassembles Parquet files of fragments into a folder of Parquet files: complete messages, rejected fragments and incomplete messages.
 
-    Spark only hands out numbers. Some tasks read the files and deal the fragments out by conversation, into files beside the target;
-    others put each share together. No row crosses between Python and the JVM, and a task needs room for one share. All paths have to
-    be the same files for the driver and for every worker. The folder appears as a whole, or not at all.
+    Spark only distributes numbers. A first set of tasks reads the files and distributes the fragments by conversation into bucket files
+    beside the target; a second set reassembles one bucket each, in the memory of one bucket. No rows pass between Python and the JVM.
+    The driver and all workers must see the same files under the same paths. The folder is published atomically.
 
     Args:
         spark: The session, classic or Spark Connect.
-        source: A Parquet file, a folder of them, or several of both, all with the same columns: fragments (`schemas.FRAGMENTS`, the
-            signatures left out or not), and any others, of which a message gets those of its fragment number 0.
-        target: The folder to make.
-        catalog: By which the messages are routed, too; then the columns of the decision are with them.
-        now: The moment at which routes expire, None for that of this call. Without a zone it is UTC.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
-        in_order: Whether a message waits for those before it in its direction; then the messages of a direction are in one file, in order.
-        session_keys: Keys that encrypt the signatures, by conversation id, or the column that has them (and is left out of the messages).
-        max_message_bytes: The largest message, at most 2**30; a larger one is rejected as `limit_exceeded`.
-        max_fragments_per_message: The most fragments of a message, None for no limit.
-        compression: How Parquet compresses.
-        split_bytes: How many bytes of a file one task reads, about; a row group is never cut.
-        bucket_bytes: How many bytes of files make a share, about. A conversation is never cut, so one that is larger makes its share larger.
-        progress: Called with the tasks that are done and all of them, about twice a second, in a thread of its own.
+        source: A Parquet file, a folder of them, or several of both, all with the same columns: fragments (`schemas.FRAGMENTS`,
+            signatures are optional), and extra columns, of which a message gets those of its fragment number 0.
+        target: The folder to create.
+        catalog: Routes the messages too; the result then has the decision columns. None for no routing.
+        now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        in_order: Whether a message waits for earlier ones of its direction; the messages of a direction are then in one file, in order.
+        session_keys: Keys that encrypt the signatures, by conversation id, or the name of the column with the keys (which messages omit).
+        max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
+        max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
+        compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
+        split_bytes: The approximate number of bytes that one task reads; a row group is never split.
+        bucket_bytes: The approximate number of bytes of a bucket. A conversation is never split, so a larger one enlarges its bucket.
+        progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
 
     Returns:
-        What was written. `_manifest.json` in the folder says the same.
+        The files and the counted rows, which are also in `_manifest.json` in the folder.
 
     Raises:
-        InputError: Something in `source` is not there, or a path is a URI.
-        MalformedDataError: A file is no Parquet file.
-        SchemaError: A column is missing, has a type that cannot be read or the name of a column of the decision.
-        OptionError: An option is not one of those allowed.
-        OutputError: Something stands at `target`, or it cannot be written.
+        InputError: A path in `source` does not exist, or a path is a URI.
+        MalformedDataError: A file is not a valid Parquet file.
+        SchemaError: A column is missing, has an unsupported type or the name of a decision column.
+        OptionError: An option has an invalid value.
+        OutputError: `target` exists or cannot be written.
 
     Examples:
         >>> import tempfile
@@ -565,16 +509,18 @@ def reassemble_files(
     whole_number(max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
     if max_fragments_per_message is not None:
         whole_number(max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
-    normal = keys.normalize_session_keys(session_keys)
-    files, folder = files_of(source), local_path(target, name="target")
-    schema, splits = splits_of(files, split_bytes=split_bytes)
+    normalized_keys = keys.normalize_session_keys(session_keys)
+    files, folder = list_files(source), local_path(target, name="target")
+    schema, splits = plan_splits(files, split_bytes=split_bytes)
     rehearsed = reassemble(schema.empty_table(), session_keys=session_keys)
     routing = None
     if catalog is not None:
-        check_free_names(schema.names, exact=False)
+        check_no_decision_columns(schema.names, exact=False)
         at = utc_datetime(now)
         Router(catalog, tie_break=tie_break, pending_request=pending_request).route(rehearsed.messages, now=at)
-        routing = RouteTask(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request)
+        routing = RouteTask(
+            catalog=share_catalog(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request
+        )
     size = sum(file.stat().st_size for file in files)
     with Staging(folder) as staging:
         job = FilesJob(
@@ -589,34 +535,33 @@ def reassemble_files(
             in_order=in_order,
             max_message_bytes=max_message_bytes,
             max_fragments_per_message=max_fragments_per_message,
-            session_keys=ship_keys(spark, normal) if isinstance(normal, dict) else _column(normal),
+            session_keys=share_session_keys(spark, normalized_keys)
+            if isinstance(normalized_keys, dict)
+            else _key_column(normalized_keys),
             routing=routing,
         )
         with ProgressWatch(staging.done, len(splits) + job.buckets, progress):
-            told = run(spark, len(splits), functools.partial(dealt, job))
-            results = run(spark, job.buckets, functools.partial(put_together, job, readers_of(told)))
-        placed = {Path(path): name for result in results for name, path, _ in result["files"]}
-        counted = _told(results)
+            partitioned = run_tasks(spark, len(splits), functools.partial(partition_split, job))
+            folders = bucket_folders(partitioned)
+            results = run_tasks(spark, job.buckets, functools.partial(reassemble_bucket, job, folders))
+        files_by_path = {Path(path): name for result in results for name, path, _ in result["files"]}
+        totals = _totals(results)
         staging.commit(
-            placed,
+            files_by_path,
             {
                 "source": [str(file) for file in files],
                 "catalog": None if catalog is None else catalog.fingerprint,
                 "now": None if routing is None else routing.now.isoformat(),
                 "in_order": in_order,
-                **counted,
+                **totals,
                 "files": [{"name": name, "rows": rows} for result in results for name, _, rows in result["files"]],
             },
         )
-    return ReassembledFiles(path=folder, files=tuple(placed.values()), **counted)
+    return ReassembledFiles(path=folder, files=tuple(files_by_path.values()), **totals)
 
 
 def bucket_count(size: int, bucket_bytes: int) -> int:
-    """How many shares there are: one, or a multiple of four, so that two or four cores are done at the same time.
-
-    Args:
-        size: The bytes of the files.
-        bucket_bytes: How many a share has at most, about.
+    """Returns the number of buckets: one, or a multiple of four, so that two or four cores finish at the same time.
 
     Examples:
         >>> [bucket_count(size, 100) for size in (0, 100, 101, 400, 401, 10**9)]
@@ -626,7 +571,7 @@ def bucket_count(size: int, bucket_bytes: int) -> int:
     return min(BUCKETS_MAX, 1 if count <= 1 else -(-count // 4) * 4)
 
 
-def _told(results: list[dict[str, Any]]) -> dict[str, Any]:
+def _totals(results: list[dict[str, Any]]) -> dict[str, Any]:
     rows: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for result in results:
@@ -636,5 +581,5 @@ def _told(results: list[dict[str, Any]]) -> dict[str, Any]:
     return {"messages": rows["messages"], "rejected": dict(reasons), "incomplete": rows["incomplete"]}
 
 
-def _column(normal: object) -> str | None:
-    return normal if isinstance(normal, str) else None
+def _key_column(normalized_keys: object) -> str | None:
+    return normalized_keys if isinstance(normalized_keys, str) else None

@@ -1,4 +1,4 @@
-"""Files of conversations routed where they stand: Spark hands out row groups, and nothing but their numbers crosses into Python."""
+"""`route_files`: routes Parquet files of conversations in the workers; only row group numbers pass between Python and the JVM."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import local_path, ship
-from ssbroker.spark.columns import check_free_names, check_once
-from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, files_of, read, splits_of
-from ssbroker.spark.files.staging import ProgressWatch, Staging, complete, new_attempt, run
-from ssbroker.spark.worker import RouteTask, router_of
+from ssbroker.spark.broadcast import local_path, share_catalog
+from ssbroker.spark.columns import check_no_decision_columns, check_unique
+from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
+from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
+from ssbroker.spark.worker import RouteTask, cached_router
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 PartitionBy = Literal["outcome", "next_hop_address", "target_database"]
-"""The column of the decision that parts the files of the result."""
+"""The decision column that partitions the result files."""
 
 BATCH_ROWS: Final = 1 << 16
 SPLIT_BYTES: Final = 128 << 20
 _COUNTED: Final = ("outcome", "reason")
-_IN_DICTIONARIES: Final = ("database", "to_service_name")
-_UNIQUE: Final = ("conversation_id", "conversation_handle")
-_UNORDERED: Final = (*_UNIQUE, "to_broker_instance", "broker_instance")
+_DICTIONARY_COLUMNS: Final = ("database", "to_service_name")
+_NO_DICTIONARY: Final = ("conversation_id", "conversation_handle")
+_NO_STATISTICS: Final = (*_NO_DICTIONARY, "to_broker_instance", "broker_instance")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedFiles:
-    """What `route_files` has written.
+    """The result of `route_files`.
 
     Attributes:
         path: The folder.
         files: Its Parquet files, relative to it.
-        rows: How many conversations they hold.
-        outcomes: How many have each outcome.
-        reasons: How many have each reason.
+        rows: The number of conversations.
+        outcomes: The number of conversations with each outcome.
+        reasons: The number of conversations with each reason.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class RoutedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """What every task has to know."""
+    """The job, which is sent to every task."""
 
     task: RouteTask
     schema: pa.Schema
@@ -87,34 +87,34 @@ def route_files(
     split_bytes: int = SPLIT_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> RoutedFiles:
-    """Routes Parquet files of conversations into a folder of Parquet files; the answers are those of `Router.route`, row for row.
+    """Routes Parquet files of conversations into a folder of Parquet files; the decisions are those of `Router.route`, row for row.
 
-    Spark only hands out the row groups: each worker reads, routes and writes by itself, so no row crosses between Python and the JVM.
-    All paths have to be the same files for the driver and for every worker. The folder appears as a whole, or not at all: what a task
-    wrote that failed, ran twice or outlived its driver never gets there.
+    Spark only distributes the row groups: each worker reads, routes and writes files itself, so no rows pass between Python and the JVM.
+    The driver and all workers must see the same files under the same paths. The folder is published atomically: files of tasks that
+    failed or ran twice, or whose driver was killed, never become part of it.
 
     Args:
         spark: The session, classic or Spark Connect.
         source: A Parquet file, a folder of them, or several of both, all with the same columns: those of conversations, and any others.
-        target: The folder to make.
+        target: The folder to create.
         catalog: The instance's databases, services and routing tables.
-        now: The moment at which routes expire, None for that of this call. Without a zone it is UTC.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
-        partition_by: The column of the decision by whose values the files are put into folders `column=value`; None puts them into none.
-        compression: How Parquet compresses: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
-        split_bytes: How many bytes of a file one task reads, about; a row group is never cut.
-        progress: Called with the tasks that are done and all of them, about twice a second, in a thread of its own.
+        now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        partition_by: The decision column whose values partition the files into folders `column=value`; None for no partitioning.
+        compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
+        split_bytes: The approximate number of bytes that one task reads; a row group is never split.
+        progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
 
     Returns:
-        What was written. `_manifest.json` in the folder says the same, and by which catalog and at what moment.
+        The files, the row count and the decisions counted. `_manifest.json` in the folder also states the catalog's fingerprint and the time.
 
     Raises:
-        InputError: Something in `source` is not there, or a path is a URI.
-        MalformedDataError: A file is no Parquet file.
-        SchemaError: A column is missing, has a type that cannot be read or the name of a column of the decision.
-        OptionError: An option is not one of those allowed.
-        OutputError: Something stands at `target`, or it cannot be written.
+        InputError: A path in `source` does not exist, or a path is a URI.
+        MalformedDataError: A file is not a valid Parquet file.
+        SchemaError: A column is missing, has an unsupported type or the name of a decision column.
+        OptionError: An option has an invalid value.
+        OutputError: `target` exists or cannot be written.
 
     Examples:
         >>> import tempfile
@@ -141,15 +141,17 @@ def route_files(
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}; got {compression!r:.80}")
     at, folder = utc_datetime(now), local_path(target, name="target")
-    files = files_of(source)
-    schema, splits = splits_of(files, split_bytes=split_bytes)
-    check_once(CONVERSATIONS.names, schema.names)
-    check_free_names(schema.names, exact=False)
+    files = list_files(source)
+    schema, splits = plan_splits(files, split_bytes=split_bytes)
+    check_unique(CONVERSATIONS.names, schema.names)
+    check_no_decision_columns(schema.names, exact=False)
     types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
-    columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
     with Staging(folder) as staging:
         job = _Job(
-            task=RouteTask(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request),
+            task=RouteTask(
+                catalog=share_catalog(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request
+            ),
             schema=schema,
             splits=tuple(splits),
             attempts=str(staging.attempts),
@@ -158,11 +160,11 @@ def route_files(
             compression=compression,
         )
         with ProgressWatch(staging.done, len(splits), progress):
-            results = run(spark, len(splits), functools.partial(_routed, job)) or [_written_empty(job)]
-        placed = {Path(path): name for result in results for name, path, _ in result["files"]}
-        told = _told(results)
+            results = run_tasks(spark, len(splits), functools.partial(_route_split, job)) or [_write_empty(job)]
+        files_by_path = {Path(path): name for result in results for name, path, _ in result["files"]}
+        totals = _totals(results)
         staging.commit(
-            placed,
+            files_by_path,
             {
                 "source": [str(file) for file in files],
                 "catalog": catalog.fingerprint,
@@ -170,85 +172,87 @@ def route_files(
                 "tie_break": tie_break,
                 "pending_request": pending_request,
                 "partition_by": partition_by,
-                **told,
+                **totals,
                 "files": [{"name": name, "rows": rows} for result in results for name, _, rows in result["files"]],
             },
         )
-    return RoutedFiles(path=folder, files=tuple(placed.values()), **told)
+    return RoutedFiles(path=folder, files=tuple(files_by_path.values()), **totals)
 
 
-def _routed(job: _Job, number: int) -> dict[str, Any]:
+def _route_split(job: _Job, number: int) -> dict[str, Any]:
     """Reads, routes and writes one split, in a worker."""
     split = job.splits[number]
-    router = router_of(job.task.catalog, job.task.tie_break, job.task.pending_request)
+    router = cached_router(job.task.catalog, job.task.tie_break, job.task.pending_request)
     counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
-    parts: TaskFiles | None = None
+    task_files: TaskFiles | None = None
     attempt = new_attempt(Path(job.attempts))
     row = split.first_row
-    # Names that occur again and again are read as dictionaries, which the router looks up once each.
-    for batch in read(split, rows_most=BATCH_ROWS, in_dictionaries=_IN_DICTIONARIES):
+    # Repeated names are read as dictionaries, so that the router looks up each name once.
+    for batch in read_split(split, max_rows=BATCH_ROWS, dictionary_columns=_DICTIONARY_COLUMNS):
         try:
             decided = router.route(batch, now=job.task.now)
         except InputError as error:
             error.add_note(f"Row 0 of this batch of {batch.num_rows} rows is row {row} of {split.file}.")
             raise
         row += batch.num_rows
-        _count(decided, counts)
+        _count_decisions(decided, counts)
         joined = pa.RecordBatch.from_arrays(
             [*batch.columns, *decided.columns], names=[*batch.schema.names, *decided.schema.names]
         )
-        parts = parts or _parts(job, attempt, number, joined.schema)
-        parts.write(joined)
-    return _finished(job, number, parts, counts)
+        task_files = task_files or _new_files(job, attempt, number, joined.schema)
+        task_files.write(joined)
+    return _task_result(job, number, task_files, counts)
 
 
-def _written_empty(job: _Job) -> dict[str, Any]:
-    """One file without rows, so that the result has columns."""
+def _write_empty(job: _Job) -> dict[str, Any]:
+    """Writes one file without rows, so that the result has columns."""
     schema = pa.schema([*job.schema, *DECISIONS])
-    parts = TaskFiles(
+    task_files = TaskFiles(
         new_attempt(Path(job.attempts)),
         "part-00000",
         schema,
         partition_by=None,
         compression=job.compression,
-        read=job.schema,
+        source_schema=job.schema,
     )
-    parts.write(pa.RecordBatch.from_pylist([], schema=schema))
-    return _finished(job, 0, parts, {name: Counter() for name in _COUNTED})
+    task_files.write(pa.RecordBatch.from_pylist([], schema=schema))
+    return _task_result(job, 0, task_files, {name: Counter() for name in _COUNTED})
 
 
-def _parts(job: _Job, attempt: Path, number: int, schema: pa.Schema) -> TaskFiles:
+def _new_files(job: _Job, attempt: Path, number: int, schema: pa.Schema) -> TaskFiles:
     return TaskFiles(
         attempt,
         f"part-{number:05}",
         schema,
         partition_by=job.partition_by,
         compression=job.compression,
-        read=job.schema,
-        unique=_UNIQUE,
-        unordered=_UNORDERED,
+        source_schema=job.schema,
+        no_dictionary=_NO_DICTIONARY,
+        no_statistics=_NO_STATISTICS,
     )
 
 
-def _finished(job: _Job, number: int, parts: TaskFiles | None, counts: dict[str, Counter[str]]) -> dict[str, Any]:
+def _task_result(
+    job: _Job, number: int, task_files: TaskFiles | None, counts: dict[str, Counter[str]]
+) -> dict[str, Any]:
     files = {}
-    if parts is not None:
-        parts.close()
-        files = parts.files
-        complete([path for path, _ in files.values()])
+    if task_files is not None:
+        task_files.close()
+        files = task_files.files
+        sync_files([path for path, _ in files.values()])
     Path(job.done, str(number)).touch()
     return {"files": [(name, str(path), rows) for name, (path, rows) in files.items()], **counts}
 
 
-def _count(decided: pa.RecordBatch, counts: dict[str, Counter[str]]) -> None:
-    for name, counted in counts.items():
+def _count_decisions(decided: pa.RecordBatch, counts: dict[str, Counter[str]]) -> None:
+    for name, counter in counts.items():
         column: Any = decided.column(name)
-        words = column.dictionary.to_pylist()
-        for each in pc.value_counts(column.indices).tolist():
-            counted[words[each["values"]]] += each["counts"]
+        labels = column.dictionary.to_pylist()
+        for entry in pc.value_counts(column.indices).tolist():
+            counter[labels[entry["values"]]] += entry["counts"]
 
 
-def _told(results: list[dict[str, Any]]) -> dict[str, Any]:
+def _totals(results: list[dict[str, Any]]) -> dict[str, Any]:
     totals: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
     for result in results:
         for name in _COUNTED:

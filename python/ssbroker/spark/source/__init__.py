@@ -1,8 +1,8 @@
-"""Instances as tables of Spark: what the format `ssbroker` reads and writes, without a word of Spark."""
+"""The data source `ssbroker`: reads views and queues of an instance, and sends rows as messages."""
 
 from __future__ import annotations
 
 from ssbroker._dependencies import PYSPARK_FOR_DATA_SOURCE
-from ssbroker.spark import demand
+from ssbroker.spark import require_pyspark
 
-demand(PYSPARK_FOR_DATA_SOURCE, what="the format ssbroker")
+require_pyspark(PYSPARK_FOR_DATA_SOURCE, feature="the data source ssbroker")

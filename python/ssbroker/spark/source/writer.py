@@ -1,4 +1,4 @@
-"""Sends the rows of a Spark job into dialogs, exactly once."""
+"""Sends the rows of a Spark job as messages, exactly once."""
 
 from __future__ import annotations
 
@@ -23,63 +23,55 @@ from ssbroker.broker.dialogs.bulk_send import ADDRESS, BODY, DIALOG, MESSAGE_TYP
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.spark.source.options import WriteOptions
-from ssbroker.spark.source.reader import opened
+from ssbroker.spark.source.reader import open_instance
 
-PLACE: Final = ".spark-staging"
+STAGING_FOLDER: Final = ".spark-staging"
 POSITION: Final = "position"
-_FORGOTTEN_SECONDS: Final = 7 * 24 * 3600
-_ROWS: Final = 8192
-_BYTES: Final = 32 << 20
+_ABANDONED_SECONDS: Final = 7 * 24 * 3600
+_PART_ROWS: Final = 8192
+_PART_BYTES: Final = 32 << 20
 _compute: Final[Any] = pyarrow.compute  # its stubs know too little of it
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """What one task tells the driver of the rows that it has written."""
+    """What a task reports to the driver about the rows that it wrote."""
 
     file: str
     """The file."""
     rows: int
-    """How many rows it holds."""
+    """The number of rows in it."""
     partition: int
-    """The number of the task's partition; its rows come after those of smaller ones."""
+    """The index of the task's partition; its rows follow those of lower ones."""
     query_id: str | None
-    """The stream that the task belongs to; None for a batch write."""
+    """The streaming query of the task; None for a batch write."""
 
 
-def job_of(folder: Path, name: str, batch_id: int | None = None) -> Path:
-    """The place of a job's files: of a batch of a stream, or of a batch write."""
-    return folder / PLACE / name if batch_id is None else folder / PLACE / f"query-{name}" / str(batch_id)
+def job_folder(folder: Path, name: str, batch_id: int | None = None) -> Path:
+    """Returns the folder for the files of a batch write, or of a micro-batch of a stream."""
+    return (
+        folder / STAGING_FOLDER / name
+        if batch_id is None
+        else folder / STAGING_FOLDER / f"query-{name}" / str(batch_id)
+    )
 
 
 def stage(
-    folder: Path, place: Path, batches: Iterable[pa.RecordBatch], *, partition: int, query_id: str | None
+    folder: Path, staging: Path, batches: Iterable[pa.RecordBatch], *, partition: int, query_id: str | None
 ) -> StagedRows:
-    """Writes the rows of a task, in a worker.
+    """Writes the rows of a task into a file beside the instance, in a worker.
 
-    Args:
-        folder: The folder of the instance.
-        place: The place of the job's files.
-        batches: The rows.
-        partition: The number of the task's partition.
-        query_id: The stream, if it is one.
-
-    Returns:
-        What the driver is told.
-
-    Raises:
-        InputError: This worker does not see the folder, or text is none.
-        OutputError: The file cannot be written.
+    Raises `InputError` if the worker does not see the instance or text is not valid UTF-8, and `OutputError` if the file cannot be written.
     """
     if not is_instance_folder(folder):
         raise InputError(
-            f"{folder}: is not the folder of an instance here, in the worker; driver and workers have to see the same one",
+            f"{folder}: the worker sees no instance in this folder; driver and workers must share it",
             value=str(folder),
         )
-    path, rows = place / f"{uuid.uuid4().hex}.arrow", 0
+    path, rows = staging / f"{uuid.uuid4().hex}.arrow", 0
     writer = None
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(parents=True, exist_ok=True)
         try:
             for batch in batches:
                 _check_text(batch)
@@ -95,190 +87,175 @@ def stage(
     return StagedRows(str(path) if writer is not None else "", rows, partition, query_id)
 
 
-def parts_of(staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
-    """The rows of a job in parts of bounded size: by their position where they have one, those without one last; else as the partitions have them.
-
-    Args:
-        staged: What the tasks told.
-
-    Yields:
-        The parts, in order.
-
-    Raises:
-        InputError: A file is not what the task wrote.
-    """
-    tables = [_table(one) for one in sorted(staged, key=lambda one: one.partition) if one.rows]
+def ordered_parts(staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
+    """Yields the rows of a job in parts of bounded size, ordered by position with nulls last, or by partition if there is no position column."""
+    tables = [
+        _read_staged(staged_rows)
+        for staged_rows in sorted(staged, key=lambda staged_rows: staged_rows.partition)
+        if staged_rows.rows
+    ]
     if not tables:
         return
     if POSITION not in tables[0].column_names:
         for table in tables:
-            for start in range(0, table.num_rows, step := _step(table)):
-                yield table.slice(start, step)
+            for start in range(0, table.num_rows, rows_per_part := _rows_per_part(table)):
+                yield table.slice(start, rows_per_part)
         return
-    yield from _ordered([batch for table in tables for batch in table.to_batches()])
+    yield from _by_position([batch for table in tables for batch in table.to_batches()])
 
 
-def forget(staged: Iterable[StagedRows | None]) -> None:
+def remove_files(staged: Iterable[StagedRows | None]) -> None:
     """Removes the files of tasks."""
-    for one in staged:
-        if one is not None and one.file:
+    for staged_rows in staged:
+        if staged_rows is not None and staged_rows.file:
             with suppress(OSError):
-                Path(one.file).unlink()
+                Path(staged_rows.file).unlink()
 
 
-def sweep(folder: Path, name: str, batch_id: int | None = None, *, now: float | None = None) -> None:
-    """Removes what nobody needs any more: of a job, of a stream's batches up to one that is sent, and of jobs that ended a week ago.
+def remove_finished(folder: Path, name: str, batch_id: int | None = None, *, now: float | None = None) -> None:
+    """Removes the files of a finished batch write or of the micro-batches up to a sent one, and those of jobs abandoned a week ago.
 
-    Args:
-        folder: The folder of the instance.
-        name: The batch write, or the stream.
-        batch_id: The batch of the stream that is sent.
-        now: The moment in seconds since 1970; None is now.
+    `now` is the time in seconds since 1970; None for the current time.
     """
-    place = folder / PLACE
-    job = job_of(folder, name, batch_id)
-    done = [job] if batch_id is None else [tries for tries in _folders(job.parent) if _is_up_to(tries.name, batch_id)]
-    for folder_done in done:
-        shutil.rmtree(folder_done, ignore_errors=True)
-    moment = time.time() if now is None else now
-    for left in _folders(place):
+    staging = folder / STAGING_FOLDER
+    job = job_folder(folder, name, batch_id)
+    batches = (
+        [job] if batch_id is None else [batch for batch in _subfolders(job.parent) if _is_up_to(batch.name, batch_id)]
+    )
+    for finished in batches:
+        shutil.rmtree(finished, ignore_errors=True)
+    current = time.time() if now is None else now
+    for leftover in _subfolders(staging):
         with suppress(OSError):
-            newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))
-            if moment - newest > _FORGOTTEN_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+            newest = max(path.stat().st_mtime for path in (leftover, *leftover.rglob("*")))
+            if current - newest > _ABANDONED_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _is_up_to(name: str, batch_id: int) -> bool:
     return name.isdigit() and int(name) <= batch_id
 
 
-def _folders(place: Path) -> list[Path]:
+def _subfolders(staging: Path) -> list[Path]:
     try:
-        return [Path(entry.path) for entry in os.scandir(place) if entry.is_dir()]
+        return [Path(entry.path) for entry in os.scandir(staging) if entry.is_dir()]
     except OSError:
         return []
 
 
 def _check_text(batch: pa.RecordBatch) -> None:
-    """Spark makes text of any bytes."""
+    """Raises `InputError` for invalid UTF-8, which Spark strings may hold."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid as error:
-                raise InputError(f"{field.name}: holds bytes that are no text: {error}", column=field.name) from error
+                raise InputError(f"{field.name}: contains invalid UTF-8: {error}", column=field.name) from error
 
 
-def _table(one: StagedRows) -> pa.Table:
+def _read_staged(staged_rows: StagedRows) -> pa.Table:
     try:
-        with pa.memory_map(one.file) as source:
+        with pa.memory_map(staged_rows.file) as source:
             table = pa.ipc.open_file(source).read_all()
     except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{one.file}: is not what the task wrote: {error}", value=one.file) from error
-    if table.num_rows != one.rows:
+        raise InputError(f"{staged_rows.file}: staged file is damaged: {error}", value=staged_rows.file) from error
+    if table.num_rows != staged_rows.rows:
         raise InputError(
-            f"{one.file}: is not what the task wrote: {table.num_rows} rows, not {one.rows}", value=one.file
+            f"{staged_rows.file}: staged file is damaged: it has {table.num_rows} rows instead of {staged_rows.rows}",
+            value=staged_rows.file,
         )
     return table
 
 
-def _ordered(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows by their position, in parts. Only what stands in a part is copied, and no column is ever in one piece: it may have more than 2 GiB."""
+def _by_position(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yields the rows ordered by position. Only one part is copied at a time; no column is concatenated, since it may exceed 2 GiB."""
     positions: Any = pa.chunked_array([batch.column(POSITION) for batch in batches])
     order: Any = _compute.sort_indices(positions)
     firsts = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
     sizes: Any = pa.concat_arrays([_compute.binary_length(batch.column(BODY)) for batch in batches])
     numbers: list[int] = []
-    held = 0
-    for at in range(0, len(order), _ROWS):
-        coming = order.slice(at, _ROWS)
+    held_bytes = 0
+    for at in range(0, len(order), _PART_ROWS):
+        coming = order.slice(at, _PART_ROWS)
         for number, size in zip(coming.tolist(), sizes.take(coming).tolist(), strict=True):
-            if numbers and (len(numbers) == _ROWS or held + (size or 0) > _BYTES):
-                yield _taken(batches, firsts, numbers)
-                numbers, held = [], 0
+            if numbers and (len(numbers) == _PART_ROWS or held_bytes + (size or 0) > _PART_BYTES):
+                yield _take_rows(batches, firsts, numbers)
+                numbers, held_bytes = [], 0
             numbers.append(number)
-            held += size or 0
+            held_bytes += size or 0
     if numbers:
-        yield _taken(batches, firsts, numbers)
+        yield _take_rows(batches, firsts, numbers)
 
 
-def _taken(batches: Sequence[pa.RecordBatch], firsts: Sequence[int], numbers: Sequence[int]) -> pa.Table:
-    """The rows of these numbers, in their order."""
+def _take_rows(batches: Sequence[pa.RecordBatch], firsts: Sequence[int], numbers: Sequence[int]) -> pa.Table:
+    """Returns the rows with these numbers, in this order."""
     ascending = sorted(range(len(numbers)), key=numbers.__getitem__)
     pieces = []
-    for place, group in itertools.groupby(ascending, key=lambda at: bisect.bisect_right(firsts, numbers[at]) - 1):
-        pieces.append(batches[place].take(pa.array([numbers[at] - firsts[place] for at in group], pa.int64())))
+    for index, group in itertools.groupby(ascending, key=lambda at: bisect.bisect_right(firsts, numbers[at]) - 1):
+        pieces.append(batches[index].take(pa.array([numbers[at] - firsts[index] for at in group], pa.int64())))
     back = [0] * len(numbers)
     for found_at, at in enumerate(ascending):
         back[at] = found_at
     return pa.Table.from_batches(pieces).take(pa.array(back, pa.int64()))
 
 
-def _step(table: pa.Table) -> int:
-    """How many rows to take at once, so that what is held in memory is bounded."""
-    return max(1, min(_ROWS, _BYTES * table.num_rows // max(1, table.nbytes)))
+def _rows_per_part(table: pa.Table) -> int:
+    """Returns how many rows to take at a time, so that memory stays bounded."""
+    return max(1, min(_PART_ROWS, _PART_BYTES * table.num_rows // max(1, table.nbytes)))
 
 
 _log: Final = logging.getLogger("ssbroker.spark")
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
-_ORDERED: Final = (*_INTEGERS, "float", "double", "string", "date", "timestamp", "timestamp_ntz")
-_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+_ORDERED_TYPES: Final = (*_INTEGERS, "float", "double", "string", "date", "timestamp", "timestamp_ntz")
+_COLUMN_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     BODY: ("binary",),
     MESSAGE_TYPE: ("string",),
     **dict.fromkeys(ADDRESS, ("string",)),
     "to_broker_instance": ("string", "binary"),
     DIALOG: ("string", "binary", *_INTEGERS),
-    POSITION: _ORDERED,
+    POSITION: _ORDERED_TYPES,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A write into an instance; it travels from the driver to the workers.
+    """A write into an instance, which is sent from the driver to the workers.
 
     Attributes:
-        writing: How rows are sent.
+        writing: The options of the write.
         job: The name of a batch write's files.
     """
 
-    writing: WriteOptions
+    options: WriteOptions
     job: str
 
     @classmethod
-    def of(cls, writing: WriteOptions, columns: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> Sink:
-        """A write of rows with these columns.
+    def of(cls, options: WriteOptions, columns: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> Sink:
+        """Checks the columns (names and types in Spark DDL) and the mode, and creates a write.
 
-        Args:
-            writing: How they are sent.
-            columns: Names and types, as Spark's DDL has them.
-            overwrite: Whether Spark is to replace what is there.
-            is_stream: Whether it is the sink of a stream.
-
-        Returns:
-            The write.
-
-        Raises:
-            OptionError: Messages cannot be replaced, or a stream is told its number.
-            SchemaError: A column is missing, unknown or has another type.
+        Raises `OptionError` for mode overwrite and for a stream with its own batch number, and `SchemaError` for a missing, unknown or
+        mistyped column.
         """
         if overwrite:
-            raise OptionError("what was sent cannot be replaced: expected mode('append')")
-        if is_stream and writing.batch is not None:
-            raise OptionError("query_id and batch_id: a stream has its own; they are for batch writes")
+            raise OptionError("sent messages cannot be replaced; use mode('append')")
+        if is_stream and options.batch is not None:
+            raise OptionError("query_id and batch_id: only for batch writes; a stream has its own")
         for name, kind in columns.items():
-            if name not in _TYPES:
-                raise SchemaError(f"column {name!r} has no meaning here; there are {', '.join(_TYPES)}", column=name)
-            if kind not in _TYPES[name]:
-                expected = " or ".join(_TYPES[name])
+            if name not in _COLUMN_TYPES:
+                raise SchemaError(f"unknown column {name!r}; expected one of {', '.join(_COLUMN_TYPES)}", column=name)
+            if kind not in _COLUMN_TYPES[name]:
+                expected = " or ".join(_COLUMN_TYPES[name])
                 raise SchemaError(
-                    f"column {name!r} is {kind}, expected {expected}", column=name, expected=expected, actual=kind
+                    f"column {name!r} has type {kind}; expected {expected}", column=name, expected=expected, actual=kind
                 )
-        for name, said in ((BODY, None), *((name, getattr(writing.addressing, name)) for name in ADDRESS[:2])):
-            if name not in columns and said is None:
-                or_option = "" if name == BODY else ", or the option of that name"
-                raise SchemaError(f"expected a column {name!r} ({' or '.join(_TYPES[name])}){or_option}", column=name)
-        return cls(writing, f"job-{uuid.uuid4().hex}")
+        for name, default in ((BODY, None), *((name, getattr(options.defaults, name)) for name in ADDRESS[:2])):
+            if name not in columns and default is None:
+                or_option = "" if name == BODY else ", or set the option with this name"
+                raise SchemaError(
+                    f"missing column {name!r}; add it ({' or '.join(_COLUMN_TYPES[name])}){or_option}", column=name
+                )
+        return cls(options, f"job-{uuid.uuid4().hex}")
 
     def stage(
         self,
@@ -289,48 +266,38 @@ class Sink:
         batch_id: int | None = None,
     ) -> StagedRows:
         """Writes the rows of a task beside the instance, in a worker; `query_id` and `batch_id` are those of a stream."""
-        folder = self.writing.folder
-        place = job_of(folder, self.job if query_id is None else query_id, batch_id)
-        return stage(folder, place, batches, partition=partition, query_id=query_id)
+        folder = self.options.folder
+        staging = job_folder(folder, self.job if query_id is None else query_id, batch_id)
+        return stage(folder, staging, batches, partition=partition, query_id=query_id)
 
-    def commit(self, told: Sequence[StagedRows], batch_id: int | None = None) -> None:
-        """Sends what the tasks wrote, in one transaction with the note that it is sent; nothing where it was sent before.
-
-        Args:
-            told: What the tasks told.
-            batch_id: The number of a stream's batch.
-
-        Raises:
-            BrokerError: A message is refused; nothing was sent.
-            InputError: A value is not what was expected; nothing was sent.
-            StorageError: The database cannot be written; nothing was sent.
-        """
-        writing = self.writing
-        query_id = next((one.query_id for one in told), None)
-        batch = writing.batch if query_id is None or batch_id is None else NumberedBatch(query_id, batch_id)
-        if any(one.rows for one in told):
-            with opened(writing.folder) as instance:
-                database = instance.database(writing.database)
-                sent = send_batch_once(database_context(database), parts_of(told), writing.addressing, batch=batch)
+    def commit(self, staged: Sequence[StagedRows], batch_id: int | None = None) -> None:
+        """Sends the staged rows and records the batch as sent, in one transaction; does nothing if it was already sent."""
+        options = self.options
+        query_id = next((staged_rows.query_id for staged_rows in staged), None)
+        batch = options.batch if query_id is None or batch_id is None else NumberedBatch(query_id, batch_id)
+        if any(staged_rows.rows for staged_rows in staged):
+            with open_instance(options.folder) as instance:
+                database = instance.database(options.database)
+                sent = send_batch_once(database_context(database), ordered_parts(staged), options.defaults, batch=batch)
             if sent is None:
-                self._tell_sent_before(batch, is_stream=query_id is not None)
-        forget(told)
-        sweep(writing.folder, query_id or self.job, None if query_id is None else batch_id)
+                self._log_already_sent(batch, is_stream=query_id is not None)
+        remove_files(staged)
+        remove_finished(options.folder, query_id or self.job, None if query_id is None else batch_id)
 
-    def _tell_sent_before(self, batch: NumberedBatch | None, *, is_stream: bool) -> None:
-        """A stream gives a batch again when it goes on; who numbers batch writes may have used a number twice."""
+    def _log_already_sent(self, batch: NumberedBatch | None, *, is_stream: bool) -> None:
+        """Logs that the batch was skipped: expected after a stream restarts, but a batch write may have reused a number by mistake."""
         if batch is None or is_stream:
-            _log.info("%s: batch %s was sent before", self.writing.folder, batch)
+            _log.info("%s: batch %s was sent before", self.options.folder, batch)
             return
         _log.warning(
-            "%s: nothing is sent of this write: batch_id %d of query_id %r, or a later one, was sent before; rows that are new need a "
-            "higher batch_id",
-            self.writing.folder,
+            "%s: this write was skipped: batch_id %d of query_id %r, or a later one, was already sent; "
+            "use a higher batch_id for new rows",
+            self.options.folder,
             batch.batch_id,
             batch.writer,
         )
 
-    def abort(self, told: Iterable[StagedRows | None]) -> None:
-        """Removes the files of tasks; what was sent stands in the database, and is no file."""
-        forget(told)
-        sweep(self.writing.folder, self.job)
+    def abort(self, staged: Iterable[StagedRows | None]) -> None:
+        """Removes the staged files; rows that were sent are in the database and are not affected."""
+        remove_files(staged)
+        remove_finished(self.options.folder, self.job)

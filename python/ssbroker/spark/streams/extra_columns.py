@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker.spark.reassembly_rows import further_name
+from ssbroker.spark.reassembly_rows import extra_name
 from ssbroker.spark.streams.row_kinds import column
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
         >>> told(of(pa.schema({"message_body": pa.binary(), "further_0": pa.string()}), ["to_service_name"]))
         'to_service_name string'
     """
-    called = {further_name(place): name for place, name in enumerate(names)}
+    called = {extra_name(place): name for place, name in enumerate(names)}
     return pa.schema(
         [
             pa.field(field.name, field.type, metadata={_NAME: called[field.name].encode()})
@@ -68,7 +68,7 @@ def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
 
 def are_called(before: pa.Schema, names: Sequence[str]) -> bool:
     """Whether users call columns what they called them before, as far as that was kept."""
-    called = {further_name(place): name for place, name in enumerate(names)}
+    called = {extra_name(place): name for place, name in enumerate(names)}
     return all(_name(field) in ("", called.get(field.name)) for field in before)
 
 
@@ -94,9 +94,9 @@ def as_before(rows: pa.Table, before: pa.Schema) -> pa.Table:
     return rows
 
 
-def told(further: pa.Schema) -> str:
+def told(extra: pa.Schema) -> str:
     """The columns, in words."""
-    return ", ".join(f"{_name(field)} {field.type}".strip() for field in further) or "none"
+    return ", ".join(f"{_name(field)} {field.type}".strip() for field in extra) or "none"
 
 
 def _name(field: Any) -> str:

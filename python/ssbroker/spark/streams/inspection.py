@@ -14,7 +14,7 @@ from ssbroker._arguments import is_utf8_text, whole_number
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
 from ssbroker.spark.columns import check_session
-from ssbroker.spark.reassembly_rows import plain
+from ssbroker.spark.reassembly_rows import to_spark_type
 from ssbroker.spark.streams import step
 from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, same
 from ssbroker.spark.streams.state import NAME, BucketState, state_from_bytes, whole_states
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 _OWN: Final[dict[str, pa.DataType]] = {
     "waits_for": pa.string(),
-    **{field.name: plain(field.type) for field in PENDING},
+    **{field.name: to_spark_type(field.type) for field in PENDING},
     "to_service_name": pa.string(),
     "tries": pa.int32(),
     "since": _MOMENT,

@@ -13,7 +13,7 @@ from ssbroker._arguments import boolean, whole_number
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
-from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, room_for
+from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, default_pending_bytes
 
 PENDING_BYTES_MAX: Final = 1 << 32
 """What may be pending in a bucket at most: a worker has several copies of it."""
@@ -94,7 +94,7 @@ class StreamLimits:
     def room(self) -> int:
         """What may be pending in a bucket."""
         if self.max_pending_bytes is None:
-            return room_for(self.max_message_bytes)
+            return default_pending_bytes(self.max_message_bytes)
         return self.max_pending_bytes
 
     @property

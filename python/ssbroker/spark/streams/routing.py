@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns, reassembly_rows
-from ssbroker.spark.columns import bucket_of
+from ssbroker.spark.columns import bucket_column
 from ssbroker.spark.streams import extra_columns, row_kinds, stream
 from ssbroker.spark.streams.options import BucketCount
 from ssbroker.spark.streams.stream import PATIENCE, StreamRouting
@@ -73,11 +73,13 @@ def route_stream(
     spark = stream.checked(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    read = columns.keys(conversations_df)
+    read = columns.conversation_columns(conversations_df)
     fields = conversations_df.schema
-    types = {name: columns.arrow_type(name, fields[name].dataType, expected=columns.EXPECTED[name]) for name in read}
-    columns.check_carried(fields)
-    on_the_way = [reassembly_rows.further_name(place) for place in range(len(fields))]
+    types = {
+        name: columns.arrow_type(name, fields[name].dataType, expected=columns.EXPECTED_TYPES[name]) for name in read
+    }
+    columns.check_arrow_types(fields)
+    on_the_way = [reassembly_rows.extra_name(place) for place in range(len(fields))]
     names = {name: on_the_way[fields.names.index(name)] for name in read}
     task = StreamTask(
         fixed={**spread.fixed, "in_order": None},
@@ -88,10 +90,10 @@ def route_stream(
     )
     named = conversations_df.toDF(*on_the_way)
     # The text of an id may be spelled in several ways; where each row is for itself, it does not matter where it waits.
-    placed = named.select(bucket_of(sf.col(names[read[0]]), count=spread.count, key=spread.key or b""), *on_the_way)
+    placed = named.select(bucket_column(sf.col(names[read[0]]), count=spread.count, key=spread.key or b""), *on_the_way)
     behind = extra_columns.without_watermark(fields.fields)
-    further = dict(zip(on_the_way, behind, strict=True))
-    made = stream.observed(stream.through_buckets(placed, tuple(on_the_way), task, further), observe)
-    columns_behind = reassembly_rows.selected_further(behind)
+    extra = dict(zip(on_the_way, behind, strict=True))
+    made = stream.observed(stream.through_buckets(placed, tuple(on_the_way), task, extra), observe)
+    columns_behind = reassembly_rows.select_extra_columns(behind)
     assert task.routing is not None  # noqa: S101 - it was made above
     return made.select(*columns_behind, *row_kinds.decisions(task.routing.labels))

@@ -39,7 +39,7 @@ FIGURE_COLUMNS: Final[dict[str, pa.DataType]] = {
 
 COLUMNS: Final[dict[str, pa.DataType]] = {
     **{
-        field.name: reassembly_rows.plain(field.type)
+        field.name: reassembly_rows.to_spark_type(field.type)
         for schema in (MESSAGES, REJECTED, ACKNOWLEDGEMENTS, EXPIRED)
         for field in schema
     },
@@ -49,7 +49,7 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
 
 _NUMBER: Final = "message_sequence_number"
 _SPARK_NAMES: Final[dict[pa.DataType, str]] = {
-    **reassembly_rows.SPARK_NAMES,
+    **reassembly_rows.SPARK_TYPE_NAMES,
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
 
@@ -71,9 +71,9 @@ class StreamKinds:
         Returns:
             `schemas.MESSAGES`, the further columns of the fragments, and with a catalog those of the decision.
         """
-        own = reassembly_rows.selected(MESSAGES, _keys(MESSAGES))
-        further = reassembly_rows.selected_further(self._further)
-        return _of_kind(rows, MESSAGE).select(*own, *further, *decisions(self._labels))
+        own = reassembly_rows.select_columns(MESSAGES, _keys(MESSAGES))
+        extra = reassembly_rows.select_extra_columns(self._further)
+        return _of_kind(rows, MESSAGE).select(*own, *extra, *decisions(self._labels))
 
     def rejected(self, rows: DataFrame) -> DataFrame:
         """The fragments that were refused, and why.
@@ -84,7 +84,7 @@ class StreamKinds:
         Returns:
             `schemas.REJECTED`.
         """
-        return _of_kind(rows, REJECTION).select(*reassembly_rows.selected(REJECTED, _keys(REJECTED)))
+        return _of_kind(rows, REJECTION).select(*reassembly_rows.select_columns(REJECTED, _keys(REJECTED)))
 
     def acknowledgements(self, rows: DataFrame) -> DataFrame:
         """What the senders are told: for each direction of which a micro-batch accepted a fragment or saw a duplicate, once.
@@ -101,7 +101,7 @@ class StreamKinds:
         if not self._acknowledgements:
             raise OptionError("acknowledgements: this stream does not tell them; make it with acknowledgements=True")
         return _of_kind(rows, ACKNOWLEDGEMENT).select(
-            *reassembly_rows.selected(ACKNOWLEDGEMENTS, _keys(ACKNOWLEDGEMENTS))
+            *reassembly_rows.select_columns(ACKNOWLEDGEMENTS, _keys(ACKNOWLEDGEMENTS))
         )
 
     def expired(self, rows: DataFrame) -> DataFrame:
@@ -113,10 +113,10 @@ class StreamKinds:
         Returns:
             `schemas.PENDING`, then `waiting_since`: when the first fragment came.
         """
-        return _of_kind(rows, EXPIRY).select(*reassembly_rows.selected(EXPIRED, _keys(EXPIRED)))
+        return _of_kind(rows, EXPIRY).select(*reassembly_rows.select_columns(EXPIRED, _keys(EXPIRED)))
 
 
-def schema(further: Mapping[str, StructField], *, assembled: bool, routed: bool) -> StructType:
+def schema(extra: Mapping[str, StructField], *, assembled: bool, routed: bool) -> StructType:
     """The schema of the rows of all kinds.
 
     Args:
@@ -132,7 +132,7 @@ def schema(further: Mapping[str, StructField], *, assembled: bool, routed: bool)
     made = StructType().add(KIND, "string", nullable=False)
     for name, arrow_type in own_columns(assembled=assembled, routed=routed).items():
         made.add(name, ArrayType(IntegerType()) if pa.types.is_list(arrow_type) else _SPARK_NAMES[arrow_type])
-    for name, field in further.items():
+    for name, field in extra.items():
         made.add(name, field.dataType, nullable=True, metadata=field.metadata)
     return made
 
@@ -147,7 +147,7 @@ def own_columns(*, assembled: bool, routed: bool) -> dict[str, pa.DataType]:
     Returns:
         The types by name, in the order of the schema.
     """
-    return {**(COLUMNS if assembled else FIGURE_COLUMNS), **(reassembly_rows.DECISION if routed else {})}
+    return {**(COLUMNS if assembled else FIGURE_COLUMNS), **(reassembly_rows.DECISION_COLUMNS if routed else {})}
 
 
 def decisions(labels: Labels | None) -> list[Column]:
@@ -156,8 +156,8 @@ def decisions(labels: Labels | None) -> list[Column]:
 
     if labels is None:
         return []
-    packed = {name: sf.col(name) for name in reassembly_rows.DECISION}
-    return [column.alias(name) for name, column in labels.unpacked(packed).items()]
+    packed = {name: sf.col(name) for name in reassembly_rows.DECISION_COLUMNS}
+    return [column.alias(name) for name, column in labels.unpack(packed).items()]
 
 
 def _of_kind(rows: DataFrame, kind: str) -> DataFrame:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError, OptionError
-from ssbroker.spark.reassembly_rows import plain
+from ssbroker.spark.reassembly_rows import to_spark_type
 from ssbroker.spark.streams import row_kinds
 from ssbroker.spark.streams.row_kinds import ArrowColumn, nulls, pc, same
 
@@ -103,7 +103,7 @@ class BucketState:
     names: Mapping[str, str]
     catalog: str | None = None
     arrivals: int = 0
-    further: pa.Schema | None = None
+    extra: pa.Schema | None = None
     assembler: bytes = b""
     waits: pa.Table | None = None
     delayed: pa.Table | None = None
@@ -119,7 +119,7 @@ class BucketState:
         }
         sections = (
             json.dumps(head, sort_keys=True, separators=(",", ":")).encode(),
-            b"" if self.further is None else self.further.serialize().to_pybytes(),
+            b"" if self.extra is None else self.extra.serialize().to_pybytes(),
             b"" if self.waits is None else to_ipc(self.waits),
             b"" if self.delayed is None else to_ipc(self.delayed),
             self.assembler,
@@ -202,12 +202,12 @@ def _sections(rest: memoryview) -> list[memoryview]:
 
 
 def _of_sections(
-    head: memoryview, further: memoryview, waits: memoryview, delayed: memoryview, assembler: memoryview
+    head: memoryview, extra: memoryview, waits: memoryview, delayed: memoryview, assembler: memoryview
 ) -> BucketState:
     told: dict[str, Any] = json.loads(bytes(head))
     return BucketState(
         **told,
-        further=pa.ipc.read_schema(pa.py_buffer(further)) if further else None,
+        extra=pa.ipc.read_schema(pa.py_buffer(extra)) if extra else None,
         waits=_rows(waits),
         delayed=_rows(delayed),
         assembler=bytes(assembler),
@@ -399,7 +399,7 @@ def pack_rows(names: Sequence[str], batches: Iterator[pa.RecordBatch], *, partit
 
 
 def unpack_rows(
-    own: Mapping[str, pa.DataType], further: Sequence[str], batches: Iterator[pa.RecordBatch]
+    own: Mapping[str, pa.DataType], extra: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Unpacks the rows of all kinds.
 
@@ -414,7 +414,7 @@ def unpack_rows(
     for batch in batches:
         for kind, cell in zip(batch.column(0), batch.column(1), strict=True):
             for rows in of_ipc(cell.as_buffer()).to_batches():
-                yield _widened(str(kind), rows, own, further)
+                yield _widened(str(kind), rows, own, extra)
 
 
 def cells_of(rows: Sequence[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, bytes]]:
@@ -451,14 +451,14 @@ def _packed(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int)
     return pa.RecordBatch.from_arrays([runs.values, places, packed_cells], schema=_PACKED)
 
 
-def _widened(kind: str, rows: pa.RecordBatch, own: Mapping[str, pa.DataType], further: Sequence[str]) -> pa.RecordBatch:
+def _widened(kind: str, rows: pa.RecordBatch, own: Mapping[str, pa.DataType], extra: Sequence[str]) -> pa.RecordBatch:
     count = rows.num_rows
     there: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
     columns: dict[str, ArrowColumn] = {row_kinds.KIND: same(kind, pa.string(), count)}
     for name, arrow_type in own.items():
         columns[name] = _cast(there[name], arrow_type) if name in there else nulls(arrow_type, count)
-    for name in further:
-        columns[name] = _cast(there[name], plain(there[name].type))
+    for name in extra:
+        columns[name] = _cast(there[name], to_spark_type(there[name].type))
     fields = [pa.field(name, column.type, nullable=name != row_kinds.KIND) for name, column in columns.items()]
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
 

@@ -373,8 +373,8 @@ def step(task: StreamTask, state: bytes | None, given: Sequence[pa.RecordBatch],
     before = (
         BucketState(fixed=task.fixed, names=names) if state is None else state_from_bytes(state).checked(task.fixed)
     )
-    if before.further is not None and not extra_columns.are_called(before.further, task.carried):
-        raise _other_columns(extra_columns.told(before.further), ", ".join(task.carried) or "none")
+    if before.extra is not None and not extra_columns.are_called(before.extra, task.carried):
+        raise _other_columns(extra_columns.told(before.extra), ", ".join(task.carried) or "none")
     if before.delayed is not None and task.routing is None:
         raise OptionError(
             "catalog: messages of this checkpoint wait for a route, and what follows them must not overtake them: go on with a "
@@ -421,12 +421,12 @@ class _StepRun:
 
     def _known(self, rows: pa.Table) -> pa.Table:
         """The rows, if their carried columns are those of before: what waits has none others."""
-        further, before = extra_columns.of(rows.schema, self._task.carried), self._state.further
+        extra, before = extra_columns.of(rows.schema, self._task.carried), self._state.extra
         if before is None:
-            self._state = replace(self._state, further=further)
+            self._state = replace(self._state, extra=extra)
             return rows
-        if not extra_columns.are_same(before, further):
-            raise _other_columns(extra_columns.told(before), extra_columns.told(further))
+        if not extra_columns.are_same(before, extra):
+            raise _other_columns(extra_columns.told(before), extra_columns.told(extra))
         return extra_columns.as_before(rows, before)
 
     def _assemble(self, assembly: AssemblySettings, fragments: pa.Table | None) -> pa.Table | None:
@@ -496,7 +496,7 @@ class _StepRun:
         if not rows.num_rows:
             return
         columns: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
-        for field in self._state.further or ():
+        for field in self._state.extra or ():
             columns.setdefault(field.name, nulls(field.type, rows.num_rows))
         self._rows.append((kind, pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))))
 
@@ -523,7 +523,7 @@ class _Decide:
         )
         with named(messages, {**names, _NUMBER: _NUMBER}):
             decided = self.router.route(conversations, now=EPOCH + timedelta(microseconds=self.now_us))
-        packed = worker.packed_of(decided, self.routing.labels)
+        packed = worker.pack_decisions(decided, self.routing.labels)
         columns: list[ArrowColumn] = [*messages.columns, *packed.flatten()]
         names_ = [*messages.schema.names, *packed.type.names]
         is_delayed: ArrowColumn = pc.equal(decided["outcome"].cast(pa.string()), "DELAYED")

@@ -18,8 +18,8 @@ from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns, reassembly_rows
-from ssbroker.spark.broadcast import ship, ship_keys
-from ssbroker.spark.columns import FragmentColumns, check_frame, check_free
+from ssbroker.spark.broadcast import share_catalog, share_session_keys
+from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
 from ssbroker.spark.streams import extra_columns, row_kinds, state, task
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, catalog_given, microseconds
 from ssbroker.spark.streams.row_kinds import StreamKinds
@@ -179,9 +179,11 @@ class StreamRouting:
         """
         given = catalog_given(self.catalog)
         catalog = given if isinstance(given, Catalog) else task.load(Path(given))
-        labels = columns.rehearse(catalog, types, tie_break=self.tie_break, pending_request=self.pending_request)
+        labels = columns.validate_routing(
+            catalog, types, tie_break=self.tie_break, pending_request=self.pending_request
+        )
         source: CatalogLocation = (
-            FixedCatalog(ship(spark, given, in_stream=True)) if isinstance(given, Catalog) else self._at(given)
+            FixedCatalog(share_catalog(spark, given, in_stream=True)) if isinstance(given, Catalog) else self._at(given)
         )
         return RoutingSettings(
             source=source,
@@ -237,23 +239,23 @@ def rows(
         InputError: There is no catalog at the path.
     """
     spark = checked(fragments, name=name, observe=observe)
-    found = columns.read(fragments, limits.session_keys)
-    behind = extra_columns.without_watermark(found.further)
-    further = {reassembly_rows.further_name(place): field for place, field in enumerate(behind)}
+    found = columns.read_fragment_columns(fragments, limits.session_keys)
+    behind = extra_columns.without_watermark(found.extra)
+    extra = {reassembly_rows.extra_name(place): field for place, field in enumerate(behind)}
     routing = None
     if forwarding is not None:
-        check_free(fragments, [field.name for field in found.further])
+        check_no_reserved_columns(fragments, [field.name for field in found.extra])
         routing = _routing(spark, found, forwarding, in_order=limits.in_order)
     task = StreamTask(
         fixed={**buckets.fixed, **limits.fixed},
-        carried=tuple(field.name for field in found.further),
+        carried=tuple(field.name for field in found.extra),
         assembly=_assembly(spark, limits),
         routing=routing,
         figures=observe is not None,
     )
-    placed = found.by_bucket(fragments, count=buckets.count, key=buckets.key or b"")
+    placed = found.with_bucket(fragments, count=buckets.count, key=buckets.key or b"")
     labels = None if routing is None else routing.labels
-    made = through_buckets(placed, found.names, task, further)
+    made = through_buckets(placed, found.names, task, extra)
     return observed(made, observe), StreamKinds(behind, labels, limits.acknowledgements)
 
 
@@ -290,7 +292,7 @@ def checked(given: DataFrame, *, name: str, observe: str | None) -> SparkSession
 
 
 def through_buckets(
-    placed: DataFrame, names: tuple[str, ...], task: StreamTask, further: Mapping[str, StructField]
+    placed: DataFrame, names: tuple[str, ...], task: StreamTask, extra: Mapping[str, StructField]
 ) -> DataFrame:
     """Packs rows by bucket, has each bucket do its step, and unpacks what comes of it.
 
@@ -304,7 +306,7 @@ def through_buckets(
         The rows of all kinds, and the figures among them.
     """
     own = row_kinds.own_columns(assembled=task.assembly is not None, routed=task.routing is not None)
-    on_the_way = tuple(further)
+    on_the_way = tuple(extra)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
@@ -315,7 +317,7 @@ def through_buckets(
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return state.unpack_rows(own, on_the_way, batches)
 
-    schema = row_kinds.schema(further, assembled=task.assembly is not None, routed=task.routing is not None)
+    schema = row_kinds.schema(extra, assembled=task.assembly is not None, routed=task.routing is not None)
     stateful = (
         placed.mapInArrow(pack, state.PACKED)
         .groupBy("bucket")
@@ -363,7 +365,7 @@ def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:
         max_fragments_per_message=limits.max_fragments_per_message,
         max_pending_bytes=limits.room,
         max_pending_age_us=None if age is None else microseconds(age, name="max_pending_age", least=age),
-        session_keys=ship_keys(spark, normal, in_stream=True) if isinstance(normal, dict) else column,
+        session_keys=share_session_keys(spark, normal, in_stream=True) if isinstance(normal, dict) else column,
         acknowledgements=limits.acknowledgements,
     )
 
@@ -371,10 +373,10 @@ def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:
 def _routing(
     spark: SparkSession, found: FragmentColumns, forwarding: StreamRouting, *, in_order: bool
 ) -> RoutingSettings:
-    read = found.of_conversations()
+    read = found.routing_columns()
     types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
     for name, (_, kind) in read.items():
-        types[name] = columns.arrow_type(name, kind, expected=columns.EXPECTED[name])
+        types[name] = columns.arrow_type(name, kind, expected=columns.EXPECTED_TYPES[name])
     names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in read.items()}}
     return forwarding.routing(spark, types, names, direction=_DIRECTION if in_order else None)
 

@@ -61,7 +61,7 @@ class FixedCatalog(CatalogLocation):
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:  # noqa: ARG002 - it stays as it is
         """As of every source."""
-        return worker.router_of(self.catalog, tie_break, pending_request), self.catalog.fingerprint
+        return worker.cached_router(self.catalog, tie_break, pending_request), self.catalog.fingerprint
 
 
 @dataclass(frozen=True)
