@@ -70,7 +70,7 @@ def cpu_seconds() -> float:
 
 def state_bytes(spark: SparkSession, checkpoint: Path) -> int:
     """How much a stream of ssbroker keeps in the state of a checkpoint."""
-    kept = spark.read.format("statestore").option("stateVarName", state.NAME).load(str(checkpoint))
+    kept = spark.read.format("statestore").option("stateVarName", state.STATE_VARIABLE).load(str(checkpoint))
     return int(kept.selectExpr("coalesce(sum(length(user_map_value.state)), 0)").collect()[0][0])
 
 

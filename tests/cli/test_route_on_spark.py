@@ -60,7 +60,7 @@ def test_spark_decides_and_counts_the_same(tmp_path: Path, catalog: Path, run: R
             assert summary[name] == local[name]
     assert [one.err.count("\n") for one in refused] == [1, 1, 1]
     assert refused[0].err.startswith("ssbroker: conversation_id, row 0: 'no-guid' is no GUID")
-    assert "is_initiator: maybe is not true, false, 1 or 0" in refused[1].err
+    assert "is_initiator: expected true, false, 1 or 0; got maybe" in refused[1].err
     assert "round_robin" in refused[2].err
     assert len(rows(outputs[0])) == 300
     assert sorted(results.iterdir()) == sorted(outputs)

@@ -68,5 +68,5 @@ pyspark_ssbroker.DefaultSource({{}}).{door}
 """
     assert last_line(source) == (
         "ssbroker.spark.MissingSparkError: "
-        "the format ssbroker needs PySpark 4.2 or newer, and 4.1.0 is installed: pip install 'pyspark>=4.2,<5'"
+        "the data source ssbroker needs PySpark 4.2 or newer, and 4.1.0 is installed: pip install 'pyspark>=4.2,<5'"
     )

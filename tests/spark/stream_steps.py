@@ -99,10 +99,10 @@ def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings
 def task(assembled: AssemblySettings | None, routed: RoutingSettings | None = None, **changed: Any) -> StreamTask:
     options: dict[str, Any] = {
         "fixed": FIXED,
-        "carried": tuple(FURTHER),
+        "extra_names": tuple(FURTHER),
         "assembly": assembled,
         "routing": routed,
-        "figures": False,
+        "has_metrics": False,
     }
     return StreamTask(**{**options, **changed})
 

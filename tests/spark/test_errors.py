@@ -41,10 +41,10 @@ KEYS = "conversation_id binary, to_service_name string"
         (f"{KEYS}, to_broker_instance bigint", LONE, ["to_broker_instance", "string or binary", "got bigint"]),
         (f"{KEYS}, is_initiator string", LONE, ["is_initiator", "bool"]),
         (f"{KEYS}, is_initiator int", LONE, ["is_initiator", "expected boolean, got int"]),
-        (f"{KEYS}, reason string", LONE, ["reason", "rename it"]),
-        (f"{KEYS}, Outcome int", LONE, ["Outcome", "rename it"]),
-        (f"{KEYS}, To_Service_Name int", LONE, ["to_service_name", "'To_Service_Name', too", "rename it"]),
-        (f"{KEYS}, `ssbroker text` string", LONE, ["ssbroker text", "rename it"]),
+        (f"{KEYS}, reason string", LONE, ["reason", "rename or drop"]),
+        (f"{KEYS}, Outcome int", LONE, ["Outcome", "rename or drop"]),
+        (f"{KEYS}, To_Service_Name int", LONE, ["to_service_name", "'To_Service_Name'", "ignores case"]),
+        (f"{KEYS}, `ssbroker text` string", LONE, ["ssbroker text", "rename or drop"]),
         (f"{KEYS}, Is_Initiator boolean", LONE, ["is_initiator", 'this very name, found "Is_Initiator"']),
     ],
 )
@@ -58,7 +58,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, cata
 @pytest.mark.parametrize("given", [None, LONE, "conversations.parquet", pa.table({"to_service_name": ["//s"]})])
 def test_what_is_no_data_frame_of_spark_is_named(spark: SparkSession, given: Any) -> None:
     """A frame of pandas was told that its `Index` has no attribute `count`."""
-    says = f"expected a DataFrame of Spark, .*; got .*{type(given).__qualname__}$"
+    says = f"expected a Spark DataFrame, .*; got .*{type(given).__qualname__}$"
     for call in (
         lambda: ssbroker.spark.route(given, LONE),
         lambda: ssbroker.spark.compare(given, LONE, LONE),
@@ -78,13 +78,13 @@ def test_what_is_no_catalog_is_named(spark: SparkSession) -> None:
         lambda: ssbroker.spark.route_udf(spark, path),
     ):
         with pytest.raises(
-            SchemaError, match=r"catalog: expected an ssbroker.Catalog, as Catalog.load gives one; got str"
+            SchemaError, match=r"catalog: expected an ssbroker.Catalog, as Catalog.load returns; got str"
         ):
             call()
 
 
 def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
-    with pytest.raises(SchemaError, match=r"to_service_name: expected one column of this name, there are 2"):
+    with pytest.raises(SchemaError, match=r"to_service_name: expected one column of this name, found 2"):
         ssbroker.spark.route(spark.sql("select '//a' to_service_name, '//b' to_service_name"), LONE)
 
 

@@ -105,7 +105,7 @@ def test_a_column_that_occurs_twice_is_refused(conversations: Path, tmp_path: Pa
     table = pq.read_table(conversations)
     pq.write_table(table.append_column("to_service_name", pa.array(["//b"])), conversations)
     session: SparkSession = None  # type: ignore[assignment] # the same
-    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, there are 2"):
+    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, found 2"):
         ssbroker.spark.route_files(session, conversations, tmp_path / "routed", catalog)
 
 
@@ -116,7 +116,7 @@ def test_what_may_be_null_tells_files_apart(conversations: Path, tmp_path: Path)
     ]
     other = tmp_path / "night.parquet"
     pq.write_table(pq.read_table(conversations).cast(pa.schema(fields)), other)
-    with pytest.raises(SchemaError, match="column 'conversation_id' is binary not null, and binary in "):
+    with pytest.raises(SchemaError, match="column 'conversation_id' has type binary not null, but binary in "):
         plan_splits([conversations, other], split_bytes=1)
 
 

@@ -123,7 +123,7 @@ def test_now_is_that_of_the_call(spark: SparkSession, monkeypatch: pytest.Monkey
         ({"to_service_name": "'//s'", "database": "date'2026-11-21'"}, "database: expected string, got date"),
         (
             {"to_service_name": "'//s'", "Outcome": "1"},
-            "Outcome: there is a column of the name of one that routing adds",
+            "Outcome: routing adds a column of this name",
         ),
         ({"to_service_name": "'//s'", "fragment_count": "'1'"}, "fragment_count"),
     ],
@@ -135,7 +135,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: dict[str,
 
 def test_a_column_of_the_conversation_that_occurs_twice(spark: SparkSession) -> None:
     given = simple(spark, to_service_name="'//s'").selectExpr("*", "'//t' as to_service_name")
-    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, there are 2"):
+    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, found 2"):
         ssbroker.spark.pipeline(given, lone_route())
 
 

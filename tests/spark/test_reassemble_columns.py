@@ -161,7 +161,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, word
 
 def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
     given = spark.createDataFrame([ROW], FRAGMENTS)
-    with pytest.raises(SchemaError, match=r"fragment_count: expected one column of this name, there are 2"):
+    with pytest.raises(SchemaError, match=r"fragment_count: expected one column of this name, found 2"):
         ssbroker.spark.reassemble(given.select("*", "fragment_count"))
 
 
@@ -169,7 +169,7 @@ def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
     ("keys", "error", "words"),
     [
         ("nowhere", SchemaError, "nowhere"),
-        ("message_body", SchemaError, "message_body: this column holds no session keys"),
+        ("message_body", SchemaError, "message_body: a column of the fragment itself cannot hold session keys"),
         ({A: b"short"}, OptionError, "5 bytes"),
         ({"no-guid": KEY}, OptionError, "no-guid"),
         (7, OptionError, "session_keys"),
@@ -226,10 +226,11 @@ def test_a_wrong_value_is_told_in_our_words(
 def test_a_stream_is_refused_and_told_where_to_go(spark: SparkSession, tmp_path: object) -> None:
     stream = spark.readStream.schema(FRAGMENTS).parquet(str(tmp_path))
     with pytest.raises(
-        SchemaError, match=r"ssbroker\.spark\.reassemble takes no stream.*ssbroker\.spark\.reassemble_stream"
+        SchemaError,
+        match=r"ssbroker\.spark\.reassemble does not accept a streaming DataFrame.*ssbroker\.spark\.reassemble_stream",
     ):
         ssbroker.spark.reassemble(stream)
-    with pytest.raises(SchemaError, match=r"ssbroker\.spark\.pipeline takes no stream"):
+    with pytest.raises(SchemaError, match=r"ssbroker\.spark\.pipeline does not accept a streaming DataFrame"):
         ssbroker.spark.pipeline(stream, ssbroker.Catalog(ssbroker.schemas.ROUTES.empty_table()))
 
 
@@ -265,5 +266,5 @@ def test_a_type_that_spark_cannot_carry_is_told_with_its_column(
         "cast('' as binary) as message_body",
         f"{source} as `how.long`",
     )
-    with pytest.raises(SchemaError, match=rf"how\.long: Spark cannot carry a column of type {re.escape(kind)}"):
+    with pytest.raises(SchemaError, match=rf"how\.long: Spark cannot transfer a column of type {re.escape(kind)}"):
         ssbroker.spark.reassemble(given)

@@ -138,7 +138,7 @@ def test_what_is_wrong_is_told_of_before_a_job_starts(spark: SparkSession, sourc
     with pytest.raises(OptionError, match="max_message_bytes"):
         ssbroker.spark.reassemble_files(spark, source, target, max_message_bytes=2**31)
     target.mkdir()
-    with pytest.raises(OutputError, match="is there already"):
+    with pytest.raises(OutputError, match="already exists"):
         ssbroker.spark.reassemble_files(spark, source, target)
 
 

@@ -68,7 +68,7 @@ def stepped(fragments: pa.Table, *, max_message_bytes: int) -> StepOutput:
         session_keys=None,
         acknowledgements=False,
     )
-    task = StreamTask(fixed={}, assembly=assembly, routing=None, figures=False, carried=())
+    task = StreamTask(fixed={}, assembly=assembly, routing=None, has_metrics=False, extra_names=())
     return step(task, None, fragments.combine_chunks().to_batches(), now_us=1)
 
 

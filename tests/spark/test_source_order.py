@@ -28,8 +28,8 @@ def test_rows_come_by_position_and_where_it_is_equal_as_they_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     random = Random(seed)
-    monkeypatch.setattr(writer, "_ROWS", random.choice([1, 7, 8192]))
-    monkeypatch.setattr(writer, "_BYTES", random.choice([1, 100, 1 << 20]))
+    monkeypatch.setattr(writer, "_PART_ROWS", random.choice([1, 7, 8192]))
+    monkeypatch.setattr(writer, "_PART_BYTES", random.choice([1, 100, 1 << 20]))
     tasks: list[list[tuple[bytes | None, int | None]]] = [
         [
             (
@@ -46,8 +46,8 @@ def test_rows_come_by_position_and_where_it_is_equal_as_they_stood(
     found: list[Any] = []
     for part in ordered_parts(files):
         sizes = [len(body or b"") for body in part["message_body"].to_pylist()]
-        assert len(sizes) <= writer._ROWS
-        assert len(sizes) == 1 or sum(sizes) <= writer._BYTES
+        assert len(sizes) <= writer._PART_ROWS
+        assert len(sizes) == 1 or sum(sizes) <= writer._PART_BYTES
         found += zip(part["message_body"].to_pylist(), part["position"].to_pylist(), strict=True)
     assert found == sorted(stood, key=lambda row: (row[1] is None, row[1] or 0))
 

@@ -50,11 +50,11 @@ def test_a_database_that_was_put_back_is_told(folder: Path) -> None:
     end = tail.latest(tail.initial(), None)
     shutil.rmtree(folder)
     copy.rename(folder)
-    told = "has come to number 3, and Sales has given no more than 1: .* begin with a new checkpoint"
+    told = "has read up to queuing_order 3, but the last one in Sales is 1; .* with a new checkpoint"
     with pytest.raises(InputError, match=told):
         tail_of(folder).latest(end, None)
     with pytest.raises(InputError, match=told):
         tail_of(folder).parts(tail.initial(), end)
     send(folder, b"other 2")
-    with pytest.raises(InputError, match="has given no more than 2"):
+    with pytest.raises(InputError, match="the last one in Sales is 2"):
         tail_of(folder).latest(end, None)

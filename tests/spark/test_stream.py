@@ -227,12 +227,18 @@ def test_what_is_no_stream_is_told_what_there_is_for_it(spark: SparkSession) -> 
     """U1."""
     frame = spark.createDataFrame([], "conversation_id binary")
     for function, names in (
-        (lambda: ssbroker.spark.stream(frame, EMPTY), "ssbroker.spark.stream takes a stream.*ssbroker.spark.pipeline"),
+        (
+            lambda: ssbroker.spark.stream(frame, EMPTY),
+            "spark.stream requires a streaming.* use ssbroker.spark.pipeline",
+        ),
         (
             lambda: ssbroker.spark.reassemble_stream(frame),
-            "reassemble_stream takes a stream.*ssbroker.spark.reassemble",
+            "reassemble_stream requires a streaming.* use ssbroker.spark.reassemble",
         ),
-        (lambda: ssbroker.spark.route_stream(frame, EMPTY), "route_stream takes a stream.*ssbroker.spark.route"),
+        (
+            lambda: ssbroker.spark.route_stream(frame, EMPTY),
+            "route_stream requires a streaming.* use ssbroker.spark.route",
+        ),
     ):
         with pytest.raises(SchemaError, match=names):
             function()
@@ -244,7 +250,7 @@ def test_what_is_wrong_is_told_before_a_query_starts(arriving: Arriving, configu
     stream = arriving.stream()
     with pytest.raises(SchemaError, match="fragment_count"):
         ssbroker.spark.reassemble_stream(stream.drop("fragment_count"))
-    with pytest.raises(SchemaError, match="outcome: there is a column of the name"):
+    with pytest.raises(SchemaError, match="outcome: routing adds a column of this name"):
         ssbroker.spark.stream(stream.withColumnRenamed("to_service_name", "outcome"), EMPTY)
     with pytest.raises(SchemaError, match="to_service_name"):
         ssbroker.spark.stream(stream.drop("to_service_name"), EMPTY)
@@ -261,5 +267,5 @@ def test_what_is_wrong_is_told_before_a_query_starts(arriving: Arriving, configu
     with pytest.raises(OptionError, match="acknowledgements=True"):
         _ = ssbroker.spark.reassemble_stream(stream).acknowledgements
     configure(PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
-    with pytest.raises(OptionError, match="keeps its state in RocksDB: set"):
+    with pytest.raises(OptionError, match="requires the RocksDB state store: set"):
         ssbroker.spark.reassemble_stream(stream)

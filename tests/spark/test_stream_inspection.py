@@ -51,7 +51,7 @@ def test_what_is_no_number_of_an_operation_is_told(spark: SparkSession, tmp_path
 
 def test_a_folder_that_is_no_checkpoint_is_told(spark: SparkSession, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing", f"file:{tmp_path}"):
-        with pytest.raises(InputError, match=f"{path}: nothing has been committed there; {STREAM} that has run$"):
+        with pytest.raises(InputError, match=f"{path}: no micro-batch has been committed; {STREAM} that has run$"):
             ssbroker.spark.stream_state(spark, path)
 
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_of_another_query_is_told(spark: SparkSession, tmp_path: Pa
         assert writer.outputMode(mode).trigger(availableNow=True).start().awaitTermination(600)
     for name, number in (("none", 0), ("other", 0), ("ours", 1)):
         with pytest.raises(
-            InputError, match=f"{name}: operation {number} of the query keeps no state of ssbroker; {STREAM}"
+            InputError, match=f"{name}: stateful operator {number} of the query has no state of ssbroker; {STREAM}"
         ):
             ssbroker.spark.stream_state(spark, tmp_path / name, operator_id=number)
     assert ssbroker.spark.stream_state(spark, str(tmp_path / "ours")).count() == 1

@@ -46,14 +46,14 @@ def played(**changed: Any) -> Any:
 
 
 def told(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(row.kind, state.of_ipc(row.cell).to_pylist()) for row in rows]
+    return [(row.kind, state.from_ipc(row.cell).to_pylist()) for row in rows]
 
 
 def kept(of: Any) -> bytes | None:
     """The state of bucket 3, and whether its parts are those that there should be."""
-    found = of.peekMapState(kept_parts.NAME, 3)
+    found = of.peekMapState(kept_parts.STATE_VARIABLE, 3)
     rows = [(3, number, *part) for (number,), part in found.items()]
-    states = [state for _, state in kept_parts.whole_states(rows)]
+    states = [state for _, state in kept_parts.join_state_parts(rows)]
     assert [number for _, number, _, _ in sorted(rows)] == [*range(rows[0][3] if rows else 0)]
     return states[0] if states else None
 
@@ -102,12 +102,12 @@ def test_a_large_state_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     for place, piece in enumerate(pieces[1:]):
         assert bucket.test(3, [cell(place, piece)]) == []
         assert kept(bucket) is not None
-        counts.append(len(bucket.peekMapState(kept_parts.NAME, 3)))
+        counts.append(len(bucket.peekMapState(kept_parts.STATE_VARIABLE, 3)))
     assert counts == sorted(counts)
     assert counts[-1] > len(pieces)
     ((kind, rows),) = told(bucket.test(3, [cell(20, pieces[0])]))
     assert (kind, rows[0]["message_body"]) == ("message", body)
-    assert len(bucket.peekMapState(kept_parts.NAME, 3)) == 1
+    assert len(bucket.peekMapState(kept_parts.STATE_VARIABLE, 3)) == 1
     assert kept(bucket) is not None
 
 
@@ -115,9 +115,9 @@ def test_parts_in_any_order_and_one_that_is_missing() -> None:
     """U10."""
     one, other = state.text_from_bytes(b"a state"), state.text_from_bytes(b"another")
     rows = [(1, 1, one[3:], 2), (2, 0, other, 1), (1, 0, one[:3], 2)]
-    assert list(kept_parts.whole_states(rows)) == [(2, b"another"), (1, b"a state")]
+    assert list(kept_parts.join_state_parts(rows)) == [(2, b"another"), (1, b"a state")]
     with pytest.raises(MalformedDataError, match="state: parts of bucket 1 are missing"):
-        list(kept_parts.whole_states(rows[:2]))
+        list(kept_parts.join_state_parts(rows[:2]))
 
 
 def test_a_timer_for_what_has_become_whole_meanwhile_does_nothing() -> None:
@@ -144,7 +144,7 @@ def test_rows_are_packed_by_bucket_in_their_order() -> None:
     found: Any = packed
     for bucket, packed_cell in zip(found["bucket"].to_pylist(), found["cell"].to_pylist(), strict=True):
         of_bucket = [number for number in range(100) if number % 7 == bucket]
-        assert state.of_ipc(packed_cell)["number"].to_pylist() == of_bucket
+        assert state.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
 
 
 @pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])

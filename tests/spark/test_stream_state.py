@@ -65,11 +65,13 @@ def test_whatever_is_altered_or_cut_off_is_told() -> None:
     for _ in range(300):
         place = random.randrange(len(state))
         altered = state[:place] + bytes([state[place] ^ 1 << random.randrange(8)]) + state[place + 1 :]
-        with pytest.raises(MalformedDataError, match=r"no state of a stream|no checkpoint of a reassembler"):
+        with pytest.raises(
+            MalformedDataError, match=r"invalid state of an ssbroker stream|checkpoint of a reassembler"
+        ):
             read(altered)
-        with pytest.raises(MalformedDataError, match="no state of a stream"):
+        with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
             state_from_bytes(state[:place])
-    with pytest.raises(MalformedDataError, match="cut off or altered"):
+    with pytest.raises(MalformedDataError, match="truncated or altered"):
         state_from_bytes(state + b"\0")
 
 
@@ -87,7 +89,7 @@ def test_the_checkpoint_of_another_state_is_told() -> None:
 
 @pytest.mark.parametrize("state", [b"", b"\0" * 200, MAGIC, MAGIC + b"\1\0"])
 def test_other_bytes_are_no_state(state: bytes) -> None:
-    with pytest.raises(MalformedDataError, match="does not begin as one, or is cut off"):
+    with pytest.raises(MalformedDataError, match="wrong header, or truncated"):
         state_from_bytes(state)
 
 
@@ -117,14 +119,16 @@ def test_an_option_that_must_not_change_is_named(name: str, value: Any) -> None:
     played = Player(task(assembly()))
     played.play(batch_of([begun(0)]))
     other = task(assembly(), fixed={**FIXED, name: value})
-    with pytest.raises(OptionError, match=rf"^{name}: this checkpoint began with .*, now it is {value}"):
+    with pytest.raises(
+        OptionError, match=rf"^{name}: this checkpoint was created with .*, but the query now has {value}"
+    ):
         step(other, played.state, [], now_us=START)
 
 
 @pytest.mark.rule("P11")
 def test_what_waits_for_a_route_is_not_overtaken() -> None:
     """Without a catalog, messages that come would be told before those that wait, and these never."""
-    with pytest.raises(OptionError, match=r"^catalog: messages of this checkpoint wait for a route"):
+    with pytest.raises(OptionError, match=r"^catalog: messages in this checkpoint wait for a route"):
         step(task(assembly()), kept(), [], now_us=START)
 
 
@@ -140,10 +144,10 @@ def test_what_may_change_changes() -> None:
 def test_cells_are_cut_where_they_would_be_too_large() -> None:
     """A cell of Spark has room for 2 GiB; one row may be as large as it is."""
     rows = pa.record_batch({"body": [bytes(1000), bytes(10), bytes(10), bytes(10)]})
-    cut = list(state.pieces(rows, most=200))
+    cut = list(state.split_by_size(rows, max_bytes=200))
     assert [piece.num_rows for piece in cut] == [1, 1, 2]
     assert pa.Table.from_batches(cut).to_pylist() == rows.to_pylist()
-    assert list(state.pieces(rows.slice(0, 0), most=200)) == []
+    assert list(state.split_by_size(rows.slice(0, 0), max_bytes=200)) == []
 
 
 @pytest.mark.parametrize("size", [*range(1, 17), 256, 10_001])
@@ -154,7 +158,7 @@ def test_bytes_are_the_same_as_text_and_back(size: int) -> None:
 
 
 def test_a_text_that_is_none() -> None:
-    with pytest.raises(MalformedDataError, match="no state of a stream"):
+    with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
         state.text_to_bytes("\u00e9")
 
 

@@ -240,18 +240,20 @@ def test_other_further_columns_than_before_are_refused() -> None:
     player = Player(task(assembly()))
     player.play(batch_of([carrying(begun(0))], has_further=True))
     with pytest.raises(
-        SchemaError, match="began with the further columns note string, priority int32, now they are none"
+        SchemaError, match="created with the extra columns note string, priority int32, but the query now has none"
     ):
         player.play(batch_of([single(1)]))
 
 
 def test_further_columns_of_the_same_type_are_not_taken_for_each_other() -> None:
     """A query that was started again with its columns in another order."""
-    player = Player(task(assembly(), carried=("note", "priority")))
+    player = Player(task(assembly(), extra_names=("note", "priority")))
     player.play(batch_of([carrying(begun(0))], has_further=True))
-    player.task = task(assembly(), carried=("title", "priority"))
+    player.task = task(assembly(), extra_names=("title", "priority"))
     for batches in ([batch_of([carrying(single(1))], has_further=True)], []):
-        with pytest.raises(SchemaError, match="columns note string, priority int32, now they are title, priority;"):
+        with pytest.raises(
+            SchemaError, match="columns note string, priority int32, but the query now has title, priority;"
+        ):
             player.play(*batches)
 
 
@@ -285,7 +287,7 @@ def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_larg
         rows = rows.set_column(rows.schema.get_field_index("further_0"), "further_0", note)
         return rows.set_column(rows.schema.get_field_index("message_body"), "message_body", body)
 
-    player = Player(task(assembly(), carried=(*FURTHER, "nested")))
+    player = Player(task(assembly(), extra_names=(*FURTHER, "nested")))
     player.play(with_nested(batch, is_large=began_large))
     told = player.play(with_nested(rest, is_large=not began_large))
     assert [(row["message_body"], row["further_0"], row["further_2"]) for row in told[row_kinds.MESSAGE]] == [
@@ -295,11 +297,11 @@ def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_larg
 
 def test_figures_are_told_where_they_are_asked_for() -> None:
     """U11."""
-    player = Player(task(assembly(), figures=True))
+    player = Player(task(assembly(), has_metrics=True))
     told = player.play(batch_of([begun(0), single(0, conversation=B)]))
     assert player.state is not None
-    assert [row["state_bytes"] for row in told[row_kinds.FIGURES]] == [len(player.state)]
-    assert [row["incomplete_messages"] for row in told[row_kinds.FIGURES]] == [1]
+    assert [row["state_bytes"] for row in told[row_kinds.METRICS]] == [len(player.state)]
+    assert [row["incomplete_messages"] for row in told[row_kinds.METRICS]] == [1]
 
 
 def test_what_is_remembered_of_a_quiet_direction_is_small() -> None:

@@ -12,7 +12,7 @@ from tests.rules.fragments import A, begun, single
 from tests.spark.stream_steps import Player, assembly, batch_of, routing, task
 from tests.spark.test_stream_delayed import ROUTED, catalog, to
 
-GO_ON = "A query goes on from its checkpoint once a filter before the stream leaves such rows out"
+RESUME = "To resume the query from its checkpoint, filter out such rows before the stream"
 
 
 def notes_of(player: Player, batches: list[pa.RecordBatch], kind: type[InputError]) -> list[str]:
@@ -33,7 +33,7 @@ def test_a_fragment_is_named_by_its_keys_wherever_it_stands() -> None:
     broken = with_column(batch_of([single(1), single(2)]), "is_initiator", pa.array([True, None]))
     (note,) = notes_of(player, [batch_of([single(3)]), broken], NullError)
     assert note == (
-        f"It is the row conversation_id 0x{A.hex}, is_initiator None, message_sequence_number 2, fragment_number 0. {GO_ON}."
+        f"The row has conversation_id 0x{A.hex}, is_initiator None, message_sequence_number 2, fragment_number 0. {RESUME}."
     )
 
 
@@ -41,7 +41,7 @@ def test_a_message_is_named_with_what_it_is_routed_by() -> None:
     player = Player(task(assembly(acknowledgements=False), routing([catalog(ROUTED)])))
     batch = batch_of([to(ROUTED, 0), to(ROUTED, 1)], has_further=True)
     (note,) = notes_of(player, [with_column(batch, "further_0", pa.array([ROUTED, None]))], NullError)
-    assert "is_initiator True, to_service_name None, message_sequence_number 1. A query" in note
+    assert "is_initiator True, to_service_name None, message_sequence_number 1. To resume" in note
 
 
 def test_a_database_may_come_back() -> None:
@@ -49,4 +49,4 @@ def test_a_database_may_come_back() -> None:
     names = {**routed.names, "database": "further_0"}
     player = Player(task(assembly(acknowledgements=False), routing([catalog(ROUTED)], names=names)))
     (note,) = notes_of(player, [batch_of([to(ROUTED, 0)], has_further=True)], UnknownDatabaseError)
-    assert note.endswith(f"{GO_ON}, or the catalog has the database.")
+    assert note.endswith(f"{RESUME}, or add the database to the catalog.")

@@ -47,7 +47,7 @@ def refuses_a_stream(spark: SparkSession, folder: Path) -> None:
     stream = spark.readStream.schema("id bigint").parquet(str(folder / "rows"))
     routed = stream.selectExpr("where_to(to_service_name => '//a', conversation_id => cast('' as binary)) as decision")
     query = routed.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
-    with pytest.raises(StreamingQueryException, match="sees nothing of what was sent to its session"):
+    with pytest.raises(StreamingQueryException, match="cannot read artifacts of its session"):
         query.trigger(availableNow=True).start().awaitTermination()
 
 

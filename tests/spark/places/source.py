@@ -20,7 +20,7 @@ def check(spark: SparkSession, folder: Path) -> None:
     assert bodies(shop) == [b"0", b"1", b"2", b"3"]
     found = spark.read.format("ssbroker").option("queue", "Orders").load(str(shop)).collect()
     assert [bytes(row["message_body"]) for row in found] == bodies(shop)
-    with pytest.raises(PySparkException, match=r"there is no view 'sys\.rotes'"):
+    with pytest.raises(PySparkException, match=r"unknown view 'sys\.rotes'"):
         spark.read.format("ssbroker").option("view", "sys.rotes").load(str(shop)).collect()
 
     stream = spark.readStream.format("ssbroker").options(queue="Orders", database="Sales").load(str(shop))

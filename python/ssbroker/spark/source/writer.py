@@ -223,7 +223,7 @@ class Sink:
     """A write into an instance, which is sent from the driver to the workers.
 
     Attributes:
-        writing: The options of the write.
+        options: The options of the write.
         job: The name of a batch write's files.
     """
 
@@ -287,7 +287,7 @@ class Sink:
     def _log_already_sent(self, batch: NumberedBatch | None, *, is_stream: bool) -> None:
         """Logs that the batch was skipped: expected after a stream restarts, but a batch write may have reused a number by mistake."""
         if batch is None or is_stream:
-            _log.info("%s: batch %s was sent before", self.options.folder, batch)
+            _log.info("%s: batch %s was already sent", self.options.folder, batch)
             return
         _log.warning(
             "%s: this write was skipped: batch_id %d of query_id %r, or a later one, was already sent; "

@@ -1,1 +1,1 @@
-"""Structured Streaming: fragments put together and messages routed as they come, with what waits kept in Spark's state."""
+"""Structured Streaming: reassembles fragments and routes messages as they arrive, with pending messages in Spark's state store."""

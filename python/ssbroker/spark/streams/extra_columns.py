@@ -16,43 +16,29 @@ if TYPE_CHECKING:
 
 _NAME: Final = b"name"
 _WATERMARK: Final = "spark.watermarkDelayMs"
-"""By what Spark knows the column of event time behind `withWatermark`."""
-_PLAIN: Final[dict[Any, Any]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+"""The metadata key by which Spark marks the event time column behind `withWatermark`."""
+_SMALL_TYPES: Final[dict[Any, Any]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
-def of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """The columns that are carried.
-
-    Args:
-        schema: The columns of rows on the way.
-        names: What users call those that are carried, by their places.
-
-    Returns:
-        Their names on the way and types, with what users call them.
+def select_extra(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Returns the extra columns of a schema with their own names attached; `names` are those, by position.
 
     Examples:
-        >>> told(of(pa.schema({"message_body": pa.binary(), "further_0": pa.string()}), ["to_service_name"]))
+        >>> describe(select_extra(pa.schema({"message_body": pa.binary(), "further_0": pa.string()}), ["to_service_name"]))
         'to_service_name string'
     """
-    called = {extra_name(place): name for place, name in enumerate(names)}
+    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
     return pa.schema(
         [
-            pa.field(field.name, field.type, metadata={_NAME: called[field.name].encode()})
+            pa.field(field.name, field.type, metadata={_NAME: names_by_column[field.name].encode()})
             for field in schema
-            if field.name in called
+            if field.name in names_by_column
         ]
     )
 
 
 def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
-    """The columns as they are behind the state, where what waits comes out later than Spark's watermark allows (U15).
-
-    Args:
-        fields: The columns before it.
-
-    Returns:
-        The same columns, of which none claims to be that of event time.
-    """
+    """Returns the columns without Spark's watermark, because pending messages leave the state later than it allows."""
     from pyspark.sql.types import StructField  # noqa: PLC0415 - pyspark is an extra
 
     return tuple(
@@ -66,36 +52,37 @@ def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
     )
 
 
-def are_called(before: pa.Schema, names: Sequence[str]) -> bool:
-    """Whether users call columns what they called them before, as far as that was kept."""
-    called = {extra_name(place): name for place, name in enumerate(names)}
-    return all(_name(field) in ("", called.get(field.name)) for field in before)
+def have_names(before: pa.Schema, names: Sequence[str]) -> bool:
+    """Whether columns still have the names of before, as far as those were stored."""
+    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
+    return all(_name(field) in ("", names_by_column.get(field.name)) for field in before)
 
 
-def are_same(before: pa.Schema, now: pa.Schema) -> bool:
-    """Whether columns have the types of before.
+def have_types(before: pa.Schema, now: pa.Schema) -> bool:
+    """Whether columns still have the types of before.
 
-    The zone of moments is that of the session, and whether text may be large is a setting of it: both say nothing of what they hold.
+    The time zone of timestamps and the size of strings depend on session settings and are not compared.
     """
-    return [_plain(field.type) for field in before] == [_plain(field.type) for field in now]
+    return [_comparable_type(field.type) for field in before] == [_comparable_type(field.type) for field in now]
 
 
-def as_before(rows: pa.Table, before: pa.Schema) -> pa.Table:
-    """The rows with columns of the types of before.
+def cast_to(rows: pa.Table, before: pa.Schema) -> pa.Table:
+    """Casts the extra columns of rows to the types of before.
 
     Examples:
-        >>> as_before(pa.table({"further_0": pa.array(["a"], pa.large_string())}), pa.schema({"further_0": pa.string()})).schema.types
+        >>> rows = pa.table({"further_0": pa.array(["a"], pa.large_string())})
+        >>> cast_to(rows, pa.schema({"further_0": pa.string()})).schema.types
         [DataType(string)]
     """
     for field in before:
-        place = rows.schema.get_field_index(field.name)
-        if rows.schema.field(place).type != field.type:
-            rows = rows.set_column(place, field.name, column(rows, field.name).cast(field.type))
+        index = rows.schema.get_field_index(field.name)
+        if rows.schema.field(index).type != field.type:
+            rows = rows.set_column(index, field.name, column(rows, field.name).cast(field.type))
     return rows
 
 
-def told(extra: pa.Schema) -> str:
-    """The columns, in words."""
+def describe(extra: pa.Schema) -> str:
+    """Describes the columns for an error message."""
     return ", ".join(f"{_name(field)} {field.type}".strip() for field in extra) or "none"
 
 
@@ -104,13 +91,15 @@ def _name(field: Any) -> str:
     return name
 
 
-def _plain(kind: Any) -> Any:
-    if pa.types.is_timestamp(kind):
-        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(*(field.with_type(_plain(field.type)) for field in (kind.key_field, kind.item_field)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    return _PLAIN.get(kind, kind)
+def _comparable_type(arrow_type: Any) -> Any:
+    if pa.types.is_timestamp(arrow_type):
+        return arrow_type if arrow_type.tz is None else pa.timestamp(arrow_type.unit, "UTC")
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([field.with_type(_comparable_type(field.type)) for field in arrow_type])
+    if pa.types.is_map(arrow_type):
+        return pa.map_(
+            *(field.with_type(_comparable_type(field.type)) for field in (arrow_type.key_field, arrow_type.item_field))
+        )
+    if pa.types.is_list(arrow_type):
+        return pa.list_(arrow_type.value_field.with_type(_comparable_type(arrow_type.value_type)))
+    return _SMALL_TYPES.get(arrow_type, arrow_type)

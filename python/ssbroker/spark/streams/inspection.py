@@ -1,4 +1,4 @@
-"""`stream_state`: what waits in the state of a stream, as a DataFrame (U10)."""
+"""`stream_state`: the pending and delayed messages in the state of a stream, as a DataFrame."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from ssbroker.schemas import PENDING
 from ssbroker.spark.columns import check_session
 from ssbroker.spark.reassembly_rows import to_spark_type
 from ssbroker.spark.streams import step
-from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, same
-from ssbroker.spark.streams.state import NAME, BucketState, state_from_bytes, whole_states
+from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, repeat
+from ssbroker.spark.streams.state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_MOMENT: Final = pa.timestamp("us", tz="UTC")
-_OWN: Final[dict[str, pa.DataType]] = {
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_COLUMNS: Final[dict[str, pa.DataType]] = {
     "waits_for": pa.string(),
     **{field.name: to_spark_type(field.type) for field in PENDING},
     "to_service_name": pa.string(),
     "tries": pa.int32(),
-    "since": _MOMENT,
-    "until": _MOMENT,
+    "since": _TIMESTAMP,
+    "until": _TIMESTAMP,
 }
-STATE: Final = (
+STATE_SCHEMA: Final = (
     "bucket int, waits_for string, conversation_id binary, is_initiator boolean, message_sequence_number bigint, "
     "fragment_count int, received_fragments int, received_bytes bigint, first_missing_fragment int, "
     "waits_for_sequence_number bigint, to_service_name string, tries int, since timestamp, until timestamp"
 )
 """The columns of `stream_state`."""
-_NO_OPERATION: Final = "requirement failed"
-"""All that Spark says where an operation of this number has no state."""
+_NO_STATE: Final = "requirement failed"
+"""All that Spark reports if a stateful operator has no state."""
 
 
 def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, operator_id: int = 0) -> DataFrame:
-    """What waits in the state of a stream, after the last micro-batch that was committed; the query may run meanwhile.
+    """Reads the pending and delayed messages in the state of a stream, after the last committed micro-batch; the query may be running.
 
     Args:
         spark: The session, classic or Spark Connect.
         checkpoint: The checkpoint of a query on `stream`, `reassemble_stream` or `route_stream`.
-        operator_id: Which stateful operation of the query it is, if there are others before it.
+        operator_id: The index of the stateful operator in the query, if there are others before it.
 
     Returns:
-        A row for each message that waits: in which bucket; what it waits for (`fragment`, `message` before it, `route`); its keys; how much of
-        it is there, the first fragment that is missing or the number of the message that must come first; for which service, and how often a
-        route was looked for; since when it waits; until when: it is given up or tried again, null for never.
+        A row for each message: its bucket; what it waits for (`fragment`, an earlier `message`, or `route`); its keys; how much of it has
+        arrived, and the first missing fragment or the number of the message that must come first; its service, and how often it was
+        routed; since when it waits; and when it expires or is retried, null for never.
 
     Raises:
-        SchemaError: `spark` is no session, or `checkpoint` no path.
-        OptionError: `operator_id` is no number that there can be.
-        InputError: The checkpoint cannot be read, is of another query, or nothing has been committed yet.
+        SchemaError: `spark` is not a session, or `checkpoint` is not a path.
+        OptionError: `operator_id` is out of range.
+        InputError: The checkpoint cannot be read, belongs to another query, or has no committed micro-batch.
 
     Examples:
         >>> import ssbroker.spark
@@ -68,106 +68,99 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     """
     whole_number(operator_id, name="operator_id", minimum=0, maximum=2**31 - 1)
     check_session(spark)
-    path = _path(checkpoint)
-    reader = spark.read.format("statestore").option("stateVarName", NAME).option("operatorId", operator_id)
-    with _reading(path, operator_id):
-        kept = reader.load(path).selectExpr(
+    path = _checkpoint_path(checkpoint)
+    reader = spark.read.format("statestore").option("stateVarName", STATE_VARIABLE).option("operatorId", operator_id)
+    with _errors_translated(path, operator_id):
+        parts_df = reader.load(path).selectExpr(
             "key.bucket as bucket",
             "user_map_key.part as part",
             "user_map_value.state as state",
             "user_map_value.parts as parts",
         )
-        kept.schema  # noqa: B018 - Spark Connect looks for the checkpoint only now
-    return kept.mapInArrow(_read, STATE)
+        parts_df.schema  # noqa: B018 - Spark Connect reads the checkpoint only now
+    return parts_df.mapInArrow(_read_states, STATE_SCHEMA)
 
 
-def _path(given: object) -> str:
-    path = os.fspath(given) if isinstance(given, os.PathLike) else given
+def _checkpoint_path(checkpoint: object) -> str:
+    path = os.fspath(checkpoint) if isinstance(checkpoint, os.PathLike) else checkpoint
     if not isinstance(path, str):
-        raise SchemaError(f"checkpoint: expected a path, got {type(given).__qualname__}", expected="a path")
+        raise SchemaError(f"checkpoint: expected a path, got {type(checkpoint).__qualname__}", expected="a path")
     if not path.strip() or not is_utf8_text(path):
         raise InputError(f"checkpoint: expected a path, got {path!r:.200}", value=path, expected="a path")
     return path
 
 
 @contextmanager
-def _reading(path: str, operator_id: int) -> Iterator[None]:
-    """Turns what Spark says of a checkpoint that holds no state of ours into our words."""
+def _errors_translated(path: str, operator_id: int) -> Iterator[None]:
+    """Turns Spark's errors about checkpoints without ssbroker's state into `InputError`."""
     from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415 - pyspark is an extra
 
     expected = "the checkpointLocation of a query on stream, reassemble_stream or route_stream"
     try:
         yield
     except Exception as error:
-        # What Hadoop throws comes as it is, by a library that Spark Connect does without.
+        # Exceptions of Hadoop arrive as py4j errors; Spark Connect does without py4j, so it cannot be imported here.
         if not isinstance(error, PySparkException) and type(error).__module__ != "py4j.protocol":
             raise
         condition = (isinstance(error, PySparkException) and error.getCondition()) or ""
         if condition.startswith("STDS_COMMITTED_BATCH_UNAVAILABLE"):
-            found = f"nothing has been committed there; expected {expected} that has run"
-        elif condition.startswith("STDS_") or isinstance(error, AnalysisException) or _NO_OPERATION in str(error):
-            found = f"operation {operator_id} of the query keeps no state of ssbroker; expected {expected}"
-            found += ", and as operator_id the number of this one among its stateful operations"
+            problem = f"no micro-batch has been committed; expected {expected} that has run"
+        elif condition.startswith("STDS_") or isinstance(error, AnalysisException) or _NO_STATE in str(error):
+            problem = f"stateful operator {operator_id} of the query has no state of ssbroker; expected {expected}"
+            problem += ", and as operator_id its index among the stateful operators of the query"
         else:
-            thrown = getattr(error, "java_exception", None)
-            found = f"cannot be read: {str(error if thrown is None else thrown).splitlines()[0]:.400}"
-        raise InputError(f"checkpoint: {path}: {found}", value=path, expected=expected) from error
+            java_exception = getattr(error, "java_exception", None)
+            problem = f"cannot be read: {str(error if java_exception is None else java_exception).splitlines()[0]:.400}"
+        raise InputError(f"checkpoint: {path}: {problem}", value=path, expected=expected) from error
 
 
 def waiting_rows(state: BucketState) -> pa.Table:
-    """What waits in one bucket, in the columns of `STATE` after the first.
-
-    Args:
-        state: What is kept of the bucket.
-
-    Returns:
-        The rows.
-    """
+    """Returns the messages that wait in one bucket: the columns of `STATE_SCHEMA` after the first."""
     parts = []
     if state.waits is not None:
-        parts.append(_pending(state.waits, state.max_pending_age_us))
+        parts.append(_pending_columns(state.waits, state.max_pending_age_us))
     if state.delayed is not None:
-        parts.append(_delayed(state.delayed, state))
-    tables = [_of(columns) for columns in parts]
-    return pa.concat_tables(tables) if tables else pa.schema(_OWN).empty_table()
+        parts.append(_delayed_columns(state.delayed, state))
+    tables = [_to_table(columns) for columns in parts]
+    return pa.concat_tables(tables) if tables else pa.schema(_COLUMNS).empty_table()
 
 
-def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    told: Iterator[Any] = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches)
-    for bucket, state in whole_states(itertools.chain.from_iterable(told)):
+def _read_states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    parts: Iterator[Any] = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches)
+    for bucket, state in join_state_parts(itertools.chain.from_iterable(parts)):
         for rows in waiting_rows(state_from_bytes(state)).to_batches():
-            number = same(bucket, pa.int32(), rows.num_rows)
+            number = repeat(bucket, pa.int32(), rows.num_rows)
             yield pa.RecordBatch.from_arrays([number, *rows.columns], names=["bucket", *rows.schema.names])
 
 
-def _pending(waits: pa.Table, age_us: int | None) -> dict[str, ArrowColumn]:
+def _pending_columns(waits: pa.Table, age_us: int | None) -> dict[str, ArrowColumn]:
     columns = {name: column(waits, name) for name in waits.schema.names}
-    is_whole = pc.is_null(columns["first_missing_fragment"])
-    columns["waits_for"] = pc.if_else(is_whole, "message", "fragment")
-    columns["since"] = columns.pop(step.WAITING_SINCE).cast(_MOMENT)
-    grown = columns.pop(step.GROWN)
+    is_complete = pc.is_null(columns["first_missing_fragment"])
+    columns["waits_for"] = pc.if_else(is_complete, "message", "fragment")
+    columns["since"] = columns.pop(step.WAITING_SINCE).cast(_TIMESTAMP)
+    last_growth = columns.pop(step.LAST_GROWTH)
     if age_us is not None:
-        columns["until"] = pc.add(grown, age_us).cast(_MOMENT)
+        columns["until"] = pc.add(last_growth, age_us).cast(_TIMESTAMP)
     return columns
 
 
-def _delayed(queue: pa.Table, state: BucketState) -> dict[str, ArrowColumn]:
+def _delayed_columns(queue: pa.Table, state: BucketState) -> dict[str, ArrowColumn]:
     names = {**state.names, "message_sequence_number": "message_sequence_number"}
-    columns = {name: column(queue, at) for name, at in names.items() if name in _OWN and at in queue.schema.names}
+    columns = {name: column(queue, at) for name, at in names.items() if name in _COLUMNS and at in queue.schema.names}
     if "message_body" in queue.schema.names:
         columns["received_bytes"] = pc.binary_length(column(queue, "message_body")).cast(pa.int64())
-    columns["waits_for"] = same("route", pa.string(), queue.num_rows)
+    columns["waits_for"] = repeat("route", pa.string(), queue.num_rows)
     columns["tries"] = column(queue, step.TRIES).cast(pa.int32())
-    columns["since"] = column(queue, step.DELAYED_SINCE).cast(_MOMENT)
-    columns["until"] = column(queue, step.DUE).cast(_MOMENT)
+    columns["since"] = column(queue, step.DELAYED_SINCE).cast(_TIMESTAMP)
+    columns["until"] = column(queue, step.DUE).cast(_TIMESTAMP)
     return columns
 
 
-def _of(columns: dict[str, ArrowColumn]) -> pa.Table:
-    """The columns that there are, and nulls."""
+def _to_table(columns: dict[str, ArrowColumn]) -> pa.Table:
+    """Returns a table of these columns, with nulls for missing ones."""
     count = len(columns["since"])
     arrays = [
         columns[name].cast(arrow_type) if name in columns else nulls(arrow_type, count)
-        for name, arrow_type in _OWN.items()
+        for name, arrow_type in _COLUMNS.items()
     ]
-    return pa.Table.from_arrays(arrays, names=list(_OWN))
+    return pa.Table.from_arrays(arrays, names=list(_COLUMNS))

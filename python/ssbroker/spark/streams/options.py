@@ -1,4 +1,4 @@
-"""The options of a stream, checked when they are given."""
+"""The options of a stream, validated at creation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ssbroker.reassembly import SessionKeys
 from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, default_pending_bytes
 
 PENDING_BYTES_MAX: Final = 1 << 32
-"""What may be pending in a bucket at most: a worker has several copies of it."""
+"""The maximum for pending bytes of a bucket; a worker holds several copies of them."""
 DELAYED_BYTES_MAX: Final = 1 << 29
 BUCKETS_MAX: Final = 1 << 16
 AGE_MAX: Final = timedelta(days=36525)
-"""After how long a message is given up at most: the moments at which that would be have to be dates."""
+"""The maximum for `max_pending_age`; the times at which messages expire must be valid dates."""
 
 _KEY_BYTES_MAX: Final = 64
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -28,14 +28,11 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, kw_only=True)
 class BucketCount:
-    """How conversations are spread.
+    """How conversations are distributed over buckets; raises `OptionError` for an invalid value.
 
     Attributes:
-        count: How many buckets there are.
-        key: By what they are spread, as well as by their ids.
-
-    Raises:
-        OptionError: One is not what it can be.
+        count: The number of buckets.
+        key: The key with which ids are hashed.
     """
 
     count: int
@@ -49,27 +46,14 @@ class BucketCount:
 
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:
-        """What must not change, without the key itself."""
+        """The options that must not change, with a digest in place of the key."""
         digest = hashlib.blake2b(self.key or b"", digest_size=8, person=b"bucket key").hexdigest()
         return {"buckets": self.count, "bucket_key": digest}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamLimits:
-    """How fragments are put together.
-
-    Attributes:
-        in_order: As of `stream`, like all that follow.
-        session_keys: The same.
-        acknowledgements: The same.
-        max_message_bytes: The same.
-        max_fragments_per_message: The same.
-        max_pending_bytes: The same.
-        max_pending_age: The same.
-
-    Raises:
-        OptionError: One is not what it can be.
-    """
+    """How fragments are reassembled; see `stream` for the attributes. Raises `OptionError` for an invalid value."""
 
     in_order: bool
     session_keys: SessionKeys | None = field(repr=False)
@@ -88,28 +72,28 @@ class StreamLimits:
         if self.max_fragments_per_message is not None:
             whole_number(self.max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
         if self.max_pending_age is not None:
-            microseconds(self.max_pending_age, name="max_pending_age", least=timedelta(seconds=1), most=AGE_MAX)
+            microseconds(self.max_pending_age, name="max_pending_age", minimum=timedelta(seconds=1), maximum=AGE_MAX)
 
     @property
-    def room(self) -> int:
-        """What may be pending in a bucket."""
+    def pending_bytes_limit(self) -> int:
+        """The limit for pending bytes of a bucket."""
         if self.max_pending_bytes is None:
             return default_pending_bytes(self.max_message_bytes)
         return self.max_pending_bytes
 
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:
-        """What must not change: a checkpoint of a reassembler goes on with the limits that it began with."""
+        """The options that must not change, because a reassembler's checkpoint keeps the limits with which it was created."""
         return {
             "in_order": self.in_order,
-            "session_keys": _origin(self.session_keys),
+            "session_keys": _key_source(self.session_keys),
             "max_message_bytes": self.max_message_bytes,
             "max_fragments_per_message": self.max_fragments_per_message,
-            "max_pending_bytes": self.room,
+            "max_pending_bytes": self.pending_bytes_limit,
         }
 
 
-def _origin(session_keys: SessionKeys | None) -> str:
+def _key_source(session_keys: SessionKeys | None) -> str:
     match keys.normalize_session_keys(session_keys):
         case None:
             return "none"
@@ -119,45 +103,26 @@ def _origin(session_keys: SessionKeys | None) -> str:
             return "given"
 
 
-def microseconds(value: object, *, name: str, least: timedelta, most: timedelta = timedelta.max) -> int:
-    """A span of time.
-
-    Args:
-        value: What was given.
-        name: The option, for messages.
-        least: The shortest that is allowed.
-        most: The longest.
-
-    Returns:
-        Its microseconds.
-
-    Raises:
-        OptionError: It is no span of time, or not within the limits.
+def microseconds(value: object, *, name: str, minimum: timedelta, maximum: timedelta = timedelta.max) -> int:
+    """Returns the microseconds of a `timedelta` within the limits; `name` is the option, for the error message.
 
     Examples:
-        >>> microseconds(timedelta(seconds=2), name="max_pending_age", least=timedelta(seconds=1), most=AGE_MAX)
+        >>> microseconds(timedelta(seconds=2), name="max_pending_age", minimum=timedelta(seconds=1), maximum=AGE_MAX)
         2000000
     """
-    if not isinstance(value, timedelta) or not least <= value <= most:
-        and_most = "" if most == timedelta.max else f" and at most {most.days} days"
-        raise OptionError(f"{name}: expected a datetime.timedelta of at least {least}{and_most}; got {value!r:.80}")
+    if not isinstance(value, timedelta) or not minimum <= value <= maximum:
+        and_maximum = "" if maximum == timedelta.max else f" and at most {maximum.days} days"
+        raise OptionError(
+            f"{name}: expected a datetime.timedelta of at least {minimum}{and_maximum}; got {value!r:.80}"
+        )
     return value // _MICROSECOND
 
 
-def catalog_given(value: object) -> Catalog | str:
-    """A catalog, or the path of one.
-
-    Args:
-        value: What was given.
-
-    Returns:
-        The catalog, or the path as text, absolute.
-
-    Raises:
-        SchemaError: It is neither.
+def parse_catalog(value: object) -> Catalog | str:
+    """Returns a catalog, or the absolute path of one; raises `SchemaError` for anything else.
 
     Examples:
-        >>> catalog_given(7)
+        >>> parse_catalog(7)
         Traceback (most recent call last):
         ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog or a path, got int
     """
@@ -166,5 +131,5 @@ def catalog_given(value: object) -> Catalog | str:
     if isinstance(value, str | os.PathLike):
         path: str | bytes = os.fspath(value)
         if isinstance(path, str):
-            return os.path.abspath(path)  # noqa: PTH100 - a link stays one: it may be how the catalog is replaced
+            return os.path.abspath(path)  # noqa: PTH100 - links are not resolved: one may be how the catalog is replaced
     raise SchemaError(f"catalog: expected an ssbroker.Catalog or a path, got {type(value).__name__}")

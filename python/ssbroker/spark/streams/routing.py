@@ -1,4 +1,4 @@
-"""`route_stream`: the conversations of a stream routed as they come; what is DELAYED waits and is tried again."""
+"""`route_stream`: routes the conversations of a stream; DELAYED ones wait in the state and are retried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssbroker.spark import columns, reassembly_rows
 from ssbroker.spark.columns import bucket_column
 from ssbroker.spark.streams import extra_columns, row_kinds, stream
 from ssbroker.spark.streams.options import BucketCount
-from ssbroker.spark.streams.stream import PATIENCE, StreamRouting
+from ssbroker.spark.streams.stream import DEFAULT_PATIENCE, StreamRouting
 from ssbroker.spark.streams.task import StreamTask
 
 if TYPE_CHECKING:
@@ -28,33 +28,32 @@ def route_stream(
     buckets: int = 16,
     bucket_key: bytes | None = None,
     max_delayed_bytes: int = 64 << 20,
-    catalog_patience: timedelta = PATIENCE,
+    catalog_patience: timedelta = DEFAULT_PATIENCE,
     observe: str | None = None,
 ) -> DataFrame:
-    """Adds to each conversation where it goes, as `route` does, at the moment of its micro-batch.
+    """Adds the routing decision to each conversation, as `route` does, at the time of its micro-batch.
 
-    A row whose decision is DELAYED is kept in Spark's state instead, each for itself, and tried again after 4, 8, 16, 32, 64, 64 ... seconds
-    and when the catalog has changed; it comes out once, with the decision that let it go. What the state needs stands at `stream`.
+    A row whose decision is DELAYED is kept in Spark's state instead, independently of other rows, and retried after 4, 8, 16, 32, 64, 64 ...
+    seconds and when the catalog changes; it is emitted once, with its final decision. See `stream` for the state store.
 
     Args:
-        conversations_df: A stream of rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Further columns stay as they are.
-        catalog: As for `stream`, like all that follow.
-        tie_break: The same.
-        pending_request: The same.
-        buckets: The same.
-        bucket_key: The same.
-        max_delayed_bytes: The same.
-        catalog_patience: The same.
-        observe: The same.
+        conversations_df: A stream of rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
+        catalog: See `stream`, also for the options below.
+        tie_break: See `stream`.
+        pending_request: See `stream`.
+        buckets: See `stream`.
+        bucket_key: See `stream`.
+        max_delayed_bytes: See `stream`.
+        catalog_patience: See `stream`.
+        observe: See `stream`.
 
     Returns:
-        The columns of the input, then those of the decision.
+        The columns of the input, then the decision columns.
 
     Raises:
-        SchemaError: The DataFrame is no stream, or a column is missing, has a type that cannot be read or the name of a column of the
-            decision.
+        SchemaError: The DataFrame is not a stream, or a column is missing, has an unsupported type or the name of a decision column.
         InputError: There is no catalog at the path.
-        OptionError: An option is not what it can be, or the state store is not RocksDB.
+        OptionError: An option has an invalid value, or the state store is not RocksDB.
 
     Examples:
         >>> import ssbroker.spark
@@ -62,38 +61,42 @@ def route_stream(
         Traceback (most recent call last):
         ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog or a path, got int
     """
-    forwarding = StreamRouting(
+    stream_routing = StreamRouting(
         catalog=catalog,
         tie_break=tie_break,
         pending_request=pending_request,
         max_delayed_bytes=max_delayed_bytes,
         catalog_patience=catalog_patience,
     )
-    spread = BucketCount(count=buckets, key=bucket_key)
-    spark = stream.checked(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
+    bucket_count = BucketCount(count=buckets, key=bucket_key)
+    spark = stream.check_stream(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    read = columns.conversation_columns(conversations_df)
+    column_names = columns.conversation_columns(conversations_df)
     fields = conversations_df.schema
     types = {
-        name: columns.arrow_type(name, fields[name].dataType, expected=columns.EXPECTED_TYPES[name]) for name in read
+        name: columns.arrow_type(name, fields[name].dataType, expected=columns.EXPECTED_TYPES[name])
+        for name in column_names
     }
     columns.check_arrow_types(fields)
-    on_the_way = [reassembly_rows.extra_name(place) for place in range(len(fields))]
-    names = {name: on_the_way[fields.names.index(name)] for name in read}
+    worker_names = [reassembly_rows.extra_name(index) for index in range(len(fields))]
+    names = {name: worker_names[fields.names.index(name)] for name in column_names}
     task = StreamTask(
-        fixed={**spread.fixed, "in_order": None},
-        carried=tuple(fields.names),
+        fixed={**bucket_count.fixed, "in_order": None},
+        extra_names=tuple(fields.names),
         assembly=None,
-        routing=forwarding.routing(spark, types, names, direction=None),
-        figures=observe is not None,
+        routing=stream_routing.settings(spark, types, names, direction=None),
+        has_metrics=observe is not None,
     )
-    named = conversations_df.toDF(*on_the_way)
-    # The text of an id may be spelled in several ways; where each row is for itself, it does not matter where it waits.
-    placed = named.select(bucket_column(sf.col(names[read[0]]), count=spread.count, key=spread.key or b""), *on_the_way)
-    behind = extra_columns.without_watermark(fields.fields)
-    extra = dict(zip(on_the_way, behind, strict=True))
-    made = stream.observed(stream.through_buckets(placed, tuple(on_the_way), task, extra), observe)
-    columns_behind = reassembly_rows.select_extra_columns(behind)
-    assert task.routing is not None  # noqa: S101 - it was made above
-    return made.select(*columns_behind, *row_kinds.decisions(task.routing.labels))
+    named = conversations_df.toDF(*worker_names)
+    # A text id may be written in several ways and thus fall into several buckets, which is fine: rows are independent here.
+    with_buckets = named.select(
+        bucket_column(sf.col(names[column_names[0]]), count=bucket_count.count, key=bucket_count.key or b""),
+        *worker_names,
+    )
+    output_fields = extra_columns.without_watermark(fields.fields)
+    extra = dict(zip(worker_names, output_fields, strict=True))
+    rows = stream.with_metrics(stream.process_buckets(with_buckets, tuple(worker_names), task, extra), observe)
+    output_columns = reassembly_rows.select_extra_columns(output_fields)
+    assert task.routing is not None  # noqa: S101 - it was set above
+    return rows.select(*output_columns, *row_kinds.decision_columns(task.routing.labels))

@@ -1,4 +1,4 @@
-"""The single DataFrame of a stream: rows of several kinds, each with the columns of its kind."""
+"""The single DataFrame of a stream: rows of several kinds, with nulls in the columns of the other kinds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MESSAGE: Final = "message"
 REJECTION: Final = "rejected"
 ACKNOWLEDGEMENT: Final = "acknowledgement"
 EXPIRY: Final = "expired"
-FIGURES: Final = "figures"
-"""Beside the kinds that users see, how large a bucket is; only `observe` reads it."""
+METRICS: Final = "figures"
+"""The size of a bucket: an internal kind, which only `observe` reads."""
 
-_SINCE: Final = pa.field("waiting_since", pa.timestamp("us", tz="UTC"))
-EXPIRED: Final = pa.schema([*PENDING, _SINCE])
-"""What was dropped because it did not grow: what was missing, and since when it was waited for."""
+_WAITING_SINCE: Final = pa.field("waiting_since", pa.timestamp("us", tz="UTC"))
+EXPIRED: Final = pa.schema([*PENDING, _WAITING_SINCE])
+"""Messages that were dropped because they had not grown: what was missing, and since when they had been pending."""
 
-FIGURE_COLUMNS: Final[dict[str, pa.DataType]] = {
+METRIC_COLUMNS: Final[dict[str, pa.DataType]] = {
     "state_bytes": pa.int64(),
     "incomplete_messages": pa.int64(),
     "delayed_messages": pa.int64(),
@@ -43,9 +43,9 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
         for schema in (MESSAGES, REJECTED, ACKNOWLEDGEMENTS, EXPIRED)
         for field in schema
     },
-    **FIGURE_COLUMNS,
+    **METRIC_COLUMNS,
 }
-"""The columns and types of the rows of all kinds, `kind` before them; columns of one name are one."""
+"""The columns of all kinds after `kind`, and their types; columns with the same name are shared."""
 
 _NUMBER: Final = "message_sequence_number"
 _SPARK_NAMES: Final[dict[pa.DataType, str]] = {
@@ -56,27 +56,27 @@ _SPARK_NAMES: Final[dict[pa.DataType, str]] = {
 
 @dataclass(frozen=True)
 class StreamKinds:
-    """Selects the rows of one kind, of a stream or of what `foreachBatch` hands over; it knows no session, so it pickles."""
+    """Selects the rows of one kind from a stream or from a `foreachBatch` batch; it holds no session and can be pickled."""
 
     _further: tuple[StructField, ...]
     _labels: Labels | None
     _acknowledgements: bool
 
     def messages(self, rows: DataFrame) -> DataFrame:
-        """The messages that are whole and whose turn it is, and with a catalog those that have a route or cannot wait for one.
+        """Selects the complete messages, in order; with a catalog, those that have a route or can no longer wait for one.
 
         Args:
             rows: `Stream.rows`, or a batch of them.
 
         Returns:
-            `schemas.MESSAGES`, the further columns of the fragments, and with a catalog those of the decision.
+            `schemas.MESSAGES`, the extra columns of the fragments and, with a catalog, the decision columns.
         """
-        own = reassembly_rows.select_columns(MESSAGES, _keys(MESSAGES))
+        own = reassembly_rows.select_columns(MESSAGES, _key_columns(MESSAGES))
         extra = reassembly_rows.select_extra_columns(self._further)
-        return _of_kind(rows, MESSAGE).select(*own, *extra, *decisions(self._labels))
+        return _of_kind(rows, MESSAGE).select(*own, *extra, *decision_columns(self._labels))
 
     def rejected(self, rows: DataFrame) -> DataFrame:
-        """The fragments that were refused, and why.
+        """Selects the rejected fragments and the reasons.
 
         Args:
             rows: `Stream.rows`, or a batch of them.
@@ -84,10 +84,10 @@ class StreamKinds:
         Returns:
             `schemas.REJECTED`.
         """
-        return _of_kind(rows, REJECTION).select(*reassembly_rows.select_columns(REJECTED, _keys(REJECTED)))
+        return _of_kind(rows, REJECTION).select(*reassembly_rows.select_columns(REJECTED, _key_columns(REJECTED)))
 
     def acknowledgements(self, rows: DataFrame) -> DataFrame:
-        """What the senders are told: for each direction of which a micro-batch accepted a fragment or saw a duplicate, once.
+        """Selects the acknowledgements for the senders: one for each direction of which a micro-batch accepted a fragment or saw a duplicate.
 
         Args:
             rows: `Stream.rows`, or a batch of them.
@@ -96,62 +96,45 @@ class StreamKinds:
             `schemas.ACKNOWLEDGEMENTS`.
 
         Raises:
-            OptionError: The stream was made without `acknowledgements=True`.
+            OptionError: The stream was created without `acknowledgements=True`.
         """
         if not self._acknowledgements:
-            raise OptionError("acknowledgements: this stream does not tell them; make it with acknowledgements=True")
+            raise OptionError("acknowledgements: this stream does not emit them; create it with acknowledgements=True")
         return _of_kind(rows, ACKNOWLEDGEMENT).select(
-            *reassembly_rows.select_columns(ACKNOWLEDGEMENTS, _keys(ACKNOWLEDGEMENTS))
+            *reassembly_rows.select_columns(ACKNOWLEDGEMENTS, _key_columns(ACKNOWLEDGEMENTS))
         )
 
     def expired(self, rows: DataFrame) -> DataFrame:
-        """The messages that were dropped because they had not grown for `max_pending_age`.
+        """Selects the messages that were dropped because they had not grown for `max_pending_age`.
 
         Args:
             rows: `Stream.rows`, or a batch of them.
 
         Returns:
-            `schemas.PENDING`, then `waiting_since`: when the first fragment came.
+            `schemas.PENDING`, then `waiting_since`: when the first fragment arrived.
         """
-        return _of_kind(rows, EXPIRY).select(*reassembly_rows.select_columns(EXPIRED, _keys(EXPIRED)))
+        return _of_kind(rows, EXPIRY).select(*reassembly_rows.select_columns(EXPIRED, _key_columns(EXPIRED)))
 
 
-def schema(extra: Mapping[str, StructField], *, assembled: bool, routed: bool) -> StructType:
-    """The schema of the rows of all kinds.
-
-    Args:
-        further: The columns that are carried, under the names that they have on the way.
-        assembled: Whether fragments are put together.
-        routed: Whether each message has a decision.
-
-    Returns:
-        The schema: `kind`, what stands in `own_columns`, then what is carried.
-    """
+def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool) -> StructType:
+    """Returns the schema of the rows of all kinds: `kind`, `own_columns`, then the extra columns under their worker names."""
     from pyspark.sql.types import ArrayType, IntegerType, StructType  # noqa: PLC0415 - pyspark is an extra
 
-    made = StructType().add(KIND, "string", nullable=False)
-    for name, arrow_type in own_columns(assembled=assembled, routed=routed).items():
-        made.add(name, ArrayType(IntegerType()) if pa.types.is_list(arrow_type) else _SPARK_NAMES[arrow_type])
+    result = StructType().add(KIND, "string", nullable=False)
+    for name, arrow_type in own_columns(reassembled=reassembled, routed=routed).items():
+        result.add(name, ArrayType(IntegerType()) if pa.types.is_list(arrow_type) else _SPARK_NAMES[arrow_type])
     for name, field in extra.items():
-        made.add(name, field.dataType, nullable=True, metadata=field.metadata)
-    return made
+        result.add(name, field.dataType, nullable=True, metadata=field.metadata)
+    return result
 
 
-def own_columns(*, assembled: bool, routed: bool) -> dict[str, pa.DataType]:
-    """The columns that are not carried, and their types.
-
-    Args:
-        assembled: Whether fragments are put together.
-        routed: Whether each message has a decision.
-
-    Returns:
-        The types by name, in the order of the schema.
-    """
-    return {**(COLUMNS if assembled else FIGURE_COLUMNS), **(reassembly_rows.DECISION_COLUMNS if routed else {})}
+def own_columns(*, reassembled: bool, routed: bool) -> dict[str, pa.DataType]:
+    """Returns the types of all columns but `kind` and the extra ones, in the order of the schema."""
+    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(reassembly_rows.DECISION_COLUMNS if routed else {})}
 
 
-def decisions(labels: Labels | None) -> list[Column]:
-    """The columns of the decision, taken apart; none where there is none."""
+def decision_columns(labels: Labels | None) -> list[Column]:
+    """Returns the decision columns, unpacked; none without labels."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if labels is None:
@@ -166,22 +149,24 @@ def _of_kind(rows: DataFrame, kind: str) -> DataFrame:
     return rows.where(sf.col(KIND) == kind)
 
 
-def _keys(kind: pa.Schema) -> dict[str, Column]:
-    """The columns that tell what a row is about: not every kind has them all, and those that do say so."""
+def _key_columns(kind: pa.Schema) -> dict[str, Column]:
+    """Returns the key columns of a kind, declared non-nullable; other kinds may lack them."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    fillers = {"conversation_id": sf.lit(b""), "is_initiator": sf.lit(False), _NUMBER: sf.lit(0).cast("bigint")}
-    return {name: sf.coalesce(sf.col(name), filler) for name, filler in fillers.items() if name in kind.names}
+    placeholders = {"conversation_id": sf.lit(b""), "is_initiator": sf.lit(False), _NUMBER: sf.lit(0).cast("bigint")}
+    return {
+        name: sf.coalesce(sf.col(name), placeholder) for name, placeholder in placeholders.items() if name in kind.names
+    }
 
 
-ArrowColumn: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
+ArrowColumn: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
 
 pc: Final[Any] = pyarrow.compute
-"""Its functions, without what the stubs know of them."""
+"""`pyarrow.compute` without its stubs, which are too narrow."""
 
 
 def column(rows: pa.Table | pa.RecordBatch, name: str) -> ArrowColumn:
-    """A column in one piece.
+    """Returns a column as one array.
 
     Examples:
         >>> column(pa.table({"a": pa.chunked_array([[1], [2]])}), "a").to_pylist()
@@ -192,21 +177,21 @@ def column(rows: pa.Table | pa.RecordBatch, name: str) -> ArrowColumn:
 
 
 def with_column(rows: pa.Table, name: str, values: ArrowColumn) -> pa.Table:
-    """The rows with other values in a column, which is added where there is none.
+    """Returns the rows with a column replaced or added.
 
     Examples:
         >>> with_column(pa.table({"a": [1, 2]}), "a", pa.array([3, 4]))["a"].to_pylist()
         [3, 4]
     """
-    place = rows.schema.get_field_index(name)
-    return rows.append_column(name, values) if place < 0 else rows.set_column(place, name, values)
+    index = rows.schema.get_field_index(name)
+    return rows.append_column(name, values) if index < 0 else rows.set_column(index, name, values)
 
 
-def same(value: object, arrow_type: pa.DataType, count: int) -> ArrowColumn:
-    """A column of one value.
+def repeat(value: object, arrow_type: pa.DataType, count: int) -> ArrowColumn:
+    """Returns an array that repeats one value.
 
     Examples:
-        >>> same(7, pa.int64(), 2).to_pylist()
+        >>> repeat(7, pa.int64(), 2).to_pylist()
         [7, 7]
     """
     repeated: Any = pa.repeat
@@ -214,21 +199,21 @@ def same(value: object, arrow_type: pa.DataType, count: int) -> ArrowColumn:
 
 
 def nulls(arrow_type: pa.DataType, count: int) -> ArrowColumn:
-    """A column of nothing.
+    """Returns an array of nulls.
 
     Examples:
         >>> nulls(pa.int64(), 2).to_pylist()
         [None, None]
     """
-    made: Any = pa.nulls
-    return made(count, arrow_type)
+    result: Any = pa.nulls
+    return result(count, arrow_type)
 
 
-def key(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> ArrowColumn:
-    """Some columns as one of bytes, which tells rows apart as they do.
+def row_keys(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> ArrowColumn:
+    """Returns some columns joined into one of bytes, which distinguishes the same rows.
 
     Examples:
-        >>> key(pa.table({"a": [b"x", b"x"], "b": [True, False]}), ("a", "b")).to_pylist()
+        >>> row_keys(pa.table({"a": [b"x", b"x"], "b": [True, False]}), ("a", "b")).to_pylist()
         [b'x/true', b'x/false']
     """
     parts = [_bytes(column(rows, name)) for name in names]

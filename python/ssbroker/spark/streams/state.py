@@ -1,4 +1,4 @@
-"""The state of a bucket: its bytes, its parts as text, and packed Arrow cells."""
+"""The state of a bucket: its byte format, its parts in Spark's state store, and Arrow data in binary cells."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pyarrow as pa
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.spark.reassembly_rows import to_spark_type
 from ssbroker.spark.streams import row_kinds
-from ssbroker.spark.streams.row_kinds import ArrowColumn, nulls, pc, same
+from ssbroker.spark.streams.row_kinds import ArrowColumn, nulls, pc, repeat
 
 
 def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
-    """Rows with their schema as bytes.
+    """Serializes rows with their schema.
 
     Examples:
-        >>> of_ipc(to_ipc(pa.table({"a": [1, 2]}))).num_rows
+        >>> from_ipc(to_ipc(pa.table({"a": [1, 2]}))).num_rows
         2
     """
     sink = pa.BufferOutputStream()
@@ -30,45 +30,27 @@ def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
 
 
 def write_ipc(rows: pa.RecordBatch | pa.Table, sink: pa.NativeFile) -> None:
-    """Writes rows with their schema behind what has been written.
-
-    Args:
-        rows: The rows.
-        sink: Where to write.
-
-    Examples:
-        >>> sink = pa.BufferOutputStream()
-        >>> write_ipc(pa.table({"a": [1, 2]}), sink)
-        >>> of_ipc(sink.getvalue().to_pybytes()).num_rows
-        2
-    """
+    """Appends rows with their schema to a sink."""
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write(rows)
 
 
-def of_ipc(data: bytes | memoryview) -> pa.Table:
-    """The rows of what `to_ipc` gave, over the same memory."""
+def from_ipc(data: bytes | memoryview) -> pa.Table:
+    """Reads rows that `to_ipc` serialized, without a copy."""
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
-def pieces(rows: pa.RecordBatch, *, most: int) -> Iterator[pa.RecordBatch]:
-    """Cuts rows so that a piece is not much larger than it should be, unless one row is.
-
-    Args:
-        rows: The rows.
-        most: The bytes that a piece should not exceed.
-
-    Yields:
-        The pieces, in order.
+def split_by_size(rows: pa.RecordBatch, *, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Splits rows into pieces of at most about `max_bytes`, unless a single row is larger.
 
     Examples:
-        >>> [piece.num_rows for piece in pieces(pa.record_batch({"a": [b"1234"] * 4}), most=20)]
+        >>> [piece.num_rows for piece in split_by_size(pa.record_batch({"a": [b"1234"] * 4}), max_bytes=20)]
         [2, 2]
     """
-    if rows.num_rows > 1 and rows.nbytes > most:
+    if rows.num_rows > 1 and rows.nbytes > max_bytes:
         half = rows.num_rows // 2
-        yield from pieces(rows.slice(0, half), most=most)
-        yield from pieces(rows.slice(half), most=most)
+        yield from split_by_size(rows.slice(0, half), max_bytes=max_bytes)
+        yield from split_by_size(rows.slice(half), max_bytes=max_bytes)
     elif rows.num_rows:
         yield rows
 
@@ -84,18 +66,18 @@ _SECTIONS: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class BucketState:
-    """What is kept of a bucket.
+    """The state of a bucket.
 
     Attributes:
-        fixed: The options under which it was begun.
-        max_pending_age_us: After how long what does not grow is dropped, as of the last step.
-        names: Where columns of conversations stand in `delayed`, by their names.
-        catalog: The fingerprint of the catalog by which what waits was last routed.
-        arrivals: How many messages have come since something waits for a route.
-        further: The columns that are carried; None before the first row.
+        fixed: The options with which it was created.
+        max_pending_age_us: After how long a message that does not grow is dropped, as of the last step.
+        names: The columns in `delayed` that routing reads, by the name of the conversation column.
+        catalog: The fingerprint of the catalog by which delayed messages were last routed.
+        arrivals: How many messages have arrived since the first one was delayed.
+        extra: The extra columns; None before the first row.
         assembler: The checkpoint of the reassembler, empty before the first fragment.
-        waits: What is incomplete or behind a gap: `waiting.WAITS`; None for nothing.
-        delayed: What waits for a route: messages and `delayed.TURN`; None for nothing.
+        waits: The messages that are incomplete or behind a gap: `step.WAITING_SCHEMA`; None for none.
+        delayed: The messages that wait for a route, with `step.RETRY_COLUMNS`; None for none.
     """
 
     fixed: Mapping[str, str | int | bool | None]
@@ -109,7 +91,7 @@ class BucketState:
     delayed: pa.Table | None = None
 
     def to_bytes(self) -> bytes:
-        """The state as it is kept."""
+        """Serializes the state: magic, version, five sections with their lengths, and a digest."""
         head = {
             "fixed": dict(self.fixed),
             "max_pending_age_us": self.max_pending_age_us,
@@ -129,63 +111,46 @@ class BucketState:
             parts += [_LENGTH.pack(len(section)), section]
         return b"".join([*parts, _digest(sections)])
 
-    def checked(self, fixed: Mapping[str, str | int | bool | None]) -> BucketState:
-        """The same, if it was begun under these options.
-
-        Args:
-            fixed: The options of now.
-
-        Returns:
-            The same.
-
-        Raises:
-            OptionError: One of them differs.
-        """
+    def with_options(self, fixed: Mapping[str, str | int | bool | None]) -> BucketState:
+        """Returns the state if it was created with these options; raises `OptionError` if one differs."""
         for name, value in fixed.items():
-            began = self.fixed.get(name)
-            if began != value:
+            original = self.fixed.get(name)
+            if original != value:
                 raise OptionError(
-                    f"{name}: this checkpoint began with {began!r:.80}, now it is {value!r:.80}; it stays as it is while the "
-                    "checkpoint lives: go on as before, or begin with a new checkpoint"
+                    f"{name}: this checkpoint was created with {original!r:.80}, but the query now has {value!r:.80}; "
+                    "restore the value, or start the query with a new checkpoint"
                 )
         return replace(self, fixed=fixed)
 
 
-def state_from_bytes(kept: bytes) -> BucketState:
-    """Reads what is kept; nothing is believed before the digest is compared. What is wrong with `assembler` its reader finds.
+def state_from_bytes(data: bytes) -> BucketState:
+    """Parses a state after comparing its digest; raises `MalformedDataError` if it is truncated, altered or of another version.
 
-    Args:
-        kept: What `State.to_bytes` gave.
-
-    Returns:
-        The state.
-
-    Raises:
-        MalformedDataError: It is cut off, altered or of another version.
+    The section `assembler` has its own digest, which its reader verifies.
 
     Examples:
         >>> state_from_bytes(BucketState(fixed={"buckets": 16}, names={}).to_bytes()).fixed
         {'buckets': 16}
     """
-    begin = len(MAGIC) + _VERSION.size
-    if kept[: len(MAGIC)] != MAGIC or len(kept) < begin + _DIGEST_BYTES:
-        raise _malformed("it does not begin as one, or is cut off")
-    (version,) = _VERSION.unpack_from(kept, len(MAGIC))
+    start = len(MAGIC) + _VERSION.size
+    if data[: len(MAGIC)] != MAGIC or len(data) < start + _DIGEST_BYTES:
+        raise _malformed("wrong header, or truncated")
+    (version,) = _VERSION.unpack_from(data, len(MAGIC))
     if version != VERSION:
         raise _malformed(
-            f"it was kept by another version of ssbroker: its format is {version}, this version reads {VERSION}"
+            f"written by another version of ssbroker: its format is {version}, this version reads {VERSION}"
         )
-    end = len(kept) - _DIGEST_BYTES
+    end = len(data) - _DIGEST_BYTES
     try:
-        sections = _sections(memoryview(kept)[begin:end])
+        sections = _sections(memoryview(data)[start:end])
     except (ValueError, struct.error) as error:
-        raise _malformed(f"it is cut off or altered: {error}") from error
-    if _digest(sections) != kept[end:]:
-        raise _malformed("its digest does not match: it is cut off or altered")
+        raise _malformed(f"truncated or altered: {error}") from error
+    if _digest(sections) != data[end:]:
+        raise _malformed("digest mismatch: truncated or altered")
     try:
-        return _of_sections(*sections)
+        return _from_sections(*sections)
     except (ValueError, KeyError, TypeError, OSError, OverflowError, struct.error, pa.ArrowException) as error:
-        raise _malformed(f"it contradicts itself: {error}") from error
+        raise _malformed(f"inconsistent: {error}") from error
 
 
 def _sections(rest: memoryview) -> list[memoryview]:
@@ -193,37 +158,37 @@ def _sections(rest: memoryview) -> list[memoryview]:
     while rest:
         (length,) = _LENGTH.unpack_from(rest)
         if length > len(rest) - _LENGTH.size:
-            raise ValueError("a section is longer than what is there")
+            raise ValueError("a section exceeds the data")
         found.append(rest[_LENGTH.size : _LENGTH.size + length])
         rest = rest[_LENGTH.size + length :]
     if len(found) != _SECTIONS:
-        raise ValueError(f"it has {len(found)} sections")
+        raise ValueError(f"{len(found)} sections instead of {_SECTIONS}")
     return found
 
 
-def _of_sections(
+def _from_sections(
     head: memoryview, extra: memoryview, waits: memoryview, delayed: memoryview, assembler: memoryview
 ) -> BucketState:
-    told: dict[str, Any] = json.loads(bytes(head))
+    fields: dict[str, Any] = json.loads(bytes(head))
     return BucketState(
-        **told,
+        **fields,
         extra=pa.ipc.read_schema(pa.py_buffer(extra)) if extra else None,
-        waits=_rows(waits),
-        delayed=_rows(delayed),
+        waits=_read_table(waits),
+        delayed=_read_table(delayed),
         assembler=bytes(assembler),
     )
 
 
-def _rows(section: memoryview) -> pa.Table | None:
+def _read_table(section: memoryview) -> pa.Table | None:
     if not section:
         return None
-    rows = of_ipc(section)
+    rows = from_ipc(section)
     rows.validate()
     return rows
 
 
 def _digest(sections: Sequence[bytes | memoryview]) -> bytes:
-    """Of the sections and their lengths, and of the last one only the end, which is the digest of the rest of it."""
+    """Returns the digest of the sections and their lengths; of the last section only its end, which is a digest of the rest."""
     hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for section in sections:
         hashed.update(_LENGTH.pack(len(section)))
@@ -233,58 +198,55 @@ def _digest(sections: Sequence[bytes | memoryview]) -> bytes:
 
 
 def _malformed(why: str) -> MalformedDataError:
-    return MalformedDataError(f"state: this is no state of a stream of ssbroker: {why}")
+    return MalformedDataError(f"state: invalid state of an ssbroker stream: {why}")
 
 
 _BITS: Final = 7
-_UPPER: Final = pa.scalar(0x80, pa.uint8())
-_LOWER: Final = pa.scalar(0x7F, pa.uint8())
+_HIGH_BIT: Final = pa.scalar(0x80, pa.uint8())
+_LOW_BITS: Final = pa.scalar(0x7F, pa.uint8())
 
 
 def text_from_bytes(data: bytes) -> str:
-    r"""The text of some bytes.
+    r"""Returns bytes as ASCII text: a block with the top bits of seven bytes each, then the low seven bits of every byte.
 
     Examples:
         >>> text_from_bytes(b"\x01\x82")
         '\x02\x01\x02'
     """
     size = -(-len(data) // _BITS)
-    whole = _numbers(data)
-    upper = _numbers(bytes(size))
+    whole = _uint8_array(data)
+    high_bits = _uint8_array(bytes(size))
     for place in range(_BITS):
         part = whole.slice(place * size, size)
-        bits = pc.shift_right(pc.bit_wise_and(part, _UPPER), pa.scalar(_BITS - place, pa.uint8()))
+        bits = pc.shift_right(pc.bit_wise_and(part, _HIGH_BIT), pa.scalar(_BITS - place, pa.uint8()))
         if len(bits) < size:
-            bits = pa.concat_arrays([bits, _numbers(bytes(size - len(bits)))])
-        upper = pc.bit_wise_or(upper, bits)
-    return b"".join([_bytes(upper), _bytes(pc.bit_wise_and(whole, _LOWER))]).decode("ascii")
+            bits = pa.concat_arrays([bits, _uint8_array(bytes(size - len(bits)))])
+        high_bits = pc.bit_wise_or(high_bits, bits)
+    return b"".join([_bytes(high_bits), _bytes(pc.bit_wise_and(whole, _LOW_BITS))]).decode("ascii")
 
 
 def text_to_bytes(text: str) -> bytes:
-    r"""The bytes of a text. Whether they are those that were kept, their digest tells.
-
-    Raises:
-        MalformedDataError: It is no text of bytes.
+    r"""Inverts `text_from_bytes`; raises `MalformedDataError` for text that is not ASCII. Other damage is left to the state's digest.
 
     Examples:
         >>> text_to_bytes(text_from_bytes(b"\x01\x82"))
         b'\x01\x82'
     """
     try:
-        whole = _numbers(text.encode("ascii"))
+        whole = _uint8_array(text.encode("ascii"))
     except ValueError as error:
-        raise MalformedDataError(f"state: this is no state of a stream of ssbroker: {error}") from error
+        raise _malformed(str(error)) from error
     size = -(-len(whole) // (_BITS + 1))
-    upper, lower = whole.slice(0, size), whole.slice(size)
+    high_bits, low_bits = whole.slice(0, size), whole.slice(size)
     parts = []
     for place in range(_BITS):
-        part = lower.slice(place * size, size)
-        bits = pc.bit_wise_and(upper.slice(0, len(part)), pa.scalar(1 << place, pa.uint8()))
+        part = low_bits.slice(place * size, size)
+        bits = pc.bit_wise_and(high_bits.slice(0, len(part)), pa.scalar(1 << place, pa.uint8()))
         parts.append(_bytes(pc.bit_wise_or(part, pc.shift_left(bits, pa.scalar(_BITS - place, pa.uint8())))))
     return b"".join(parts)
 
 
-def _numbers(data: bytes) -> ArrowColumn:
+def _uint8_array(data: bytes) -> ArrowColumn:
     made: ArrowColumn = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
     return made
 
@@ -295,8 +257,8 @@ def _bytes(numbers: ArrowColumn) -> memoryview:
     return memoryview(numbers.buffers()[1])[numbers.offset : numbers.offset + len(numbers)]
 
 
-NAME: Final = "bucket"
-"""The name of the state variable: a map from numbers to parts."""
+STATE_VARIABLE: Final = "bucket"
+"""The name of the state variable: a map from part numbers to parts."""
 
 PART_CHARACTERS = 16 << 20
 _KEY: Final = "part int"
@@ -304,28 +266,24 @@ _VALUE: Final = "state string, parts int"
 
 
 class StateParts:
-    """The state of the bucket whose turn it is.
-
-    Args:
-        handle: Spark's.
-    """
+    """The state of the current bucket in Spark's state store; `handle` is Spark's."""
 
     def __init__(self, handle: Any) -> None:
-        self._parts: Final = handle.getMapState(NAME, _KEY, _VALUE)
+        self._parts: Final = handle.getMapState(STATE_VARIABLE, _KEY, _VALUE)
         self._count = 0
 
     def get(self) -> bytes | None:
-        """What is kept, None for nothing. It is asked before anything is put or cleared."""
+        """Returns the stored state, None if there is none; must be called before `put` and `clear`."""
         first = self._parts.getValue((0,))
         if first is None:
             self._count = 0
             return None
-        begin, self._count = first
+        start, self._count = first
         rest = [self._parts.getValue((number,))[0] for number in range(1, self._count)]
-        return text_to_bytes("".join([begin, *rest]))
+        return text_to_bytes("".join([start, *rest]))
 
     def put(self, state: bytes) -> None:
-        """Keeps this in place of what was kept."""
+        """Replaces the stored state."""
         whole = text_from_bytes(state)
         count = -(-len(whole) // PART_CHARACTERS)
         for number in range(count):
@@ -335,21 +293,14 @@ class StateParts:
             self._parts.removeKey((number,))
 
     def clear(self) -> None:
-        """Keeps nothing."""
+        """Removes the stored state."""
         self._parts.clear()
 
 
-def whole_states(rows: Iterable[tuple[int, int, str, int]]) -> Iterator[tuple[int, bytes]]:
-    """The states of buckets, of rows that have their parts in any order.
+def join_state_parts(rows: Iterable[tuple[int, int, str, int]]) -> Iterator[tuple[int, bytes]]:
+    """Yields buckets and their states from rows of bucket, part number, part and number of parts, in any order.
 
-    Args:
-        rows: The bucket, the number of the part, the part, how many there are.
-
-    Yields:
-        The bucket and its state.
-
-    Raises:
-        MalformedDataError: A part is missing.
+    Raises `MalformedDataError` if a part is missing.
     """
     found: dict[int, dict[int, str]] = {}
     for bucket, number, part, count in rows:
@@ -362,28 +313,22 @@ def whole_states(rows: Iterable[tuple[int, int, str, int]]) -> Iterator[tuple[in
         raise MalformedDataError(f"state: parts of bucket {min(found)} are missing")
 
 
-PACKED: Final = "bucket int, place bigint, cell binary"
-"""Rows of one bucket in one cell; the place puts the cells of a bucket in the order in which its rows came."""
-TOLD: Final = "kind string, cell binary"
-"""Rows of one kind in one cell."""
+PACKED_SCHEMA: Final = "bucket int, place bigint, cell binary"
+"""Input rows of one bucket in one cell; the place restores the order in which the rows of a bucket arrived."""
+OUTPUT_SCHEMA: Final = "kind string, cell binary"
+"""Output rows of one kind in one cell."""
 
-_FIELDS: Final[dict[str, pa.DataType]] = {"bucket": pa.int32(), "place": pa.int64(), "cell": pa.binary()}
-_PACKED: Final = pa.schema(_FIELDS)
+_PACKED_FIELDS: Final[dict[str, pa.DataType]] = {"bucket": pa.int32(), "place": pa.int64(), "cell": pa.binary()}
+_PACKED_TYPES: Final = pa.schema(_PACKED_FIELDS)
 _PACK_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 16 << 20
 _PLACE_BITS: Final = 40
 
 
 def pack_rows(names: Sequence[str], batches: Iterator[pa.RecordBatch], *, partition: int) -> Iterator[pa.RecordBatch]:
-    """Packs the rows of a partition: few large cells, since each costs a row of Spark.
+    """Packs the rows of a partition into few large cells, since each cell costs a row of Spark; yields batches of `PACKED_SCHEMA`.
 
-    Args:
-        names: What the columns are called in the cells; the number of the bucket stands before them.
-        batches: The rows.
-        partition: The number of the partition.
-
-    Yields:
-        Batches of `PACKED`.
+    `names` are the columns in the cells; the bucket number is the column before them.
     """
     place = partition << _PLACE_BITS
     held: list[pa.RecordBatch] = []
@@ -392,54 +337,38 @@ def pack_rows(names: Sequence[str], batches: Iterator[pa.RecordBatch], *, partit
         held.append(batch)
         size += batch.nbytes
         if size >= _PACK_BYTES:
-            yield _packed(names, held, place)
+            yield _pack(names, held, place)
             place, held, size = place + 1, [], 0
     if held:
-        yield _packed(names, held, place)
+        yield _pack(names, held, place)
 
 
 def unpack_rows(
     own: Mapping[str, pa.DataType], extra: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Unpacks the rows of all kinds.
-
-    Args:
-        own: The columns that are not carried, and their types.
-        further: The carried ones.
-        batches: Batches of `TOLD`.
-
-    Yields:
-        Batches of `kind`, the own columns and the carried ones: nulls where a kind has none.
-    """
+    """Unpacks batches of `OUTPUT_SCHEMA` into rows of all kinds: `kind`, own and extra columns, with nulls in those that a kind lacks."""
     for batch in batches:
         for kind, cell in zip(batch.column(0), batch.column(1), strict=True):
-            for rows in of_ipc(cell.as_buffer()).to_batches():
-                yield _widened(str(kind), rows, own, extra)
+            for rows in from_ipc(cell.as_buffer()).to_batches():
+                yield _with_all_columns(str(kind), rows, own, extra)
 
 
-def cells_of(rows: Sequence[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, bytes]]:
-    """What a bucket tells, in cells that are not too large for the way.
-
-    Args:
-        rows: Rows with their kind.
-
-    Yields:
-        Kinds and cells.
-    """
+def to_cells(rows: Sequence[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, bytes]]:
+    """Yields the output of a bucket, kind by kind, in cells of bounded size."""
     for kind, batch in rows:
-        for piece in pieces(batch, most=_PIECE_BYTES):
+        for piece in split_by_size(batch, max_bytes=_PIECE_BYTES):
             yield kind, to_ipc(piece)
 
 
-def _packed(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int) -> pa.RecordBatch:
-    together = pa.Table.from_batches(list(batches))
-    buckets: ArrowColumn = together.column(0).combine_chunks()
+def _pack(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int) -> pa.RecordBatch:
+    combined = pa.Table.from_batches(list(batches))
+    buckets: ArrowColumn = combined.column(0).combine_chunks()
     order = pc.sort_indices(buckets)
-    rows = together.select(range(1, together.num_columns)).rename_columns(list(names)).take(order)
+    rows = combined.select(range(1, combined.num_columns)).rename_columns(list(names)).take(order)
     runs: Any = pc.run_end_encode(buckets.take(order))
     ends: list[int] = runs.run_ends.to_pylist()
     starts = [0, *ends[:-1]]
-    # All cells in one buffer, which is the column: whoever made it of many values would copy them all, several times as it grows.
+    # All cells are written into one buffer, which becomes the column; building it from many values would copy them several times.
     sink = pa.BufferOutputStream()
     offsets = [0]
     for start, end in zip(starts, ends, strict=True):
@@ -447,18 +376,20 @@ def _packed(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int)
         offsets.append(sink.tell())
     of_all = [None, pa.array(offsets, pa.int32()).buffers()[1], sink.getvalue()]
     packed_cells = pa.Array.from_buffers(pa.binary(), len(ends), of_all)
-    places = same(place, pa.int64(), len(ends))
-    return pa.RecordBatch.from_arrays([runs.values, places, packed_cells], schema=_PACKED)
+    places = repeat(place, pa.int64(), len(ends))
+    return pa.RecordBatch.from_arrays([runs.values, places, packed_cells], schema=_PACKED_TYPES)
 
 
-def _widened(kind: str, rows: pa.RecordBatch, own: Mapping[str, pa.DataType], extra: Sequence[str]) -> pa.RecordBatch:
+def _with_all_columns(
+    kind: str, rows: pa.RecordBatch, own: Mapping[str, pa.DataType], extra: Sequence[str]
+) -> pa.RecordBatch:
     count = rows.num_rows
-    there: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
-    columns: dict[str, ArrowColumn] = {row_kinds.KIND: same(kind, pa.string(), count)}
+    present: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
+    columns: dict[str, ArrowColumn] = {row_kinds.KIND: repeat(kind, pa.string(), count)}
     for name, arrow_type in own.items():
-        columns[name] = _cast(there[name], arrow_type) if name in there else nulls(arrow_type, count)
+        columns[name] = _cast(present[name], arrow_type) if name in present else nulls(arrow_type, count)
     for name in extra:
-        columns[name] = _cast(there[name], to_spark_type(there[name].type))
+        columns[name] = _cast(present[name], to_spark_type(present[name].type))
     fields = [pa.field(name, column.type, nullable=name != row_kinds.KIND) for name, column in columns.items()]
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
 

@@ -1,4 +1,4 @@
-"""One step of a bucket, without Spark: state and new rows in, results and new state out."""
+"""One step of a bucket, without Spark: state and new rows in, output rows and new state out."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, worker
 from ssbroker.spark.broadcast import SharedValue
 from ssbroker.spark.streams import extra_columns, row_kinds
-from ssbroker.spark.streams.row_kinds import ArrowColumn, column, key, nulls, pc, same, with_column
+from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.streams.state import BucketState, state_from_bytes
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 
 WAITING_SINCE: Final = "since_us"
-GROWN: Final = "grown_us"
-WAITS: Final = pa.schema([*PENDING, pa.field(WAITING_SINCE, pa.int64()), pa.field(GROWN, pa.int64())])
-"""What waits, since when, and when a fragment of it was last accepted."""
+LAST_GROWTH: Final = "grown_us"
+WAITING_SCHEMA: Final = pa.schema([*PENDING, pa.field(WAITING_SINCE, pa.int64()), pa.field(LAST_GROWTH, pa.int64())])
+"""The pending messages, since when they are pending, and when a fragment was last accepted."""
 
 _KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
 
 
 @dataclass(frozen=True)
-class WaitingDirections:
-    """What waits after a step.
+class PendingMessages:
+    """The pending messages after a step.
 
     Attributes:
-        rows: Those that go on: `WAITS`, None for none; the same object as before if nothing has changed.
-        expired: Those that are given up: the same.
-        due_us: When the next is given up, None for never.
+        rows: The messages that remain: `WAITING_SCHEMA`, None for none; the same object as before if nothing has changed.
+        expired: The messages that have expired, None for none.
+        due_us: When the next one expires, None for never.
     """
 
     rows: pa.Table | None
@@ -45,77 +45,71 @@ class WaitingDirections:
     due_us: int | None
 
 
-def waits(
+def update_waiting(
     before: pa.Table | None, pending: pa.Table | None, *, max_age_us: int | None, now_us: int
-) -> WaitingDirections:
-    """Compares what is pending now with what waited before.
+) -> PendingMessages:
+    """Compares the pending messages with those of the step before, and separates the expired ones.
 
-    Args:
-        before: What waited: `WAITS`.
-        pending: What is pending: `schemas.PENDING`; None if nothing has come.
-        max_age_us: After how long what does not grow is given up, None for never.
-        now_us: The moment. Where the clock has been set back, nothing has grown later than that.
-
-    Returns:
-        What waits, and what is given up.
+    `before` is in `WAITING_SCHEMA`; `pending` is in `schemas.PENDING`, or None if no fragments have arrived. If the clock has been set
+    back, the last growth is set to now.
     """
-    rows = before if pending is None else _since(before, pending, now_us=now_us)
+    rows = before if pending is None else _with_times(before, pending, now_us=now_us)
     if rows is None or not rows.num_rows:
-        return WaitingDirections(None, None, None)
+        return PendingMessages(None, None, None)
     if max_age_us is None:
-        return WaitingDirections(rows, None, None)
-    grown = column(rows, GROWN)
-    if pc.max(grown).as_py() > now_us:
-        grown = pc.min_element_wise(grown, now_us)
-        rows = with_column(rows, GROWN, grown)
-    is_over = pc.less_equal(grown, now_us - max_age_us)
-    if not pc.any(is_over).as_py():
-        return WaitingDirections(rows, None, _first(grown) + max_age_us)
-    rest = rows.filter(pc.invert(is_over))
-    due_us = _first(column(rest, GROWN)) + max_age_us if rest.num_rows else None
-    return WaitingDirections(rest if rest.num_rows else None, rows.filter(is_over), due_us)
+        return PendingMessages(rows, None, None)
+    last_growth = column(rows, LAST_GROWTH)
+    if pc.max(last_growth).as_py() > now_us:
+        last_growth = pc.min_element_wise(last_growth, now_us)
+        rows = with_column(rows, LAST_GROWTH, last_growth)
+    is_expired = pc.less_equal(last_growth, now_us - max_age_us)
+    if not pc.any(is_expired).as_py():
+        return PendingMessages(rows, None, _earliest(last_growth) + max_age_us)
+    rest = rows.filter(pc.invert(is_expired))
+    due_us = _earliest(column(rest, LAST_GROWTH)) + max_age_us if rest.num_rows else None
+    return PendingMessages(rest if rest.num_rows else None, rows.filter(is_expired), due_us)
 
 
-def _since(before: pa.Table | None, pending: pa.Table, *, now_us: int) -> pa.Table:
-    """What is pending, with the moments of what waited before and has not grown."""
-    now = same(now_us, pa.int64(), pending.num_rows)
+def _with_times(before: pa.Table | None, pending: pa.Table, *, now_us: int) -> pa.Table:
+    """Returns the pending messages with their times; those of messages that were already pending and have not grown are kept."""
+    now = repeat(now_us, pa.int64(), pending.num_rows)
     if before is None or not pending.num_rows:
-        return with_column(with_column(pending, WAITING_SINCE, now), GROWN, now)
-    place = pc.index_in(key(pending, _KEYS), value_set=key(before, _KEYS))
-    since = pc.coalesce(column(before, WAITING_SINCE).take(place), pa.scalar(now_us, pa.int64()))
-    had = column(before, "received_fragments").take(place)
-    is_as_before = pc.fill_null(pc.equal(had, column(pending, "received_fragments")), fill_value=False)
-    grown = pc.if_else(is_as_before, column(before, GROWN).take(place), pa.scalar(now_us, pa.int64()))
-    return with_column(with_column(pending, WAITING_SINCE, since), GROWN, grown)
+        return with_column(with_column(pending, WAITING_SINCE, now), LAST_GROWTH, now)
+    position = pc.index_in(row_keys(pending, _KEYS), value_set=row_keys(before, _KEYS))
+    since = pc.coalesce(column(before, WAITING_SINCE).take(position), pa.scalar(now_us, pa.int64()))
+    received_before = column(before, "received_fragments").take(position)
+    has_not_grown = pc.fill_null(pc.equal(received_before, column(pending, "received_fragments")), fill_value=False)
+    last_growth = pc.if_else(has_not_grown, column(before, LAST_GROWTH).take(position), pa.scalar(now_us, pa.int64()))
+    return with_column(with_column(pending, WAITING_SINCE, since), LAST_GROWTH, last_growth)
 
 
-def _first(moments: ArrowColumn) -> int:
-    first: int = pc.min(moments).as_py()
+def _earliest(times: ArrowColumn) -> int:
+    first: int = pc.min(times).as_py()
     return first
 
 
 RETRY_FIRST_US: Final = 4_000_000
-RETRY_MOST_US: Final = 64_000_000
+RETRY_MAX_US: Final = 64_000_000
 
 ARRIVAL: Final = "ssbroker arrival"
 DELAYED_SINCE: Final = "ssbroker since"
 DUE: Final = "ssbroker due"
 TRIES: Final = "ssbroker tries"
-TURN: Final = {ARRIVAL: pa.int64(), DELAYED_SINCE: pa.int64(), DUE: pa.int64(), TRIES: pa.int64()}
-"""What is kept beside a message that waits: its place among all that came, since when, when it is tried again, how often it was."""
+RETRY_COLUMNS: Final = {ARRIVAL: pa.int64(), DELAYED_SINCE: pa.int64(), DUE: pa.int64(), TRIES: pa.int64()}
+"""The columns stored with a delayed message: its position among all arrivals, since when it waits, when it is retried, how often it was."""
 
 _ROW_BYTES: Final = 256
 _DELAYED: Final = "is_delayed"
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """What comes of a step.
+class RetryResult:
+    """The result of routing delayed and new messages.
 
     Attributes:
-        released: Messages with their decisions, in the order of their directions.
-        queue: What waits, oldest first: the columns of messages and `TURN`; None for nothing.
-        arrivals: How many messages have come so far.
+        released: The messages that are emitted, with their decisions, in the order of their directions.
+        queue: The delayed messages, oldest first, with `RETRY_COLUMNS`; None for none.
+        arrivals: How many messages have arrived so far.
     """
 
     released: list[pa.RecordBatch]
@@ -124,7 +118,7 @@ class StepResult:
 
     @property
     def due_us(self) -> int | None:
-        """When the next is tried again."""
+        """When the next message is retried."""
         if self.queue is None:
             return None
         due: int = pc.min(self.queue[DUE]).as_py()
@@ -132,217 +126,208 @@ class StepResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DelayedLimits:
-    """Where messages wait for a route.
+class DelayedQueue:
+    """The delayed messages of a bucket and how they are retried.
 
     Attributes:
-        decide: Adds the decision to messages, and says of which it is DELAYED.
-        direction: The columns of what goes in order; None where each is for itself.
-        max_bytes: How much may wait.
+        decide: Adds the decision to messages, and returns which of them are DELAYED.
+        direction: The columns that define a direction, in which messages stay in order; None if rows are independent.
+        max_bytes: The maximum size of the delayed messages.
     """
 
     decide: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, ArrowColumn]]
     direction: tuple[str, ...] | None
     max_bytes: int
 
-    def turn(
+    def retry(
         self, queue: pa.Table | None, arrived: pa.Table | None, *, arrivals: int, changed: bool, now_us: int
-    ) -> StepResult:
-        """Routes what has come and what is due.
-
-        Args:
-            queue: What waits: the columns of messages and `TURN`.
-            arrived: The messages that have come.
-            arrivals: How many messages have come so far.
-            changed: Whether the catalog says something else than when they were last tried.
-            now_us: The moment.
-
-        Returns:
-            What is released, and what waits.
-        """
+    ) -> RetryResult:
+        """Routes the new messages and the delayed ones that are due, or all of them if the catalog has changed."""
         if queue is not None and arrived is None and not changed and self._is_early(queue, now_us):
-            return StepResult([], queue, arrivals)
-        resting, tried = self._parted(queue, arrived, arrivals=arrivals, changed=changed, now_us=now_us)
+            return RetryResult([], queue, arrivals)
+        waiting, due = self._separate(queue, arrived, arrivals=arrivals, changed=changed, now_us=now_us)
         arrivals += arrived.num_rows if arrived is not None else 0
         released: list[pa.RecordBatch] = []
-        if tried is not None:
-            released, delayed = self._tried(tried, now_us=now_us)
-            resting = _together(resting, delayed)
-        if resting is None:
-            return StepResult(released, None, arrivals)
-        resting = resting.take(pc.sort_indices(column(resting, ARRIVAL)))
-        over, resting = _over(resting, self.max_bytes)
-        for rows in [] if over is None else _messages(over).to_batches():
+        if due is not None:
+            released, delayed = self._route_messages(due, now_us=now_us)
+            waiting = _concat_some(waiting, delayed)
+        if waiting is None:
+            return RetryResult(released, None, arrivals)
+        waiting = waiting.take(pc.sort_indices(column(waiting, ARRIVAL)))
+        excess, waiting = _split_excess(waiting, self.max_bytes)
+        for rows in [] if excess is None else _messages(excess).to_batches():
             released.append(self.decide(rows)[0])
-        return StepResult(released, resting, arrivals)
+        return RetryResult(released, waiting, arrivals)
 
-    def _parted(
+    def _separate(
         self, queue: pa.Table | None, arrived: pa.Table | None, *, arrivals: int, changed: bool, now_us: int
     ) -> tuple[pa.Table | None, pa.Table | None]:
-        """What goes on waiting, and what is tried now, oldest first."""
-        new = None if arrived is None or not arrived.num_rows else _new(arrived, arrivals=arrivals, now_us=now_us)
+        """Returns the messages that keep waiting, and those that are routed now, oldest first."""
+        new = (
+            None
+            if arrived is None or not arrived.num_rows
+            else _with_retry_columns(arrived, arrivals=arrivals, now_us=now_us)
+        )
         if queue is None:
             return None, new
-        # Where the clock has been set back, nothing waits longer than it would have to.
-        queue = with_column(queue, DUE, pc.min_element_wise(column(queue, DUE), now_us + RETRY_MOST_US))
-        is_due = same(True, pa.bool_(), queue.num_rows) if changed else pc.less_equal(column(queue, DUE), now_us)
-        resting, tried = queue.filter(pc.invert(is_due)), queue.filter(is_due)
-        if new is not None and self.direction is not None and resting.num_rows:
-            place = pc.index_in(key(new, self.direction), value_set=key(resting, self.direction))
-            behind = pc.is_valid(place)
+        # If the clock has been set back, no message waits longer than the longest wait.
+        queue = with_column(queue, DUE, pc.min_element_wise(column(queue, DUE), now_us + RETRY_MAX_US))
+        is_due = repeat(True, pa.bool_(), queue.num_rows) if changed else pc.less_equal(column(queue, DUE), now_us)
+        waiting, due = queue.filter(pc.invert(is_due)), queue.filter(is_due)
+        if new is not None and self.direction is not None and waiting.num_rows:
+            position = pc.index_in(row_keys(new, self.direction), value_set=row_keys(waiting, self.direction))
+            behind = pc.is_valid(position)
             for name in (DUE, TRIES):
-                new = with_column(new, name, pc.coalesce(column(resting, name).take(place), column(new, name)))
-            resting, new = _rows(resting, new.filter(behind)), new.filter(pc.invert(behind))
-        return _some(resting), _together(_some(tried), new)
+                new = with_column(new, name, pc.coalesce(column(waiting, name).take(position), column(new, name)))
+            waiting, new = _concat(waiting, new.filter(behind)), new.filter(pc.invert(behind))
+        return _none_if_empty(waiting), _concat_some(_none_if_empty(due), new)
 
     def _is_early(self, queue: pa.Table, now_us: int) -> bool:
-        """Whether nothing is due, and nothing waits longer than it would have to because the clock has been set back."""
-        least, most = pc.min_max(queue[DUE]).as_py().values()
-        early: bool = now_us < least and most <= now_us + RETRY_MOST_US
-        return early
+        """Whether no message is due, and none is due later than the longest wait because the clock has been set back."""
+        earliest, latest = pc.min_max(queue[DUE]).as_py().values()
+        is_early: bool = now_us < earliest and latest <= now_us + RETRY_MAX_US
+        return is_early
 
-    def _tried(self, rows: pa.Table, *, now_us: int) -> tuple[list[pa.RecordBatch], pa.Table | None]:
-        """Routes rows: what is released, and what is DELAYED or behind what is."""
+    def _route_messages(self, rows: pa.Table, *, now_us: int) -> tuple[list[pa.RecordBatch], pa.Table | None]:
+        """Routes messages; returns those that are released, and those that are DELAYED or behind such a one."""
         decided = [self.decide(batch) for batch in _messages(rows).to_batches()]
         is_delayed: ArrowColumn = pa.concat_arrays([delayed for _, delayed in decided])
         if not pc.any(is_delayed).as_py():
             return [messages for messages, _ in decided], None
-        stays, tries = is_delayed, column(rows, TRIES)
+        is_held, tries = is_delayed, column(rows, TRIES)
         if self.direction is not None:
-            stays, tries = _behind(key(rows, self.direction), is_delayed, tries)
+            is_held, tries = _held_back(row_keys(rows, self.direction), is_delayed, tries)
         released, first = [], 0
         for messages, _ in decided:
-            kept = messages.filter(pc.invert(stays.slice(first, messages.num_rows)))
+            kept = messages.filter(pc.invert(is_held.slice(first, messages.num_rows)))
             released += [kept] if kept.num_rows else []
             first += messages.num_rows
         wait = pc.shift_left(pa.scalar(RETRY_FIRST_US, pa.int64()), pc.min_element_wise(tries, 32))
-        due = pc.add(pc.min_element_wise(wait, RETRY_MOST_US), now_us)
+        due = pc.add(pc.min_element_wise(wait, RETRY_MAX_US), now_us)
         rows = with_column(with_column(rows, DUE, due), TRIES, pc.add(tries, 1))
-        return released, rows.filter(stays)
+        return released, rows.filter(is_held)
 
 
-def _new(messages: pa.Table, *, arrivals: int, now_us: int) -> pa.Table:
-    """Messages that have come, with what is kept beside them."""
+def _with_retry_columns(messages: pa.Table, *, arrivals: int, now_us: int) -> pa.Table:
+    """Adds the retry columns to messages that have arrived."""
     count = messages.num_rows
-    now = same(now_us, pa.int64(), count)
+    now = repeat(now_us, pa.int64(), count)
     values = {
         ARRIVAL: pa.array(range(arrivals, arrivals + count), pa.int64()),
         DELAYED_SINCE: now,
         DUE: now,
-        TRIES: same(0, pa.int64(), count),
+        TRIES: repeat(0, pa.int64(), count),
     }
     for name, value in values.items():
         messages = messages.append_column(name, value)
     return messages
 
 
-def _behind(keys: ArrowColumn, is_delayed: ArrowColumn, tries: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
-    """Of each row, whether it is DELAYED or follows one of its direction that is; and how often that one was tried."""
-    place = pa.array(range(len(keys)), pa.int64())
-    # The first of each direction: what is looked up is found at its lowest place.
-    heads = place.filter(is_delayed)
+def _held_back(keys: ArrowColumn, is_delayed: ArrowColumn, tries: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
+    """Returns whether each row is DELAYED or follows such a row of its direction, and how often that row was tried."""
+    position = pa.array(range(len(keys)), pa.int64())
+    # index_in finds the first position of a key, which is the first delayed row of each direction.
+    delayed_positions = position.filter(is_delayed)
     first = pc.index_in(keys, value_set=keys.filter(is_delayed))
-    head = heads.take(first)
-    stays = pc.fill_null(pc.greater_equal(place, head), fill_value=False)
-    return stays, pc.coalesce(tries.take(head), tries)
+    delayed_position = delayed_positions.take(first)
+    is_held = pc.fill_null(pc.greater_equal(position, delayed_position), fill_value=False)
+    return is_held, pc.coalesce(tries.take(delayed_position), tries)
 
 
-def _over(queue: pa.Table, most: int) -> tuple[pa.Table | None, pa.Table | None]:
-    """The oldest rows that are too many, and the rest."""
-    sizes: ArrowColumn = same(_ROW_BYTES, pa.int64(), queue.num_rows)
+def _split_excess(queue: pa.Table, max_bytes: int) -> tuple[pa.Table | None, pa.Table | None]:
+    """Returns the oldest rows beyond the size limit, and the rest."""
+    sizes: ArrowColumn = repeat(_ROW_BYTES, pa.int64(), queue.num_rows)
     for field in queue.schema:
-        if _is_long(field.type):
+        if _has_variable_size(field.type):
             length = pc.fill_null(pc.binary_length(column(queue, field.name)), 0).cast(pa.int64())
             sizes = pc.add(sizes, length)
     total = pc.sum(sizes).as_py()
-    if total <= most:
+    if total <= max_bytes:
         return None, queue
     left = pc.subtract(total, pc.cumulative_sum(sizes))
-    # A row is given up as long as it and those after it are too many.
-    count = pc.sum(pc.greater(pc.add(left, sizes), most)).as_py()
-    return queue.slice(0, count), _some(queue.slice(count))
+    # A row is dropped while it and the rows after it exceed the limit.
+    count = pc.sum(pc.greater(pc.add(left, sizes), max_bytes)).as_py()
+    return queue.slice(0, count), _none_if_empty(queue.slice(count))
 
 
-def _is_long(kind: pa.DataType) -> bool:
+def _has_variable_size(arrow_type: pa.DataType) -> bool:
     return any(
-        test(kind)
+        test(arrow_type)
         for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
     )
 
 
 def _messages(rows: pa.Table) -> pa.Table:
-    """The rows without what is kept beside them."""
-    return rows.drop_columns(list(TURN))
+    """Returns the rows without the retry columns."""
+    return rows.drop_columns(list(RETRY_COLUMNS))
 
 
-def _some(rows: pa.Table) -> pa.Table | None:
+def _none_if_empty(rows: pa.Table) -> pa.Table | None:
     return rows if rows.num_rows else None
 
 
-def _rows(*tables: pa.Table) -> pa.Table:
+def _concat(*tables: pa.Table) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _together(first: pa.Table | None, second: pa.Table | None) -> pa.Table | None:
+def _concat_some(first: pa.Table | None, second: pa.Table | None) -> pa.Table | None:
     tables = [table for table in (first, second) if table is not None and table.num_rows]
-    return _rows(*tables) if tables else None
+    return _concat(*tables) if tables else None
 
 
-FRAGMENT: Final = {
+FRAGMENT_KEYS: Final = {
     name: name for name in ("conversation_id", "is_initiator", "message_sequence_number", "fragment_number")
 }
-"""What tells fragments apart, and where it stands."""
-_CHARACTERS: Final = 80
+"""The key columns of fragments."""
+_TEXT_CHARACTERS_MAX: Final = 80
 
 
 @contextmanager
-def named(rows: pa.Table | pa.RecordBatch, columns: Mapping[str, str]) -> Iterator[None]:
-    """Says of an error which row it is about, and how a query goes on that was stopped by it.
+def error_row_described(rows: pa.Table | pa.RecordBatch, columns: Mapping[str, str]) -> Iterator[None]:
+    """Adds to an error which row it is about, and how to resume the query.
 
-    Args:
-        rows: What is read in the block.
-        columns: What tells rows apart, and the columns in which it stands.
+    `columns` are the columns of `rows` that identify a row, by the names to show.
 
     Examples:
         >>> try:
-        ...     with named(pa.table({"conversation_id": [b"a", b"b"]}), {"conversation_id": "conversation_id"}):
+        ...     with error_row_described(pa.table({"conversation_id": [b"a", b"b"]}), {"conversation_id": "conversation_id"}):
         ...         raise InputError("no GUID", row=1)
         ... except InputError as error:
         ...     print(error.__notes__[0])
-        It is the row conversation_id 0x62. A query goes on from its checkpoint once a filter before the stream leaves such rows out.
+        The row has conversation_id 0x62. To resume the query from its checkpoint, filter out such rows before the stream.
     """
     try:
         yield
     except InputError as error:
         if error.row is not None:
-            there = {name: at for name, at in columns.items() if at in rows.schema.names}
-            row = ", ".join(f"{name} {_text(rows.column(at)[error.row].as_py())}" for name, at in there.items())
-            or_catalog = ", or the catalog has the database" if isinstance(error, UnknownDatabaseError) else ""
+            present = {name: at for name, at in columns.items() if at in rows.schema.names}
+            row = ", ".join(f"{name} {_text(rows.column(at)[error.row].as_py())}" for name, at in present.items())
+            or_catalog = ", or add the database to the catalog" if isinstance(error, UnknownDatabaseError) else ""
             error.add_note(
-                f"It is the row {row}. A query goes on from its checkpoint once a filter before the stream leaves such rows out{or_catalog}."
+                f"The row has {row}. To resume the query from its checkpoint, filter out such rows before the stream{or_catalog}."
             )
         raise
 
 
 def _text(value: Any) -> str:
     text = f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
-    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
+    return text if len(text) <= _TEXT_CHARACTERS_MAX else f"{text[:_TEXT_CHARACTERS_MAX]}..."
 
 
-LOOK_US: Final = 4_000_000
-"""How often a catalog that may change is looked at while something waits for a route."""
+CATALOG_CHECK_US: Final = 4_000_000
+"""How often a catalog that may change is checked while messages wait for a route."""
 
-_NUMBER: Final = "message_sequence_number"
+_SEQUENCE_NUMBER: Final = "message_sequence_number"
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What comes of one step.
+    """The output of one step.
 
     Attributes:
-        rows: Rows with their kind (`kinds.MESSAGE` and the others), in the order in which they came about.
-        state: What is kept, None for nothing. The bytes that were given, if nothing has changed.
-        due_us: The moment at which something falls due, in microseconds since 1970; None where nothing does.
+        rows: Rows with their kind (`row_kinds.MESSAGE` and others), in order.
+        state: The new state, None for none; the same bytes as before if nothing has changed.
+        due_us: When the next step is due, in microseconds since 1970; None for never.
     """
 
     rows: list[tuple[str, pa.RecordBatch]]
@@ -350,43 +335,41 @@ class StepOutput:
     due_us: int | None
 
 
-def step(task: StreamTask, state: bytes | None, given: Sequence[pa.RecordBatch], *, now_us: int) -> StepOutput:
-    """Takes in what has come for a bucket, and does what is due.
+def step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordBatch], *, now_us: int) -> StepOutput:
+    """Processes what has arrived for a bucket and what is due.
 
     Args:
         task: What to do.
-        state: What was kept, None at the beginning.
-        given: Fragments, or whole rows where nothing is put together; none where only time has passed.
-        now_us: The moment, in microseconds since 1970. It may lie before that of an earlier step.
-
-    Returns:
-        The rows that come of it, what is kept, and when to come again.
+        state: The state, None at the start.
+        batches: Fragments, or complete rows if nothing is reassembled; empty if only time has passed.
+        now_us: The current time, in microseconds since 1970. It may be before that of an earlier step.
 
     Raises:
-        MalformedDataError: The state is cut off, altered or of another version.
-        OptionError: The state was kept under other options than those of the task, or holds what waits for a route, and there is no
-            catalog any more.
-        SchemaError: The rows carry other columns than those before them.
-        InputError: A value is not what was expected.
+        MalformedDataError: The state is truncated, altered or of another version.
+        OptionError: The state was created with other options, or has delayed messages while there is no catalog.
+        SchemaError: The extra columns have changed.
+        InputError: A value is invalid.
     """
     names = {} if task.routing is None else task.routing.names
     before = (
-        BucketState(fixed=task.fixed, names=names) if state is None else state_from_bytes(state).checked(task.fixed)
+        BucketState(fixed=task.fixed, names=names)
+        if state is None
+        else state_from_bytes(state).with_options(task.fixed)
     )
-    if before.extra is not None and not extra_columns.are_called(before.extra, task.carried):
-        raise _other_columns(extra_columns.told(before.extra), ", ".join(task.carried) or "none")
+    if before.extra is not None and not extra_columns.have_names(before.extra, task.extra_names):
+        raise _columns_changed(extra_columns.describe(before.extra), ", ".join(task.extra_names) or "none")
     if before.delayed is not None and task.routing is None:
         raise OptionError(
-            "catalog: messages of this checkpoint wait for a route, and what follows them must not overtake them: go on with a "
-            "catalog, or begin with a new checkpoint"
+            "catalog: messages in this checkpoint wait for a route, and later ones must not overtake them; pass a catalog, "
+            "or start the query with a new checkpoint"
         )
-    turn = _StepRun(task, before, now_us=now_us)
-    turn.take(given)
-    return turn.end(state)
+    run = _StepRun(task, before, now_us=now_us)
+    run.process(batches)
+    return run.finish(state)
 
 
 class _StepRun:
-    """One step under way."""
+    """A step in progress."""
 
     def __init__(self, task: StreamTask, before: BucketState, *, now_us: int) -> None:
         self._task: Final = task
@@ -396,53 +379,54 @@ class _StepRun:
         self._rows: Final[list[tuple[str, pa.RecordBatch]]] = []
         self._due: Final[list[int]] = []
 
-    def take(self, given: Sequence[pa.RecordBatch]) -> None:
-        """Puts together what is given, routes it and what waits, and gives up what has waited too long."""
-        messages = pa.Table.from_batches(list(given)) if given else None
+    def process(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Reassembles what has arrived, routes it and what is delayed, and drops what has expired."""
+        messages = pa.Table.from_batches(list(batches)) if batches else None
         if messages is not None:
-            messages = self._known(messages)
+            messages = self._check_extra_columns(messages)
         if self._task.assembly is not None:
             messages = self._assemble(self._task.assembly, messages)
         if self._task.routing is not None:
             self._route(self._task.routing, messages)
         elif messages is not None:
-            self._tell(row_kinds.MESSAGE, messages)
+            self._emit(row_kinds.MESSAGE, messages)
 
-    def end(self, kept: bytes | None) -> StepOutput:
-        """What comes of the step."""
+    def finish(self, state_before: bytes | None) -> StepOutput:
+        """Returns the output of the step."""
         state = self._state
         if not state.assembler and state.delayed is None:
             after = None
         else:
-            after = kept if kept is not None and state is self._before else state.to_bytes()
-        if self._task.figures:
-            self._tell_batch(row_kinds.FIGURES, self._figures(0 if after is None else len(after)))
+            is_unchanged = state_before is not None and state is self._before
+            after = state_before if is_unchanged else state.to_bytes()
+        if self._task.has_metrics:
+            self._emit_batch(row_kinds.METRICS, self._metrics(0 if after is None else len(after)))
         return StepOutput(self._rows, after, min(self._due, default=None))
 
-    def _known(self, rows: pa.Table) -> pa.Table:
-        """The rows, if their carried columns are those of before: what waits has none others."""
-        extra, before = extra_columns.of(rows.schema, self._task.carried), self._state.extra
+    def _check_extra_columns(self, rows: pa.Table) -> pa.Table:
+        """Returns the rows if their extra columns are those of the state."""
+        extra, before = extra_columns.select_extra(rows.schema, self._task.extra_names), self._state.extra
         if before is None:
             self._state = replace(self._state, extra=extra)
             return rows
-        if not extra_columns.are_same(before, extra):
-            raise _other_columns(extra_columns.told(before), extra_columns.told(extra))
-        return extra_columns.as_before(rows, before)
+        if not extra_columns.have_types(before, extra):
+            raise _columns_changed(extra_columns.describe(before), extra_columns.describe(extra))
+        return extra_columns.cast_to(rows, before)
 
     def _assemble(self, assembly: AssemblySettings, fragments: pa.Table | None) -> pa.Table | None:
-        """The messages that are whole now and whose turn it is."""
+        """Returns the messages that are now complete and in order."""
         assembler, pending, messages = None, None, None
         if fragments is not None:
-            assembler = _assembler(assembly, self._state.assembler)
-            with named(fragments, FRAGMENT):
+            assembler = _restore_reassembler(assembly, self._state.assembler)
+            with error_row_described(fragments, FRAGMENT_KEYS):
                 pushed = assembler.push(fragments)
             messages, pending = pushed.messages, pushed.pending
-            self._tell(row_kinds.REJECTION, pushed.rejected)
+            self._emit(row_kinds.REJECTION, pushed.rejected)
             if assembly.acknowledgements:
-                self._tell(row_kinds.ACKNOWLEDGEMENT, pushed.acknowledgements)
-        found = waits(self._state.waits, pending, max_age_us=assembly.max_pending_age_us, now_us=self._now_us)
+                self._emit(row_kinds.ACKNOWLEDGEMENT, pushed.acknowledgements)
+        found = update_waiting(self._state.waits, pending, max_age_us=assembly.max_pending_age_us, now_us=self._now_us)
         if found.expired is not None:
-            assembler = _assembler(assembly, self._state.assembler) if assembler is None else assembler
+            assembler = _restore_reassembler(assembly, self._state.assembler) if assembler is None else assembler
             self._expire(assembler, found.expired)
         if assembler is not None:
             checkpoint = assembler.checkpoint() if assembler.pending_bytes else b""
@@ -459,52 +443,54 @@ class _StepRun:
         ):
             assembler.forget(conversation, is_initiator=is_initiator, message_sequence_number=number)
         since = column(expired, WAITING_SINCE).cast(pa.timestamp("us", tz="UTC"))
-        expired = expired.drop_columns([WAITING_SINCE, GROWN])
-        self._tell(row_kinds.EXPIRY, expired.append_column(row_kinds.EXPIRED.names[-1], since))
+        expired = expired.drop_columns([WAITING_SINCE, LAST_GROWTH])
+        self._emit(row_kinds.EXPIRY, expired.append_column(row_kinds.EXPIRED.names[-1], since))
 
     def _route(self, routing: RoutingSettings, messages: pa.Table | None) -> None:
-        """Routes what has come and what waits, as far as it is due."""
+        """Routes the new messages and the delayed ones that are due."""
         state = self._state
         if messages is not None and not messages.num_rows:
             messages = None
         if messages is None and state.delayed is None:
             return
         router, fingerprint = routing.source.router(routing.tie_break, routing.pending_request, now_us=self._now_us)
-        room = DelayedLimits(
+        delayed_queue = DelayedQueue(
             decide=_Decide(router, routing, now_us=self._now_us),
             direction=routing.direction,
             max_bytes=routing.max_delayed_bytes,
         )
         changed = state.catalog != fingerprint
-        turn = room.turn(state.delayed, messages, arrivals=state.arrivals, changed=changed, now_us=self._now_us)
-        for rows in turn.released:
-            self._tell_batch(row_kinds.MESSAGE, rows)
-        if turn.queue is not state.delayed:
+        result = delayed_queue.retry(
+            state.delayed, messages, arrivals=state.arrivals, changed=changed, now_us=self._now_us
+        )
+        for rows in result.released:
+            self._emit_batch(row_kinds.MESSAGE, rows)
+        if result.queue is not state.delayed:
             self._state = replace(
-                state, delayed=turn.queue, arrivals=turn.arrivals, catalog=fingerprint, names=routing.names
+                state, delayed=result.queue, arrivals=result.arrivals, catalog=fingerprint, names=routing.names
             )
-        if turn.due_us is not None:
-            look_us = [self._now_us + LOOK_US] if routing.source.may_change else []
-            self._due.extend([turn.due_us, *look_us])
+        if result.due_us is not None:
+            check_us = [self._now_us + CATALOG_CHECK_US] if routing.source.may_change else []
+            self._due.extend([result.due_us, *check_us])
 
-    def _tell(self, kind: str, rows: pa.Table) -> None:
+    def _emit(self, arrow_type: str, rows: pa.Table) -> None:
         for batch in rows.to_batches():
-            self._tell_batch(kind, batch)
+            self._emit_batch(arrow_type, batch)
 
-    def _tell_batch(self, kind: str, rows: pa.RecordBatch) -> None:
-        """Rows of a kind, with the columns that all kinds carry."""
+    def _emit_batch(self, arrow_type: str, rows: pa.RecordBatch) -> None:
+        """Emits rows of a kind, with the extra columns added."""
         if not rows.num_rows:
             return
         columns: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
         for field in self._state.extra or ():
             columns.setdefault(field.name, nulls(field.type, rows.num_rows))
-        self._rows.append((kind, pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))))
+        self._rows.append((arrow_type, pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))))
 
-    def _figures(self, state_bytes: int) -> pa.RecordBatch:
+    def _metrics(self, state_bytes: int) -> pa.RecordBatch:
         waits, queue = self._state.waits, self._state.delayed
         counts = (state_bytes, 0 if waits is None else waits.num_rows, 0 if queue is None else queue.num_rows)
         return pa.RecordBatch.from_arrays(
-            [pa.array([count], pa.int64()) for count in counts], names=list(row_kinds.FIGURE_COLUMNS)
+            [pa.array([count], pa.int64()) for count in counts], names=list(row_kinds.METRIC_COLUMNS)
         )
 
 
@@ -521,7 +507,7 @@ class _Decide:
         conversations = pa.RecordBatch.from_arrays(
             [messages.column(name) for name in names.values()], names=list(names)
         )
-        with named(messages, {**names, _NUMBER: _NUMBER}):
+        with error_row_described(messages, {**names, _SEQUENCE_NUMBER: _SEQUENCE_NUMBER}):
             decided = self.router.route(conversations, now=EPOCH + timedelta(microseconds=self.now_us))
         packed = worker.pack_decisions(decided, self.routing.labels)
         columns: list[ArrowColumn] = [*messages.columns, *packed.flatten()]
@@ -530,7 +516,7 @@ class _Decide:
         return pa.RecordBatch.from_arrays(columns, names=names_), is_delayed
 
 
-def _assembler(assembly: AssemblySettings, checkpoint: bytes) -> Reassembler:
+def _restore_reassembler(assembly: AssemblySettings, checkpoint: bytes) -> Reassembler:
     given = assembly.session_keys
     keys: Any = reassembly.native_keys(given) if isinstance(given, SharedValue) else given
     if checkpoint:
@@ -546,10 +532,10 @@ def _assembler(assembly: AssemblySettings, checkpoint: bytes) -> Reassembler:
     )
 
 
-def _other_columns(expected: str, actual: str) -> SchemaError:
+def _columns_changed(expected: str, actual: str) -> SchemaError:
     return SchemaError(
-        f"this checkpoint began with the further columns {expected}, now they are {actual}; go on with the same columns in the "
-        "same order, or begin with a new checkpoint",
+        f"this checkpoint was created with the extra columns {expected}, but the query now has {actual}; use the same columns "
+        "in the same order, or start the query with a new checkpoint",
         expected=expected,
         actual=actual,
     )

@@ -21,7 +21,7 @@ from ssbroker.spark import columns, reassembly_rows
 from ssbroker.spark.broadcast import share_catalog, share_session_keys
 from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
 from ssbroker.spark.streams import extra_columns, row_kinds, state, task
-from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, catalog_given, microseconds
+from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
 from ssbroker.spark.streams.row_kinds import StreamKinds
 from ssbroker.spark.streams.state import StateParts
 from ssbroker.spark.streams.step import step
@@ -40,45 +40,32 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 
-_US: Final = 1000
+_MICROSECONDS_PER_MS: Final = 1000
 
 
 class BucketStore:
-    """What is kept and told of buckets, by the handle that Spark gives.
-
-    Args:
-        task: What is done with each bucket.
-        handle: Spark's.
-    """
+    """Runs steps of buckets on Spark's state store and timers; `handle` is Spark's."""
 
     def __init__(self, task: StreamTask, handle: Any) -> None:
         self._task: Final = task
         self._handle: Final = handle
-        self._kept: Final = StateParts(handle)
+        self._parts: Final = StateParts(handle)
 
-    def step(self, given: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
-        """Does the step of the bucket whose turn it is.
+    def step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
+        """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns kinds and cells."""
+        state_before = self._parts.get()
+        batches = [batch for cell in cells for batch in state.from_ipc(cell).to_batches()]
+        output = step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
+        if output.state is None:
+            self._parts.clear()
+        elif output.state is not state_before:
+            self._parts.put(output.state)
+        if output.due_us is not None:
+            self._set_timer(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms)
+        return list(state.to_cells(output.rows))
 
-        Args:
-            given: The cells that have come for it.
-            now_ms: The moment of the micro-batch, in milliseconds since 1970.
-
-        Returns:
-            What it tells: kinds and cells.
-        """
-        kept = self._kept.get()
-        batches = [batch for cell in given for batch in state.of_ipc(cell).to_batches()]
-        done = step(self._task, kept, batches, now_us=now_ms * _US)
-        if done.state is None:
-            self._kept.clear()
-        elif done.state is not kept:
-            self._kept.put(done.state)
-        if done.due_us is not None:
-            self._come_again(-(-done.due_us // _US), now_ms)
-        return list(state.cells_of(done.rows))
-
-    def _come_again(self, due_ms: int, now_ms: int) -> None:
-        """One timer in the future, and none later than what is due."""
+    def _set_timer(self, due_ms: int, now_ms: int) -> None:
+        """Keeps one timer in the future, at the due time or earlier."""
         due_ms = max(due_ms, now_ms + 1)
         timers = [int(timer) for timer in self._handle.listTimers()]
         for timer in timers:
@@ -89,57 +76,39 @@ class BucketStore:
 
 
 def processor(task: StreamTask) -> StatefulProcessor:
-    """Keeps the buckets of a query.
-
-    Args:
-        task: What is done with each.
-
-    Returns:
-        The processor, which pickles.
-    """
+    """Returns the stateful processor of a query, which can be pickled."""
     from pyspark.sql import Row  # noqa: PLC0415 - pyspark is an extra
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - the same
 
-    def told(rows: list[tuple[str, bytes]]) -> Iterator[Any]:
+    def to_rows(rows: list[tuple[str, bytes]]) -> Iterator[Any]:
         return iter([Row(kind=kind, cell=cell) for kind, cell in rows])
 
     class Buckets(StatefulProcessor):
         """The state and one timer of each bucket."""
 
         def init(self, handle: Any) -> None:
-            self._keeper = BucketStore(task, handle)
+            self._store = BucketStore(task, handle)
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
-            # In the order in which the rows came, as far as there is one: a task that is run again does the same.
-            given = [bytes(row.cell) for row in sorted(rows, key=lambda row: int(row.place))]
-            return told(self._keeper.step(given, timerValues.getCurrentProcessingTimeInMs()))
+            # Restores the order of arrival, so that a task that runs again does the same.
+            cells = [bytes(row.cell) for row in sorted(rows, key=lambda row: int(row.place))]
+            return to_rows(self._store.step(cells, timerValues.getCurrentProcessingTimeInMs()))
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - the same
-            return told(self._keeper.step([], timerValues.getCurrentProcessingTimeInMs()))
+            return to_rows(self._store.step([], timerValues.getCurrentProcessingTimeInMs()))
 
         def close(self) -> None:
-            """Nothing is open."""
+            """Does nothing."""
 
     return Buckets()
 
 
-_PATIENCE: Final = "catalog_patience"
+_PATIENCE_OPTION: Final = "catalog_patience"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRouting:
-    """How messages are routed.
-
-    Attributes:
-        catalog: As of `stream`, like all that follow.
-        tie_break: The same.
-        pending_request: The same.
-        max_delayed_bytes: The same.
-        catalog_patience: The same.
-
-    Raises:
-        OptionError: One is not what it can be.
-    """
+    """How messages are routed; see `stream` for the attributes. Raises `OptionError` for an invalid value."""
 
     catalog: Catalog | str | os.PathLike[str]
     tie_break: TieBreak
@@ -148,12 +117,12 @@ class StreamRouting:
     catalog_patience: timedelta
 
     def __post_init__(self) -> None:
-        catalog_given(self.catalog)
+        parse_catalog(self.catalog)
         columns.check_tie_break(self.tie_break)
         whole_number(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
-        microseconds(self.catalog_patience, name=_PATIENCE, least=timedelta(0))
+        microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0))
 
-    def routing(
+    def settings(
         self,
         spark: SparkSession,
         types: Mapping[str, pa.DataType],
@@ -161,29 +130,19 @@ class StreamRouting:
         *,
         direction: tuple[str, ...] | None,
     ) -> RoutingSettings:
-        """What the workers are told.
+        """Checks the columns and the catalog, and returns the settings that are sent to workers.
 
-        Args:
-            spark: The session.
-            types: The columns of conversations that there are, and their types.
-            names: Their names in messages.
-            direction: The columns of what goes in order, None where each row is for itself.
-
-        Returns:
-            The same, checked.
-
-        Raises:
-            SchemaError: A column is missing or has a type that cannot be read.
-            OptionError: An option is not what it can be.
-            InputError: There is no catalog at the path.
+        `types` and `names` are the types and message columns of the conversation columns; `direction` is that of `RoutingSettings`.
         """
-        given = catalog_given(self.catalog)
-        catalog = given if isinstance(given, Catalog) else task.load(Path(given))
+        catalog_or_path = parse_catalog(self.catalog)
+        catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else task.load_catalog(Path(catalog_or_path))
         labels = columns.validate_routing(
             catalog, types, tie_break=self.tie_break, pending_request=self.pending_request
         )
         source: CatalogLocation = (
-            FixedCatalog(share_catalog(spark, given, in_stream=True)) if isinstance(given, Catalog) else self._at(given)
+            FixedCatalog(share_catalog(spark, catalog_or_path, in_stream=True))
+            if isinstance(catalog_or_path, Catalog)
+            else self._catalog_path(catalog_or_path)
         )
         return RoutingSettings(
             source=source,
@@ -195,118 +154,82 @@ class StreamRouting:
             max_delayed_bytes=self.max_delayed_bytes,
         )
 
-    def _at(self, path: str) -> CatalogPath:
-        return CatalogPath(path, microseconds(self.catalog_patience, name=_PATIENCE, least=timedelta(0)))
+    def _catalog_path(self, path: str) -> CatalogPath:
+        return CatalogPath(path, microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0)))
 
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-"""The state store that `transformWithState` needs."""
+"""The state store that `transformWithState` requires."""
 
 _DIRECTION: Final = ("conversation_id", "is_initiator")
-_BATCH: Final = {
+_BATCH_FUNCTIONS: Final = {
     "ssbroker.spark.stream": "ssbroker.spark.pipeline or reassemble",
     "ssbroker.spark.reassemble_stream": "ssbroker.spark.reassemble",
     "ssbroker.spark.route_stream": "ssbroker.spark.route",
 }
 
 
-def rows(
+def build_stream(
     fragments: DataFrame,
     limits: StreamLimits,
     buckets: BucketCount,
-    forwarding: StreamRouting | None,
+    stream_routing: StreamRouting | None,
     *,
     observe: str | None,
     name: str,
 ) -> tuple[DataFrame, StreamKinds]:
-    """The rows of all kinds, and how to select those of one.
-
-    Args:
-        fragments: The stream.
-        limits: How fragments are put together.
-        buckets: How conversations are spread.
-        forwarding: How messages are routed, if they are.
-        observe: The name of the figures, None for none.
-        name: The function that was called.
-
-    Returns:
-        What a `Stream` is made of.
-
-    Raises:
-        SchemaError: It is no stream, or a column is missing, occurs twice or has a type that cannot be read.
-        OptionError: The state store is not RocksDB, or an option is not what it can be.
-        InputError: There is no catalog at the path.
-    """
-    spark = checked(fragments, name=name, observe=observe)
-    found = columns.read_fragment_columns(fragments, limits.session_keys)
-    behind = extra_columns.without_watermark(found.extra)
-    extra = {reassembly_rows.extra_name(place): field for place, field in enumerate(behind)}
+    """Returns the rows of all kinds and their selector; `name` is the function that was called, for error messages."""
+    spark = check_stream(fragments, name=name, observe=observe)
+    fragment_columns = columns.read_fragment_columns(fragments, limits.session_keys)
+    output_fields = extra_columns.without_watermark(fragment_columns.extra)
+    extra = {reassembly_rows.extra_name(place): field for place, field in enumerate(output_fields)}
     routing = None
-    if forwarding is not None:
-        check_no_reserved_columns(fragments, [field.name for field in found.extra])
-        routing = _routing(spark, found, forwarding, in_order=limits.in_order)
+    if stream_routing is not None:
+        check_no_reserved_columns(fragments, [field.name for field in fragment_columns.extra])
+        routing = _routing(spark, fragment_columns, stream_routing, in_order=limits.in_order)
     task = StreamTask(
         fixed={**buckets.fixed, **limits.fixed},
-        carried=tuple(field.name for field in found.extra),
+        extra_names=tuple(field.name for field in fragment_columns.extra),
         assembly=_assembly(spark, limits),
         routing=routing,
-        figures=observe is not None,
+        has_metrics=observe is not None,
     )
-    placed = found.with_bucket(fragments, count=buckets.count, key=buckets.key or b"")
+    with_buckets = fragment_columns.with_bucket(fragments, count=buckets.count, key=buckets.key or b"")
     labels = None if routing is None else routing.labels
-    made = through_buckets(placed, found.names, task, extra)
-    return observed(made, observe), StreamKinds(behind, labels, limits.acknowledgements)
+    rows = process_buckets(with_buckets, fragment_columns.names, task, extra)
+    return with_metrics(rows, observe), StreamKinds(output_fields, labels, limits.acknowledgements)
 
 
-def checked(given: DataFrame, *, name: str, observe: str | None) -> SparkSession:
-    """Checks what every stream needs.
-
-    Args:
-        given: What should be a stream.
-        name: The function that was called.
-        observe: The name of the figures.
-
-    Returns:
-        The session.
-
-    Raises:
-        SchemaError: It is no stream.
-        OptionError: The state store is not RocksDB, or the name of the figures is empty.
-    """
-    check_frame(given, name=name)
-    if not given.isStreaming:
+def check_stream(frame: DataFrame, *, name: str, observe: str | None) -> SparkSession:
+    """Checks the input and the state store, and returns the session; raises `SchemaError` or `OptionError`."""
+    check_frame(frame, name=name)
+    if not frame.isStreaming:
         raise SchemaError(
-            f"{name} takes a stream (spark.readStream), and this DataFrame is none; for it there is {_BATCH[name]}",
-            expected="a stream",
-            actual="a DataFrame that is no stream",
+            f"{name} requires a streaming DataFrame (spark.readStream); for a batch DataFrame use {_BATCH_FUNCTIONS[name]}",
+            expected="a streaming DataFrame",
+            actual="a batch DataFrame",
         )
-    figures: object = observe
-    if figures is not None and not (isinstance(figures, str) and figures):
+    metrics_name: object = observe
+    if metrics_name is not None and not (isinstance(metrics_name, str) and metrics_name):
         raise OptionError(f"observe: expected a name or None; got {observe!r:.80}")
-    spark = given.sparkSession
+    spark = frame.sparkSession
     provider = spark.conf.get(PROVIDER)
     if provider != ROCKSDB:
-        raise OptionError(f"{name} keeps its state in RocksDB: set {PROVIDER} to {ROCKSDB}; it is {provider}")
+        raise OptionError(f"{name} requires the RocksDB state store: set {PROVIDER} to {ROCKSDB}; it is {provider}")
     return spark
 
 
-def through_buckets(
-    placed: DataFrame, names: tuple[str, ...], task: StreamTask, extra: Mapping[str, StructField]
+def process_buckets(
+    with_buckets: DataFrame, names: tuple[str, ...], task: StreamTask, extra: Mapping[str, StructField]
 ) -> DataFrame:
-    """Packs rows by bucket, has each bucket do its step, and unpacks what comes of it.
+    """Packs rows by bucket, runs a step of each bucket, and unpacks the output: rows of all kinds, with metrics.
 
-    Args:
-        placed: The number of the bucket, then a column for each of `names`.
-        names: What the columns are called in the workers.
-        task: What is done with each bucket.
-        further: The columns that are carried, by their names on the way.
-
-    Returns:
-        The rows of all kinds, and the figures among them.
+    `with_buckets` has the bucket number, then a column for each of `names`, which are the columns in workers; `extra` are the extra
+    columns by worker name.
     """
-    own = row_kinds.own_columns(assembled=task.assembly is not None, routed=task.routing is not None)
-    on_the_way = tuple(extra)
+    own = row_kinds.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
+    worker_names = tuple(extra)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
@@ -315,15 +238,15 @@ def through_buckets(
         return state.pack_rows(names, batches, partition=context.partitionId())
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return state.unpack_rows(own, on_the_way, batches)
+        return state.unpack_rows(own, worker_names, batches)
 
-    schema = row_kinds.schema(extra, assembled=task.assembly is not None, routed=task.routing is not None)
+    schema = row_kinds.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
     stateful = (
-        placed.mapInArrow(pack, state.PACKED)
+        with_buckets.mapInArrow(pack, state.PACKED_SCHEMA)
         .groupBy("bucket")
         .transformWithState(
             statefulProcessor=processor(task),
-            outputStructType=state.TOLD,
+            outputStructType=state.OUTPUT_SCHEMA,
             outputMode="Append",
             timeMode="ProcessingTime",
         )
@@ -331,70 +254,64 @@ def through_buckets(
     return stateful.mapInArrow(unpack, schema)
 
 
-def observed(made: DataFrame, name: str | None) -> DataFrame:
-    """The rows without the figures, which are observed if they have a name (U11).
-
-    Args:
-        made: What `through_buckets` made.
-        name: The name of the figures, None for none.
-
-    Returns:
-        The rows.
-    """
+def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:
+    """Removes the metrics from the rows; with a name, they are observed first."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if name is None:
-        return made
+        return rows
     kind = sf.col(row_kinds.KIND)
-    told = [row_kinds.MESSAGE, row_kinds.REJECTION, row_kinds.ACKNOWLEDGEMENT, row_kinds.EXPIRY]
-    counts = [sf.count(sf.when(kind == each, True)).alias(f"{each}_rows") for each in told]
-    sums = [sf.sum(figure).alias(figure) for figure in row_kinds.FIGURE_COLUMNS]
-    if "message_body" in made.columns:
+    kinds = [row_kinds.MESSAGE, row_kinds.REJECTION, row_kinds.ACKNOWLEDGEMENT, row_kinds.EXPIRY]
+    counts = [sf.count(sf.when(kind == each, True)).alias(f"{each}_rows") for each in kinds]
+    sums = [sf.sum(figure).alias(figure) for figure in row_kinds.METRIC_COLUMNS]
+    if "message_body" in rows.columns:
         sums.append(sf.sum(sf.length("message_body")).alias("message_bytes"))
-    buckets = sf.count(sf.when(kind == row_kinds.FIGURES, True)).alias("buckets")
-    return made.observe(name, *counts, *sums, buckets).where(kind != row_kinds.FIGURES)
+    buckets = sf.count(sf.when(kind == row_kinds.METRICS, True)).alias("buckets")
+    return rows.observe(name, *counts, *sums, buckets).where(kind != row_kinds.METRICS)
 
 
 def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:
-    normal = keys.normalize_session_keys(limits.session_keys)
-    column = normal if isinstance(normal, str) else None
+    normalized_keys = keys.normalize_session_keys(limits.session_keys)
+    column = normalized_keys if isinstance(normalized_keys, str) else None
     age = limits.max_pending_age
     return AssemblySettings(
         in_order=limits.in_order,
         max_message_bytes=limits.max_message_bytes,
         max_fragments_per_message=limits.max_fragments_per_message,
-        max_pending_bytes=limits.room,
-        max_pending_age_us=None if age is None else microseconds(age, name="max_pending_age", least=age),
-        session_keys=share_session_keys(spark, normal, in_stream=True) if isinstance(normal, dict) else column,
+        max_pending_bytes=limits.pending_bytes_limit,
+        max_pending_age_us=None if age is None else microseconds(age, name="max_pending_age", minimum=age),
+        session_keys=share_session_keys(spark, normalized_keys, in_stream=True)
+        if isinstance(normalized_keys, dict)
+        else column,
         acknowledgements=limits.acknowledgements,
     )
 
 
 def _routing(
-    spark: SparkSession, found: FragmentColumns, forwarding: StreamRouting, *, in_order: bool
+    spark: SparkSession, fragment_columns: FragmentColumns, stream_routing: StreamRouting, *, in_order: bool
 ) -> RoutingSettings:
-    read = found.routing_columns()
+    read = fragment_columns.routing_columns()
     types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
     for name, (_, kind) in read.items():
         types[name] = columns.arrow_type(name, kind, expected=columns.EXPECTED_TYPES[name])
     names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in read.items()}}
-    return forwarding.routing(spark, types, names, direction=_DIRECTION if in_order else None)
+    return stream_routing.settings(spark, types, names, direction=_DIRECTION if in_order else None)
 
 
-PATIENCE: Final = timedelta(minutes=5)
-"""How long a catalog that cannot be read any more goes on, unless told."""
+DEFAULT_PATIENCE: Final = timedelta(minutes=5)
+"""How long an unreadable catalog stays in use by default."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """What comes of a stream of fragments.
+    """The output of a stream of fragments.
 
-    A query writes one DataFrame. One that needs several kinds of rows writes `rows` with `foreachBatch` and parts each batch by `kinds`; the
-    function persists the batch first, since Spark computes it anew for each use, and uses it in any case.
+    A query writes one DataFrame. A query that needs rows of several kinds writes `rows` with `foreachBatch` and splits each batch with
+    `kinds`. The function should persist the batch first, because Spark computes it again for each use, and must use it in any case.
 
     Attributes:
-        rows: The rows of all kinds, told apart by the column `kind`; their other columns are for `kinds` to select.
-        kinds: Selects the rows of one kind. It pickles, so that a function for `foreachBatch` may use it, on Spark Connect too.
+        rows: The rows of all kinds, distinguished by the column `kind`; `kinds` selects their other columns.
+        kinds: Selects the rows of one kind. It can be pickled and used in `foreachBatch` functions, also on Spark Connect.
     """
 
     rows: DataFrame
@@ -402,22 +319,22 @@ class Stream:
 
     @property
     def messages(self) -> DataFrame:
-        """As of `StreamKinds.messages`."""
+        """The complete messages, see `StreamKinds.messages`."""
         return self.kinds.messages(self.rows)
 
     @property
     def rejected(self) -> DataFrame:
-        """As of `StreamKinds.rejected`."""
+        """The rejected fragments, see `StreamKinds.rejected`."""
         return self.kinds.rejected(self.rows)
 
     @property
     def acknowledgements(self) -> DataFrame:
-        """As of `StreamKinds.acknowledgements`."""
+        """The acknowledgements, see `StreamKinds.acknowledgements`."""
         return self.kinds.acknowledgements(self.rows)
 
     @property
     def expired(self) -> DataFrame:
-        """As of `StreamKinds.expired`."""
+        """The expired messages, see `StreamKinds.expired`."""
         return self.kinds.expired(self.rows)
 
 
@@ -437,53 +354,54 @@ def stream(
     max_delayed_bytes: int = 64 << 20,
     max_message_bytes: int = 256 << 20,
     max_fragments_per_message: int | None = 1 << 20,
-    catalog_patience: timedelta = PATIENCE,
+    catalog_patience: timedelta = DEFAULT_PATIENCE,
     observe: str | None = None,
 ) -> Stream:
-    """Puts the fragments of a stream together as `reassemble` does and, with a catalog, routes each message as `route` does.
+    """Reassembles the fragments of a stream as `reassemble` does and, with a catalog, routes each message as `route` does.
 
-    What is incomplete, what is known of each direction and what waits for a route is kept in Spark's state, so that each message comes out
-    once, also when a query is killed and started again from its checkpoint. It needs the RocksDB state store:
-    `spark.sql.streaming.stateStore.providerClass` set to
-    `org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider`, and a query with `trigger(processingTime=...)`; one with
-    `availableNow` ends only when `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs a task for each of the
-    `spark.sql.shuffle.partitions`, of which no more than there are buckets have anything to do: as many as there are cores are enough.
+    Incomplete messages, the progress of each direction and messages that wait for a route are kept in Spark's state, so that each message
+    is emitted exactly once, even if the query is killed and restarted from its checkpoint. This requires the RocksDB state store:
+    set `spark.sql.streaming.stateStore.providerClass` to
+    `org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider`. Start the query with `trigger(processingTime=...)`;
+    with `availableNow`, it only ends if `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs a task for each of
+    the `spark.sql.shuffle.partitions`, of which at most `buckets` have work: set it to the number of cores.
 
-    A message whose conversation is DELAYED waits, and with it what follows in its direction, until it has a route: it is tried again after
-    4, 8, 16, 32, 64, 64 ... seconds, and when the catalog has changed.
+    A message whose conversation is DELAYED waits, together with the later ones of its direction, until it has a route. It is retried after
+    4, 8, 16, 32, 64, 64 ... seconds, and when the catalog changes.
 
     Args:
-        fragments_df: A stream of fragments (`schemas.FRAGMENTS`, the signatures left out or not), on classic Spark or Spark Connect. With
-            a catalog, the columns of conversations are among the further ones, as for `pipeline`.
-        catalog: The instance's databases, services and routing tables; or the path of what `Catalog.load` takes, which every worker
-            can read: when it says something else, the stream goes on by that. None puts together and routes nothing.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
-        in_order: Whether a message waits for those before it in its direction.
-        session_keys: As for `reassemble`.
-        acknowledgements: Whether the rows have those of what the senders are told.
-        buckets: Into how many parts the state is cut; it stays so while the checkpoint lives. A part is read and written whole by each
-            micro-batch that touches it: some hundred KB are well.
-        bucket_key: By what conversations are spread over the parts, so that who chooses their ids cannot choose where they meet. It
-            stays so, too.
-        max_pending_age: After how long a message is dropped and told as expired when it does not grow, incomplete or behind a gap;
-            its fragments may come again. From 1 second to 36,525 days; None for never.
-        max_pending_bytes: What may be charged for all that is remembered in one bucket, as for `Reassembler`, at most 2**32. None for
-            1 GiB, or four of the largest messages where those are more.
-        max_delayed_bytes: How much may wait for a route in one bucket; what is beyond comes out as DELAYED, oldest first.
-        max_message_bytes: The largest message, at most 2**30.
-        max_fragments_per_message: The most fragments of a message.
-        catalog_patience: How long the last catalog goes on when the path cannot be read any more.
-        observe: A name under which each micro-batch tells its figures (`observedMetrics` of a query's progress), None for no figures.
+        fragments_df: A stream of fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect. With a
+            catalog, the columns of conversations are among its extra columns, as for `pipeline`.
+        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads and every worker can access,
+            whose changes the stream follows. None for no routing.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        in_order: Whether a message waits for earlier ones of its direction.
+        session_keys: See `reassemble`.
+        acknowledgements: Whether acknowledgements are emitted.
+        buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint. Each micro-batch reads and
+            writes the buckets it touches as a whole: a few hundred KB each work well.
+        bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
+            for the lifetime of a checkpoint.
+        max_pending_age: After how long a message that does not grow is dropped and emitted as expired, whether incomplete or behind a gap;
+            its fragments may be sent again. From 1 second to 36,525 days; None for never.
+        max_pending_bytes: The maximum pending bytes of one bucket, charged as by `Reassembler`, at most 2**32. None for 1 GiB, or four of
+            the largest messages if that is more.
+        max_delayed_bytes: The maximum size of the messages of one bucket that wait for a route; beyond it, the oldest ones are emitted as
+            DELAYED.
+        max_message_bytes: The maximum message size, at most 2**30.
+        max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
+        catalog_patience: How long the last catalog stays in use when the path becomes unreadable.
+        observe: The name under which each micro-batch reports metrics (`observedMetrics` in a query's progress), None for no metrics.
 
     Returns:
-        The rows as a streaming DataFrame, and how to select those of one kind.
+        The rows as a streaming DataFrame, and a selector for the rows of one kind.
 
     Raises:
-        SchemaError: The DataFrame is no stream, or a column is missing, occurs twice, has a type that cannot be read or the name of a
-            column of the decision.
+        SchemaError: The DataFrame is not a stream, or a column is missing, occurs twice, has an unsupported type or the name of a
+            decision column.
         InputError: There is no catalog at the path.
-        OptionError: An option is not what it can be, or the state store is not RocksDB.
+        OptionError: An option has an invalid value, or the state store is not RocksDB.
 
     Examples:
         >>> import tempfile
@@ -511,9 +429,9 @@ def stream(
         Row(message_body='one two', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
-    forwarding = None
+    stream_routing = None
     if catalog is not None:
-        forwarding = StreamRouting(
+        stream_routing = StreamRouting(
             catalog=catalog,
             tie_break=tie_break,
             pending_request=pending_request,
@@ -529,8 +447,9 @@ def stream(
         max_pending_bytes=max_pending_bytes,
         max_pending_age=max_pending_age,
     )
-    chosen = BucketCount(count=buckets, key=bucket_key)
-    return Stream(*rows(fragments_df, limits, chosen, forwarding, observe=observe, name="ssbroker.spark.stream"))
+    bucket_count = BucketCount(count=buckets, key=bucket_key)
+    name = "ssbroker.spark.stream"
+    return Stream(*build_stream(fragments_df, limits, bucket_count, stream_routing, observe=observe, name=name))
 
 
 def reassemble_stream(
@@ -547,27 +466,27 @@ def reassemble_stream(
     max_fragments_per_message: int | None = 1 << 20,
     observe: str | None = None,
 ) -> Stream:
-    """Puts the fragments of a stream together: `stream` without a catalog.
+    """Reassembles the fragments of a stream: `stream` without a catalog.
 
     Args:
-        fragments_df: As for `stream`, like all that follow.
-        in_order: The same.
-        session_keys: The same.
-        acknowledgements: The same.
-        buckets: The same.
-        bucket_key: The same.
-        max_pending_age: The same.
-        max_pending_bytes: The same.
-        max_message_bytes: The same.
-        max_fragments_per_message: The same.
-        observe: The same.
+        fragments_df: See `stream`, also for the options below.
+        in_order: See `stream`.
+        session_keys: See `stream`.
+        acknowledgements: See `stream`.
+        buckets: See `stream`.
+        bucket_key: See `stream`.
+        max_pending_age: See `stream`.
+        max_pending_bytes: See `stream`.
+        max_message_bytes: See `stream`.
+        max_fragments_per_message: See `stream`.
+        observe: See `stream`.
 
     Returns:
-        The rows as a streaming DataFrame, and how to select those of one kind.
+        The rows as a streaming DataFrame, and a selector for the rows of one kind.
 
     Raises:
-        SchemaError: The DataFrame is no stream, or a column is missing, occurs twice or has a type that cannot be read.
-        OptionError: An option is not what it can be, or the state store is not RocksDB.
+        SchemaError: The DataFrame is not a stream, or a column is missing, occurs twice or has an unsupported type.
+        OptionError: An option has an invalid value, or the state store is not RocksDB.
 
     Examples:
         >>> import ssbroker.spark
@@ -584,6 +503,6 @@ def reassemble_stream(
         max_pending_bytes=max_pending_bytes,
         max_pending_age=max_pending_age,
     )
-    chosen = BucketCount(count=buckets, key=bucket_key)
+    bucket_count = BucketCount(count=buckets, key=bucket_key)
     name = "ssbroker.spark.reassemble_stream"
-    return Stream(*rows(fragments_df, limits, chosen, None, observe=observe, name=name))
+    return Stream(*build_stream(fragments_df, limits, bucket_count, None, observe=observe, name=name))

@@ -1,4 +1,4 @@
-"""The task that stream workers receive, and where they find the catalog."""
+"""The task that is sent to the workers of a stream, and how they find the catalog."""
 
 from __future__ import annotations
 
@@ -28,49 +28,40 @@ class CatalogLocation:
 
     @property
     def may_change(self) -> bool:
-        """Whether it may say something else later."""
+        """Whether the catalog may change while the query runs."""
         raise NotImplementedError
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:
-        """The router of the catalog as it is now.
+        """Returns the current router and the fingerprint of its catalog; the same router while the catalog is unchanged.
 
-        Args:
-            tie_break: As of the router.
-            pending_request: The same.
-            now_us: The moment.
-
-        Returns:
-            The router, the same one as long as the catalog says the same; and what tells the catalog from others.
-
-        Raises:
-            InputError: The catalog cannot be read, and there is none to go on with.
+        Raises `InputError` if the catalog cannot be read and there is no earlier one.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class FixedCatalog(CatalogLocation):
-    """A catalog that stays as it is while the query runs."""
+    """A catalog that does not change while the query runs."""
 
     catalog: SharedValue[Catalog]
 
     @property
     def may_change(self) -> bool:
-        """As of every source."""
+        """See `CatalogLocation`."""
         return False
 
-    def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:  # noqa: ARG002 - it stays as it is
-        """As of every source."""
+    def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:  # noqa: ARG002 - it does not change
+        """See `CatalogLocation`."""
         return worker.cached_router(self.catalog, tie_break, pending_request), self.catalog.fingerprint
 
 
 @dataclass(frozen=True)
 class CatalogPath(CatalogLocation):
-    """A file or folder, as `Catalog.load` takes it, that every worker can read; looked at for each bucket and batch.
+    """A file or folder, as `Catalog.load` reads it, on a file system that workers share; it is checked for each bucket and micro-batch.
 
     Attributes:
         path: The file or folder.
-        patience_us: How long a router goes on after its file cannot be read any more.
+        patience_us: How long the last router is used after the path becomes unreadable.
     """
 
     path: str
@@ -78,99 +69,69 @@ class CatalogPath(CatalogLocation):
 
     @property
     def may_change(self) -> bool:
-        """As of every source."""
+        """See `CatalogLocation`."""
         return True
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:
-        """As of every source."""
+        """See `CatalogLocation`."""
         router = _watched(self.path, tie_break, pending_request).router(now_us, patience_us=self.patience_us)
         return router, router.catalog.fingerprint
 
 
 class WatchedCatalog:
-    """The router of a path, compiled anew when the path says something else.
+    """The router of a path, compiled again when the catalog there changes.
 
     Args:
         path: The file or folder.
-        compiled: Makes the router of a catalog.
+        compile_router: Creates the router of a catalog.
     """
 
-    def __init__(self, path: Path, compiled: Callable[[Catalog], Router]) -> None:
+    def __init__(self, path: Path, compile_router: Callable[[Catalog], Router]) -> None:
         self._path: Final = path
-        self._compiled: Final = compiled
-        self._seen: object = None
+        self._compile_router: Final = compile_router
+        self._signature: object = None
         self._router: Router | None = None
-        self._broken_since_us: int | None = None
+        self._unreadable_since_us: int | None = None
 
     def router(self, now_us: int, *, patience_us: int) -> Router:
-        """The router of what the path says now.
+        """Returns the router of the current catalog.
 
-        Args:
-            now_us: The moment.
-            patience_us: How long the router of what it said before goes on when it cannot be read.
-
-        Returns:
-            The router.
-
-        Raises:
-            SsbrokerError: It cannot be read, for longer than that or from the beginning.
-            OSError: The same.
+        If the path cannot be read, the last router is returned for `patience_us`; after that, or if there is none, the error is raised.
         """
         try:
-            self._look()
+            self._refresh()
         except (SsbrokerError, OSError) as error:
             if self._router is None:
                 raise
-            if self._broken_since_us is None:
-                _LOG.warning("the catalog cannot be read; the last one that could goes on: %s", error)
-                self._broken_since_us = now_us
-            self._broken_since_us = min(self._broken_since_us, now_us)
-            if now_us - self._broken_since_us >= patience_us:
+            if self._unreadable_since_us is None:
+                _LOG.warning("cannot read the catalog, continuing with the last readable one: %s", error)
+                self._unreadable_since_us = now_us
+            self._unreadable_since_us = min(self._unreadable_since_us, now_us)
+            if now_us - self._unreadable_since_us >= patience_us:
                 raise
             return self._router
-        self._broken_since_us = None
-        assert self._router is not None  # noqa: S101 - it was made when it was first looked at
+        self._unreadable_since_us = None
+        assert self._router is not None  # noqa: S101 - _refresh has set it
         return self._router
 
-    def _look(self) -> None:
-        seen = signature(self._path)
-        if self._router is not None and seen == self._seen:
+    def _refresh(self) -> None:
+        signature = file_signature(self._path)
+        if self._router is not None and signature == self._signature:
             return
-        catalog = load(self._path)
+        catalog = load_catalog(self._path)
         if self._router is None or self._router.catalog != catalog:
-            self._router = self._compiled(catalog)
-        self._seen = seen
+            self._router = self._compile_router(catalog)
+        self._signature = signature
 
 
-def load(path: Path) -> Catalog:
-    """The catalog at a path. LIFETIME in a script counts from when the script was written, so that all workers agree.
-
-    Args:
-        path: As for `Catalog.load`.
-
-    Returns:
-        The catalog.
-
-    Raises:
-        SsbrokerError: It cannot be read, or a value in it is not what was expected.
-        OSError: The same.
-    """
+def load_catalog(path: Path) -> Catalog:
+    """Loads the catalog at a path; LIFETIME in a script counts from when the script was written, so that all workers agree."""
     newest = max((file.stat().st_mtime_ns for file in catalog_files(path) if file.exists()), default=0)
     return Catalog.load(path, now=EPOCH + timedelta(microseconds=newest // 1000))
 
 
-def signature(path: Path) -> object:
-    """What differs when a file of a path was written or replaced.
-
-    Args:
-        path: A file or folder.
-
-    Returns:
-        Names, sizes, times and inodes.
-
-    Raises:
-        OSError: It cannot be looked at.
-    """
+def file_signature(path: Path) -> object:
+    """Returns the names, sizes, modification times and inodes of a path's files, which change when one is written or replaced."""
     found = []
     for file in catalog_files(path):
         stat = file.stat()
@@ -180,7 +141,7 @@ def signature(path: Path) -> object:
 
 @functools.lru_cache(maxsize=_PATHS_MAX)
 def _watched(path: str, tie_break: TieBreak, pending_request: PendingRequest) -> WatchedCatalog:
-    """That of this process: made for the first bucket that needs it, found by all that follow."""
+    """Returns the watched catalog of this process."""
     return WatchedCatalog(
         Path(path), lambda catalog: Router(catalog, tie_break=tie_break, pending_request=pending_request)
     )
@@ -188,16 +149,16 @@ def _watched(path: str, tie_break: TieBreak, pending_request: PendingRequest) ->
 
 @dataclass(frozen=True, kw_only=True)
 class AssemblySettings:
-    """How fragments are put together.
+    """How fragments are reassembled.
 
     Attributes:
-        in_order: Whether messages wait for those before them.
-        max_message_bytes: As of `ssbroker.Reassembler`.
-        max_fragments_per_message: The same.
-        max_pending_bytes: The same, for each bucket.
+        in_order: Whether messages wait for earlier ones.
+        max_message_bytes: See `ssbroker.Reassembler`.
+        max_fragments_per_message: See `ssbroker.Reassembler`.
+        max_pending_bytes: See `ssbroker.Reassembler`; for each bucket.
         max_pending_age_us: After how long a message that does not grow is dropped, None for never.
-        session_keys: The name of the column, or where the keys are.
-        acknowledgements: Whether acknowledgements are told.
+        session_keys: The column with the keys, or a reference to shared keys.
+        acknowledgements: Whether acknowledgements are emitted.
     """
 
     in_order: bool
@@ -215,12 +176,12 @@ class RoutingSettings:
 
     Attributes:
         source: Where the catalog is.
-        tie_break: As of the router.
-        pending_request: The same.
+        tie_break: See `Router`.
+        pending_request: See `Router`.
         labels: The labels by number.
-        names: Where the columns of conversations stand: their names in messages.
-        direction: The columns of what goes in order: what follows a message that waits, waits. None where each is for itself.
-        max_delayed_bytes: How much may wait for a route in one bucket.
+        names: The columns of messages that routing reads, by the name of the conversation column.
+        direction: The columns that define a direction, in which messages stay in order; None if rows are independent.
+        max_delayed_bytes: The maximum size of the delayed messages of a bucket.
     """
 
     source: CatalogLocation
@@ -234,18 +195,18 @@ class RoutingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTask:
-    """What is done with each bucket: small enough to travel with every task.
+    """What is done with each bucket: small enough to be sent with every task.
 
     Attributes:
-        fixed: The options that must not change while a checkpoint lives, by name.
-        carried: The names of the further columns, by their places.
-        assembly: How fragments are put together; None where whole rows come.
-        routing: How messages are routed, if they are.
-        figures: Whether each step tells how large the bucket is.
+        fixed: The options that must not change during the lifetime of a checkpoint, by name.
+        extra_names: The names of the extra columns, by position.
+        assembly: How fragments are reassembled; None if the input are complete rows.
+        routing: How messages are routed; None for no routing.
+        has_metrics: Whether each step emits the size of its bucket.
     """
 
     fixed: Mapping[str, str | int | bool | None]
-    carried: tuple[str, ...]
+    extra_names: tuple[str, ...]
     assembly: AssemblySettings | None
     routing: RoutingSettings | None
-    figures: bool
+    has_metrics: bool
