@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
 
 import ssbroker.spark
-from ssbroker import Catalog, OptionError, SchemaError, _arguments
+from ssbroker import Catalog, OptionError, SchemaError
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, MESSAGES
 from tests.spark.frames import Configure, decided, expected, frame, world
 from tests.spark.test_route import lone_route
@@ -109,7 +110,7 @@ def test_now_is_that_of_the_call(spark: SparkSession, monkeypatch: pytest.Monkey
     """A retry on another day gives the same answer."""
     end = datetime(2026, 11, 20, 12, tzinfo=UTC)
     times = iter([end - timedelta(seconds=1), end])
-    monkeypatch.setattr(_arguments, "as_utc", lambda now: now or next(times))
+    monkeypatch.setattr(sys.modules["ssbroker.spark.pipeline"], "utc_datetime", lambda now: now or next(times))
     given = simple(spark, to_service_name="'//s'")
     before, after = (ssbroker.spark.pipeline(given, lone_route(lifetime=end)) for _ in range(2))
     assert [row["outcome"] for done in (before, after) for row in done.messages.collect()] == ["REMOTE", "DELAYED"]

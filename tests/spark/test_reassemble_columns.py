@@ -246,7 +246,7 @@ def test_text_that_is_no_id_is_not_taken_for_the_id_that_it_resembles(spark: Spa
     ("source", "kind"),
     [
         ("named_struct('of', make_ym_interval(1))", "struct<of:interval year"),
-        ("make_interval(1, 2)", "interval through"),
+        ("make_interval(1, 2)", "interval to Python"),
         ("array(named_struct('a', 1, 'a', 2))", "array<struct<a:int,a:int>>"),
         ("array()", "array<void>"),
         ("cast('x' as char(5))", "char(5)"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
@@ -10,7 +11,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
 
 import ssbroker.spark
-from ssbroker import Catalog, _arguments, schemas
+from ssbroker import Catalog, schemas
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns
 from tests.spark.frames import Configure, decided, expected, frame, world
@@ -215,7 +216,7 @@ def test_now_is_that_of_the_call(spark: SparkSession, monkeypatch: pytest.Monkey
     end = datetime(2026, 11, 20, 12, tzinfo=UTC)
     given = spark.createDataFrame([("//s",)], "to_service_name string")
     times = iter([end - timedelta(seconds=1), end])
-    monkeypatch.setattr(_arguments, "as_utc", lambda now: now or next(times))
+    monkeypatch.setattr(sys.modules["ssbroker.spark.routing"], "utc_datetime", lambda now: now or next(times))
     before, after = (ssbroker.spark.route(given, lone_route(lifetime=end), tie_break="first") for _ in range(2))
     assert [row["outcome"] for frame_ in (before, after) for row in frame_.collect()] == ["REMOTE", "DELAYED"]
 

@@ -410,7 +410,9 @@ class TaskFiles:
         partition = self._partitions.get(folder)
         if partition is None:
             path = self._folder / f"{len(self.files) + len(self._partitions):06}.parquet"
-            partition = self._partitions[folder] = RowGroupWriter(path, self._schema, metadata=self._metadata, **self._settings)
+            partition = self._partitions[folder] = RowGroupWriter(
+                path, self._schema, metadata=self._metadata, **self._settings
+            )
         self._held += partition.write(rows)
         if partition.is_full:
             self._flush(folder)
