@@ -45,7 +45,7 @@ class MissingSparkError(MissingDependencyError):
     """PySpark is not installed, or is too old for `ssbroker.spark` or for the data source `ssbroker`."""
 
 
-def require_pyspark(minimum: str = PYSPARK_MINIMUM, *, feature: str = "ssbroker.spark") -> None:
+def check_spark_version(minimum: str = PYSPARK_MINIMUM, *, feature: str = "ssbroker.spark") -> None:
     """Raises `MissingSparkError` unless PySpark `minimum` or newer is installed; `feature` is what needs it."""
     try:
         from pyspark import __version__ as installed  # noqa: PLC0415 - pyspark is an extra
@@ -60,4 +60,4 @@ def require_pyspark(minimum: str = PYSPARK_MINIMUM, *, feature: str = "ssbroker.
         )
 
 
-require_pyspark()
+check_spark_version()

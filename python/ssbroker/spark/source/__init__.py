@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ssbroker._dependencies import PYSPARK_FOR_DATA_SOURCE
-from ssbroker.spark import require_pyspark
+from ssbroker.spark import check_spark_version
 
-require_pyspark(PYSPARK_FOR_DATA_SOURCE, feature="the data source ssbroker")
+check_spark_version(PYSPARK_FOR_DATA_SOURCE, feature="the data source ssbroker")
