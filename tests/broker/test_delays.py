@@ -241,7 +241,7 @@ def test_an_end_waits_with_what_was_sent_before_it(instance: Instance, sales: Da
     assert shops.received_types(stock) == ["DEFAULT", "EndDialog"]
 
 
-def test_a_status_is_gone_when_nothing_is_in_the_way_any_more(instance: Instance, sales: Database) -> None:
+def test_a_status_is_gone_when_nothing_blocks_new_request_any_more(instance: Instance, sales: Database) -> None:
     """Also in a conversation that was bound before."""
     stock = shops.stock(instance)
     dialog = send(sales, b"one")

@@ -141,7 +141,7 @@ def test_a_database_that_changed_since_it_was_routed_to_takes_nothing(
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     with database_context(sales).file.read() as connection:
-        parcels, _ = delivery.pack(database_context(sales), due_work.outbound(connection))
+        parcels, _ = delivery.pack(database_context(sales), due_work.deliverable_endpoints(connection))
     routed_to = stock.service_broker_guid.bytes
     stock.set_broker(option)
     assert delivery.put(database_context(stock), parcels, broker_instance=routed_to) == []

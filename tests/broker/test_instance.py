@@ -240,10 +240,10 @@ def test_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
         with halved.database("Sales").transaction() as t:
             t.connection.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER)")
         halved.run_due()
-    with pytest.raises(StorageError, match="is not there"):
+    with pytest.raises(StorageError, match="no such file"):
         halved.database("Stock")
     assert [line.getMessage() for line in caplog.records if "not available" in line.getMessage()] == [
-        f"the database 'Stock' is not available: {halved.folder / 'Stock.sqlite'}: is not there"
+        f"the database 'Stock' is not available: {halved.folder / 'Stock.sqlite'}: no such file"
     ]
 
 

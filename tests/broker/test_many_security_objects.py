@@ -9,7 +9,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import DdlError
-from ssbroker.store.objects import _Rows
+from ssbroker.store.objects import _LazyMapping
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(self._select)
         return values(self)
 
-    values = _Rows.values
-    monkeypatch.setattr(_Rows, "values", walked)
+    values = _LazyMapping.values
+    monkeypatch.setattr(_LazyMapping, "values", walked)
     return found
 
 

@@ -31,7 +31,7 @@ def pages_read(database: Database, question: Callable[[Connection], object]) -> 
     return number
 
 
-@pytest.mark.parametrize("question", [views.queues, views.waiting, views.conversations])
+@pytest.mark.parametrize("question", [views.queue_counts, views.transmission_counts, views.conversation_counts])
 def test_no_body_is_read_to_count_messages(sales: Database, question: Callable[[Connection], object]) -> None:
     for to in ("//Orders", "//Nowhere"):
         send(sales, begin(sales, to_service=to), *[BODY] * 500)

@@ -62,7 +62,7 @@ def test_who_waits_for_another_process_is_told_plainly(tmp_path: Path) -> None:
     with holder, Instance.open(folder, background=False, lock_timeout=0.2) as instance:
         assert holder.stdout.readline() == "held\n"
         sales = instance.database("Sales")
-        plainly = r"Sales\.sqlite: others were writing to it for more than 0\.2 s"
+        plainly = r"Sales\.sqlite: locked by other writers for more than 0\.2 s"
         with pytest.raises(LockTimeoutError, match=plainly), sales.transaction() as t:
             t.begin_dialog("//Shop", "//Here")
         assert database_context(instance.database("Sales")).objects().services.keys() >= {"//Here"}, "readers go on"

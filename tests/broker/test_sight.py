@@ -10,7 +10,7 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.store import objects as stored
-from ssbroker.store.objects import sight
+from ssbroker.store.objects import lazy_objects
 from tests.broker.test_execute import SCRIPT
 
 SECRETS = """
@@ -34,7 +34,7 @@ def test_each_object_is_what_the_picture_shows(instance: Instance) -> None:
     instance.execute(SECRETS)
     for database in instance.databases:
         with database_context(database).file.read() as connection:
-            picture, seen = stored.load(connection), sight(connection)
+            picture, seen = stored.load(connection), lazy_objects(connection)
             assert (seen.version, seen.broker, seen.endpoint) == (picture.version, picture.broker, picture.endpoint)
             assert seen.security.master_key == picture.security.master_key
             for whole, part, keys in (

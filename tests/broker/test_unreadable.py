@@ -80,7 +80,7 @@ def test_the_others_send_and_receive_and_what_is_due_is_done(
     assert instance.run_due() == instance_context(instance).clock() + timedelta(seconds=5)
     told = [line.getMessage() for line in caplog.records]
     assert told == [
-        f"the database 'Ledger' is not available: {ledger.path}: is not there any more; what would be written to it would be lost"
+        f"the database 'Ledger' is not available: {ledger.path}: was moved or deleted; changes would be lost"
     ]
 
 
@@ -91,7 +91,7 @@ def test_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sales: 
     assert instance.view("sys.transmission_queue").num_rows == 0
     assert {row["database"] for row in overview_of(instance)["queues"]} == {"Sales"}
     assert list(problems(instance)) == ["endpoint", "database Ledger"]
-    with pytest.raises(StorageError, match="is not there"):
+    with pytest.raises(StorageError, match="was moved or deleted"):
         instance.database("Ledger")
     assert instance.database("Sales") is sales
 
@@ -173,7 +173,7 @@ def test_a_file_that_has_gone_from_its_folder_takes_no_more_commits(instance: In
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
     hidden = sales.path.rename(sales.path.with_suffix(".away"))
-    with pytest.raises(StorageError, match="is not there any more"), sales.transaction() as t:
+    with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
     assert states_of(instance)["Sales"] == "RECOVERY_PENDING"
     assert "is not there" in problems(instance)["database Sales"]
@@ -191,7 +191,7 @@ def test_a_file_that_another_takes_the_place_of_takes_no_more_commits(instance: 
         t.connection.execute("CREATE TABLE kept (number)")
     copy = sales.path.with_suffix(".copy")
     database_context(sales).file.ask(lambda connection: connection.execute("VACUUM INTO ?", (str(copy),)))
-    replaced = r"Sales\.sqlite: another file has taken its place .* Close the instance in each process, remove the old file's -wal and -shm"
+    replaced = r"Sales\.sqlite: another file has replaced it .* Close the instance in each process, remove the old file's -wal and -shm"
     with pytest.raises(StorageError, match=replaced), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
         copy.replace(sales.path)

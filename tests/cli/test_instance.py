@@ -201,7 +201,7 @@ def test_status_of_a_file_that_is_damaged_in_one_place_says_so_and_shows_the_oth
     result = run("status", folder)
     assert result.status == 0
     assert "Sales file cannot be read" in " ".join(result.out.split())
-    assert f"database Sales: {folder / 'Sales.sqlite'}: its tables are not those of its version" in result.out
+    assert f"database Sales: {folder / 'Sales.sqlite'}: the tables do not match the schema version" in result.out
 
 
 def test_status_of_an_empty_instance(run: Run, tmp_path: Path) -> None:

@@ -66,10 +66,10 @@ def test_each_conversation_that_waits_is_found_once(connection: Connection) -> N
     for number in (3, 1, 3, 7, 3):
         message(connection, number, is_inbound=0)
     message(connection, 5, is_inbound=1)
-    assert due_work.outbound(connection) == [1, 3, 7]
+    assert due_work.deliverable_endpoints(connection) == [1, 3, 7]
 
 
-@pytest.mark.parametrize("query", [due_work._OUTBOUND, due_work._INBOUND])
+@pytest.mark.parametrize("query", [due_work._DELIVERABLE, due_work._ENQUEUEABLE])
 def test_what_waits_is_found_past_any_number_of_messages(connection: Connection, query: str) -> None:
     """A dialog to a queue that is off may have a million of them; its endpoint is looked past every few seconds."""
     work = []
@@ -84,8 +84,8 @@ def test_what_waits_is_found_past_any_number_of_messages(connection: Connection,
 
 
 def test_nothing_waits_in_an_empty_queue(connection: Connection) -> None:
-    assert due_work.outbound(connection) == []
-    assert due_work.inbound(connection) == []
+    assert due_work.deliverable_endpoints(connection) == []
+    assert due_work.enqueueable_endpoints(connection) == []
 
 
 @pytest.mark.rule("P34")
@@ -95,30 +95,30 @@ def test_what_arrived_is_found_once_its_queue_is_on(connection: Connection) -> N
     for number in (2, 1, 1):
         message(connection, number, is_inbound=1)
     message(connection, 1, is_inbound=0)
-    assert due_work.inbound(connection) == [1]
+    assert due_work.enqueueable_endpoints(connection) == [1]
     connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
-    assert due_work.inbound(connection) == [1, 2]
+    assert due_work.enqueueable_endpoints(connection) == [1, 2]
 
 
 def test_timers_that_are_over_are_found_the_longest_over_first(connection: Connection) -> None:
     for number, timer in ((1, 30), (2, 20), (3, 31), (4, None)):
         endpoint(connection, number, timer=timer)
     endpoint(connection, 5, timer=10, service=OFF)
-    assert due_work.timers(connection, now=30, limit=10) == [2, 1]
-    assert due_work.timers(connection, now=30, limit=1) == [2]
+    assert due_work.expired_timers(connection, now=30, limit=10) == [2, 1]
+    assert due_work.expired_timers(connection, now=30, limit=1) == [2]
 
 
 def test_lifetimes_that_have_passed_are_found_unless_the_end_is_known(connection: Connection) -> None:
     for number, state in enumerate(("SO", "SI", "CO", "DI", "DO", "ER", "CD"), start=1):
         endpoint(connection, number, state=state, lifetime=number)
     endpoint(connection, 9, lifetime=100)
-    assert due_work.lifetimes(connection, now=99, limit=10) == [1, 2, 3, 4, 5]
+    assert due_work.expired_lifetimes(connection, now=99, limit=10) == [1, 2, 3, 4, 5]
 
 
 def test_an_error_waits_for_its_queue_and_an_end_without_one_does_not(connection: Connection) -> None:
     endpoint(connection, 1, lifetime=1, service=OFF)
     endpoint(connection, 2, lifetime=1, service=OFF, state="DO")
-    assert due_work.lifetimes(connection, now=1, limit=10) == [2]
+    assert due_work.expired_lifetimes(connection, now=1, limit=10) == [2]
 
 
 @pytest.mark.parametrize(("now", "left"), [(29, 3), (30, 2), (31, 1)])
@@ -137,19 +137,26 @@ def test_of_many_closed_endpoints_the_longest_closed_go_first(connection: Connec
 
 
 def test_the_next_moment_is_the_earliest_of_all_that_can_happen(connection: Connection) -> None:
-    assert due_work.next_moment(connection) is None
+    assert due_work.next_due_time(connection) is None
     endpoint(connection, 1, lifetime=50)
-    assert due_work.next_moment(connection) == 50
+    assert due_work.next_due_time(connection) == 50
     endpoint(connection, 2, timer=40)
-    assert due_work.next_moment(connection) == 40
-    endpoint(connection, 3, state="CD", closed=30 - due_work.GATHERED)
-    assert due_work.next_moment(connection) == 30
+    assert due_work.next_due_time(connection) == 40
+    endpoint(connection, 3, state="CD", closed=30 - due_work.REMOVAL_DELAY)
+    assert due_work.next_due_time(connection) == 30
     endpoint(connection, 4, timer=10, lifetime=9, service=OFF)
-    assert due_work.next_moment(connection) == 30
+    assert due_work.next_due_time(connection) == 30
 
 
 @pytest.mark.parametrize(
-    "query", [due_work._OUTBOUND, due_work._INBOUND, due_work._TIMERS, due_work._LIFETIMES, due_work._CLOSED]
+    "query",
+    [
+        due_work._DELIVERABLE,
+        due_work._ENQUEUEABLE,
+        due_work._EXPIRED_TIMERS,
+        due_work._EXPIRED_LIFETIMES,
+        due_work._REMOVABLE,
+    ],
 )
 def test_everything_is_found_by_an_index(connection: Connection, query: str) -> None:
     values = (0,) if "?" in query else ()

@@ -145,7 +145,7 @@ def test_who_has_an_earlier_file_open_still_removes_no_message(folder: Path) -> 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version: int) -> None:
     path = folder / "Sales.sqlite"
     broken = (*DATABASE[:-1], f"{DATABASE[-1]} CREATE TABLE ssb_database (wrong INTEGER);")
-    with pytest.raises(StorageError, match="its tables are not those of its version"):
+    with pytest.raises(StorageError, match="the tables do not match the schema version"):
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version

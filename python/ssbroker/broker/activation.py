@@ -240,7 +240,7 @@ class MonitoredQueue:
                 objects = self.database.objects(connection)
                 queue = objects.queues_by_id.get(self.queue_id)
                 is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
-                return is_on and queues.has_ready(connection, self.queue_id)
+                return is_on and queues.has_ready_messages(connection, self.queue_id)
         except StorageError as error:
             log_failure(self.database, "whether a reader is needed could not be found out", error)
             return False
@@ -274,7 +274,7 @@ def queues_with_messages(watched: Iterable[MonitoredQueue]) -> set[MonitoredQueu
     found: set[MonitoredQueue] = set()
     for database, queues_of_it in by_database.items():
         try:
-            held = database.file.ask(queues.with_ready)
+            held = database.file.ask(queues.with_ready_messages)
         except StorageError as error:
             log_failure(database, "whether readers are needed could not be found out", error)
             continue

@@ -258,7 +258,7 @@ class ConfigurationService:
         objects = database_context(database).objects()
         queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
         with database_context(database).file.read() as connection:
-            asked = registry.questions(connection, queue.queue_id, most=QUESTIONS_MAX)
+            asked = registry.queued_requests(connection, queue.queue_id, limit=QUESTIONS_MAX)
         verdicts = {handle: self._verdict(database, guid, kind, body) for handle, guid, kind, body in asked}
         name = _queue_of(objects)
         with database.transaction() as t:

@@ -22,7 +22,7 @@ from ssbroker.protocol.events import EventLog
 from ssbroker.store import objects as stored
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.file import DatabaseFile, Plain, PlainSession
-from ssbroker.store.objects import Objects, Picture, picture, sight
+from ssbroker.store.objects import NativeSnapshot, Objects, lazy_objects, native_snapshot
 from ssbroker.store.registry import MSDB_NAME, SYSTEM_QUEUE_ID
 from ssbroker.store.sqlite import Connection
 
@@ -201,7 +201,7 @@ class DatabaseContext:
         self.public: Any = None
         self._plain: Plain | None = None
         self._objects: Objects | None = None
-        self._picture: tuple[Objects, Picture] | None = None
+        self._picture: tuple[Objects, NativeSnapshot] | None = None
 
     def objects(self, connection: Connection | None = None) -> Objects:
         """All objects, read again only when something has changed.
@@ -228,7 +228,7 @@ class DatabaseContext:
         self._objects = found
         return found
 
-    def picture(self, objects: Objects) -> Picture:
+    def picture(self, objects: Objects) -> NativeSnapshot:
         """Objects as far as they decide about plain messages.
 
         Args:
@@ -239,7 +239,10 @@ class DatabaseContext:
         """
         known = self._picture
         if known is None or known[0] is not objects:
-            known = self._picture = (objects, picture(objects, services_routed_locally(objects), is_name=means_itself))
+            known = self._picture = (
+                objects,
+                native_snapshot(objects, services_routed_locally(objects), is_name=means_itself),
+            )
             self.file.know(objects.version, known[1])
         return known[1]
 
@@ -255,7 +258,7 @@ class DatabaseContext:
         Raises:
             StorageError: The database is no longer the instance's.
         """
-        found = sight(connection)
+        found = lazy_objects(connection)
         self._refuse_foreign(found)
         return found
 

@@ -28,9 +28,9 @@ from ssbroker.store import objects as stored
 from ssbroker.store import registry
 from ssbroker.store.file import DatabaseFile, Session
 from ssbroker.store.objects import Objects
-from ssbroker.store.registry import MSDB_NAME, OwnerNote, RegisteredDatabase
+from ssbroker.store.registry import MSDB_NAME, FileOwner, RegisteredDatabase
 from ssbroker.store.schema import DATABASE
-from ssbroker.store.sqlite import Connection, NotBlankError, is_missing
+from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
 
 
 def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, instance_id: bytes) -> None:
@@ -45,7 +45,7 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, insta
     Raises:
         StorageError: Another instance has the file, or a file cannot be used.
     """
-    here = OwnerNote(instance_id, registry.identity_of(file.path))
+    here = FileOwner(instance_id, registry.file_identity(file.path))
     with msdb.read() as listing, file.read() as connection:
         if _agree(connection, _row(listing, database_id), here):
             return
@@ -54,13 +54,13 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, insta
         row = _row(listing, database_id)
         if row is None or _agree(connection, row, here):
             return
-        note, broker = registry.note_of(connection), stored.load(connection).broker
+        note, broker = registry.read_owner(connection), stored.load(connection).broker
         if note.attached_to not in (None, instance_id) and note.identity == here.identity:
             raise StorageError(f"{file.path}: is attached to another instance", file=str(file.path))
         guid = broker.service_broker_guid
-        twin = registry.enabled_twin(listing, service_broker_guid=guid, name=row.name)
+        twin = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
         is_enabled = broker.is_broker_enabled and row.is_broker_enabled and twin is None
-        registry.note(connection, attached_to=instance_id, identity=here.identity)
+        registry.record_owner(connection, attached_to=instance_id, identity=here.identity)
         if is_enabled != broker.is_broker_enabled:
             changes.set_broker(connection, is_broker_enabled=is_enabled)
         registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
@@ -70,9 +70,9 @@ def _row(listing: Connection, database_id: int) -> RegisteredDatabase | None:
     return next((row for row in registry.load(listing) if row.database_id == database_id), None)
 
 
-def _agree(connection: Connection, row: RegisteredDatabase | None, here: OwnerNote) -> bool:
+def _agree(connection: Connection, row: RegisteredDatabase | None, here: FileOwner) -> bool:
     broker = stored.load(connection).broker  # refuses an altered file before anything is written to it
-    if row is None or registry.note_of(connection) != here:
+    if row is None or registry.read_owner(connection) != here:
         return False
     said = (broker.service_broker_guid, broker.is_broker_enabled)
     return said == (row.service_broker_guid, row.is_broker_enabled)
@@ -283,7 +283,7 @@ def create_msdb(
     except LockTimeoutError:
         raise
     except StorageError as error:
-        if existed or isinstance(error, NotBlankError):
+        if existed or isinstance(error, FileNotEmptyError):
             raise refusal(f"{path.parent} holds an instance") from error
         raise
 
@@ -328,7 +328,7 @@ def create_database(
             vfs=instance.vfs,
         )
     except StorageError as error:
-        if isinstance(error, NotBlankError) or (existed and not isinstance(error, LockTimeoutError)):
+        if isinstance(error, FileNotEmptyError) or (existed and not isinstance(error, LockTimeoutError)):
             raise refusal(f"{path} stands there already: attach it, or move it away", 5170) from error
         if not existed:
             remove_files(path)
@@ -375,11 +375,11 @@ def _is_leftover(instance: InstanceContext, path: Path) -> bool:
         return False
     try:
         with file.read() as connection:
-            note = registry.note_of(connection)
+            note = registry.read_owner(connection)
             return note.attached_to == registry.DROPPED or (
-                note == registry.OwnerNote(instance.instance_id, registry.identity_of(path))
+                note == registry.FileOwner(instance.instance_id, registry.file_identity(path))
                 and not stored.load(connection).queues
-                and registry.holds_nothing_else(connection)
+                and registry.has_only_broker_tables(connection)
             )
     finally:
         file.close()
@@ -389,7 +389,7 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
     changes.create_database_row(
         connection, service_broker_guid=service_broker_guid, attached_to=attached_to, is_broker_enabled=True
     )
-    registry.note(connection, attached_to=attached_to, identity=registry.identity_of(path))
+    registry.record_owner(connection, attached_to=attached_to, identity=registry.file_identity(path))
     object_definitions.create(connection)
 
 
@@ -472,10 +472,10 @@ class InstanceChange:
         Raises:
             UnknownDatabaseError: Another process has taken it away.
         """
-        if registry.note_of(connection).attached_to != self._instance.instance_id:
+        if registry.read_owner(connection).attached_to != self._instance.instance_id:
             self.row(database)
-            identity = registry.identity_of(database.file.path)
-            registry.note(connection, attached_to=self._instance.instance_id, identity=identity)
+            identity = registry.file_identity(database.file.path)
+            registry.record_owner(connection, attached_to=self._instance.instance_id, identity=identity)
 
     def work(self, database: DatabaseContext) -> Work:
         """What the conversations of a database need; whoever it concerns is told once all is committed."""

@@ -94,8 +94,8 @@ def pack(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[Del
             if room <= 0 or room_bytes <= 0:
                 return parcels, ids[position:]
             sender = endpoints.by_id(connection, endpoint_id)
-            rows, is_all = transmission_queue.head_of(
-                connection, endpoint_id, most=min(room, MESSAGES_MAX_EACH), bytes_max=room_bytes
+            rows, is_all = transmission_queue.first_messages(
+                connection, endpoint_id, limit=min(room, MESSAGES_MAX_EACH), bytes_max=room_bytes
             )
             if sender is None or not rows:
                 continue
@@ -126,7 +126,7 @@ def hand_back(
         delivered = [
             _taken(work, parcel, waits_here=False)
             for parcel in parcels
-            if endpoints.as_now(work.connection, parcel.sender) is not None
+            if endpoints.reload(work.connection, parcel.sender) is not None
         ]
         _settle(work, delivered, broker_instance=work.broker_instance)
     return delivered
@@ -179,11 +179,11 @@ def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *,
 def _settle(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     for each in delivered:
         sender = each.parcel.sender
-        if endpoints.as_now(work.connection, sender) is None:
+        if endpoints.reload(work.connection, sender) is None:
             continue
         settle(work, sender.endpoint_id, each.arrival, broker_instance=broker_instance)
         if each.arrival.undelivered is None and sender.transmission_status != DELIVERED:
-            endpoints.set_status(work.connection, sender.endpoint_id, DELIVERED)
+            endpoints.set_transmission_status(work.connection, sender.endpoint_id, DELIVERED)
 
 
 def _taken(work: Work, parcel: DeliveryBatch, *, waits_here: bool) -> DeliveryResult:
@@ -707,7 +707,7 @@ class Delivery:
             return
         self._scanned[database.database_id] = now
         with database.file.read() as connection:
-            found = due_work.outbound(connection)
+            found = due_work.deliverable_endpoints(connection)
         at = now if before is None else now + SCAN_EVERY
         self._retries.add((SenderKey(database.database_id, each) for each in found), at=at)
 
@@ -809,7 +809,7 @@ def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int
         found = [
             endpoint
             for endpoint_id in endpoint_ids
-            if transmission_queue.is_waiting(connection, endpoint_id)
+            if transmission_queue.has_waiting(connection, endpoint_id)
             and (endpoint := endpoints.by_id(connection, endpoint_id)) is not None
         ]
         if database.objects(connection).broker.is_honor_broker_priority_on:
@@ -845,5 +845,5 @@ def note(
         return
     with instance_transaction(database, lock_timeout=lock_timeout) as work:
         for endpoint_id, status in new.items():
-            if endpoints.as_now(work.connection, senders[endpoint_id]) is not None:
-                endpoints.set_status(work.connection, endpoint_id, status)
+            if endpoints.reload(work.connection, senders[endpoint_id]) is not None:
+                endpoints.set_transmission_status(work.connection, endpoint_id, status)

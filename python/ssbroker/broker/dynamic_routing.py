@@ -122,7 +122,7 @@ def _elements(body: bytes) -> dict[str, str]:
     return found
 
 
-REFUSED_FOR: Final = registry.WAIT_MOST
+REFUSED_FOR: Final = registry.RETRY_DELAY_MAX
 """For how long an error of the configuration service counts as its answer (N26)."""
 ANSWERED_FOR: Final = 4 * SECOND
 """For how long the end of its dialog does where no error came: a route that leads nowhere has it asked again."""
@@ -184,11 +184,11 @@ class DynamicRouting:
             database = self._instance.database(name)
             now = epoch_microseconds(database.now())
             with database.file.read() as connection:
-                known = {ask: registry.find(connection, ask.service_name) for ask in wanted}
-                room = OPEN_MAX - len(registry.pending(connection))
+                known = {ask: registry.find_request(connection, ask.service_name) for ask in wanted}
+                room = OPEN_MAX - len(registry.pending_services(connection))
             unasked: dict[str, RouteRequest] = {}
             for ask, request in known.items():
-                if request is None or not request.is_in_the_way(now=now):
+                if request is None or not request.blocks_new_request(now=now):
                     unasked.setdefault(ask.service_name, ask)
             new = [ask for ask in list(unasked.values())[: max(room, 0)] if may_begin()]
             if new:
@@ -196,7 +196,7 @@ class DynamicRouting:
             refused |= {
                 ask: request.refusal
                 for ask, request in known.items()
-                if request is not None and request.refusal and request.is_in_the_way(now=now)
+                if request is not None and request.refusal and request.blocks_new_request(now=now)
             }
         return refused
 
@@ -219,7 +219,7 @@ class DynamicRouting:
             known = self._asking[database.database_id] = (objects.version, is_asking)
         if not known[1]:
             return ()
-        return (SYSTEM_SERVICE, *database.file.ask(registry.pending))
+        return (SYSTEM_SERVICE, *database.file.ask(registry.pending_services))
 
     def is_asking(self, database: DatabaseContext, *, now: int) -> bool:
         """Whether a route of a database leads to a configuration service.
@@ -270,11 +270,11 @@ class DynamicRouting:
         Raises:
             SsbrokerError: The database cannot be used now.
         """
-        if SYSTEM_SERVICE not in database.objects().services or not database.file.ask(registry.over):
+        if SYSTEM_SERVICE not in database.objects().services or not database.file.ask(registry.ended_requests):
             return
         refused: list[tuple[str, str, int]] = []
         with instance_transaction(database, lock_timeout=patience) as work:
-            for service_name, handle in registry.over(work.connection):
+            for service_name, handle in registry.ended_requests(work.connection):
                 refusal, again = _close(work, service_name, endpoints.by_handle(work.connection, handle))
                 if refusal:
                     refused.append((service_name, refusal, again))
@@ -301,7 +301,7 @@ def forget_route_requests(work: Work) -> None:
     Args:
         work: A transaction of the database.
     """
-    for handle in registry.forget_open(work.connection):
+    for handle in registry.delete_open_requests(work.connection):
         dialog = endpoints.by_handle(work.connection, handle)
         if dialog is not None:
             deliver.remove(work, dialog)
@@ -313,8 +313,8 @@ def _ask(database: DatabaseContext, asks: Iterable[RouteRequest], *, patience: f
             registry.create_system_service(connection, database.objects(connection), name=SYSTEM_SERVICE)
     with instance_transaction(database, lock_timeout=patience) as work:
         for ask in asks:
-            request = registry.find(work.connection, ask.service_name)
-            if request is None or not request.is_in_the_way(now=work.now()):
+            request = registry.find_request(work.connection, ask.service_name)
+            if request is None or not request.blocks_new_request(now=work.now()):
                 _send(work, ask)
 
 
@@ -334,7 +334,7 @@ def _send(work: Work, ask: RouteRequest) -> None:
     body = MissingRoute(ask.service_name, guid).body()
     state = send.check(work, dialog, (MISSING_ROUTE,), now=work.now())
     send.send(work, [(dialog, state, [(MISSING_ROUTE, body)])])
-    registry.begun(work.connection, ask.service_name, conversation_handle=dialog.conversation_handle)
+    registry.record_request(work.connection, ask.service_name, conversation_handle=dialog.conversation_handle)
 
 
 def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -> tuple[str, int]:
@@ -346,7 +346,7 @@ def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -
             begin_end.end(work, dialog, None)
     now = work.now()
     again = now + (REFUSED_FOR if refusal else ANSWERED_FOR)
-    registry.answered(work.connection, service_name, ask_again_at=again, refusal=refusal, now=now)
+    registry.record_answer(work.connection, service_name, ask_again_at=again, refusal=refusal, now=now)
     return refusal, again
 
 
@@ -354,7 +354,7 @@ def _refusal(connection: Connection, objects: Objects, dialog: ConversationEndpo
     if dialog.state != ConversationState.ER:
         return ""
     error_id = objects.message_types[ERROR].message_type_id
-    found, _ = queues.ready(connection, dialog.endpoint_id, most=-1, bytes_max=1 << 20)
+    found, _ = queues.ready_messages(connection, dialog.endpoint_id, limit=-1, bytes_max=1 << 20)
     bodies = [message.message_body for message in found if message.message_type_id == error_id]
     failure = read_failure(bodies[0]) if bodies else None
     return "it gave no reason" if failure is None else f"error {failure.code}, {failure.description}"

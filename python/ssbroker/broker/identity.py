@@ -73,11 +73,11 @@ def attach(
     alteration.joined(database, created=False)
     connection = alteration.connection(database)
     _refuse_attached(instance, connection, path)
-    registry.note(connection, attached_to=instance.instance_id, identity=registry.identity_of(path))
+    registry.record_owner(connection, attached_to=instance.instance_id, identity=registry.file_identity(path))
     changes.set_honor_broker_priority(connection, is_on=False)  # fact 150
     forget_route_requests(alteration.work(database))
     wanted = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
-    twin = registry.enabled_twin(listing, service_broker_guid=broker.service_broker_guid, name=name)
+    twin = registry.find_enabled_duplicate(listing, service_broker_guid=broker.service_broker_guid, name=name)
     if twin is not None and wanted in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"):
         warnings.warn(
             f"9773: the broker of {name!r} is disabled, since {twin!r} is enabled under the same broker id; "
@@ -100,7 +100,7 @@ def detach(alteration: InstanceChange, name: str, *, is_dropped: bool = False) -
     database = alteration.database(name)
     connection = alteration.connection(database)
     alteration.objects(database)  # refuses what another process took away meanwhile
-    registry.note(connection, attached_to=registry.DROPPED if is_dropped else None, identity=None)
+    registry.record_owner(connection, attached_to=registry.DROPPED if is_dropped else None, identity=None)
     registry.remove(alteration.listing(), name=alteration.row(database).name)
     alteration.left(database, is_dropped=is_dropped)
 
@@ -112,7 +112,7 @@ def rename(alteration: InstanceChange, name: str, new: str) -> None:
     database = alteration.database(name)
     listing = alteration.listing()
     _check_free(listing, new)
-    registry.rename(listing, name=alteration.row(database).name, new=new)
+    registry.rename(listing, name=alteration.row(database).name, new_name=new)
     alteration.renamed(database, new)
 
 
@@ -159,7 +159,7 @@ def set_guid(alteration: InstanceChange, database: DatabaseContext, guid: bytes)
 
 def _check_alone(listing: Connection, name: str, guid: bytes) -> None:
     """Refuses where another database of the instance is enabled under the id (I7)."""
-    twin = registry.enabled_twin(listing, service_broker_guid=guid, name=name)
+    twin = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
     if twin is not None:
         raise refusal(f"the broker id of {name!r} is that of {twin!r}, which is enabled", 9772)
 
@@ -178,17 +178,17 @@ def _check_free(listing: Connection, name: str) -> None:
 
 def _refuse_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
     """Refuses a file that the instance has already, by whatever path (B26)."""
-    identity = registry.identity_of(path)
+    identity = registry.file_identity(path)
     for row in registry.load(listing):
         there = instance.folder / row.file
-        if there == path or (identity is not None and registry.identity_of(there) == identity):
+        if there == path or (identity is not None and registry.file_identity(there) == identity):
             raise refusal(f"{path} is the file of the database {row.name!r}", 5120)
 
 
 def _refuse_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
     """Refuses a file that another instance has: it notes itself, and a copy is another file (B26)."""
-    note = registry.note_of(connection)
-    if note.attached_to not in (None, instance.instance_id) and note.identity == registry.identity_of(path):
+    note = registry.read_owner(connection)
+    if note.attached_to not in (None, instance.instance_id) and note.identity == registry.file_identity(path):
         raise refusal(f"{path} is attached to another instance: detach it there, or attach a copy", 5120)
 
 

@@ -57,7 +57,7 @@ def drop_message_type(connection: Connection, objects: Objects, *, name: str) ->
     users = [contract.name for contract in objects.contracts.values() if kind.message_type_id in contract.messages]
     if users:
         raise refusal(f"contract {users[0]!r} holds message type {name!r}")
-    if changes.is_queued(connection, message_type_id=kind.message_type_id):
+    if changes.is_message_type_queued(connection, message_type_id=kind.message_type_id):
         raise refusal(f"messages of type {name!r} are in queues: receive them, or end their conversations")
     changes.drop(connection, "ssb_message_types", kind.message_type_id)
 
@@ -391,4 +391,4 @@ def set_role(connection: Connection, objects: Objects, *, role: Role, number: in
         number = broker.mirroring_number + takes_over
     whole_number(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
     mirroring.write(connection, MirroringRole(role, number))
-    changes.changed(connection)
+    changes.bump_version(connection)

@@ -54,7 +54,7 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
     user = existing(objects.security.principals, name, kind="user")
     if user.principal_id in _BEARERS:
         raise refusal(f"user {name!r} cannot be dropped", 15150)
-    held = changes.belonging(connection, principal_id=user.principal_id)
+    held = changes.find_owned_object(connection, principal_id=user.principal_id)
     if held is not None:
         kind, other = held
         raise refusal(f"user {name!r} cannot be dropped: {kind} {other!r} is of that user", 15138)

@@ -26,7 +26,7 @@ from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.file import Done, PlainSession, Row
-from ssbroker.store.sqlite import Connection, raise_if_about_the_file, storage_errors
+from ssbroker.store.sqlite import Connection, raise_storage_error, storage_errors
 
 
 class Lifecycle:
@@ -100,7 +100,7 @@ class Lifecycle:
                 self.leave()
             self._tell(is_committed=is_committed)
         if error is not None:
-            raise_if_about_the_file(error, self._database.file.path)
+            raise_storage_error(error, self._database.file.path)
 
     def not_committed(self, error: BaseException) -> None:
         """What `end` does where the plain session has tried to commit.
@@ -128,7 +128,7 @@ class Lifecycle:
         """
         self._is_broken = True
         self.leave()
-        with storage_errors(self._database.file.path, is_ours=True):
+        with storage_errors(self._database.file.path, is_internal=True):
             raise error
 
     def __enter__(self) -> Work:
@@ -166,7 +166,7 @@ class Lifecycle:
             raise _undone(self._database)
         connection = self._session.begin_unguarded()
         if self._work is None:
-            with storage_errors(self._database.file.path, is_ours=True):
+            with storage_errors(self._database.file.path, is_internal=True):
                 self._work = Work(self._database, connection, self._effects)
         return self._work
 
@@ -223,7 +223,7 @@ class ReceiveWait:
                 self._seen = arrivals.count(queue_id)
                 with self._database.file.read() as connection:
                     check_on(existing(self._database.objects(connection).queues, self._key, kind="queue"))
-                    if queues.has_ready(connection, queue_id):
+                    if queues.has_ready_messages(connection, queue_id):
                         return True
         return False
 

@@ -20,8 +20,8 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
 )
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.objects import Objects, Picture, Queue
-from ssbroker.store.sqlite import Connection, Cursor, clear
+from ssbroker.store.objects import NativeSnapshot, Objects, Queue
+from ssbroker.store.sqlite import Connection, Cursor, remove_hooks
 
 
 class Work:
@@ -50,7 +50,7 @@ class Work:
         self.effects: Final = effects
 
     @property
-    def picture(self) -> Picture:
+    def picture(self) -> NativeSnapshot:
         """The objects, as far as they decide about plain messages."""
         return self._database.picture(self.objects)
 
@@ -116,7 +116,7 @@ class GuardedConnection:
         Returns:
             Whether it may serve other transactions: the application has set nothing that would stay, and has not closed it.
         """
-        if not clear(self._connection):
+        if not remove_hooks(self._connection):
             return False
         for cursor in list(self._cursors):
             cursor.close(force=True)

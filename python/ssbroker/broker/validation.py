@@ -13,7 +13,7 @@ from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.store import object_changes as changes
-from ssbroker.store.object_changes import Uses
+from ssbroker.store.object_changes import UsageColumn
 from ssbroker.store.objects import DEFAULT_SCHEMA
 from ssbroker.store.sqlite import Connection
 
@@ -59,16 +59,16 @@ def refuse_taken(objects: Mapping[Key, object], key: Key, *, kind: str, number: 
         raise refusal(f"{kind} {_shown(key)!r} exists", number)
 
 
-def forget_conversations(connection: Connection, *, by: Uses, number: int, used: str) -> None:
+def forget_conversations(connection: Connection, *, by: UsageColumn, number: int, used: str) -> None:
     """Refuses to take away what open conversations use; those that are closed go with it (B36).
 
     Raises:
         BrokerError: Some are open.
     """
-    open_ones = changes.open_conversations(connection, by=by, number=number)
+    open_ones = changes.count_open_conversations(connection, column=by, object_id=number)
     if open_ones:
         raise refusal(f"{used} is used by {quantity(open_ones, 'conversation')}: end them first, or clean them up")
-    changes.forget_closed_conversations(connection, by=by, number=number)
+    changes.remove_closed_conversations(connection, column=by, object_id=number)
 
 
 def _shown(key: object) -> str:

@@ -450,14 +450,14 @@ def cuts(
     """
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
-        found = queues.cuts(connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max)
+        found = queues.slices(connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max)
         with closing(found):
             return list(islice(found, cuts_max))
 
 
 def last_number(database: DatabaseContext) -> int:
     """The last `queuing_order` that was given in a database; it never gets smaller."""
-    return database.file.ask(queues.last_number)
+    return database.file.ask(queues.last_queuing_order)
 
 
 def slice_of(database: DatabaseContext, name: str, span: tuple[int, int] | None, wanted: Sequence[str]) -> pa.Table:
@@ -479,7 +479,7 @@ def slice_of(database: DatabaseContext, name: str, span: tuple[int, int] | None,
     stored = [column for column in wanted if column != DATABASE.name]
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
-        rows = queues.rows(connection, queue_id, span, names=schema.names, wanted=stored)
+        rows = queues.read_rows(connection, queue_id, span, view_columns=schema.names, columns=stored)
     fields: list[pa.Field[Any]] = [schema.field(column) for column in stored]
     if not stored:
         return pa.table({DATABASE.name: [database.name] * len(rows)}, schema=pa.schema([DATABASE]))

@@ -1,3 +1,3 @@
-"""The SQLite files of an instance. The only place with SQL of our own."""
+"""SQLite files of an instance; the only package with SQL of the library."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The progress of bulk senders, so that a repeated batch is not sent again."""
+"""Progress of bulk senders, so that a repeated batch is not sent twice."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from ssbroker.store.sqlite import Connection
 
 
 def last_batch(connection: Connection, writer: str) -> int | None:
-    """The last batch that a writer has sent; None where it has sent none."""
+    """Returns the id of the last batch that a writer has sent; None if it has sent none."""
     row = connection.execute("SELECT batch_id FROM ssb_sent_batches WHERE writer = ?", (writer,)).fetchone()
     return None if row is None else int(row[0])
 
 
-def note_batch(connection: Connection, writer: str, batch_id: int) -> None:
-    """Notes that a batch is sent, and with it all before it."""
-    connection.execute(_NOTE, (writer, batch_id))
+def record_batch(connection: Connection, writer: str, batch_id: int) -> None:
+    """Records that a batch, and all batches before it, have been sent."""
+    connection.execute(_RECORD_BATCH, (writer, batch_id))
 
 
-def dialogs(connection: Connection, writer: str, keys: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
-    """The endpoints of a writer's dialogs, by their keys; what is not there is left out."""
+def find_dialogs(connection: Connection, writer: str, keys: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
+    """Returns the endpoints of a writer's dialogs by their keys; missing ones are omitted."""
     rows = connection.executemany(_DIALOGS, ((writer, key) for key in keys))
     return {row[0]: ConversationEndpoint._make(row[1:]) for row in rows}
 
 
-def keep_dialogs(connection: Connection, rows: Iterable[tuple[str, bytes, int]]) -> None:
-    """Has writers go on with conversations: each a writer, a key and the endpoint. They are forgotten when the endpoint goes."""
-    connection.executemany(_KEEP, rows)
+def save_dialogs(connection: Connection, rows: Iterable[tuple[str, bytes, int]]) -> None:
+    """Saves the dialogs that writers continue: rows of writer, key and endpoint id. Deleting the endpoint deletes the row."""
+    connection.executemany(_SAVE_DIALOG, rows)
 
 
-_NOTE: Final = """
+_RECORD_BATCH: Final = """
     INSERT INTO ssb_sent_batches (writer, batch_id) VALUES (?, ?)
     ON CONFLICT (writer) DO UPDATE SET batch_id = excluded.batch_id"""
 _DIALOGS: Final = """
     SELECT d.dialog, e.* FROM ssb_writer_dialogs AS d JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
     WHERE d.writer = ? AND d.dialog = ?"""
-_KEEP: Final = """
+_SAVE_DIALOG: Final = """
     INSERT INTO ssb_writer_dialogs (writer, dialog, endpoint_id) VALUES (?, ?, ?)
     ON CONFLICT (writer, dialog) DO UPDATE SET endpoint_id = excluded.endpoint_id"""

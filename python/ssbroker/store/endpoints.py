@@ -1,4 +1,4 @@
-"""The conversation endpoints of a database, and remote endpoints on the network."""
+"""Conversation endpoints of a database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ssbroker.store.sqlite import Connection
 
 
 class ConversationEndpoint(NamedTuple):
-    """A row of `ssb_conversation_endpoints`, in the order of its columns. Moments are microseconds since 1970, UTC."""
+    """A row of `ssb_conversation_endpoints`, in the order of its columns. Times are microseconds since 1970, UTC."""
 
     endpoint_id: int
     conversation_handle: bytes
@@ -20,34 +20,34 @@ class ConversationEndpoint(NamedTuple):
     service_contract_id: int
     far_service: str
     far_broker_instance: bytes | None
-    """The broker id that BEGIN DIALOG named, or the one that the conversation is bound to (R8)."""
+    """The broker id that BEGIN DIALOG named or that the conversation is bound to."""
     is_bound: int
-    """Whether a database has taken the first message, or the endpoint is the target's."""
+    """Whether the first message has been received, or the endpoint is the target's."""
     is_encrypted: int
     state: str
     lifetime: int
-    """The moment at which the conversation expires."""
+    """When the conversation expires."""
     priority: int
     send_sequence: int
-    """The number of the next message to be sent."""
+    """Sequence number of the next message to send."""
     receive_sequence: int
-    """The number of the next message to be taken."""
+    """Sequence number of the next message to receive."""
     end_dialog_sequence: int | None
-    """The number of the EndDialog or Error that END sent."""
+    """Sequence number of the EndDialog or Error message that END CONVERSATION sent."""
     dialog_timer: int | None
     security_timestamp: int | None
-    """The moment at which a closed endpoint goes."""
+    """When a closed endpoint is removed."""
     transmission_status: str
     is_remote: int = 0
-    """Whether the far side has been heard of over the network."""
+    """Whether the remote endpoint has been reached over the network."""
     far_peer: bytes | None = None
-    """Who it is there (P25, N17)."""
+    """Identity of the peer of the remote endpoint."""
     session_key: bytes | None = None
-    """With what this side of a secured conversation seals (N19)."""
+    """Key with which this side of a secured conversation encrypts."""
     far_session_key: bytes | None = None
-    """With what the far side does, where that is another key."""
+    """Key of the remote endpoint, if it differs."""
     far_certificate: bytes | None = None
-    """By which certificate the far side has proven itself, as its fingerprint."""
+    """Fingerprint of the certificate of the remote endpoint."""
 
     def __repr__(self) -> str:
         return f"Endpoint({self.endpoint_id}, conversation {self.conversation_id.hex()}, state {self.state})"
@@ -70,7 +70,7 @@ def insert(
     lifetime: int,
     priority: int,
 ) -> ConversationEndpoint:
-    """Makes an endpoint; what was made."""
+    """Inserts an endpoint and returns it."""
     connection.execute(
         _INSERT,
         (
@@ -114,25 +114,25 @@ def insert(
 
 
 def by_id(connection: Connection, endpoint_id: int) -> ConversationEndpoint | None:
-    """The endpoint of a number."""
+    """Returns the endpoint with an id; None if there is none."""
     return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
 
 
-def as_now(connection: Connection, seen: ConversationEndpoint) -> ConversationEndpoint | None:
-    """An endpoint that was read before, as it is now; None where it is gone, whoever has its number since."""
-    found = by_id(connection, seen.endpoint_id)
-    return found if found is not None and found.conversation_handle == seen.conversation_handle else None
+def reload(connection: Connection, endpoint: ConversationEndpoint) -> ConversationEndpoint | None:
+    """Reads an endpoint again; returns None if it was deleted, even if its id has been reused."""
+    found = by_id(connection, endpoint.endpoint_id)
+    return found if found is not None and found.conversation_handle == endpoint.conversation_handle else None
 
 
 def by_handle(connection: Connection, handle: bytes) -> ConversationEndpoint | None:
-    """The endpoint that a handle names."""
+    """Returns the endpoint with a conversation handle; None if there is none."""
     return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle,))
 
 
 def by_conversation(
     connection: Connection, conversation_id: bytes, *, is_initiator: bool
 ) -> ConversationEndpoint | None:
-    """The endpoint of one side of a conversation."""
+    """Returns the endpoint of one side of a conversation; None if there is none."""
     return _one(
         connection,
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?",
@@ -141,73 +141,75 @@ def by_conversation(
 
 
 def in_group(connection: Connection, group: bytes, *, limit: int = -1) -> list[ConversationEndpoint]:
-    """The endpoints of a conversation group that are not closed; no more than `limit` of them, -1 is all."""
+    """Returns up to `limit` endpoints of a conversation group that are not closed; -1 means all."""
     return [ConversationEndpoint._make(row) for row in connection.execute(_IN_GROUP, (group, limit))]
 
 
-def with_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
-    """The endpoints of many handles; what is not there is left out."""
+def by_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
+    """Returns endpoints by their handles; missing ones are omitted."""
     rows = connection.executemany(
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", ((handle,) for handle in handles)
     )
     return {row[1]: ConversationEndpoint._make(row) for row in rows}
 
 
-def far_sides_ready(
+def ready_remote_endpoints(
     connection: Connection, senders: Iterable[ConversationEndpoint]
 ) -> dict[tuple[bytes, int], ConversationEndpoint]:
-    """The far sides, in this file, that are in CO and have nothing waiting or out of turn; by conversation and `is_initiator`."""
-    rows = connection.executemany(_FAR_READY, ((sender.conversation_id, 1 - sender.is_initiator) for sender in senders))
+    """Returns, by conversation and `is_initiator`, the remote endpoints in this file that are in state CO without early or waiting messages."""
+    rows = connection.executemany(
+        _READY_REMOTE, ((sender.conversation_id, 1 - sender.is_initiator) for sender in senders)
+    )
     return {(row[2], row[3]): ConversationEndpoint._make(row) for row in rows}
 
 
 def open_endpoints(connection: Connection) -> list[ConversationEndpoint]:
-    """All endpoints that are not closed."""
+    """Returns all endpoints that are not closed."""
     return [ConversationEndpoint._make(row) for row in connection.execute(_OPEN)]
 
 
 def set_state(connection: Connection, endpoint_id: int, state: str) -> None:
-    """Writes the state."""
+    """Updates the state."""
     connection.execute("UPDATE ssb_conversation_endpoints SET state = ? WHERE endpoint_id = ?", (state, endpoint_id))
 
 
-def set_sent(connection: Connection, endpoint_id: int, *, send_sequence: int) -> None:
-    """Writes the number of the next message to be sent."""
+def set_send_sequence(connection: Connection, endpoint_id: int, *, send_sequence: int) -> None:
+    """Updates the sequence number of the next message to send."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET send_sequence = ? WHERE endpoint_id = ?", (send_sequence, endpoint_id)
     )
 
 
-def set_taken(connection: Connection, endpoint_id: int, *, receive_sequence: int) -> None:
-    """Writes the number of the next message to be taken."""
+def set_receive_sequence(connection: Connection, endpoint_id: int, *, receive_sequence: int) -> None:
+    """Updates the sequence number of the next message to receive."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET receive_sequence = ? WHERE endpoint_id = ?",
         (receive_sequence, endpoint_id),
     )
 
 
-def set_all_sent(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """The same of many; each the number and the endpoint."""
+def set_send_sequences(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """Updates send sequence numbers; rows of number and endpoint id."""
     connection.executemany("UPDATE ssb_conversation_endpoints SET send_sequence = ? WHERE endpoint_id = ?", numbers)
 
 
-def set_all_taken(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """The number of the next message to be taken, of many; each the number and the endpoint."""
+def set_receive_sequences(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """Updates receive sequence numbers; rows of number and endpoint id."""
     connection.executemany("UPDATE ssb_conversation_endpoints SET receive_sequence = ? WHERE endpoint_id = ?", numbers)
 
 
 def set_ended(connection: Connection, endpoint_id: int, *, state: str, end_dialog_sequence: int) -> None:
-    """Writes that this side has ended, with the message of that number."""
+    """Records that this side has ended the conversation with the message of a sequence number."""
     connection.execute(_SET_ENDED, (state, end_dialog_sequence, end_dialog_sequence + 1, endpoint_id))
 
 
 def set_closed(connection: Connection, endpoint_id: int, *, state: str, until: int) -> None:
-    """Writes that the conversation is over, and until when its endpoint is kept."""
+    """Records that the conversation has ended, and until when its endpoint is kept."""
     connection.execute(_SET_CLOSED, (state, until, endpoint_id))
 
 
 def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
-    """Binds the conversation to the broker id that took its first message (R8); within an instance it needs no key any more (B22)."""
+    """Binds the conversation to the broker id of the database that received its first message; within an instance, its session key is dropped."""
     connection.execute(_BIND, (far_broker_instance, endpoint_id))
 
 
@@ -218,22 +220,22 @@ def set_group(connection: Connection, endpoint_id: int, group: bytes) -> None:
     )
 
 
-def set_timer(connection: Connection, endpoint_id: int, moment: int | None) -> None:
-    """Sets the timer, or takes it away."""
+def set_timer(connection: Connection, endpoint_id: int, expiry: int | None) -> None:
+    """Sets the conversation timer; None clears it."""
     connection.execute(
-        "UPDATE ssb_conversation_endpoints SET dialog_timer = ? WHERE endpoint_id = ?", (moment, endpoint_id)
+        "UPDATE ssb_conversation_endpoints SET dialog_timer = ? WHERE endpoint_id = ?", (expiry, endpoint_id)
     )
 
 
-def set_status(connection: Connection, endpoint_id: int, status: str) -> None:
-    """Writes what `transmission_status` says of the messages that wait."""
+def set_transmission_status(connection: Connection, endpoint_id: int, status: str) -> None:
+    """Updates the `transmission_status` of the messages that wait to be sent."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET transmission_status = ? WHERE endpoint_id = ?", (status, endpoint_id)
     )
 
 
 def remove(connection: Connection, endpoint_id: int) -> None:
-    """Removes the endpoint."""
+    """Deletes the endpoint."""
     connection.execute("DELETE FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
 
 
@@ -246,7 +248,7 @@ _INSERT: Final = """
     INSERT INTO ssb_conversation_endpoints (conversation_handle, conversation_id, is_initiator, conversation_group_id, service_id,
         service_contract_id, far_service, far_broker_instance, is_bound, is_encrypted, state, lifetime, priority)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_FAR_READY: Final = """
+_READY_REMOTE: Final = """
     SELECT * FROM ssb_conversation_endpoints AS e WHERE conversation_id = ? AND is_initiator = ? AND state = 'CO'
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
     AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)"""
@@ -264,144 +266,93 @@ _BIND: Final = """
     WHERE endpoint_id = ?"""
 
 
-def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], ConversationEndpoint]:
-    """Endpoints by conversation and side; what is not there is left out.
-
-    Args:
-        connection: The database.
-        sides: The conversations, and whether the initiator's side is meant.
-
-    Returns:
-        Those that are there.
-    """
-    rows = (ConversationEndpoint._make(row) for row in connection.executemany(_FIND, sides))
+def by_sides(
+    connection: Connection, sides: Iterable[tuple[bytes, bool]]
+) -> dict[tuple[bytes, bool], ConversationEndpoint]:
+    """Returns endpoints by conversation and `is_initiator`; missing ones are omitted."""
+    rows = (ConversationEndpoint._make(row) for row in connection.executemany(_BY_SIDE, sides))
     return {(row.conversation_id, bool(row.is_initiator)): row for row in rows}
 
 
 def contracts_of(
     connection: Connection, sides: Iterable[tuple[bytes, bool]]
 ) -> dict[tuple[bytes, bool], tuple[int, str]]:
-    """Contract and state of endpoints by conversation and side; what is not there is left out.
-
-    Args:
-        connection: The database.
-        sides: As `find` has them.
-
-    Returns:
-        The contract's id and the state of each.
-    """
+    """Returns contract id and state of endpoints by conversation and `is_initiator`; missing ones are omitted."""
     rows = connection.executemany(_CONTRACT, sides)
     return {(conversation_id, bool(side)): (contract, state) for conversation_id, side, contract, state in rows}
 
 
-def undisturbed(connection: Connection, endpoint_ids: Iterable[int]) -> set[int]:
-    """Which endpoints have nothing that waits beside their queue, or has come before its turn.
-
-    Args:
-        connection: The database.
-        endpoint_ids: The endpoints.
-
-    Returns:
-        Those that have nothing of the kind.
-    """
-    rows = connection.executemany(_UNDISTURBED, ((endpoint_id,) for endpoint_id in endpoint_ids))
+def without_early_messages(connection: Connection, endpoint_ids: Iterable[int]) -> set[int]:
+    """Returns the ids of those endpoints that have no early messages and none that arrived while their queue was off."""
+    rows = connection.executemany(_WITHOUT_EARLY, ((endpoint_id,) for endpoint_id in endpoint_ids))
     return {endpoint_id for (endpoint_id,) in rows}
 
 
-def sides_of(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, tuple[bytes, bool]]:
-    """Conversation and side of endpoints; those that are gone are left out.
-
-    Args:
-        connection: The database.
-        endpoint_ids: The endpoints.
-
-    Returns:
-        Both by the endpoint's id.
-    """
+def sides_by_id(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, tuple[bytes, bool]]:
+    """Returns conversation and `is_initiator` of endpoints by id; missing ones are omitted."""
     rows = connection.executemany(_SIDE, ((endpoint_id,) for endpoint_id in endpoint_ids))
     return {endpoint_id: (conversation_id, bool(side)) for endpoint_id, conversation_id, side in rows}
 
 
-def place_of(connection: Connection, side: tuple[bytes, bool], number: int) -> int | None:
-    """Where a message that an endpoint sent stands in the transmission queue (`transmission_id`); None where it is not there.
-
-    Args:
-        connection: The database.
-        side: The conversation, and whether its initiator is meant.
-        number: The message.
-
-    Returns:
-        The number of its row.
-    """
-    row = connection.execute(_PLACE, (*side, number)).fetchone()
+def transmission_id_of(connection: Connection, side: tuple[bytes, bool], number: int) -> int | None:
+    """Returns the `transmission_id` of a message that an endpoint sent; None if it is not in the transmission queue."""
+    row = connection.execute(_TRANSMISSION_ID, (*side, number)).fetchone()
     return None if row is None else int(row[0])
 
 
-def parts_of(connection: Connection, transmission_id: int, spans: Iterable[tuple[int, int]]) -> list[bytes]:
-    """Parts of the body of a message in the transmission queue. SQLite walks to each from the body's beginning, once for all of them.
+def read_body_ranges(connection: Connection, transmission_id: int, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+    """Reads byte ranges of the body of a message in the transmission queue; ranges beyond the end are truncated.
 
-    Args:
-        connection: The database, within the transaction in which the message was found.
-        transmission_id: Its row.
-        spans: From which byte to before which; what is beyond the end is left out.
-
-    Returns:
-        The bytes of each.
+    All ranges use one blob handle, because SQLite walks to each range from the start of the body.
     """
-    found: list[bytes] = []
+    parts: list[bytes] = []
     with connection.blob_open("main", "ssb_transmission_queue", "message_body", transmission_id, False) as blob:
-        for begin, end in spans:
-            blob.seek(min(begin, blob.length()))
-            found.append(blob.read(end - begin))
-    return found
+        for start, end in ranges:
+            blob.seek(min(start, blob.length()))
+            parts.append(blob.read(end - start))
+    return parts
 
 
-def ended(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], int]:
-    """The numbers of the errors with which applications have ended conversations, as far as they wait.
-
-    Args:
-        connection: The database.
-        sides: The conversations, and whether their initiator is meant.
-
-    Returns:
-        The number by conversation and side.
-    """
-    rows = connection.executemany(_ENDED, sides)
+def error_sequence_numbers(
+    connection: Connection, sides: Iterable[tuple[bytes, bool]]
+) -> dict[tuple[bytes, bool], int]:
+    """Returns the sequence numbers of the error messages that end conversations and wait to be sent, by conversation and `is_initiator`."""
+    rows = connection.executemany(_ERROR_NUMBERS, sides)
     return {(conversation_id, bool(side)): number for conversation_id, side, number in rows}
 
 
-def note(connection: Connection, endpoint: ConversationEndpoint) -> None:
-    """Writes who the far side of an endpoint is, now that it has been heard of over the network."""
-    known = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
-    connection.execute(_NOTE, (*known, endpoint.endpoint_id))
+def set_peer(connection: Connection, endpoint: ConversationEndpoint) -> None:
+    """Records the identity and keys of the remote endpoint, after its first message over the network."""
+    peer = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
+    connection.execute(_SET_PEER, (*peer, endpoint.endpoint_id))
 
 
-def raise_taken(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Writes the number of the next message to be taken, where it is higher than what stands there; each the number and the endpoint."""
-    connection.executemany(_RAISE_TAKEN, numbers)
+def raise_receive_sequences(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """Updates receive sequence numbers that are lower than given; rows of number and endpoint id."""
+    connection.executemany(_RAISE_RECEIVE_SEQUENCE, numbers)
 
 
-_FIND: Final = "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"
+_BY_SIDE: Final = "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"
 _CONTRACT: Final = """
     SELECT conversation_id, is_initiator, service_contract_id, state FROM ssb_conversation_endpoints
     WHERE conversation_id = ? AND is_initiator = ?"""
-_UNDISTURBED: Final = """
+_WITHOUT_EARLY: Final = """
     SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ?1 AND is_inbound = 1)
     AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 2)"""
 _SIDE: Final = """
     SELECT endpoint_id, conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE endpoint_id = ?"""
-# CROSS JOIN: SQLite is to find the endpoint first.
-_PLACE: Final = """
+# CROSS JOIN makes SQLite look up the endpoint first.
+_TRANSMISSION_ID: Final = """
     SELECT t.transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number = ?"""
-_ENDED: Final = """
+_ERROR_NUMBERS: Final = """
     SELECT e.conversation_id, e.is_initiator, t.message_sequence_number
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t ON t.transmission_id = (
         SELECT transmission_id FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 0
         ORDER BY message_sequence_number DESC LIMIT 1)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_conversation_error = 1"""
-_NOTE: Final = """
+_SET_PEER: Final = """
     UPDATE ssb_conversation_endpoints SET is_remote = 1, far_peer = ?, session_key = ?, far_session_key = ?, far_certificate = ?
     WHERE endpoint_id = ?"""
-_RAISE_TAKEN: Final = """
+_RAISE_RECEIVE_SEQUENCE: Final = """
     UPDATE ssb_conversation_endpoints SET receive_sequence = ?1 WHERE endpoint_id = ?2 AND receive_sequence < ?1"""

@@ -17,20 +17,20 @@ from typing import Final, Protocol, TypeAlias, TypeVar, final
 from ssbroker import _core
 from ssbroker._arguments import timeout_seconds
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.store.objects import Picture
+from ssbroker.store.objects import NativeSnapshot
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.sqlite import (
     Connection,
     FileIdentity,
-    NotInPlaceError,
-    check_blank,
+    FileReplacedError,
+    busy_handler,
+    check_empty,
     connect,
-    identity_of,
+    file_identity,
     lock_timeout_error,
-    only_row,
     own_lock_error,
-    patience,
-    raise_if_about_the_file,
+    raise_storage_error,
+    single_row,
     storage_errors,
 )
 
@@ -299,15 +299,15 @@ class Connections:
             FORKS.enter(self._used, place, thread)
             if (connection := self._from_idle()) is not None:
                 self._used[connection] = thread
-                connection.set_busy_handler(patience(wait))
+                connection.set_busy_handler(busy_handler(wait))
                 return connection
-            if FORKS.inherited and identity_of(str(self._path)) in FORKS.inherited:
+            if FORKS.inherited and file_identity(str(self._path)) in FORKS.inherited:
                 raise StorageError(
                     f"{self._path}: was in use when this process was forked; fork before, or start processes with `spawn`",
                     file=str(self._path),
                 )
             connection = connect(self._path, create=create, wait=wait, vfs=self._vfs)
-            self.place.opened()
+            self.place.record()
             self._used[connection] = thread
             return connection
         finally:
@@ -437,7 +437,7 @@ class Connections:
         if used:
             for kept in (apsw, *used):  # the module closes all connections when it goes
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-            FORKS.inherited.add(identity_of(str(self._path)))
+            FORKS.inherited.add(file_identity(str(self._path)))
             FORKS.inherited.discard(None)  # it is not there any more
 
     def _keep(self, connection: Connection) -> None:
@@ -506,7 +506,7 @@ class Session:
         """
         done = plain.leave(self, self._file.connections.used)
         if self._connection is not None:
-            self._connection.set_busy_handler(patience(self._lock_timeout))
+            self._connection.set_busy_handler(busy_handler(self._lock_timeout))
         return done
 
     def begin(self) -> Connection:
@@ -646,7 +646,7 @@ class Session:
         """Undoes a commit that failed, and says why, where that is about the file."""
         self._undo(connection)
         try:
-            raise_if_about_the_file(error, self._file.path, waited=self._lock_timeout)
+            raise_storage_error(error, self._file.path, waited=self._lock_timeout)
         except LockTimeoutError:  # nobody else is in the way of who has the write lock
             raise _open_error(self._file.path) from error
         except StorageError as failure:
@@ -708,7 +708,7 @@ class FileWatch:
                 self._connection = self._version = None  # what another connection has counted says nothing
                 self._connection = self._connections.take(wait=self._wait)
             else:
-                self._connection.set_busy_handler(patience(self._wait))
+                self._connection.set_busy_handler(busy_handler(self._wait))
             try:
                 version: int = self._connection.pragma("data_version")
             finally:
@@ -773,7 +773,7 @@ class DatabaseFile:
             with storage_errors(path, waited=file.lock_timeout):
                 file.connections.give_back(file.connections.take(wait=file.lock_timeout, create=True))
             with file.write() as connection:
-                check_blank(connection, path)  # another process may have been faster
+                check_empty(connection, path)  # another process may have been faster
                 connection.pragma("application_id", APPLICATION_ID)
                 _migrate(connection, migrations, 0)
                 if fill is not None:
@@ -806,7 +806,7 @@ class DatabaseFile:
                 with file.write() as connection:
                     version = connection.pragma("user_version")
                     if 0 <= version < len(migrations):  # no other process was faster
-                        with storage_errors(path, is_ours=True):
+                        with storage_errors(path, is_internal=True):
                             _migrate(connection, migrations, version)
             _check_version(path, version, len(migrations))
         except BaseException:
@@ -850,7 +850,7 @@ class DatabaseFile:
                 yield session.begin()
             session.commit()
         except StorageError as error:
-            if error.file == str(self.path) and not isinstance(error, LockTimeoutError | NotInPlaceError):
+            if error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError):
                 self.ended(str(error))
             raise
         finally:
@@ -885,7 +885,7 @@ class DatabaseFile:
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
         return Session(self, lock_timeout=wait)
 
-    def know(self, version: int, picture: Picture) -> None:
+    def know(self, version: int, picture: NativeSnapshot) -> None:
         """Has sessions go by a picture of the objects, for as long as these have its version.
 
         Args:
@@ -905,10 +905,10 @@ class DatabaseFile:
             LockTimeoutError: Others read what stood there before, for too long.
             StorageError: The file cannot be written.
         """
-        goes_on = patience(self.lock_timeout)
+        goes_on = busy_handler(self.lock_timeout)
         with self._lent() as connection:
             # SQLite says so in a column, and where somebody else moves the log, it says so at once.
-            while only_row(connection, "PRAGMA wal_checkpoint(TRUNCATE)")[0]:
+            while single_row(connection, "PRAGMA wal_checkpoint(TRUNCATE)")[0]:
                 if not goes_on(0):
                     raise LockTimeoutError(
                         f"{self.path}: others were reading or writing it for more than {self.lock_timeout:g} s",
@@ -939,7 +939,7 @@ class DatabaseFile:
     def _lent(self) -> Iterator[Connection]:
         """A connection to read by; that it could not be read is remembered for `trouble`."""
         try:
-            with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
+            with storage_errors(self.path, waited=self.lock_timeout, is_internal=True):
                 connection = self.connections.take(wait=self.lock_timeout)
                 try:
                     yield connection
@@ -950,7 +950,7 @@ class DatabaseFile:
             raise
 
     def _not_read(self, error: StorageError) -> None:
-        if error.file == str(self.path) and not isinstance(error, LockTimeoutError | NotInPlaceError):
+        if error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError):
             self._unread, self._unread_at = str(error), time.monotonic()
 
     def ended(self, failure: str | None) -> None:

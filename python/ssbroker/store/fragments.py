@@ -1,4 +1,4 @@
-"""What came over the network and is incomplete or early (P14)."""
+"""Fragments of incomplete and early messages from the network."""
 
 from __future__ import annotations
 
@@ -7,70 +7,56 @@ from typing import Any, Final
 
 from ssbroker.store.sqlite import Connection
 
-OVER: Final = ("ER", "CD")
-"""The states of endpoints of which nothing becomes whole any more."""
+ENDED_STATES: Final = ("ER", "CD")
+"""Endpoint states in which incomplete messages are never completed."""
 
 
 def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Keeps fragments; what is there already goes.
+    """Inserts fragments, and replaces existing ones.
 
-    Args:
-        connection: The database, with its write lock.
-        rows: Endpoint, then message, fragment, count, both digests, type, message id, whether it ends the dialog, whether it is an
-            error, moment, body.
+    Each row holds the endpoint id, message and fragment number, fragment count, digests of message and fragment, message type, message id, whether
+    it ends the dialog, whether it is an error, enqueue time, and body.
     """
     connection.executemany(_ADD, rows)
 
 
-def of(
-    connection: Connection, side: tuple[bytes, bool], first: tuple[int, int], end: int, *, most_bytes: int
+def read(
+    connection: Connection, side: tuple[bytes, bool], first: tuple[int, int], end: int, *, bytes_max: int
 ) -> list[tuple[Any, ...]]:
-    """Fragments that are kept for an endpoint, in order; of one that is over none.
+    """Reads fragments of an endpoint in order, from a message and fragment number to before message `end`; none if the conversation has ended.
 
-    Args:
-        connection: The database.
-        side: The conversation, and whether the initiator's side is meant.
-        first: From which message and fragment on.
-        end: Before which message.
-        most_bytes: After how many bytes of bodies no more is read.
-
-    Returns:
-        Message, fragment, count, body, both digests, type, message id, whether it ends the dialog, whether it is an error.
+    Reading stops after `bytes_max` bytes of bodies. Each row holds message number, fragment number, fragment count, body, digests of message and
+    fragment, message type, message id, whether it ends the dialog, and whether it is an error.
     """
-    found: list[tuple[Any, ...]] = []
-    for row in connection.execute(_OF, (*side, *first, end)):
-        found.append(row)
-        most_bytes -= len(row[_BODY])
-        if most_bytes <= 0:
+    fragments: list[tuple[Any, ...]] = []
+    for row in connection.execute(_READ, (*side, *first, end)):
+        fragments.append(row)
+        bytes_max -= len(row[_BODY_COLUMN])
+        if bytes_max <= 0:
             break
-    return found
+    return fragments
 
 
-def kept(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> Iterable[tuple[Any, ...]]:
-    """What is kept for endpoints, without the bodies; of those that are over none counts.
+def read_headers(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> Iterable[tuple[Any, ...]]:
+    """Reads the stored fragments of endpoints without bodies; none of conversations that have ended.
 
-    Args:
-        connection: The database.
-        sides: The conversations, and whether the initiator's side is meant.
-
-    Returns:
-        Conversation, side, message, fragment, count, digest of the whole, length of the body.
+    Each row holds conversation, `is_initiator`, message number, fragment number, fragment count, message digest and body length.
     """
-    return connection.executemany(_KEPT, sides)
+    return connection.executemany(_HEADERS, sides)
 
 
-def are_kept(connection: Connection) -> bool:
-    """Whether there are fragments of anything."""
+def has_any(connection: Connection) -> bool:
+    """Whether any fragments are stored."""
     return connection.execute("SELECT 1 FROM ssb_fragments LIMIT 1").fetchone() is not None
 
 
 def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Removes fragments of messages that have served; each the endpoint and the first number that stays."""
+    """Deletes fragments of processed messages; rows of endpoint id and the first message number to keep."""
     connection.executemany("DELETE FROM ssb_fragments WHERE endpoint_id = ? AND message_sequence_number < ?", numbers)
 
 
 def remove(connection: Connection, endpoint_id: int, number: int) -> None:
-    """Removes the fragments of one message."""
+    """Deletes the fragments of one message."""
     connection.execute(
         "DELETE FROM ssb_fragments WHERE endpoint_id = ? AND message_sequence_number = ?", (endpoint_id, number)
     )
@@ -80,16 +66,16 @@ _ADD: Final = """
     INSERT OR REPLACE INTO ssb_fragments (endpoint_id, message_sequence_number, fragment_number, fragment_count, message_digest,
         fragment_digest, message_type_name, message_id, is_end_of_dialog, is_conversation_error, enqueue_time, message_body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_BODY: Final = 3
-# CROSS JOIN: SQLite is to find the endpoint first.
-_OF_SIDE: Final = f"""
+_BODY_COLUMN: Final = 3
+# CROSS JOIN makes SQLite look up the endpoint first.
+_FROM_SIDE: Final = f"""
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_fragments AS f USING (endpoint_id)
-    WHERE e.conversation_id = ? AND e.is_initiator = ? AND e.state NOT IN {OVER}"""  # words of this library
-_KEPT: Final = f"""
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND e.state NOT IN {ENDED_STATES}"""  # constants of this module
+_HEADERS: Final = f"""
     SELECT e.conversation_id, e.is_initiator, message_sequence_number, fragment_number, fragment_count, message_digest,
-        length(message_body) {_OF_SIDE}"""
-_OF: Final = f"""
+        length(message_body) {_FROM_SIDE}"""
+_READ: Final = f"""
     SELECT message_sequence_number, fragment_number, fragment_count, message_body, message_digest, fragment_digest, message_type_name,
-        message_id, is_end_of_dialog, is_conversation_error {_OF_SIDE}
+        message_id, is_end_of_dialog, is_conversation_error {_FROM_SIDE}
     AND (message_sequence_number, fragment_number) >= (?, ?) AND message_sequence_number < ?
     ORDER BY message_sequence_number, fragment_number"""

@@ -1,4 +1,4 @@
-"""The role of a database in a mirrored pair (N25): it stands in the file, and travels with it."""
+"""Mirroring role of a database, which is stored in its file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ Role = Literal["principal", "mirror"]
 
 
 class MirroringRole(NamedTuple):
-    """What a database is in its pair."""
+    """Role of a database in a mirrored pair."""
 
     role: Role
-    """`principal`, unless it was told otherwise."""
+    """`principal` unless changed."""
     number: int
-    """How often the role has changed hands, as far as the database knows (N24)."""
-
-
-def of(connection: Connection) -> MirroringRole:
-    """The role of the database and its number."""
-    return MirroringRole(*connection.execute("SELECT mirroring_role, mirroring_number FROM ssb_database").get)
+    """Number of failovers that the database knows of."""
 
 
 def write(connection: Connection, mirroring: MirroringRole) -> None:
-    """Writes both. Whoever keeps a picture of the objects has to be told that it is another one."""
+    """Updates role and number; cached snapshots of the objects must be invalidated by the caller."""
     connection.execute("UPDATE ssb_database SET mirroring_role = ?, mirroring_number = ?", mirroring)

@@ -1,4 +1,4 @@
-"""Writes changes to the objects of a database."""
+"""Changes to the objects of a database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ssbroker.store.security import OWNER, PUBLIC, PermissionState
 from ssbroker.store.sqlite import Connection
 
 FIRST_ID: Final = 65_536
-"""The id of the first object of each kind that a user makes; lower ones are the system's."""
+"""First id of user objects of each kind; system objects have lower ids."""
 
 Value = str | bytes | int | None
 SecurityTable = Literal["ssb_principals", "ssb_certificates", "ssb_remote_service_bindings"]
@@ -19,33 +19,33 @@ SecurityTable = Literal["ssb_principals", "ssb_certificates", "ssb_remote_servic
 def create_database_row(
     connection: Connection, *, service_broker_guid: bytes, attached_to: bytes, is_broker_enabled: bool
 ) -> None:
-    """Writes the one row of a new database."""
+    """Inserts the single row of a new database."""
     connection.execute(
         "INSERT INTO ssb_database (only_row, service_broker_guid, is_broker_enabled, attached_to) VALUES (1, ?, ?, ?)",
         (service_broker_guid, is_broker_enabled, attached_to),
     )
-    changed(connection)
+    bump_version(connection)
 
 
 def set_broker(connection: Connection, *, is_broker_enabled: bool, service_broker_guid: bytes | None = None) -> None:
-    """Enables or disables the broker, with another id where one is given."""
+    """Enables or disables the broker, and sets its id unless None."""
     connection.execute(
         "UPDATE ssb_database SET is_broker_enabled = ?, service_broker_guid = coalesce(?, service_broker_guid)",
         (is_broker_enabled, service_broker_guid),
     )
-    changed(connection)
+    bump_version(connection)
 
 
 def set_honor_broker_priority(connection: Connection, *, is_on: bool) -> None:
-    """Whether what is sent honours priorities (fact 150)."""
+    """Sets whether messages are sent by priority."""
     connection.execute("UPDATE ssb_database SET is_honor_broker_priority_on = ?", (is_on,))
-    changed(connection)
+    bump_version(connection)
 
 
 def create_message_type(
     connection: Connection, *, name: str, validation: Validation, message_type_id: int | None = None
 ) -> int:
-    """Writes a message type; its id."""
+    """Inserts a message type and returns its id."""
     return _insert(
         connection, "ssb_message_types", "message_type_id", message_type_id, {"name": name, "validation": validation}
     )
@@ -54,53 +54,53 @@ def create_message_type(
 def create_contract(
     connection: Connection, *, name: str, messages: Iterable[ContractMessage], service_contract_id: int | None = None
 ) -> int:
-    """Writes a contract with its message types; its id."""
-    number = _insert(connection, "ssb_contracts", "service_contract_id", service_contract_id, {"name": name})
+    """Inserts a contract with its message types and returns its id."""
+    new_id = _insert(connection, "ssb_contracts", "service_contract_id", service_contract_id, {"name": name})
     connection.executemany(
         "INSERT INTO ssb_contract_messages VALUES (?, ?, ?, ?)",
         [
-            (number, message.message_type_id, message.is_sent_by_initiator, message.is_sent_by_target)
+            (new_id, message.message_type_id, message.is_sent_by_initiator, message.is_sent_by_target)
             for message in messages
         ],
     )
-    return number
+    return new_id
 
 
 def create_queue(connection: Connection, *, schema_name: str, name: str, options: Mapping[str, Value]) -> int:
-    """Writes a queue; `options` by the names of the columns. Its id."""
+    """Inserts a queue with options by column name, and returns its id."""
     return _insert(connection, "ssb_queues", "queue_id", None, {"schema_name": schema_name, "name": name, **options})
 
 
 def create_service(
     connection: Connection, *, name: str, queue_id: int, contracts: Iterable[int], principal_id: int = OWNER
 ) -> int:
-    """Writes a service with the contracts that it accepts, to which everybody may send (N20); its id."""
+    """Inserts a service that accepts some contracts and grants SEND to public; returns its id."""
     values: dict[str, Value] = {"name": name, "queue_id": queue_id, "principal_id": principal_id}
-    number = _insert(connection, "ssb_services", "service_id", None, values)
-    set_send_permission(connection, service_id=number, principal_id=PUBLIC, state="G")
-    add_contracts(connection, service_id=number, contracts=contracts)
-    return number
+    new_id = _insert(connection, "ssb_services", "service_id", None, values)
+    set_send_permission(connection, service_id=new_id, principal_id=PUBLIC, state="G")
+    add_contracts(connection, service_id=new_id, contracts=contracts)
+    return new_id
 
 
 def add_contracts(connection: Connection, *, service_id: int, contracts: Iterable[int]) -> None:
-    """Has a service accept further contracts."""
+    """Adds contracts that a service accepts."""
     connection.executemany(
         "INSERT INTO ssb_service_contracts VALUES (?, ?)", [(service_id, contract) for contract in contracts]
     )
-    changed(connection)
+    bump_version(connection)
 
 
 def drop_contracts_of_service(connection: Connection, *, service_id: int, contracts: Iterable[int]) -> None:
-    """Has a service accept some contracts no more."""
+    """Removes contracts that a service accepts."""
     connection.executemany(
         "DELETE FROM ssb_service_contracts WHERE service_id = ? AND service_contract_id = ?",
         [(service_id, contract) for contract in contracts],
     )
-    changed(connection)
+    bump_version(connection)
 
 
 def move_service(connection: Connection, *, service_id: int, queue_id: int) -> None:
-    """Puts a service on another queue, with the messages that wait for it (fact 141)."""
+    """Moves a service, with its queued messages, to another queue."""
     connection.execute("UPDATE ssb_services SET queue_id = ? WHERE service_id = ?", (queue_id, service_id))
     connection.execute(
         """
@@ -108,11 +108,11 @@ def move_service(connection: Connection, *, service_id: int, queue_id: int) -> N
         WHERE endpoint_id IN (SELECT endpoint_id FROM ssb_conversation_endpoints WHERE service_id = ?)""",
         (queue_id, service_id),
     )
-    changed(connection)
+    bump_version(connection)
 
 
-def is_queued(connection: Connection, *, message_type_id: int) -> bool:
-    """Whether a queue holds a message of this type."""
+def is_message_type_queued(connection: Connection, *, message_type_id: int) -> bool:
+    """Whether any queue contains a message of a type."""
     rows = connection.execute("SELECT 1 FROM ssb_queued_messages WHERE message_type_id = ? LIMIT 1", (message_type_id,))
     return rows.get is not None
 
@@ -120,93 +120,92 @@ def is_queued(connection: Connection, *, message_type_id: int) -> bool:
 def set_send_permission(
     connection: Connection, *, service_id: int, principal_id: int, state: PermissionState | None
 ) -> None:
-    """Grants or denies SEND on a service to a principal; None takes back what was said."""
+    """Grants or denies SEND on a service to a principal; None revokes both."""
     connection.execute(
         "DELETE FROM ssb_send_permissions WHERE service_id = ? AND principal_id = ?", (service_id, principal_id)
     )
     if state is not None:
         connection.execute("INSERT INTO ssb_send_permissions VALUES (?, ?, ?)", (service_id, principal_id, state))
-    changed(connection)
+    bump_version(connection)
 
 
-def belonging(connection: Connection, *, principal_id: int) -> tuple[str, str] | None:
-    """The kind and name of something that belongs to a principal, the services first; None where nothing does."""
+def find_owned_object(connection: Connection, *, principal_id: int) -> tuple[str, str] | None:
+    """Returns kind and name of an object that a principal owns, services first; None if it owns none."""
     for kind, table, column in (
         ("service", "ssb_services", "principal_id"),
         ("certificate", "ssb_certificates", "principal_id"),
         ("remote service binding", "ssb_remote_service_bindings", "remote_principal_id"),
     ):
-        # Names of this library.
-        name = connection.execute(f"SELECT name FROM {table} WHERE {column} = ? LIMIT 1", (principal_id,)).get  # noqa: S608
+        name = connection.execute(f"SELECT name FROM {table} WHERE {column} = ? LIMIT 1", (principal_id,)).get  # noqa: S608  # constants above
         if name is not None:
             return kind, name
     return None
 
 
 def drop_send_permissions(connection: Connection, *, principal_id: int) -> None:
-    """Takes back whatever was said to a principal of SEND."""
+    """Revokes all SEND permissions of a principal."""
     connection.execute("DELETE FROM ssb_send_permissions WHERE principal_id = ?", (principal_id,))
-    changed(connection)
+    bump_version(connection)
 
 
 def set_master_key(connection: Connection, *, by_password: bytes, by_service: bytes | None) -> None:
-    """Writes the master key, sealed twice."""
+    """Stores the master key, encrypted by its password and by the service master key."""
     connection.execute(
         "INSERT OR REPLACE INTO ssb_master_key (only_row, by_password, by_service) VALUES (1, ?, ?)",
         (by_password, by_service),
     )
-    changed(connection)
+    bump_version(connection)
 
 
 def drop_master_key(connection: Connection) -> None:
-    """Removes the master key."""
+    """Deletes the master key."""
     connection.execute("DELETE FROM ssb_master_key")
-    changed(connection)
+    bump_version(connection)
 
 
 def create(connection: Connection, table: SecurityTable, *, values: Mapping[str, Value]) -> int:
-    """Writes a principal, certificate or binding; `values` by the names of the columns. Its id."""
-    return _insert(connection, table, _KEYS[table], None, values)
+    """Inserts a principal, certificate or binding with values by column name, and returns its id."""
+    return _insert(connection, table, _ID_COLUMNS[table], None, values)
 
 
-Uses = Literal["service_id", "service_contract_id"]
+UsageColumn = Literal["service_id", "service_contract_id"]
 
 
-def open_conversations(connection: Connection, *, by: Uses, number: int) -> int:
-    """How many conversations that are not closed use a service or a contract."""
-    sql = f"SELECT count(*) FROM ssb_conversation_endpoints WHERE {by} = ? AND state <> 'CD'"  # noqa: S608  # a name of this library
-    found: int = connection.execute(sql, (number,)).get
-    return found
+def count_open_conversations(connection: Connection, *, column: UsageColumn, object_id: int) -> int:
+    """Counts the conversations of a service or contract that are not closed."""
+    sql = f"SELECT count(*) FROM ssb_conversation_endpoints WHERE {column} = ? AND state <> 'CD'"  # noqa: S608  # a constant of the library
+    count: int = connection.execute(sql, (object_id,)).get
+    return count
 
 
 def has_conversations(connection: Connection) -> bool:
-    """Whether the database has any endpoint."""
+    """Whether the database has any conversation endpoint."""
     return connection.execute("SELECT 1 FROM ssb_conversation_endpoints LIMIT 1").get is not None
 
 
-def forget_closed_conversations(connection: Connection, *, by: Uses, number: int) -> None:
-    """Removes the closed endpoints that use a service or a contract (B14)."""
-    sql = f"DELETE FROM ssb_conversation_endpoints WHERE {by} = ? AND state = 'CD'"  # noqa: S608  # a name of this library
-    connection.execute(sql, (number,))
+def remove_closed_conversations(connection: Connection, *, column: UsageColumn, object_id: int) -> None:
+    """Deletes the closed conversation endpoints of a service or contract."""
+    sql = f"DELETE FROM ssb_conversation_endpoints WHERE {column} = ? AND state = 'CD'"  # noqa: S608  # a constant of the library
+    connection.execute(sql, (object_id,))
 
 
 def create_route(connection: Connection, *, values: Mapping[str, Value], route_id: int | None = None) -> int:
-    """Writes a route; `values` by the names of the columns. Its id."""
+    """Inserts a route with values by column name, and returns its id."""
     return _insert(connection, "ssb_routes", "route_id", route_id, values)
 
 
 def has_route(connection: Connection, *, route_id: int) -> bool:
-    """Whether a route has this id."""
+    """Whether a route has an id."""
     return connection.execute("SELECT 1 FROM ssb_routes WHERE route_id = ?", (route_id,)).get is not None
 
 
 def create_priority(connection: Connection, *, values: Mapping[str, Value]) -> int:
-    """Writes a broker priority; `values` by the names of the columns. Its id."""
+    """Inserts a broker priority with values by column name, and returns its id."""
     return _insert(connection, "ssb_conversation_priorities", "priority_id", None, values)
 
 
 def set_endpoint(connection: Connection, endpoint: BrokerEndpoint | None) -> None:
-    """Writes the endpoint of the instance into its msdb; None takes it away."""
+    """Stores the endpoint of the instance in msdb; None deletes it."""
     connection.execute("DELETE FROM ssb_service_broker_endpoint")
     if endpoint is not None:
         connection.execute(
@@ -223,10 +222,10 @@ def set_endpoint(connection: Connection, endpoint: BrokerEndpoint | None) -> Non
                 endpoint.message_forwarding_size,
             ),
         )
-    changed(connection)
+    bump_version(connection)
 
 
-_KEYS: Final = {
+_ID_COLUMNS: Final = {
     "ssb_message_types": "message_type_id",
     "ssb_contracts": "service_contract_id",
     "ssb_queues": "queue_id",
@@ -239,36 +238,36 @@ _KEYS: Final = {
 }
 
 
-def alter(connection: Connection, table: str, number: int, values: Mapping[str, Value]) -> None:
-    """Changes columns of one object; `table` and the names are this library's own."""
+def alter(connection: Connection, table: str, object_id: int, values: Mapping[str, Value]) -> None:
+    """Updates columns of one object; table and column names must be constants of the library."""
     if values:
-        said = ", ".join(f"{column} = ?" for column in values)
+        assignments = ", ".join(f"{column} = ?" for column in values)
         connection.execute(
-            f"UPDATE {table} SET {said} WHERE {_KEYS[table]} = ?",  # noqa: S608  # names of this library
-            (*values.values(), number),
+            f"UPDATE {table} SET {assignments} WHERE {_ID_COLUMNS[table]} = ?",  # noqa: S608  # constants of the library
+            (*values.values(), object_id),
         )
-    changed(connection)
+    bump_version(connection)
 
 
-def drop(connection: Connection, table: str, number: int) -> None:
-    """Removes one object."""
-    connection.execute(f"DELETE FROM {table} WHERE {_KEYS[table]} = ?", (number,))  # noqa: S608  # names of this library
-    changed(connection)
+def drop(connection: Connection, table: str, object_id: int) -> None:
+    """Deletes one object."""
+    connection.execute(f"DELETE FROM {table} WHERE {_ID_COLUMNS[table]} = ?", (object_id,))  # noqa: S608  # constants of the library
+    bump_version(connection)
 
 
-def changed(connection: Connection) -> None:
-    """Gives the objects a new version: by chance, so that none comes twice where a change is rolled back."""
+def bump_version(connection: Connection) -> None:
+    """Sets a new version of the objects; it is random, so that a version that was rolled back is never reused."""
     connection.execute("UPDATE ssb_database SET catalog_version = random()")
 
 
-def _insert(connection: Connection, table: str, key: str, number: int | None, values: Mapping[str, Value]) -> int:
-    following = f"SELECT max({FIRST_ID}, 1 + coalesce(max({key}), 0)) FROM {table}"  # noqa: S608  # names of this library
-    new: int = connection.execute(following).get if number is None else number
+def _insert(connection: Connection, table: str, key: str, object_id: int | None, values: Mapping[str, Value]) -> int:
+    next_id = f"SELECT max({FIRST_ID}, 1 + coalesce(max({key}), 0)) FROM {table}"  # noqa: S608  # constants of the library
+    new_id: int = connection.execute(next_id).get if object_id is None else object_id
     columns = ", ".join((key, *values))
-    marks = ", ".join("?" * (len(values) + 1))
+    placeholders = ", ".join("?" * (len(values) + 1))
     connection.execute(
-        f"INSERT INTO {table} ({columns}) VALUES ({marks})",  # noqa: S608  # names of this library
-        (new, *values.values()),
+        f"INSERT INTO {table} ({columns}) VALUES ({placeholders})",  # noqa: S608  # constants of the library
+        (new_id, *values.values()),
     )
-    changed(connection)
-    return new
+    bump_version(connection)
+    return new_id

@@ -1,4 +1,4 @@
-"""The objects of a database, read as immutable snapshots or one at a time."""
+"""Objects of a database, read as immutable snapshots or on demand."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ssbroker import _core
 from ssbroker.store import security
 from ssbroker.store.mirroring import Role
 from ssbroker.store.security import OWNER, Principal, Security
-from ssbroker.store.sqlite import Connection, only_row
+from ssbroker.store.sqlite import Connection, single_row
 
 Validation = Literal["N", "E", "X"]
-"""NONE, EMPTY or WELL_FORMED_XML (facts 138 and 154)."""
+"""NONE, EMPTY or WELL_FORMED_XML."""
 
 DEFAULT_SCHEMA: Final = "dbo"
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What a database says of itself (B25); `attached_to` is the instance that has it (B26), the rest its place in a pair (N25)."""
+    """State of a database: its broker, the instance that it is attached to, and its mirroring role."""
 
     service_broker_guid: bytes
     is_broker_enabled: bool
@@ -32,13 +32,13 @@ class Broker:
 
     @property
     def is_delivering(self) -> bool:
-        """Whether the database sends and takes messages: its broker is enabled, and it is no mirror copy (fact 191)."""
+        """Whether the database sends and receives messages: its broker is enabled, and it is not a mirror."""
         return self.is_broker_enabled and self.mirroring_role == "principal"
 
 
 @dataclass(frozen=True, slots=True)
 class MessageType:
-    """A row of sys.service_message_types."""
+    """A row of `sys.service_message_types`."""
 
     message_type_id: int
     name: str
@@ -47,7 +47,7 @@ class MessageType:
 
 @dataclass(frozen=True, slots=True)
 class ContractMessage:
-    """Who may send a message type under a contract."""
+    """Which side may send a message type under a contract."""
 
     message_type_id: int
     is_sent_by_initiator: bool
@@ -56,7 +56,7 @@ class ContractMessage:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A row of sys.service_contracts, with its message types by their ids."""
+    """A row of `sys.service_contracts`, with its message types by id."""
 
     service_contract_id: int
     name: str
@@ -65,7 +65,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A row of sys.service_queues (fact 157)."""
+    """A row of `sys.service_queues`."""
 
     queue_id: int
     schema_name: str
@@ -81,7 +81,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A row of sys.services, with the ids of the contracts that it accepts as a target, and its owner."""
+    """A row of `sys.services`, with the ids of the contracts that it accepts as a target, and its owner."""
 
     service_id: int
     name: str
@@ -92,7 +92,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A row of sys.routes; `lifetime` is the moment of expiry in microseconds since 1970, UTC."""
+    """A row of `sys.routes`; `lifetime` is the time of expiry in microseconds since 1970, UTC."""
 
     route_id: int
     name: str
@@ -105,7 +105,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """A row of sys.conversation_priorities; None is ANY (facts 147, 148)."""
+    """A row of `sys.conversation_priorities`; None means ANY."""
 
     priority_id: int
     name: str
@@ -117,7 +117,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """The Service Broker endpoint of an instance, which stands in msdb (facts 171, 173)."""
+    """Service Broker endpoint of an instance, stored in msdb."""
 
     name: str
     state: str
@@ -129,15 +129,15 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True)
 class Objects:
-    """All objects of one database at one moment.
+    """Objects of a database at one version.
 
     Attributes:
-        version: Never twice the same for different objects of a database, not even where a change was rolled back.
-        broker: The database itself.
-        message_types: By name; likewise contracts, services, routes and priorities.
+        version: Unique for each state of the objects, even if a change is rolled back.
+        broker: State of the database.
+        message_types: By name, like contracts, services, routes and priorities.
         queues: By schema and name.
-        endpoint: The instance's endpoint; None where there is none, and in all databases but msdb.
-        security: Who is known here, and what may be believed of them.
+        endpoint: Endpoint of the instance; None if there is none, and in all databases except msdb.
+        security: Principals, certificates, bindings and permissions.
     """
 
     version: int
@@ -153,39 +153,39 @@ class Objects:
 
     @cached_property
     def message_types_by_id(self) -> Mapping[int, MessageType]:
-        """The message types by their ids."""
+        """Message types by id."""
         return {kind.message_type_id: kind for kind in self.message_types.values()}
 
     @cached_property
     def contracts_by_id(self) -> Mapping[int, Contract]:
-        """The contracts by their ids."""
+        """Contracts by id."""
         return {contract.service_contract_id: contract for contract in self.contracts.values()}
 
     @cached_property
     def queues_by_id(self) -> Mapping[int, Queue]:
-        """The queues by their ids."""
+        """Queues by id."""
         return {queue.queue_id: queue for queue in self.queues.values()}
 
     @cached_property
     def services_by_id(self) -> Mapping[int, Service]:
-        """The services by their ids."""
+        """Services by id."""
         return {service.service_id: service for service in self.services.values()}
 
     def services_of(self, queue: Queue) -> tuple[Service, ...]:
-        """The services whose messages arrive in a queue."""
+        """Returns the services of a queue."""
         return tuple(service for service in self.services.values() if service.queue_id == queue.queue_id)
 
 
 def version_of(connection: Connection) -> int:
-    """The version of the objects as this connection sees them."""
+    """Returns the current version of the objects."""
     return connection.statements.catalog_version()
 
 
 def load(connection: Connection) -> Objects:
-    """Reads the objects as this connection sees them, in the order of their ids."""
+    """Reads all objects, in the order of their ids."""
     version, broker = load_broker(connection)
     message_types = [MessageType(*row) for row in connection.execute(MESSAGE_TYPES)]
-    queues = [queue_of(*row) for row in connection.execute(QUEUES)]
+    queues = [queue_from_row(*row) for row in connection.execute(QUEUES)]
     routes = [Route(*row) for row in connection.execute(ROUTES)]
     priorities = [Priority(*row) for row in connection.execute(PRIORITIES)]
     return Objects(
@@ -224,7 +224,7 @@ _ENDPOINT: Final = """
     FROM ssb_service_broker_endpoint"""
 
 
-def queue_of(
+def queue_from_row(
     number: int,
     schema: str,
     name: str,
@@ -236,19 +236,19 @@ def queue_of(
     most: int,
     poison: int,
 ) -> Queue:
-    """A queue of its columns."""
+    """Creates a queue from the columns of a row."""
     states = bool(receive), bool(enqueue), bool(retain), bool(active)
     return Queue(number, schema, name, *states, procedure, most, bool(poison))
 
 
 def load_broker(connection: Connection) -> tuple[int, Broker]:
-    """The version of the objects, and what the database says of itself."""
-    guid, enabled, honor, attached_to, role, number, version = only_row(connection, _BROKER)
+    """Reads the version of the objects and the state of the database."""
+    guid, enabled, honor, attached_to, role, number, version = single_row(connection, _BROKER)
     return version, Broker(guid, bool(enabled), bool(honor), attached_to, role, number)
 
 
 def load_endpoint(connection: Connection) -> BrokerEndpoint | None:
-    """The instance's endpoint, in msdb."""
+    """Reads the endpoint of the instance; None except in msdb."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_service_broker_endpoint'").get is None:
         return None
     row = connection.execute(_ENDPOINT).get
@@ -279,89 +279,87 @@ def _services(connection: Connection) -> dict[str, Service]:
 
 
 Key = TypeVar("Key")
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 _NAME: Final = ("name",)
 
 
-def sight(connection: Connection) -> Objects:
-    """The objects as this connection sees them; what it changes is seen at once, but for the database itself and its master key.
+def lazy_objects(connection: Connection) -> Objects:
+    """Returns a lazy view of the objects: each object is read when it is looked up, and a kind as a whole when it is iterated.
 
-    Args:
-        connection: The database, locked.
-
-    Returns:
-        The objects. Those of a kind are read by their name, or all together.
+    Changes on the connection are visible immediately, except those of the database row and of the master key. The connection must hold the write lock.
     """
     version, broker = load_broker(connection)
     return Objects(
         version=version,
         broker=broker,
-        message_types=_Rows[str, MessageType](connection, MESSAGE_TYPES, _NAME, MessageType),
-        contracts=_Rows[str, Contract](connection, CONTRACTS, _NAME, _contract_of(connection)),
-        queues=_Rows[tuple[str, str], Queue](connection, QUEUES, ("schema_name", "name"), queue_of),
-        services=_Rows[str, Service](connection, SERVICES, _NAME, _service_of(connection)),
-        routes=_Rows[str, Route](connection, ROUTES, _NAME, Route),
-        priorities=_Rows[str, Priority](connection, PRIORITIES, _NAME, Priority),
+        message_types=_LazyMapping[str, MessageType](connection, MESSAGE_TYPES, _NAME, MessageType),
+        contracts=_LazyMapping[str, Contract](connection, CONTRACTS, _NAME, _contract_of(connection)),
+        queues=_LazyMapping[tuple[str, str], Queue](connection, QUEUES, ("schema_name", "name"), queue_from_row),
+        services=_LazyMapping[str, Service](connection, SERVICES, _NAME, _service_of(connection)),
+        routes=_LazyMapping[str, Route](connection, ROUTES, _NAME, Route),
+        priorities=_LazyMapping[str, Priority](connection, PRIORITIES, _NAME, Priority),
         endpoint=load_endpoint(connection),
-        security=_SeenSecurity(
-            _Rows[str, Principal](connection, security.PRINCIPALS, _NAME, Principal),
-            _Rows[str, security.Certificate](connection, security.CERTIFICATES, _NAME, security.certificate_of),
-            _Rows[str, security.Binding](connection, security.BINDINGS, _NAME, security.binding_of),
-            _Rows[tuple[int, int], security.PermissionState](
+        security=_LazySecurity(
+            _LazyMapping[str, Principal](connection, security.PRINCIPALS, _NAME, Principal),
+            _LazyMapping[str, security.Certificate](
+                connection, security.CERTIFICATES, _NAME, security.certificate_from_row
+            ),
+            _LazyMapping[str, security.Binding](connection, security.BINDINGS, _NAME, security.binding_from_row),
+            _LazyMapping[tuple[int, int], security.PermissionState](
                 connection,
                 security.PERMISSIONS,
                 ("service_id", "principal_id"),
                 lambda _service, _principal, state: state,
             ),
             security.load_master_key(connection),
-            fingerprints=_Rows[bytes, security.Certificate](
-                connection, security.CERTIFICATES, ("fingerprint",), security.certificate_of
+            fingerprints=_LazyMapping[bytes, security.Certificate](
+                connection, security.CERTIFICATES, ("fingerprint",), security.certificate_from_row
             ),
-            services=_Rows[str, security.Binding](
-                connection, security.BINDINGS, ("remote_service_name",), security.binding_of
+            services=_LazyMapping[str, security.Binding](
+                connection, security.BINDINGS, ("remote_service_name",), security.binding_from_row
             ),
         ),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SeenSecurity(Security):
-    """What is asked for by another key than its name is looked up as well: by walking through all, each binding took longer than the one before."""
+class _LazySecurity(Security):
+    """Security objects that are also looked up by fingerprint and by service in SQL; a scan of all rows would make each new object slower."""
 
     fingerprints: Mapping[bytes, security.Certificate]
     services: Mapping[str, security.Binding]
 
     @property
     def by_fingerprint(self) -> Mapping[bytes, security.Certificate]:
-        """The certificates by their fingerprints."""
+        """Certificates by fingerprint."""
         return self.fingerprints
 
     @property
     def by_service(self) -> Mapping[str, security.Binding]:
-        """The bindings by their services."""
+        """Bindings by remote service."""
         return self.services
 
 
-class _Rows(Mapping[Key, Found]):
-    """The objects of one kind.
+class _LazyMapping(Mapping[Key, Item]):
+    """Objects of one kind, read from the database on access.
 
     Args:
-        connection: Whose sight counts.
-        select: What reads them all.
-        keys: The columns that tell them apart.
-        read: Makes one of its columns.
+        connection: The connection that reads.
+        select: Query of all objects.
+        keys: Key columns.
+        read: Creates an object from the columns of its row.
     """
 
-    def __init__(self, connection: Connection, select: str, keys: tuple[str, ...], read: Callable[..., Found]) -> None:
+    def __init__(self, connection: Connection, select: str, keys: tuple[str, ...], read: Callable[..., Item]) -> None:
         self._connection: Final = connection
         self._select: Final = select
         self._keys: Final = keys
         self._read: Final = read
 
-    def __getitem__(self, key: Key) -> Found:
+    def __getitem__(self, key: Key) -> Item:
         where = " AND ".join(f"{column} = ?" for column in self._keys)
         values = key if isinstance(key, tuple) else (key,)
-        # A name of this library, and the columns too.
+        # The query and the columns are constants of the library.
         row: Any = self._connection.execute(f"SELECT * FROM ({self._select}) WHERE {where}", values).fetchone()  # noqa: S608
         if row is None:
             raise KeyError(key)
@@ -373,11 +371,11 @@ class _Rows(Mapping[Key, Found]):
         return iter([row if len(self._keys) > 1 else row[0] for row in rows])
 
     def __len__(self) -> int:
-        number: int = self._connection.execute(f"SELECT count(*) FROM ({self._select})").get  # noqa: S608
-        return number
+        count: int = self._connection.execute(f"SELECT count(*) FROM ({self._select})").get  # noqa: S608
+        return count
 
-    def values(self) -> ValuesView[Found]:
-        """All of them, read at once."""
+    def values(self) -> ValuesView[Item]:
+        """Returns all objects, read by one query."""
         rows: list[Any] = self._connection.execute(self._select).fetchall()
         return dict(enumerate(self._read(*row) for row in rows)).values()
 
@@ -405,43 +403,42 @@ def _service_of(connection: Connection) -> Callable[[int, str, int, int], Servic
     return read
 
 
-Picture: TypeAlias = "_core.Picture"
-"""What the native statements are given with each message; other rooms name it without importing the module."""
+NativeSnapshot: TypeAlias = "_core.Picture"
+"""Snapshot of the objects for native statements; an alias, so that other packages can name it without importing the native module."""
 
 
-def picture(objects: Objects, staying: Collection[str], *, is_name: Callable[[str], bool]) -> Picture:
-    """The picture of objects.
+def native_snapshot(
+    objects: Objects, services_routed_locally: Collection[str], *, is_name: Callable[[str], bool]
+) -> NativeSnapshot:
+    """Creates the snapshot of the objects that native statements use.
 
     Args:
-        objects: What stands in the database.
-        staying: Those of its services that no route leads away from (B10).
-        is_name: Whether a text, given as the name of a queue, means the one of `dbo` that is called so.
-
-    Returns:
-        The picture.
+        objects: The objects.
+        services_routed_locally: Names of services that no route directs to another instance.
+        is_name: Whether a text that names a queue without a schema is a valid name.
     """
     return _core.Picture(
         broker_instance=objects.broker.service_broker_guid,
         is_delivering=objects.broker.is_delivering,
         queues=[
             (
-                one.queue_id,
-                one.is_receive_enabled,
-                one.is_enqueue_enabled,
-                one.is_retention_enabled,
-                one.name if one.schema_name == DEFAULT_SCHEMA and is_name(one.name) else None,
+                item.queue_id,
+                item.is_receive_enabled,
+                item.is_enqueue_enabled,
+                item.is_retention_enabled,
+                item.name if item.schema_name == DEFAULT_SCHEMA and is_name(item.name) else None,
             )
-            for one in objects.queues.values()
+            for item in objects.queues.values()
         ],
-        services=[(one.service_id, one.name, one.queue_id) for one in objects.services.values()],
+        services=[(item.service_id, item.name, item.queue_id) for item in objects.services.values()],
         contracts=[
             (
-                one.service_contract_id,
-                one.name,
-                [(kind, rule.is_sent_by_initiator, rule.is_sent_by_target) for kind, rule in one.messages.items()],
+                item.service_contract_id,
+                item.name,
+                [(kind, rule.is_sent_by_initiator, rule.is_sent_by_target) for kind, rule in item.messages.items()],
             )
-            for one in objects.contracts.values()
+            for item in objects.contracts.values()
         ],
-        message_types=[(one.message_type_id, one.name, one.validation) for one in objects.message_types.values()],
-        staying=list(staying),
+        message_types=[(item.message_type_id, item.name, item.validation) for item in objects.message_types.values()],
+        staying=list(services_routed_locally),
     )

@@ -1,4 +1,4 @@
-"""The messages of all queues of a database, and slices for parallel reads."""
+"""Messages in the queues of a database, and slices of them for parallel reads."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ READY: Final = 1
 EARLY: Final = 2
 RETAINED_SENT: Final = 3
 
-FIRST_OF_ALL: Final = 0
-"""The precedence of DialogTimer (fact 118)."""
-BEFORE_MESSAGES: Final = 1
-"""That of Error."""
-IN_ORDER: Final = 2
-"""That of everything else."""
+PRECEDENCE_TIMER: Final = 0
+"""Precedence of DialogTimer messages."""
+PRECEDENCE_ERROR: Final = 1
+"""Precedence of Error messages."""
+PRECEDENCE_MESSAGE: Final = 2
+"""Precedence of all other messages."""
 
 
 class QueueRow(NamedTuple):
-    """What `add` writes."""
+    """Row that `add` inserts."""
 
     queue_id: int
     status: int
@@ -47,17 +47,17 @@ class QueuedMessage(NamedTuple):
 
 
 def add(connection: Connection, rows: Iterable[tuple[int, int, int, int, int, int, int, bytes | None]]) -> None:
-    """Adds messages; rows as `Row` names them."""
+    """Inserts messages; rows as in `QueueRow`."""
     connection.executemany(_ADD, rows)
 
 
 def next_endpoint(connection: Connection, queue_id: int) -> ConversationEndpoint | None:
-    """Whose message is received next: of the highest priority the one that waits longest (B17)."""
+    """Returns the endpoint whose message is received next: by highest priority, then lowest queuing order; None if no message is ready."""
     row = connection.execute(_NEXT_ENDPOINT, (queue_id,)).fetchone()
     return None if row is None else ConversationEndpoint._make(row)
 
 
-def has_ready(connection: Connection, queue_id: int) -> bool:
+def has_ready_messages(connection: Connection, queue_id: int) -> bool:
     """Whether a message can be received."""
     row = connection.execute(
         "SELECT 1 FROM ssb_queued_messages WHERE queue_id = ? AND status = 1 LIMIT 1", (queue_id,)
@@ -65,66 +65,61 @@ def has_ready(connection: Connection, queue_id: int) -> bool:
     return row is not None
 
 
-def with_ready(connection: Connection) -> set[int]:
-    """The queues of which a message can be received, found without looking at those that are empty."""
+def with_ready_messages(connection: Connection) -> set[int]:
+    """Returns the ids of queues with messages that can be received, without visiting empty queues."""
     return {queue_id for (queue_id,) in connection.execute(_WITH_READY)}
 
 
-def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int) -> tuple[list[QueuedMessage], bool]:
-    """The messages of a conversation that can be received, in order (fact 118), and whether these are all.
+def ready_messages(
+    connection: Connection, endpoint_id: int, *, limit: int, bytes_max: int
+) -> tuple[list[QueuedMessage], bool]:
+    """Returns the messages of a conversation that can be received, in order, and whether there are no others.
 
-    Args:
-        connection: The database.
-        endpoint_id: The conversation's endpoint.
-        most: How many at most; -1 is all.
-        bytes_max: After how many bytes of bodies no further one is read; the first is read in any case.
-
-    Returns:
-        The messages, and whether there are no others.
+    Reading stops after `limit` messages (-1 for all) or after `bytes_max` bytes of bodies; the first message is always read.
     """
-    found: list[QueuedMessage] = []
-    for row in connection.execute(_READY, (endpoint_id, most)):
-        found.append(QueuedMessage._make(row))
+    messages: list[QueuedMessage] = []
+    for row in connection.execute(_READY, (endpoint_id, limit)):
+        messages.append(QueuedMessage._make(row))
         bytes_max -= len(row[3]) if row[3] is not None else 0
         if bytes_max <= 0:
-            return found, False
-    return found, len(found) != most
+            return messages, False
+    return messages, len(messages) != limit
 
 
-def remove_early(connection: Connection, endpoint_id: int) -> None:
-    """Removes the messages of a conversation that came before their turn, which will not come."""
-    with _numbers_kept(connection):
+def remove_early_messages(connection: Connection, endpoint_id: int) -> None:
+    """Deletes the early messages of a conversation."""
+    with _without_reusing_numbers(connection):
         connection.execute("DELETE FROM ssb_queued_messages WHERE endpoint_id = ? AND status = 2", (endpoint_id,))
 
 
-def remove_all(connection: Connection, endpoint_id: int) -> None:
-    """Removes all messages of a conversation, what is retained too."""
-    with _numbers_kept(connection):
+def remove_messages(connection: Connection, endpoint_id: int) -> None:
+    """Deletes all messages of a conversation, including retained ones."""
+    with _without_reusing_numbers(connection):
         connection.execute("DELETE FROM ssb_queued_messages WHERE endpoint_id = ?", (endpoint_id,))
 
 
-def last_number(connection: Connection) -> int:
-    """The last number that a message of any queue has got, also where the message is gone since (U22)."""
+def last_queuing_order(connection: Connection) -> int:
+    """Returns the highest queuing order ever assigned, even if its message has been deleted; 0 if none."""
     number = connection.execute("SELECT max(queuing_order) FROM ssb_queued_messages").get
     return 0 if number is None else int(number)
 
 
-def early(connection: Connection, endpoint_id: int) -> list[tuple[int, int, int]]:
-    """Number, queuing order and message type of what came before its turn, in order."""
+def early_messages(connection: Connection, endpoint_id: int) -> list[tuple[int, int, int]]:
+    """Returns sequence number, queuing order and message type id of early messages, in order."""
     return [(number, order, kind) for number, order, kind in connection.execute(_EARLY, (endpoint_id,))]
 
 
 def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
-    """What came before its turn can be received now."""
+    """Makes early messages receivable."""
     connection.executemany(
         "UPDATE ssb_queued_messages SET status = 1 WHERE queuing_order = ?", ((order,) for order in queuing_orders)
     )
 
 
 @contextmanager
-def _numbers_kept(connection: Connection) -> Iterator[None]:
-    """Has no number be given again when messages are removed (U22)."""
-    last = last_number(connection)
+def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
+    """Keeps queuing orders of deleted messages from being assigned again."""
+    last = last_queuing_order(connection)
     yield
     connection.statements.keep_number(last)
 
@@ -132,21 +127,21 @@ def _numbers_kept(connection: Connection) -> Iterator[None]:
 _ADD: Final = """
     INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
-# CROSS JOIN: SQLite is to walk the queue in order, not the endpoints.
+# CROSS JOIN makes SQLite read the queue in order, and not the endpoints.
 _NEXT_ENDPOINT: Final = """
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
     WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""
-# A jump from one queue that holds anything to the next, however many messages each has.
+# Jumps from one queue with messages to the next in the index instead of reading every message.
 _WITH_READY: Final = """
-    WITH RECURSIVE held (queue_id) AS (
+    WITH RECURSIVE nonempty (queue_id) AS (
         SELECT (SELECT queue_id FROM ssb_queued_messages ORDER BY queue_id LIMIT 1)
         UNION ALL
         SELECT (
-            SELECT later.queue_id FROM ssb_queued_messages AS later WHERE later.queue_id > held.queue_id ORDER BY later.queue_id LIMIT 1
-        ) FROM held WHERE held.queue_id IS NOT NULL
+            SELECT later.queue_id FROM ssb_queued_messages AS later WHERE later.queue_id > nonempty.queue_id ORDER BY later.queue_id LIMIT 1
+        ) FROM nonempty WHERE nonempty.queue_id IS NOT NULL
     )
-    SELECT queue_id FROM held
-    WHERE EXISTS (SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = held.queue_id AND m.status = 1)"""
+    SELECT queue_id FROM nonempty
+    WHERE EXISTS (SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = nonempty.queue_id AND m.status = 1)"""
 _READY: Final = """
     SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queued_messages
     WHERE endpoint_id = ? AND status = 1 ORDER BY precedence, message_sequence_number LIMIT ?"""
@@ -156,34 +151,31 @@ _EARLY: Final = """
 
 
 class QueueSlice(NamedTuple):
-    """A slice: what is numbered above `after`, up to `until`."""
+    """A range of queuing orders: above `after`, up to `until`."""
 
     after: int
     until: int
     rows: int
     size: int
-    """The bytes of its bodies."""
+    """Total size of its bodies in bytes."""
 
 
-def cuts(
+def slices(
     connection: Connection, queue_id: int | None, *, after: int, until: int | None, rows_max: int, bytes_max: int
 ) -> Generator[QueueSlice]:
-    """Cuts what waits in a queue, or in the transmission queue, into slices.
+    """Yields slices of the messages of a queue, or of the transmission queue if `queue_id` is None, in order.
 
     Args:
         connection: The database.
-        queue_id: The queue; None is the transmission queue.
-        after: The number after which they begin.
-        until: The last number; None is the last that there is.
-        rows_max: The most rows of a slice.
-        bytes_max: After how many bytes of bodies a slice ends.
-
-    Yields:
-        The slices in order.
+        queue_id: The queue; None means the transmission queue.
+        after: Number after which the first slice starts.
+        until: Last number; None means the end.
+        rows_max: Maximum number of rows in a slice.
+        bytes_max: Number of body bytes after which a slice ends.
     """
     rows = size = 0
     number = after
-    for number, length in _lengths(connection, queue_id, after=after, until=_LAST_NUMBER if until is None else until):
+    for number, length in _lengths(connection, queue_id, after=after, until=_NUMBER_MAX if until is None else until):
         rows, size = rows + 1, size + (length or 0)
         if rows == rows_max or size >= bytes_max:
             yield QueueSlice(after, number, rows, size)
@@ -192,36 +184,33 @@ def cuts(
         yield QueueSlice(after, number, rows, size)
 
 
-def rows(
+def read_rows(
     connection: Connection,
     queue_id: int | None,
     span: tuple[int, int] | None,
     *,
-    names: Sequence[str],
-    wanted: Sequence[str],
+    view_columns: Sequence[str],
+    columns: Sequence[str],
 ) -> list[tuple[Any, ...]]:
-    """The rows of a slice; a body that is not wanted is not read.
+    """Reads the rows of a slice; columns that are not requested, such as the body, are not read.
 
     Args:
         connection: The database.
-        queue_id: The queue; None is the transmission queue.
-        span: The number after which the slice begins, and its last one; None is what is incomplete, and has no number.
-        names: The names of all columns of the view, in order.
-        wanted: The names of those to give.
-
-    Returns:
-        The rows, in order.
+        queue_id: The queue; None means the transmission queue.
+        span: Number after which the slice starts, and its last number; None means the incomplete messages, which have no number.
+        view_columns: Names of all columns of the view, in order.
+        columns: Names of the columns to return.
     """
     select, bindings = _select(queue_id, span)
-    chosen = ", ".join(f'"{name}"' for name in wanted) or "NULL"
-    view = ", ".join(f'"{name}"' for name in names)
-    return connection.execute(f"WITH v ({view}) AS ({select}) SELECT {chosen} FROM v", bindings).fetchall()  # noqa: S608
+    selected = ", ".join(f'"{name}"' for name in columns) or "NULL"
+    view = ", ".join(f'"{name}"' for name in view_columns)
+    return connection.execute(f"WITH v ({view}) AS ({select}) SELECT {selected} FROM v", bindings).fetchall()  # noqa: S608
 
 
 def _lengths(
     connection: Connection, queue_id: int | None, *, after: int, until: int
 ) -> Iterator[tuple[int, int | None]]:
-    """Number and length of each body, in order; no more of them are looked at than are taken."""
+    """Yields number and body length of each message, in order and on demand."""
     if queue_id is None:
         return iter(connection.execute(_LENGTHS_WAITING, (after, until)))
     return heapq.merge(
@@ -235,14 +224,14 @@ def _lengths(
 
 def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tuple[object, ...]]:
     if queue_id is None:
-        return (_PARKED, ()) if span is None else (_WAITING, span)
+        return (_INCOMPLETE_PARKED, ()) if span is None else (_WAITING, span)
     return (views.QUEUE_INCOMPLETE, (queue_id,)) if span is None else (_QUEUED, (queue_id, *span))
 
 
-_LAST_NUMBER: Final = 2**63 - 1
+_NUMBER_MAX: Final = 2**63 - 1
 _STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
 _PRIORITIES: Final = range(1, 11)
-# The index of a queue's messages has them by status and priority before their number.
+# The index orders the messages of a queue by status and priority before queuing order, so each pair is read separately and merged.
 _LENGTHS_QUEUED: Final = """
     SELECT queuing_order, length(message_body) FROM ssb_queued_messages
     WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
@@ -254,4 +243,4 @@ _QUEUED: Final = f"""{views.QUEUED} AND q.status IN {_STATUSES} AND q.priority I
 _WAITING: Final = f"""
     SELECT {views.TRANSMITTED} FROM ssb_transmission_queue t {views.TRANSMITTED_WITH}
     WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""  # noqa: S608
-_PARKED: Final = f"SELECT {views.TRANSMITTED} FROM ({views.INCOMPLETE_PARKED}) t {views.TRANSMITTED_WITH}"  # noqa: S608
+_INCOMPLETE_PARKED: Final = f"SELECT {views.TRANSMITTED} FROM ({views.INCOMPLETE_PARKED}) t {views.TRANSMITTED_WITH}"  # noqa: S608

@@ -1,4 +1,4 @@
-"""The registry of databases in msdb, and open route requests."""
+"""Registry of databases in msdb, and requests for routes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Final, NamedTuple
 
 from ssbroker.store.objects import Objects
 from ssbroker.store.schema import DATABASE, MSDB
-from ssbroker.store.sqlite import Connection, only_row
+from ssbroker.store.sqlite import Connection, single_row
 
 MSDB_MIGRATIONS: Final = tuple(both + msdb for both, msdb in zip(DATABASE, MSDB, strict=True))
-"""What leads the file of msdb from version n to n + 1."""
+"""Migrations of msdb; item n migrates version n to n + 1."""
 
 MSDB_NAME: Final = "msdb"
 MSDB_ID: Final = 4
-"""The `database_id` of msdb; those of user databases follow it (sys.databases)."""
+"""The `database_id` of msdb in `sys.databases`; user databases follow."""
 
 DROPPED: Final = bytes(16)
-"""Whom a file notes that is dropped and may be removed."""
+"""Owner that marks a file as dropped; it may be deleted."""
 
 _INODE_BITS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDatabase:
-    """A row of the list; `file` stands as it is written there, relative to the instance's folder or absolute."""
+    """A row of the registry; `file` is a path relative to the folder of the instance, or absolute."""
 
     database_id: int
     name: str
@@ -35,32 +35,32 @@ class RegisteredDatabase:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerNote:
-    """What a file notes: the instance that has attached it, and the file that it was then."""
+class FileOwner:
+    """The instance that a database file records as its owner, and the identity of the file when it was attached."""
 
     attached_to: bytes | None
     identity: tuple[int, int] | None
 
 
 def create_instance_row(connection: Connection, *, name: str, instance_id: bytes) -> None:
-    """Writes the one row of a new instance."""
+    """Inserts the single row of a new instance."""
     connection.execute("INSERT INTO ssb_instance (only_row, name, instance_id) VALUES (1, ?, ?)", (name, instance_id))
 
 
 def instance_row(connection: Connection) -> tuple[str, bytes]:
-    """The name and the id of the instance."""
-    name, instance_id = only_row(connection, "SELECT name, instance_id FROM ssb_instance")
+    """Returns name and id of the instance."""
+    name, instance_id = single_row(connection, "SELECT name, instance_id FROM ssb_instance")
     return name, instance_id
 
 
 def version_of(connection: Connection) -> int:
-    """The version of the list; never twice the same for different lists."""
+    """Returns the version of the registry, which is unique for each state of it."""
     version: int = connection.execute("SELECT list_version FROM ssb_instance").get
     return version
 
 
 def load(connection: Connection) -> tuple[RegisteredDatabase, ...]:
-    """The list, in the order of the ids."""
+    """Reads the registry in the order of the ids."""
     rows = connection.execute(
         "SELECT database_id, name, file, service_broker_guid, is_broker_enabled FROM ssb_databases ORDER BY database_id"
     )
@@ -74,71 +74,71 @@ def is_msdb(connection: Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_databases'").get is not None
 
 
-def holds_nothing_else(connection: Connection) -> bool:
-    """Whether a file holds no table but ours."""
+def has_only_broker_tables(connection: Connection) -> bool:
+    """Whether a file contains no tables of an application."""
     found = connection.execute(
         "SELECT 1 FROM sqlite_schema WHERE tbl_name NOT LIKE 'ssb\\_%' ESCAPE '\\' AND tbl_name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     )
     return found.get is None
 
 
-def enabled_twin(connection: Connection, *, service_broker_guid: bytes, name: str) -> str | None:
-    """The name of another database that is enabled under this id (I7)."""
-    twin: str | None = connection.execute(
+def find_enabled_duplicate(connection: Connection, *, service_broker_guid: bytes, name: str) -> str | None:
+    """Returns the name of another enabled database with a broker id; None if there is none."""
+    duplicate: str | None = connection.execute(
         "SELECT name FROM ssb_databases WHERE service_broker_guid = ? AND is_broker_enabled AND name <> ?",
         (service_broker_guid, name),
     ).get
-    return twin
+    return duplicate
 
 
 def add(connection: Connection, *, name: str, file: str, service_broker_guid: bytes, is_broker_enabled: bool) -> int:
-    """Puts a database on the list; its id, which no other ever had."""
+    """Registers a database and returns its id, which is never reused."""
     number = MSDB_ID if name == MSDB_NAME else None
     connection.execute(
         "INSERT INTO ssb_databases VALUES (?, ?, ?, ?, ?)", (number, name, file, service_broker_guid, is_broker_enabled)
     )
-    _changed(connection)
+    _bump_version(connection)
     return connection.last_insert_rowid()
 
 
 def set_broker(connection: Connection, *, name: str, service_broker_guid: bytes, is_broker_enabled: bool) -> None:
-    """Says another id or state of a database on the list."""
+    """Updates broker id and state of a database."""
     connection.execute(
         "UPDATE ssb_databases SET service_broker_guid = ?, is_broker_enabled = ? WHERE name = ?",
         (service_broker_guid, is_broker_enabled, name),
     )
-    _changed(connection)
+    _bump_version(connection)
 
 
-def rename(connection: Connection, *, name: str, new: str) -> None:
-    """Gives a database another name."""
-    connection.execute("UPDATE ssb_databases SET name = ? WHERE name = ?", (new, name))
-    _changed(connection)
+def rename(connection: Connection, *, name: str, new_name: str) -> None:
+    """Renames a database."""
+    connection.execute("UPDATE ssb_databases SET name = ? WHERE name = ?", (new_name, name))
+    _bump_version(connection)
 
 
 def remove(connection: Connection, *, name: str) -> None:
-    """Takes a database off the list."""
+    """Unregisters a database."""
     connection.execute("DELETE FROM ssb_databases WHERE name = ?", (name,))
-    _changed(connection)
+    _bump_version(connection)
 
 
-def identity_of(path: Path) -> tuple[int, int] | None:
-    """The device and the inode of a file; None where the system has no such file."""
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Returns device and inode of a file; None if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev & _INODE_BITS, found.st_ino & _INODE_BITS
+    return status.st_dev & _INODE_BITS, status.st_ino & _INODE_BITS
 
 
-def note_of(connection: Connection) -> OwnerNote:
-    """What the file notes."""
-    attached_to, device, inode = only_row(connection, "SELECT attached_to, device, inode FROM ssb_database")
-    return OwnerNote(attached_to, None if device is None else (device, inode))
+def read_owner(connection: Connection) -> FileOwner:
+    """Reads the owner that the file records."""
+    attached_to, device, inode = single_row(connection, "SELECT attached_to, device, inode FROM ssb_database")
+    return FileOwner(attached_to, None if device is None else (device, inode))
 
 
-def note(connection: Connection, *, attached_to: bytes | None, identity: tuple[int, int] | None) -> None:
-    """Notes who has the file attached; None is nobody."""
+def record_owner(connection: Connection, *, attached_to: bytes | None, identity: tuple[int, int] | None) -> None:
+    """Records the owner of the file; None means none."""
     device, inode = identity or (None, None)
     connection.execute(
         "UPDATE ssb_database SET attached_to = ?, device = ?, inode = ?, catalog_version = random()",
@@ -146,57 +146,46 @@ def note(connection: Connection, *, attached_to: bytes | None, identity: tuple[i
     )
 
 
-def _changed(connection: Connection) -> None:
+def _bump_version(connection: Connection) -> None:
     connection.execute("UPDATE ssb_instance SET list_version = random()")
 
 
 SYSTEM_SCHEMA: Final = "sys"
 SYSTEM_QUEUE: Final = "ServiceBrokerQueue"
 SYSTEM_QUEUE_ID: Final = 1
-"""The id of the queue in which the answers arrive; it is the system's, so it is lower than those of users."""
+"""Id of the queue in which the answers arrive."""
 _SYSTEM_SERVICE_ID: Final = 1
-WAIT_MOST: Final = 60_000_000
-"""The longest for which nobody asks again, in microseconds: what is farther away was said by a clock that has been set back since."""
+RETRY_DELAY_MAX: Final = 60_000_000
+"""Maximum time until the next request, in microseconds; a longer one means that the clock was set back."""
 
 
 class RouteRequestRow(NamedTuple):
     """A row of `ssb_route_requests`."""
 
     conversation_handle: bytes | None
-    """The dialog with the configuration service; None once it is over."""
+    """The dialog with the configuration service; None after it has ended."""
     ask_again_at: int | None
-    """Before this moment, in microseconds since 1970, nobody asks again."""
+    """Earliest time of the next request, in microseconds since 1970."""
     refusal: str
-    """The error that ended the dialog; empty where none did."""
+    """The error that ended the dialog; empty if none."""
 
-    def is_in_the_way(self, *, now: int) -> bool:
-        """Whether nothing is asked now: the dialog is open, or has just ended.
-
-        Args:
-            now: The moment.
-
-        Returns:
-            Whether.
-
-        Examples:
-            >>> RouteRequestRow(None, 7, "").is_in_the_way(now=7)
-            False
-        """
+    def blocks_new_request(self, *, now: int) -> bool:
+        """Whether no new request is sent: the dialog is open, or ended recently."""
         if self.conversation_handle is not None:
             return True
-        return self.ask_again_at is not None and 0 < self.ask_again_at - now <= WAIT_MOST
+        return self.ask_again_at is not None and 0 < self.ask_again_at - now <= RETRY_DELAY_MAX
 
 
-def pending(connection: Connection) -> tuple[str, ...]:
-    """The services for which a dialog with the configuration service is open."""
+def pending_services(connection: Connection) -> tuple[str, ...]:
+    """Returns the services with an open dialog to the configuration service."""
     rows = connection.execute(
         "SELECT service_name FROM ssb_route_requests WHERE conversation_handle IS NOT NULL ORDER BY service_name"
     )
     return tuple(name for (name,) in rows)
 
 
-def find(connection: Connection, service_name: str) -> RouteRequestRow | None:
-    """The request for one service; None where there is none."""
+def find_request(connection: Connection, service_name: str) -> RouteRequestRow | None:
+    """Returns the request for a service; None if there is none."""
     row = connection.execute(
         "SELECT conversation_handle, ask_again_at, refusal FROM ssb_route_requests WHERE service_name = ?",
         (service_name,),
@@ -204,20 +193,16 @@ def find(connection: Connection, service_name: str) -> RouteRequestRow | None:
     return None if row is None else RouteRequestRow._make(row)
 
 
-def forget_open(connection: Connection) -> list[bytes]:
-    """Forgets which services are being asked for.
-
-    Returns:
-        The handles of the dialogs that ask.
-    """
+def delete_open_requests(connection: Connection) -> list[bytes]:
+    """Deletes the open requests, and returns the handles of their dialogs."""
     rows = connection.execute(
         "DELETE FROM ssb_route_requests WHERE conversation_handle IS NOT NULL RETURNING conversation_handle"
     )
     return [handle for (handle,) in rows]
 
 
-def over(connection: Connection) -> list[tuple[str, bytes]]:
-    """Service and handle of each dialog that the configuration service has ended, or that is gone."""
+def ended_requests(connection: Connection) -> list[tuple[str, bytes]]:
+    """Returns service and handle of each dialog that the configuration service has ended or that no longer exists."""
     rows = connection.execute(
         """
         SELECT r.service_name, r.conversation_handle
@@ -228,16 +213,16 @@ def over(connection: Connection) -> list[tuple[str, bytes]]:
     return [(name, handle) for name, handle in rows]
 
 
-def begun(connection: Connection, service_name: str, *, conversation_handle: bytes) -> None:
-    """Notes that a service is asked for now."""
+def record_request(connection: Connection, service_name: str, *, conversation_handle: bytes) -> None:
+    """Records that a dialog requests the route of a service."""
     connection.execute(
         "INSERT OR REPLACE INTO ssb_route_requests (service_name, conversation_handle) VALUES (?, ?)",
         (service_name, conversation_handle),
     )
 
 
-def answered(connection: Connection, service_name: str, *, ask_again_at: int, refusal: str, now: int) -> None:
-    """Notes that the dialog is over, and forgets what was answered long enough ago."""
+def record_answer(connection: Connection, service_name: str, *, ask_again_at: int, refusal: str, now: int) -> None:
+    """Records that the dialog has ended, and deletes old answers."""
     connection.execute(
         "INSERT OR REPLACE INTO ssb_route_requests (service_name, ask_again_at, refusal) VALUES (?, ?, ?)",
         (service_name, ask_again_at, refusal),
@@ -246,16 +231,7 @@ def answered(connection: Connection, service_name: str, *, ask_again_at: int, re
 
 
 def create_system_service(connection: Connection, objects: Objects, *, name: str) -> bool:
-    """Makes the service that asks, on a queue of its own, where the database does not have it yet.
-
-    Args:
-        connection: The database, with its write lock.
-        objects: What stands in it.
-        name: The service's name.
-
-    Returns:
-        Whether it was made now.
-    """
+    """Creates the service that sends the requests, with a queue of its own, and returns whether it was created now."""
     if name in objects.services:
         return False
     connection.execute(
@@ -272,25 +248,27 @@ def create_system_service(connection: Connection, objects: Objects, *, name: str
     return True
 
 
-def questions(connection: Connection, queue_id: int, *, most: int) -> list[tuple[bytes, bytes, str, bytes | None]]:
-    """What stands in the queue of a configuration service: handle, the asking broker's id, message type and body, in order."""
+def queued_requests(
+    connection: Connection, queue_id: int, *, limit: int
+) -> list[tuple[bytes, bytes, str, bytes | None]]:
+    """Returns the messages in the queue of a configuration service: handle, broker id of the requester, message type and body, in order."""
     rows = connection.execute(
         """
         SELECT e.conversation_handle, e.far_broker_instance, t.name, m.message_body
         FROM ssb_queued_messages m JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_message_types t USING (message_type_id)
         WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT ?""",
-        (queue_id, most),
+        (queue_id, limit),
     )
     return [(handle, guid, kind, body) for handle, guid, kind, body in rows]
 
 
 def directory_columns(connection: Connection, table: str) -> set[str]:
-    """The columns of an application's table in lower case, as SQLite compares them; none where there is no such table."""
+    """Returns the columns of an application's table in lower case, as SQLite compares them; empty if there is no such table."""
     return {name.lower() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
 
 
 def directory_rows(connection: Connection, table: str, service_name: str) -> list[tuple[object, ...]]:
-    """The rows of an application's table that say where a service is."""
+    """Returns the rows of an application's table for a service."""
     quoted = table.replace('"', '""')
     return connection.execute(
         f'SELECT service_name, broker_instance, address, mirror_address, lifetime FROM "{quoted}" WHERE service_name = ?',  # noqa: S608  # quoted

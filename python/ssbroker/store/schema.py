@@ -1,15 +1,15 @@
-"""The tables of database files and of msdb, as migrations."""
+"""Tables of database files and of msdb, as migrations."""
 
 from __future__ import annotations
 
 from typing import Final
 
 APPLICATION_ID: Final = 0x53534272
-"""What `PRAGMA application_id` says of a database file of an instance: `SSBr`."""
+"""`PRAGMA application_id` of database files: `SSBr`."""
 
 DATABASE: Final = (
     """
-    -- One row: what travels with the file (I1, I8), and who has attached it (B26).
+    -- One row: properties that stay with the file when it is moved, and the instance that it is attached to.
     CREATE TABLE ssb_database (
         only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
         service_broker_guid BLOB NOT NULL,
@@ -74,7 +74,7 @@ DATABASE: Final = (
         remote_service_name TEXT,
         priority INTEGER NOT NULL CHECK (priority BETWEEN 1 AND 10)
     );
-    -- Fact 101. Moments are microseconds since 1970, UTC.
+    -- As in sys.conversation_endpoints. Times are microseconds since 1970, UTC.
     CREATE TABLE ssb_conversation_endpoints (
         endpoint_id INTEGER PRIMARY KEY,
         conversation_handle BLOB NOT NULL UNIQUE,
@@ -102,7 +102,7 @@ DATABASE: Final = (
     CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
     CREATE INDEX ssb_conversation_endpoints_timer ON ssb_conversation_endpoints (dialog_timer) WHERE dialog_timer IS NOT NULL;
     CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
-    -- The messages of all queues (facts 154, 155). `precedence`: 0 DialogTimer, 1 Error, 2 all others (fact 118).
+    -- The messages of all queues. `precedence`: 0 DialogTimer, 1 Error, 2 all others.
     CREATE TABLE ssb_queue_messages (
         queuing_order INTEGER PRIMARY KEY,
         queue_id INTEGER NOT NULL,
@@ -116,7 +116,7 @@ DATABASE: Final = (
     );
     CREATE INDEX ssb_queue_messages_next ON ssb_queue_messages (queue_id, status, priority DESC);
     CREATE INDEX ssb_queue_messages_order ON ssb_queue_messages (endpoint_id, status, precedence, message_sequence_number);
-    -- What is not delivered yet; `is_inbound`: it arrived while its queue was off (P34).
+    -- Messages that are not delivered yet; `is_inbound`: it arrived while its queue was off.
     CREATE TABLE ssb_transmission_queue (
         transmission_id INTEGER PRIMARY KEY,
         endpoint_id INTEGER NOT NULL,
@@ -132,15 +132,15 @@ DATABASE: Final = (
     CREATE INDEX ssb_transmission_queue_inbound ON ssb_transmission_queue (endpoint_id) WHERE is_inbound = 1;
     """,
     """
-    -- A row for each service whose route is asked for: while the dialog is open its handle, after that when to ask again at the
-    -- earliest, and why it was refused.
+    -- A row for each service whose route is requested: the handle of the dialog while it is open, then the earliest time of the
+    -- next request and the reason of a refusal.
     CREATE TABLE ssb_route_requests (
         service_name TEXT PRIMARY KEY,
         conversation_handle BLOB UNIQUE,
         ask_again_at INTEGER,
         refusal TEXT NOT NULL DEFAULT ''
     ) WITHOUT ROWID;
-    -- Fact 57: what a configuration service is asked with.
+    -- Messages of requests to the configuration service.
     INSERT OR IGNORE INTO ssb_message_types (message_type_id, name, validation) VALUES
         (5, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute', 'X'),
         (6, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRemoteServiceBinding', 'X');
@@ -150,17 +150,17 @@ DATABASE: Final = (
         SELECT service_contract_id, message_type_id, 1, 0 FROM ssb_contracts c JOIN ssb_message_types m
             ON m.name IN (c.name || '/MissingRoute', c.name || '/MissingRemoteServiceBinding')
         WHERE service_contract_id = 2;
-    -- N25: the role travels with the file; its number grows by 1 with each failover.
+    -- The mirroring role is stored in the file; its number grows by 1 with each failover.
     ALTER TABLE ssb_database ADD COLUMN mirroring_role TEXT NOT NULL DEFAULT 'principal'
         CHECK (mirroring_role IN ('principal', 'mirror'));
     ALTER TABLE ssb_database ADD COLUMN mirroring_number INTEGER NOT NULL DEFAULT 0;
-    -- Whether the far side has been heard of over the network (B40); who it is there (P25); keys of a secured dialog (N19).
+    -- Whether the remote endpoint has been reached over the network, its identity, and the keys of a secured dialog.
     ALTER TABLE ssb_conversation_endpoints ADD COLUMN is_remote INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE ssb_conversation_endpoints ADD COLUMN far_peer BLOB;
     ALTER TABLE ssb_conversation_endpoints ADD COLUMN session_key BLOB;
     ALTER TABLE ssb_conversation_endpoints ADD COLUMN far_session_key BLOB;
     ALTER TABLE ssb_conversation_endpoints ADD COLUMN far_certificate BLOB;
-    -- What came over the network and is incomplete or early (P14), opened.
+    -- Decrypted fragments from the network of messages that are incomplete or early.
     CREATE TABLE ssb_fragments (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         message_sequence_number INTEGER NOT NULL,
@@ -176,22 +176,22 @@ DATABASE: Final = (
         message_body BLOB NOT NULL,
         UNIQUE (endpoint_id, message_sequence_number, fragment_number)
     );
-    -- Transmission objects of dialogs that are idle (P32); of no use to the next process.
+    -- Transmission objects of idle dialogs; only the process that wrote them can use them.
     CREATE TABLE ssb_transmission_objects (
         endpoint_id INTEGER PRIMARY KEY REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         packed BLOB NOT NULL
     );
-    -- Dialog security (N19, N20). Principals: 0 is public, 1 is dbo, to whom belongs what names no owner.
+    -- Dialog security. Principals: 0 is public, 1 is dbo, the default owner.
     CREATE TABLE ssb_principals (principal_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
     INSERT INTO ssb_principals VALUES (0, 'public'), (1, 'dbo');
     ALTER TABLE ssb_services ADD COLUMN principal_id INTEGER NOT NULL DEFAULT 1;
-    -- The master key, sealed under its password and under the key of the instance.
+    -- The master key, encrypted by its password and by the service master key.
     CREATE TABLE ssb_master_key (
         only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
         by_password BLOB NOT NULL,
         by_service BLOB
     );
-    -- The certificate in DER; its private key sealed under the master key.
+    -- The certificate in DER; its private key encrypted by the master key.
     CREATE TABLE ssb_certificates (
         certificate_id INTEGER PRIMARY KEY,
         name TEXT NOT NULL UNIQUE,
@@ -209,7 +209,7 @@ DATABASE: Final = (
         remote_principal_id INTEGER NOT NULL REFERENCES ssb_principals,
         is_anonymous_on INTEGER NOT NULL DEFAULT 0
     );
-    -- Who may send to a service: granted or denied.
+    -- SEND permissions: granted or denied.
     CREATE TABLE ssb_send_permissions (
         service_id INTEGER NOT NULL REFERENCES ssb_services ON DELETE CASCADE,
         principal_id INTEGER NOT NULL REFERENCES ssb_principals,
@@ -219,7 +219,7 @@ DATABASE: Final = (
     INSERT INTO ssb_send_permissions SELECT service_id, 0, 'G' FROM ssb_services;
     """,
     """
-    -- Numbers of a queue are never given twice, also when it was empty meanwhile (U22).
+    -- Queuing orders are never reused, not even after the queue was empty.
     CREATE TABLE ssb_queue_messages_numbered (
         queuing_order INTEGER PRIMARY KEY AUTOINCREMENT,
         queue_id INTEGER NOT NULL,
@@ -236,7 +236,7 @@ DATABASE: Final = (
     ALTER TABLE ssb_queue_messages_numbered RENAME TO ssb_queue_messages;
     CREATE INDEX ssb_queue_messages_next ON ssb_queue_messages (queue_id, status, priority DESC);
     CREATE INDEX ssb_queue_messages_order ON ssb_queue_messages (endpoint_id, status, precedence, message_sequence_number);
-    -- U24: the last batch that each writer has sent, and the conversations that it goes on with.
+    -- The last batch that each bulk sender has sent, and the conversations that it continues.
     CREATE TABLE ssb_sent_batches (writer TEXT PRIMARY KEY, batch_id INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE ssb_writer_dialogs (
         writer TEXT NOT NULL,
@@ -247,7 +247,7 @@ DATABASE: Final = (
     CREATE INDEX ssb_writer_dialogs_endpoint ON ssb_writer_dialogs (endpoint_id);
     """,
     """
-    -- N42: with how long fragments messages are cut, and the endpoints that go on with another length.
+    -- The fragment size, and the endpoints that continue with another one.
     ALTER TABLE ssb_database ADD COLUMN fragment_bytes INTEGER;
     CREATE TABLE ssb_other_lengths (
         endpoint_id INTEGER PRIMARY KEY REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
@@ -255,9 +255,9 @@ DATABASE: Final = (
     );
     """,
     """
-    -- That numbers of a queue are never given twice (U22) is seen from the table itself: who removes the message of the last number leaves a
-    -- row with it, of no queue. AUTOINCREMENT wrote a page of its own for each message. The table has another name, since whoever does not know
-    -- of that row, and has the file open still, may remove nothing.
+    -- Queuing orders are never reused: deleting the last message leaves a row with its number in queue 0. AUTOINCREMENT needed
+    -- another page write for each message. The table has a new name, so that processes of an older version, which would not keep
+    -- that row, cannot delete messages.
     CREATE TABLE ssb_queued_messages (
         queuing_order INTEGER PRIMARY KEY,
         queue_id INTEGER NOT NULL,
@@ -277,7 +277,7 @@ DATABASE: Final = (
     CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
     """,
 )
-"""What leads every database file from version n to n + 1; `PRAGMA user_version` counts."""
+"""Migrations of every database file; item n migrates version n to n + 1 of `PRAGMA user_version`."""
 
 
 MSDB: Final = (
@@ -288,16 +288,16 @@ MSDB: Final = (
         instance_id BLOB NOT NULL,
         list_version INTEGER NOT NULL DEFAULT 0
     );
-    -- B25: the index makes I7 hold whoever tries, and however many at once.
+    -- The index keeps two databases with the same broker id from being enabled, whichever process tries.
     CREATE TABLE ssb_databases (
-        database_id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never one again that was: other processes know it by that
+        database_id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused: other processes identify databases by it
         name TEXT NOT NULL UNIQUE,
         file TEXT NOT NULL UNIQUE,
         service_broker_guid BLOB NOT NULL,
         is_broker_enabled INTEGER NOT NULL
     );
     CREATE UNIQUE INDEX ssb_databases_enabled ON ssb_databases (service_broker_guid) WHERE is_broker_enabled;
-    -- At most one row: the Service Broker endpoint (facts 171, 173).
+    -- At most one row: the Service Broker endpoint.
     CREATE TABLE ssb_service_broker_endpoint (
         only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
         name TEXT NOT NULL,
@@ -313,4 +313,4 @@ MSDB: Final = (
     "",
     "",
 )
-"""What `msdb` holds besides; each entry runs with the one of `schema.DATABASE` at its place."""
+"""Additional migrations of msdb; each runs together with the item of `DATABASE` at the same index."""

@@ -1,4 +1,4 @@
-"""Who is known in a database and what may be believed of them: principals, certificates, bindings, permissions (N19, N20)."""
+"""Security objects of a database: principals, certificates, bindings, permissions and the master key."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 from ssbroker.store.sqlite import Connection
 
 PUBLIC: Final = 0
-"""The principal that everybody is."""
+"""Id of `public`, which every principal belongs to."""
 OWNER: Final = 1
-"""dbo, to whom belongs what names no owner."""
+"""Id of `dbo`, the default owner."""
 
 PermissionState = Literal["G", "D"]
 """Granted or denied."""
@@ -20,7 +20,7 @@ PermissionState = Literal["G", "D"]
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A row of sys.database_principals."""
+    """A row of `sys.database_principals`."""
 
     principal_id: int
     name: str
@@ -28,7 +28,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A row of sys.certificates; the certificate in DER, its private key sealed under the master key, if it is here."""
+    """A row of `sys.certificates`, with the certificate in DER; the private key, if present, is encrypted by the master key."""
 
     certificate_id: int
     name: str
@@ -41,7 +41,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A row of sys.remote_service_bindings."""
+    """A row of `sys.remote_service_bindings`."""
 
     remote_service_binding_id: int
     name: str
@@ -52,7 +52,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class MasterKey:
-    """The master key, sealed under its password, and under the key of the instance where that may open it."""
+    """Master key, encrypted by its password and, if the instance may open it, by the service master key."""
 
     by_password: bytes = field(repr=False)
     by_service: bytes | None = field(repr=False)
@@ -60,14 +60,14 @@ class MasterKey:
 
 @dataclass(frozen=True)
 class Security:
-    """All of it in one database at one moment.
+    """Security objects of a database.
 
     Attributes:
         principals: By name.
         certificates: By name.
         bindings: By name.
-        permissions: Who may send to a service, by service and principal.
-        master_key: None where there is none.
+        permissions: SEND permissions by service and principal.
+        master_key: None if there is none.
     """
 
     principals: Mapping[str, Principal] = field(default_factory=dict)
@@ -78,28 +78,28 @@ class Security:
 
     @cached_property
     def by_fingerprint(self) -> Mapping[bytes, Certificate]:
-        """The certificates by their fingerprints."""
+        """Certificates by fingerprint."""
         return {each.fingerprint: each for each in self.certificates.values()}
 
     @cached_property
     def by_service(self) -> Mapping[str, Binding]:
-        """The bindings by their services."""
+        """Bindings by remote service."""
         return {each.remote_service_name: each for each in self.bindings.values()}
 
     @cached_property
     def by_principal(self) -> Mapping[int, list[Certificate]]:
-        """The certificates by those to whom they belong."""
-        found: dict[int, list[Certificate]] = {}
+        """Certificates by owner."""
+        by_principal: dict[int, list[Certificate]] = {}
         for each in self.certificates.values():
-            found.setdefault(each.principal_id, []).append(each)
-        return found
+            by_principal.setdefault(each.principal_id, []).append(each)
+        return by_principal
 
     def certificates_of(self, principal_id: int) -> list[Certificate]:
-        """The certificates of a principal."""
+        """Returns the certificates of a principal."""
         return self.by_principal.get(principal_id, [])
 
     def may_send(self, service_id: int, principal_id: int, *, owner: int) -> bool:
-        """Whether a principal may send to a service: it is the owner's, or granted and not denied to it or to public."""
+        """Whether a principal may send to a service: it is the owner, or SEND is granted and not denied to it or to public."""
         if principal_id in (owner, OWNER):
             return True
         states = {self.permissions.get((service_id, each)) for each in (principal_id, PUBLIC)}
@@ -107,10 +107,10 @@ class Security:
 
 
 def load(connection: Connection) -> Security:
-    """Reads all of it as this connection sees it."""
+    """Reads all security objects."""
     principals = [Principal(*row) for row in connection.execute(PRINCIPALS)]
-    certificates = [certificate_of(*row) for row in connection.execute(CERTIFICATES)]
-    bindings = [binding_of(*row) for row in connection.execute(BINDINGS)]
+    certificates = [certificate_from_row(*row) for row in connection.execute(CERTIFICATES)]
+    bindings = [binding_from_row(*row) for row in connection.execute(BINDINGS)]
     permissions = {(service, principal): state for service, principal, state in connection.execute(PERMISSIONS)}
     return Security(
         {each.name: each for each in principals},
@@ -121,53 +121,38 @@ def load(connection: Connection) -> Security:
     )
 
 
-def certificate_of(
+def certificate_from_row(
     number: int, name: str, owner: int, active: int, fingerprint: bytes, certificate: bytes, key: bytes | None
 ) -> Certificate:
-    """A certificate of its columns."""
+    """Creates a certificate from the columns of a row."""
     return Certificate(number, name, owner, bool(active), fingerprint, certificate, key)
 
 
-def binding_of(number: int, name: str, service: str, principal: int, anonymous: int) -> Binding:
-    """A binding of its columns."""
+def binding_from_row(number: int, name: str, service: str, principal: int, anonymous: int) -> Binding:
+    """Creates a binding from the columns of a row."""
     return Binding(number, name, service, principal, bool(anonymous))
 
 
 def load_master_key(connection: Connection) -> MasterKey | None:
-    """The master key, if there is one."""
+    """Reads the master key; None if there is none."""
     keys: list[tuple[Any, ...]] = connection.execute("SELECT by_password, by_service FROM ssb_master_key").fetchall()
     return MasterKey(*keys[0]) if keys else None
 
 
-def keep_session_key(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
-    """Gives an endpoint the key with which it sends, unless it has one.
-
-    Args:
-        connection: The database, locked.
-        endpoint_id: The endpoint.
-        key: The key.
-
-    Returns:
-        The key that it has now; None where the endpoint is gone.
-    """
+def set_session_key_if_missing(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
+    """Sets the session key of an endpoint unless it has one; returns the key that it has, or None if there is no such endpoint."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ? AND session_key IS NULL",
         (key, endpoint_id),
     )
-    found: bytes | None = connection.execute(
+    current: bytes | None = connection.execute(
         "SELECT session_key FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,)
     ).get
-    return found
+    return current
 
 
-def keep_far_certificate(connection: Connection, side: tuple[bytes, bool], fingerprint: bytes) -> None:
-    """Notes that the far side of an endpoint has proven itself by another certificate.
-
-    Args:
-        connection: The database, locked.
-        side: The conversation, and whether its initiator is meant.
-        fingerprint: The certificate's.
-    """
+def set_remote_certificate(connection: Connection, side: tuple[bytes, bool], fingerprint: bytes) -> None:
+    """Records the certificate of the remote endpoint by its fingerprint."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET far_certificate = ? WHERE conversation_id = ? AND is_initiator = ?",
         (fingerprint, *side),

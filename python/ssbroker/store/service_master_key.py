@@ -1,4 +1,4 @@
-"""The key of an instance, under which the master keys of its databases open by themselves: a file beside them that only its owner reads."""
+"""Service master key of an instance, a file that only the owner of the instance can read; it encrypts the master keys of the databases."""
 
 from __future__ import annotations
 
@@ -17,17 +17,7 @@ _KEY_BYTES: Final = 32
 
 
 def read(folder: Path) -> bytes | None:
-    """The key; None where there is none.
-
-    Args:
-        folder: The instance's.
-
-    Returns:
-        Its bytes.
-
-    Raises:
-        StorageError: The file cannot be read, or is no key.
-    """
+    """Reads the key; returns None if there is none, and raises StorageError if the file is unreadable or invalid."""
     path = folder / FILE
     try:
         key = path.read_bytes()
@@ -40,39 +30,31 @@ def read(folder: Path) -> bytes | None:
     return key
 
 
-def read_or_create(folder: Path, new: Callable[[], bytes]) -> bytes:
-    """The key, made where there is none; the same for all processes that ask at once.
+def read_or_create(folder: Path, new_key: Callable[[], bytes]) -> bytes:
+    """Reads the key, or creates the file with a new one.
 
-    Args:
-        folder: The instance's.
-        new: Makes a key.
-
-    Returns:
-        Its bytes, durable.
-
-    Raises:
-        StorageError: The file cannot be written.
+    The file is created atomically, so concurrent processes get the same key, and it is durable on return.
     """
-    found = read(folder)
-    if found is not None:
-        return found
+    key = read(folder)
+    if key is not None:
+        return key
     path = folder / FILE
     try:
-        # A temporary file is for its owner only; it gets its name once it is whole.
-        descriptor, part = tempfile.mkstemp(prefix=f".{FILE}.", dir=folder)
+        # Only the owner can read a temporary file; it is linked to its name once it is complete.
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{FILE}.", dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(new())
+                file.write(new_key())
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):  # another process was faster
-                os.link(part, path)
+            with suppress(FileExistsError):  # another process created it first
+                os.link(temporary, path)
         finally:
-            Path(part).unlink()
+            Path(temporary).unlink()
         _files.sync_to_disk(folder)
     except OSError as error:
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}", file=str(path)) from error
-    made = read(folder)
-    if made is None:
-        raise StorageError(f"{path}: was removed as soon as it was made", file=str(path))
-    return made
+    key = read(folder)
+    if key is None:
+        raise StorageError(f"{path}: was deleted by another process right after it was created", file=str(path))
+    return key

@@ -1,4 +1,4 @@
-"""SQLite connections, errors, and how a file is opened."""
+"""SQLite connections to database files, and conversion of SQLite errors."""
 
 from __future__ import annotations
 
@@ -20,67 +20,62 @@ if TYPE_CHECKING:
     import apsw
 
     class Connection(apsw.Connection):
-        """An open connection; other rooms name it without importing apsw."""
+        """An open connection, for annotations without importing apsw."""
 
         statements: _core.Statements
-        """What happens on it for every message."""
+        """Native statements on this connection."""
 else:
     Connection = "apsw.Connection"
 
 Cursor: TypeAlias = "apsw.Cursor"
-"""What runs a statement on it."""
+"""A cursor of a connection."""
 
 _FILES_NEEDED: Final = 4
-"""What SQLite opens for a database: the file, its log, the log's index, and for a moment the folder."""
+"""Files that SQLite opens for a database: the file, its write-ahead log, the log's index, and briefly the folder."""
 _NO_FILE_LEFT: Final = {
     errno.EMFILE: "too many files are open in this process: raise its limit (ulimit -n), or keep fewer files, sockets and instances open",
-    errno.ENFILE: "too many files are open in this system: raise its limit (fs.file-max), or end what keeps them open",
+    errno.ENFILE: "too many files are open in this system: raise its limit (fs.file-max), or stop processes that keep them open",
 }
 
 
-class storage_errors:  # noqa: N801  # it is used like a function; as a class it costs less in every call
-    """Tells SQLite's errors about the file itself (B4) as a `StorageError`; those about a statement pass.
+class storage_errors:  # noqa: N801  # used like a function; a class is faster than a generator
+    """Context manager that converts SQLite errors about the file to `StorageError`; errors about a statement pass through.
 
     Args:
         path: The file.
-        waited: The seconds that were waited for others; None where the write lock is held: then this file keeps nobody waiting, and what is
-            busy is something of the application's own.
-        is_ours: Whether all statements are this library's: that one does not fit says that somebody has altered the file.
+        waited: Seconds waited for other writers, for the message; None if the write lock is held, so that a busy error concerns a lock of the
+            application and passes through.
+        is_internal: Whether all statements are the library's own: then an SQL error means that the tables were altered, and is converted too.
 
     Raises:
-        StorageError: The disk is full, the file is read-only, damaged, or cannot be opened or read.
-        LockTimeoutError: Others kept the file to themselves.
+        StorageError: The disk is full, or the file is read-only, corrupt, or cannot be opened or read.
+        LockTimeoutError: The file was locked by other writers.
     """
 
-    __slots__ = ("_is_ours", "_path", "_waited")
+    __slots__ = ("_is_internal", "_path", "_waited")
 
-    def __init__(self, path: Path, *, waited: float | None = None, is_ours: bool = False) -> None:
+    def __init__(self, path: Path, *, waited: float | None = None, is_internal: bool = False) -> None:
         self._path = path
         self._waited = waited
-        self._is_ours = is_ours
+        self._is_internal = is_internal
 
     def __enter__(self) -> None:
-        """Nothing has to be prepared."""
+        """Does nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            raise_if_about_the_file(error, self._path, waited=self._waited, is_ours=self._is_ours)
+            raise_storage_error(error, self._path, waited=self._waited, is_internal=self._is_internal)
 
 
-def raise_if_about_the_file(
-    error: BaseException, path: Path, *, waited: float | None = None, is_ours: bool = False
+def raise_storage_error(
+    error: BaseException, path: Path, *, waited: float | None = None, is_internal: bool = False
 ) -> None:
-    """What `storage_errors` does with an error.
-
-    Raises:
-        StorageError: The error says that of the file.
-        LockTimeoutError: Others kept the file to themselves.
-    """
-    if isinstance(error, SsbrokerError):  # said already, or apsw itself is not there
+    """Converts an error as `storage_errors` does; returns if it does not concern the file."""
+    if isinstance(error, SsbrokerError):  # already converted, or apsw is not installed
         return
-    import apsw  # noqa: PLC0415  # whoever has a connection has it
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     if not isinstance(error, apsw.Error):
         return
@@ -88,7 +83,7 @@ def raise_if_about_the_file(
         if waited is None:
             return
         raise lock_timeout_error(path, waited) from error
-    about_the_file = (
+    file_errors = (
         apsw.FullError,
         apsw.ReadOnlyError,
         apsw.IOError,
@@ -98,42 +93,37 @@ def raise_if_about_the_file(
         apsw.NoMemError,
         apsw.PermissionsError,
     )
-    if is_ours and isinstance(error, apsw.SQLError):
-        raise StorageError(f"{path}: its tables are not those of its version: {error}", file=str(path)) from error
-    if isinstance(error, about_the_file):
+    if is_internal and isinstance(error, apsw.SQLError):
+        raise StorageError(f"{path}: the tables do not match the schema version: {error}", file=str(path)) from error
+    if isinstance(error, file_errors):
         raise StorageError(f"{path}: {_reason(path, error)}", file=str(path)) from error
 
 
 def lock_timeout_error(path: Path, waited: float) -> LockTimeoutError:
-    """What is said to who could not get at the file in time (B3)."""
-    return LockTimeoutError(f"{path}: others were writing to it for more than {waited:g} s", file=str(path))
+    """Returns the error for a lock held by other writers."""
+    return LockTimeoutError(f"{path}: locked by other writers for more than {waited:g} s", file=str(path))
 
 
 def own_lock_error(path: Path) -> LockTimeoutError:
-    """What is said to a thread that would wait for a transaction of its own (B3)."""
+    """Returns the error for a thread that would wait for its own open transaction."""
     return LockTimeoutError(
-        f"{path}: this thread would wait for a transaction of its own, which is open; "
-        "do the work inside of that one, or after its end",
+        f"{path}: this thread would wait for its own open transaction; use that transaction, or end it first",
         file=str(path),
     )
 
 
-def only_row(connection: Connection, sql: str) -> tuple[Any, ...]:
-    """The row of a table that has one, always.
-
-    Raises:
-        StorageError: Somebody has taken it away.
-    """
+def single_row(connection: Connection, sql: str) -> tuple[Any, ...]:
+    """Returns the row of a table that always has exactly one."""
     row: tuple[Any, ...] | None = connection.execute(sql).fetchone()
     if row is None:
         path = connection.filename
-        raise StorageError(f"{path}: a row is missing that every file has; somebody has altered it", file=path)
+        raise StorageError(f"{path}: a required row is missing; another program has altered the file", file=path)
     return row
 
 
-def clear(connection: Connection) -> bool:
-    """Takes off what an application may have set to be called by a connection; whether it has left it open."""
-    import apsw  # noqa: PLC0415  # whoever has a connection has it
+def remove_hooks(connection: Connection) -> bool:
+    """Removes hooks that an application may have set on a connection; returns whether the connection is open."""
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     try:
         connection.exec_trace = None
@@ -148,7 +138,7 @@ def clear(connection: Connection) -> bool:
 
 
 def is_missing(path: Path) -> bool:
-    """Whether a file is not there; of one in a folder that may not be looked into nobody knows."""
+    """Whether a file does not exist; False if its folder is not accessible."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -159,29 +149,29 @@ def is_missing(path: Path) -> bool:
 
 
 def _lack_of_files() -> str | None:
-    """What is said where the system gives no more files, which SQLite does not say; those that it had opened it has closed again."""
-    opened: list[int] = []
+    """Returns the reason if the limit of open files is reached: SQLite does not report it."""
+    descriptors: list[int] = []
     try:
-        while len(opened) < _FILES_NEEDED:
-            opened.append(os.open(os.devnull, os.O_RDONLY))
+        while len(descriptors) < _FILES_NEEDED:
+            descriptors.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as failure:
         return _NO_FILE_LEFT.get(failure.errno or 0)
     finally:
-        for descriptor in opened:
+        for descriptor in descriptors:
             os.close(descriptor)
     return None
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """What SQLite said, or why it could not open the file, which it does not say."""
-    import apsw  # noqa: PLC0415  # whoever has a connection has it
+    """Returns SQLite's message, or a more precise reason why the file cannot be opened."""
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     if isinstance(error, apsw.CantOpenError | apsw.IOError) and (reason := _lack_of_files()):
         return reason
     if not isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
         return str(error)
     if is_missing(path):
-        return "is not there"
+        return "no such file"
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except OSError as failure:
@@ -189,7 +179,7 @@ def _reason(path: Path, error: Exception) -> str:
     if is_folder:
         return "is a folder"
     if not os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        return "its folder is read-only; SQLite needs two more files beside it"
+        return "its folder is read-only, and SQLite must create two files in it"
     return "is read-only" if isinstance(error, apsw.ReadOnlyError) else str(error)
 
 
@@ -197,30 +187,30 @@ STATEMENTS_CACHED: Final = 256
 _PAGE_BYTES: Final = 4096
 _LOG_BYTES_KEPT: Final = 64 << 20
 _PAGES_TO_CHECKPOINT: Final = 16_000
-"""Most rows of a queue are gone before they have to leave a log of this size; it is what is kept of the log anyway."""
+"""With a log of this size, most messages are received before a checkpoint copies them; the log keeps this size anyway."""
 _CACHE_KIB: Final = 16 * 1024
 _POLL_SECONDS: Final = 0.001
 
 
-class NotBlankError(StorageError):
-    """A file is not made, since somebody has made something of it, perhaps just now."""
+class FileNotEmptyError(StorageError):
+    """The file to create already exists and is not empty."""
 
 
 def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | None = None) -> Connection:
-    """Opens a database file of an instance, durable at each commit (B1). A file of others is left as it is.
+    """Opens a database file of an instance; each commit is durable.
 
     Args:
         path: The file.
-        create: Make it where it is not there, or empty; otherwise it has to be.
-        wait: The seconds to wait for other processes.
-        vfs: The virtual file system to use, by name; None is SQLite's own.
+        create: Whether to create the file if it does not exist or is empty.
+        wait: Seconds to wait for other processes.
+        vfs: Name of the SQLite virtual file system; None means the default.
 
     Returns:
-        The connection; its busy handler is that of `patience(wait)`.
+        The connection, with `busy_handler(wait)` as its busy handler.
 
     Raises:
-        StorageError: The file cannot be opened or written, or is none of an instance's; with `create`, something stands there.
-        LockTimeoutError: Other processes kept it to themselves.
+        StorageError: The file cannot be opened or written, is not a database file of an instance, or, with `create`, is not empty.
+        LockTimeoutError: The file was locked by other processes.
         MissingDependencyError: apsw is not installed.
     """
     try:
@@ -231,12 +221,12 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
         ) from None
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     with storage_errors(path, waited=wait):
-        opened = _opener()
-        # What a commit writes to the log goes to the disk in one piece, whatever file system is below.
+        connection_class = _connection_class()
+        # Makes each commit write to the log in one piece.
         vfs = _core.gathering(vfs) or vfs
-        connection = opened(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENTS_CACHED)
+        connection = connection_class(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENTS_CACHED)
         try:
-            connection.set_busy_handler(patience(wait))
+            connection.set_busy_handler(busy_handler(wait))
             _check(connection, path, create=create)
             _prepare(connection, path, wait=wait)
             connection.statements = _core.Statements(connection)
@@ -246,41 +236,37 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
     return connection
 
 
-def patience(wait: float) -> Callable[[int], bool]:
-    """A busy handler that asks again each millisecond, for `wait` seconds from now.
+def busy_handler(wait: float) -> Callable[[int], bool]:
+    """Returns a busy handler that retries every millisecond, for up to `wait` seconds from now.
 
-    SQLite's own comes to wait a tenth of a second between two looks, and so starves beside a process that writes all the time.
+    SQLite's own handler sleeps up to 0.1 s between attempts, and therefore starves if another process writes continuously.
     """
     deadline = time.monotonic() + wait
 
-    def goes_on(_looks: int) -> bool:
+    def should_retry(_attempts: int) -> bool:
         left = deadline - time.monotonic()
         if left <= 0:
             return False
         time.sleep(min(left, _POLL_SECONDS))
         return True
 
-    return goes_on
+    return should_retry
 
 
-def check_blank(connection: apsw.Connection, path: Path) -> None:
-    """Refuses a file of which somebody has made something.
-
-    Raises:
-        NotBlankError: It is not empty.
-    """
-    marks = (connection.pragma("application_id"), connection.pragma("user_version"))
-    if marks != (0, 0) or connection.execute("SELECT count(*) FROM sqlite_schema").get != 0:
-        raise NotBlankError(f"{path}: exists already", file=str(path))
+def check_empty(connection: apsw.Connection, path: Path) -> None:
+    """Raises FileNotEmptyError if the file contains anything."""
+    versions = (connection.pragma("application_id"), connection.pragma("user_version"))
+    if versions != (0, 0) or connection.execute("SELECT count(*) FROM sqlite_schema").get != 0:
+        raise FileNotEmptyError(f"{path}: already exists", file=str(path))
 
 
 @functools.cache
-def _opener() -> type[Connection]:
-    """What opens connections; the native module knows the SQLite of apsw from then on, as an extension of it."""
-    import apsw  # noqa: PLC0415  # whoever opens a file has it
+def _connection_class() -> type[Connection]:
+    """Returns the class of connections, after loading the native module into apsw's SQLite as an extension."""
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     class Opened(apsw.Connection):
-        """A connection whose statements go with it: SQLite closes none while one is left."""
+        """A connection that closes its native statements first, as SQLite requires."""
 
         __slots__ = ("statements",)
         statements: _core.Statements | None
@@ -294,30 +280,30 @@ def _opener() -> type[Connection]:
                 self.statements.close()
             super().close(force)
 
-    teacher = apsw.Connection(":memory:")
-    teacher.enable_load_extension(True)
-    teacher.load_extension(_core.__file__, "ssbroker_sqlite_init")
-    teacher.close()
+    loader = apsw.Connection(":memory:")
+    loader.enable_load_extension(True)
+    loader.load_extension(_core.__file__, "ssbroker_sqlite_init")
+    loader.close()
     return cast("type[Connection]", Opened)
 
 
 def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
     if create:
-        check_blank(connection, path)
+        check_empty(connection, path)
     elif connection.pragma("application_id") != APPLICATION_ID:
-        raise StorageError(f"{path}: is no database file of an instance", file=str(path))
+        raise StorageError(f"{path}: not a database file of an instance", file=str(path))
     if connection.readonly("main"):
         raise StorageError(f"{path}: is read-only", file=str(path))
 
 
 def _prepare(connection: apsw.Connection, path: Path, *, wait: float) -> None:
-    import apsw  # noqa: PLC0415  # whoever has a connection has it
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
-    # Without this, SQLite plans a cached statement anew at each use: it looks at the values that are bound. Four times the cost.
+    # Otherwise SQLite plans a cached statement again for each set of bound values, at four times the cost.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("page_size", _PAGE_BYTES)
-    if _journal_mode(connection, patience(wait)) != "wal":
-        raise StorageError(f"{path}: its file system cannot hold a write-ahead log", file=str(path))
+    if _journal_mode(connection, busy_handler(wait)) != "wal":
+        raise StorageError(f"{path}: the file system does not support write-ahead logs", file=str(path))
     connection.pragma("synchronous", "full")
     connection.pragma("cache_size", -_CACHE_KIB)
     connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
@@ -325,24 +311,24 @@ def _prepare(connection: apsw.Connection, path: Path, *, wait: float) -> None:
     connection.pragma("foreign_keys", 1)
 
 
-def _journal_mode(connection: apsw.Connection, goes_on: Callable[[int], bool]) -> str:
-    """Turns a file to a write-ahead log. It is read first and then written, and between these SQLite asks no busy handler."""
-    import apsw  # noqa: PLC0415  # whoever has a connection has it
+def _journal_mode(connection: apsw.Connection, should_retry: Callable[[int], bool]) -> str:
+    """Switches a file to write-ahead logging; SQLite does not call the busy handler for this, so busy errors are retried here."""
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     while True:
         try:
             return str(connection.pragma("journal_mode", "wal"))
         except apsw.BusyError:
-            if not goes_on(0):
+            if not should_retry(0):
                 raise
 
 
-class NotInPlaceError(StorageError):
-    """The file that was opened does not stand at its place any more; of the file itself it says nothing."""
+class FileReplacedError(StorageError):
+    """The path no longer leads to the file that was opened."""
 
 
 class FileIdentity:
-    """Where a file stands, and which one was opened there.
+    """Identity of an open file, to detect that its path leads to another file.
 
     Args:
         path: The file.
@@ -354,39 +340,38 @@ class FileIdentity:
         self._path: Final = str(path)
         self._identity: tuple[int, int] | None = None
 
-    def opened(self) -> None:
-        """Notes that the file was opened; the first one counts."""
+    def record(self) -> None:
+        """Records the identity of the file when it is first opened."""
         if self._identity is None:
-            self._identity = identity_of(self._path)
+            self._identity = file_identity(self._path)
 
     def check(self) -> None:
-        """Refuses where another file stands there than was opened, or none. Who may not look does not know; Windows lets nobody replace it.
+        """Raises FileReplacedError if the file was moved, deleted or replaced, so that a commit would be lost.
 
-        Raises:
-            NotInPlaceError: What would be committed to the file that was opened would be lost.
+        Inaccessible folders are not checked, nor are files on Windows, where an open file cannot be replaced.
         """
         if self._identity is None or os.name == "nt":
             return
         try:
-            found = os.stat(self._path)  # noqa: PTH116  # at each use, and a `Path` takes longer
+            status = os.stat(self._path)  # noqa: PTH116  # called for each transaction, and faster than Path
         except (FileNotFoundError, NotADirectoryError):
-            raise NotInPlaceError(
-                f"{self._path}: is not there any more; what would be written to it would be lost", file=self._path
+            raise FileReplacedError(
+                f"{self._path}: was moved or deleted; changes would be lost", file=self._path
             ) from None
         except OSError:
             return
-        if (found.st_dev, found.st_ino) != self._identity:
-            raise NotInPlaceError(
-                f"{self._path}: another file has taken its place since it was opened; what would be written to the old one would be lost. "
+        if (status.st_dev, status.st_ino) != self._identity:
+            raise FileReplacedError(
+                f"{self._path}: another file has replaced it since it was opened; changes to the old file would be lost. "
                 "Close the instance in each process, remove the old file's -wal and -shm, and open it again",
                 file=self._path,
             )
 
 
-def identity_of(path: str) -> tuple[int, int] | None:
-    """The device and the inode of a file; None where it is not there."""
+def file_identity(path: str) -> tuple[int, int] | None:
+    """Returns device and inode of a file; None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116  # as above
+        status = os.stat(path)  # noqa: PTH116  # as above
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -1,11 +1,11 @@
-"""The transmission queue of a database, and its transmission objects."""
+"""Transmission queue of a database, and its transmission objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ssbroker.store.due_work import WAITING
+from ssbroker.store.due_work import WAITING_ENDPOINTS
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
@@ -15,9 +15,9 @@ class TransmissionRow(NamedTuple):
 
     transmission_id: int
     endpoint_id: int
-    """The sender's endpoint; of what is inbound, the receiver's."""
+    """The sender's endpoint; for an inbound message, the receiver's."""
     is_inbound: int
-    """Whether it has arrived while its queue was off (P34)."""
+    """Whether it arrived while its queue was off."""
     message_sequence_number: int
     message_type_name: str
     is_conversation_error: int
@@ -27,7 +27,7 @@ class TransmissionRow(NamedTuple):
 
 
 class NewTransmissionRow(NamedTuple):
-    """What `add` writes."""
+    """Row that `add` inserts."""
 
     endpoint_id: int
     is_inbound: bool
@@ -40,51 +40,48 @@ class NewTransmissionRow(NamedTuple):
 
 
 def add(connection: Connection, rows: Iterable[tuple[int, bool, int, str, bool, bool, int, bytes | None]]) -> None:
-    """Adds messages at the end; rows as `Row` names them."""
+    """Appends messages; rows as in `NewTransmissionRow`."""
     connection.executemany(_ADD, rows)
 
 
-def is_waiting(connection: Connection, endpoint_id: int) -> bool:
-    """Whether messages that an endpoint sent wait here."""
+def has_waiting(connection: Connection, endpoint_id: int) -> bool:
+    """Whether messages that an endpoint sent wait in the queue."""
     row = connection.execute(
         "SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 LIMIT 1", (endpoint_id,)
     ).fetchone()
     return row is not None
 
 
-def first_waiting(connection: Connection, endpoint_id: int) -> int | None:
-    """The number of the first message that an endpoint sent and that waits here; None where none does."""
+def first_waiting_sequence(connection: Connection, endpoint_id: int) -> int | None:
+    """Returns the sequence number of the first waiting message that an endpoint sent; None if there is none."""
     row = connection.execute(_FIRST, (endpoint_id,)).fetchone()
     return None if row is None else int(row[0])
 
 
-def head_of(
-    connection: Connection, endpoint_id: int, *, most: int, bytes_max: int, is_inbound: bool = False
+def first_messages(
+    connection: Connection, endpoint_id: int, *, limit: int, bytes_max: int, is_inbound: bool = False
 ) -> tuple[list[TransmissionRow], bool]:
-    """The first messages that an endpoint sent and that wait, or that wait for its queue to be on, and whether these are all.
+    """Returns the first waiting messages of an endpoint in order, and whether there are no others.
 
     Args:
         connection: The database.
         endpoint_id: The endpoint.
-        most: How many at most.
-        bytes_max: After how many bytes of bodies no further one is read; the first is read in any case.
-        is_inbound: Whether those are meant that wait for its queue.
-
-    Returns:
-        The messages in order, and whether no more wait.
+        limit: Maximum number of messages.
+        bytes_max: Number of body bytes after which reading stops; the first message is always read.
+        is_inbound: True for messages that wait for the endpoint's queue to be on; False for messages that it sent.
     """
-    found: list[TransmissionRow] = []
+    messages: list[TransmissionRow] = []
     size = 0
     cursor = connection.execute(_OF_ENDPOINT, (endpoint_id, is_inbound, -1))
     try:
         for row in cursor:
-            if len(found) >= most or (found and size >= bytes_max):
-                return found, False
-            found.append(TransmissionRow._make(row))
-            size += len(found[-1].message_body or b"")
+            if len(messages) >= limit or (messages and size >= bytes_max):
+                return messages, False
+            messages.append(TransmissionRow._make(row))
+            size += len(messages[-1].message_body or b"")
     finally:
         cursor.close()
-    return found, True
+    return messages, True
 
 
 def has_arrived(connection: Connection, endpoint_id: int) -> bool:
@@ -95,36 +92,36 @@ def has_arrived(connection: Connection, endpoint_id: int) -> bool:
     return row is not None
 
 
-def early_for(connection: Connection, endpoint_id: int, number: int) -> list[tuple[int, str]]:
-    """Number and type of what waits for an endpoint's queue and has come before its turn, which is that of `number`."""
-    rows = connection.execute(_EARLY, (endpoint_id, number))
+def early_messages(connection: Connection, endpoint_id: int, number: int) -> list[tuple[int, str]]:
+    """Returns sequence number and type of messages that wait for the queue of an endpoint, from sequence number `number` on."""
+    rows = connection.execute(_EARLY_MESSAGES, (endpoint_id, number))
     return [(row[0], row[1]) for row in rows]
 
 
-def receivers(connection: Connection, queue_id: int) -> list[int]:
-    """The endpoints with messages that wait for a queue to be on, who waits longest first."""
+def waiting_receivers(connection: Connection, queue_id: int) -> list[int]:
+    """Returns the ids of endpoints with messages that wait for a queue to be on, the longest waiting first."""
     return [row[0] for row in connection.execute(_RECEIVERS, (queue_id,))]
 
 
 def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Takes off what endpoints sent with a lower number: it has been taken (P16); each the endpoint and the number."""
+    """Deletes acknowledged messages that endpoints sent; rows of endpoint id and the first sequence number to keep."""
     connection.executemany(_REMOVE_BELOW, numbers)
 
 
 def remove(connection: Connection, transmission_ids: Iterable[int]) -> None:
-    """Takes off messages by their own numbers."""
+    """Deletes messages by transmission id."""
     connection.executemany(
         "DELETE FROM ssb_transmission_queue WHERE transmission_id = ?", ((each,) for each in transmission_ids)
     )
 
 
 def remove_sent(connection: Connection, endpoint_id: int) -> None:
-    """Takes off all that an endpoint sent."""
+    """Deletes all messages that an endpoint sent."""
     connection.execute("DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0", (endpoint_id,))
 
 
 def remove_arrived(connection: Connection, endpoint_id: int) -> None:
-    """Takes off all that waits for an endpoint's queue."""
+    """Deletes all messages that wait for an endpoint's queue."""
     connection.execute("DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 1", (endpoint_id,))
 
 
@@ -137,7 +134,7 @@ _RECEIVERS: Final = """
     SELECT endpoint_id FROM ssb_transmission_queue
     JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
     WHERE is_inbound = 1 AND queue_id = ? GROUP BY endpoint_id ORDER BY min(transmission_id)"""
-_EARLY: Final = """
+_EARLY_MESSAGES: Final = """
     SELECT message_sequence_number, message_type_name FROM ssb_transmission_queue
     WHERE endpoint_id = ? AND is_inbound = 1 AND message_sequence_number >= ?"""
 _FIRST: Final = """
@@ -147,106 +144,79 @@ _OF_ENDPOINT: Final = """
     SELECT * FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = ? ORDER BY message_sequence_number LIMIT ?"""
 
 
-def is_settled(connection: Connection, fragment_bytes: int) -> bool:
-    """Whether all endpoints cut with a length, and the file says so."""
-    return bool(connection.execute(_IS_SETTLED, (fragment_bytes,)).get)
+def is_fragment_size_uniform(connection: Connection, fragment_bytes: int) -> bool:
+    """Whether the file records this fragment size and no endpoint uses another one."""
+    return bool(connection.execute(_IS_UNIFORM, (fragment_bytes,)).get)
 
 
-def settle(connection: Connection, fragment_bytes: int) -> dict[tuple[bytes, bool], int]:
-    """Notes with what length messages are cut from now on; endpoints with messages under way stay with theirs.
-
-    Args:
-        connection: The database.
-        fragment_bytes: The length.
+def set_fragment_size(connection: Connection, fragment_bytes: int) -> dict[tuple[bytes, bool], int]:
+    """Records the fragment size; endpoints with messages in transit keep theirs.
 
     Returns:
-        The endpoints that stay with another one, by conversation and side.
+        The sizes of endpoints that keep another one, by conversation and `is_initiator`.
     """
-    connection.execute(_FORGET)
-    connection.execute(_STAY)
+    connection.execute(_DELETE_UNUSED_SIZES)
+    connection.execute(_KEEP_SIZES)
     connection.execute("DELETE FROM ssb_other_lengths WHERE fragment_bytes = ?", (fragment_bytes,))
     connection.execute("UPDATE ssb_database SET fragment_bytes = ?", (fragment_bytes,))
-    return {(conversation_id, bool(side)): length for conversation_id, side, length in connection.execute(_OTHERS)}
+    return {(conversation_id, bool(side)): length for conversation_id, side, length in connection.execute(_OTHER_SIZES)}
 
 
-_IS_SETTLED: Final = """
+_IS_UNIFORM: Final = """
     SELECT fragment_bytes IS ? AND NOT EXISTS (SELECT 1 FROM ssb_other_lengths) FROM ssb_database"""
-_FORGET: Final = """
+_DELETE_UNUSED_SIZES: Final = """
     DELETE FROM ssb_other_lengths AS o WHERE NOT EXISTS (
         SELECT 1 FROM ssb_transmission_queue AS t WHERE t.endpoint_id = o.endpoint_id AND t.is_inbound = 0)"""
-_STAY: Final = """
+_KEEP_SIZES: Final = """
     INSERT OR IGNORE INTO ssb_other_lengths
     SELECT DISTINCT endpoint_id, fragment_bytes
     FROM ssb_database CROSS JOIN ssb_transmission_queue JOIN ssb_conversation_endpoints USING (endpoint_id)
     WHERE is_inbound = 0 AND fragment_bytes IS NOT NULL"""
-_OTHERS: Final = """
+_OTHER_SIZES: Final = """
     SELECT conversation_id, is_initiator, fragment_bytes FROM ssb_other_lengths JOIN ssb_conversation_endpoints USING (endpoint_id)"""
 
 
-def write(connection: Connection, rows: Iterable[tuple[int, bytes]]) -> None:
-    """Writes objects over what is there; each the endpoint and the object."""
+def write_objects(connection: Connection, rows: Iterable[tuple[int, bytes]]) -> None:
+    """Inserts or replaces transmission objects; rows of endpoint id and object."""
     connection.executemany("INSERT OR REPLACE INTO ssb_transmission_objects VALUES (?, ?)", rows)
 
 
-def read(connection: Connection, endpoint_id: int) -> bytes | None:
-    """The object of an endpoint; None where there is none."""
+def read_object(connection: Connection, endpoint_id: int) -> bytes | None:
+    """Returns the transmission object of an endpoint; None if there is none."""
     row = connection.execute(
         "SELECT packed FROM ssb_transmission_objects WHERE endpoint_id = ?", (endpoint_id,)
     ).fetchone()
     return None if row is None else row[0]
 
 
-def is_empty(connection: Connection) -> bool:
-    """Whether there is none at all."""
+def has_no_objects(connection: Connection) -> bool:
+    """Whether there are no transmission objects."""
     return connection.execute("SELECT 1 FROM ssb_transmission_objects LIMIT 1").fetchone() is None
 
 
-def clear(connection: Connection) -> None:
-    """Removes all: they are of use only to the process that wrote them."""
+def remove_objects(connection: Connection) -> None:
+    """Deletes all transmission objects; only the process that wrote them can use them."""
     connection.execute("DELETE FROM ssb_transmission_objects")
 
 
-def waiting(connection: Connection) -> dict[int, tuple[bytes, int]]:
-    """The endpoints that have messages in the transmission queue, by number: the handle of each, and the number of its next message.
-
-    Args:
-        connection: The database.
-
-    Returns:
-        Both, by endpoint.
-    """
+def waiting_endpoints(connection: Connection) -> dict[int, tuple[bytes, int]]:
+    """Returns the handle and the send sequence number of endpoints with waiting messages, by endpoint id."""
     return {endpoint_id: (handle, number) for endpoint_id, handle, number in connection.execute(_WAITING)}
 
 
-def senders(connection: Connection, endpoint_ids: Iterable[int]) -> list[ConversationEndpoint]:
-    """Endpoints by their numbers; those that are gone are left out.
-
-    Args:
-        connection: The database.
-        endpoint_ids: The numbers.
-
-    Returns:
-        The endpoints.
-    """
+def endpoints_by_id(connection: Connection, endpoint_ids: Iterable[int]) -> list[ConversationEndpoint]:
+    """Returns endpoints by their ids; missing ones are omitted."""
     rows = connection.executemany(_BY_ID, ((endpoint_id,) for endpoint_id in endpoint_ids))
     return [ConversationEndpoint._make(row) for row in rows]
 
 
-def known(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
-    """Which of some endpoints are in the database.
-
-    Args:
-        connection: The database.
-        keys: Conversations, and which side of them.
-
-    Returns:
-        Those that are.
-    """
-    return [(conversation, bool(side)) for conversation, side in connection.executemany(_KNOWN, keys)]
+def existing_sides(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
+    """Returns those conversations and sides that have an endpoint in the database."""
+    return [(conversation, bool(side)) for conversation, side in connection.executemany(_EXISTING, keys)]
 
 
-_WAITING: Final = f"""{WAITING}
+_WAITING: Final = f"""{WAITING_ENDPOINTS}
     SELECT endpoint_id, conversation_handle, send_sequence FROM waiting JOIN ssb_conversation_endpoints USING (endpoint_id)"""  # noqa: S608
 _BY_ID: Final = "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?"
-_KNOWN: Final = """
+_EXISTING: Final = """
     SELECT conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"""

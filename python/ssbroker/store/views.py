@@ -1,4 +1,4 @@
-"""Queries behind the catalog views of one database file."""
+"""Queries of the catalog views of a database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDPOINTS: Final = f"""
             ORDER BY message_sequence_number DESC, fragment_number DESC LIMIT 1),
         0, priority
     FROM ssb_conversation_endpoints e ORDER BY endpoint_id"""  # noqa: S608
-# What came over the network is shown where its queue is on in that, else in the transmission queue (P14); not where it is not taken.
+# Incomplete messages are shown in their queue if it is on, else in the transmission queue; not if the conversation no longer receives.
 _INCOMPLETE: Final = """
     SELECT endpoint_id, message_sequence_number, message_type_name, message_id, is_conversation_error, is_end_of_dialog,
         min(enqueue_time) AS enqueue_time, CASE WHEN fragment_count = 1 THEN nullif(message_body, x'') END AS message_body
@@ -38,7 +38,7 @@ TRANSMITTED: Final = """conversation_handle,
         CASE WHEN is_inbound THEN far_service ELSE s.name END,
         c.name, enqueue_time, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog,
         message_body, transmission_status, priority, is_initiator <> is_inbound"""
-"""The columns of the transmission queue, where `TRANSMITTED_WITH` is joined."""
+"""Columns of the transmission queue; requires the joins of `TRANSMITTED_WITH`."""
 TRANSMITTED_WITH: Final = """
         JOIN ssb_conversation_endpoints e USING (endpoint_id)
         JOIN ssb_services s USING (service_id)
@@ -48,7 +48,7 @@ INCOMPLETE_PARKED: Final = f"""
             is_conversation_error, is_end_of_dialog, enqueue_time, message_body
         FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
             JOIN ssb_queues USING (queue_id) WHERE NOT is_enqueue_enabled"""  # noqa: S608
-"""What is incomplete, and whose queue is off."""
+"""Incomplete messages whose queue is off."""
 _TRANSMISSION_QUEUE: Final = f"""
     SELECT {TRANSMITTED}
     FROM (
@@ -66,7 +66,7 @@ QUEUED: Final = """
         LEFT JOIN ssb_contracts c USING (service_contract_id)
         LEFT JOIN ssb_message_types m USING (message_type_id)
     WHERE q.queue_id = ?1"""
-"""The messages in a queue."""
+"""Messages in a queue."""
 QUEUE_INCOMPLETE: Final = f"""
     SELECT 2, e.priority, NULL, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, message_type_name, message_type_id, m.validation, message_body, message_id
@@ -77,7 +77,7 @@ QUEUE_INCOMPLETE: Final = f"""
         JOIN ssb_contracts c USING (service_contract_id)
         LEFT JOIN ssb_message_types m ON m.name = message_type_name
     WHERE queue_id = ?1 AND is_enqueue_enabled"""  # noqa: S608
-"""What of it is incomplete, and has no number yet."""
+"""Incomplete messages of a queue, which have no queuing order yet."""
 _QUEUE: Final = f"""
     SELECT * FROM ({QUEUED} UNION ALL {QUEUE_INCOMPLETE})
     ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
@@ -118,7 +118,7 @@ _SELECTS: Final = {
     "sys.remote_service_bindings": """
         SELECT name, remote_service_binding_id, principal_id, remote_service_name, 0, remote_principal_id, is_anonymous_on
         FROM ssb_remote_service_bindings ORDER BY remote_service_binding_id""",
-    # The columns that the certificate says itself are read from it.
+    # The remaining columns are read from the certificate itself.
     "sys.certificates": """
         SELECT name, certificate_id, principal_id, CASE WHEN private_key IS NULL THEN 'NA' ELSE 'MK' END,
             CASE WHEN private_key IS NULL THEN 'NO_PRIVATE_KEY' ELSE 'ENCRYPTED_BY_MASTER_KEY' END,
@@ -128,33 +128,33 @@ _SELECTS: Final = {
 
 
 def rows(connection: Connection, view: str) -> list[tuple[Any, ...]]:
-    """The rows of a view of a database, in the order of its columns."""
+    """Returns the rows of a view, in the order of its columns."""
     return connection.execute(_SELECTS[view]).fetchall()
 
 
 def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
-    """The messages of a queue, in the order of the columns of fact 154."""
+    """Returns the messages of a queue, in the order of the columns of a queue in SQL Server."""
     return connection.execute(_QUEUE, (queue_id,)).fetchall()
 
 
-def queues(connection: Connection) -> list[tuple[Any, ...]]:
-    """Each queue: schema, name, whether it takes and gives messages, and its messages by status 1, 2, 0 and 3."""
+def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
+    """Returns for each queue: schema, name, whether it can be received from and sent to, and the number of ready, early and retained messages."""
     return connection.execute(_QUEUES).fetchall()
 
 
-def conversations(connection: Connection) -> list[tuple[Any, ...]]:
-    """How many endpoints are in each state."""
+def conversation_counts(connection: Connection) -> list[tuple[Any, ...]]:
+    """Returns the number of endpoints in each state."""
     return connection.execute(
         "SELECT state, count(*) FROM ssb_conversation_endpoints GROUP BY state ORDER BY state"
     ).fetchall()
 
 
-def waiting(connection: Connection) -> list[tuple[Any, ...]]:
-    """What waits in the transmission queue: the service it is for, why, messages, conversations, the oldest's moment."""
+def transmission_counts(connection: Connection) -> list[tuple[Any, ...]]:
+    """Returns the content of the transmission queue: service, status, number of messages and conversations, and time of the oldest message."""
     return connection.execute(_WAITING).fetchall()
 
 
-# Both count in indexes: the rows hold the bodies.
+# Both queries count in indexes, because the rows contain the bodies.
 _QUEUES: Final = """
     WITH queued AS (
         SELECT queue_id, count(*) FILTER (WHERE status = 1) AS ready, count(*) FILTER (WHERE status = 2) AS early,
@@ -169,7 +169,7 @@ _QUEUES: Final = """
     SELECT schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0), ifnull(early, 0) + ifnull(messages, 0),
         ifnull(retained, 0)
     FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""
-# What came later has a greater number.
+# Later messages have greater numbers.
 _WAITING: Final = """
     WITH each AS (
         SELECT endpoint_id, is_inbound, count(*) AS messages, min(transmission_id) AS first

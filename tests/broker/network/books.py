@@ -103,8 +103,8 @@ class SqliteBook:
 
     def is_waiting(self, key: Key) -> bool:
         with database_context(self.database).file.read() as connection:
-            row = endpoints.find(connection, [key]).get(key)
-            return row is not None and transmission_queue.is_waiting(connection, row.endpoint_id)
+            row = endpoints.by_sides(connection, [key]).get(key)
+            return row is not None and transmission_queue.has_waiting(connection, row.endpoint_id)
 
     def can_send(self, key: Key) -> bool:
         row = self._row(key)
@@ -170,4 +170,4 @@ class SqliteBook:
 
     def _row(self, key: Key) -> Row | None:
         with database_context(self.database).file.read() as connection:
-            return endpoints.find(connection, [key]).get(key)
+            return endpoints.by_sides(connection, [key]).get(key)

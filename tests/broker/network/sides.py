@@ -132,7 +132,7 @@ class Side:
     def at(self, key: Key) -> ConversationEndpoint | None:
         """The row of an endpoint."""
         with database_context(self.database).file.read() as connection:
-            return endpoints.find(connection, [key]).get(key)
+            return endpoints.by_sides(connection, [key]).get(key)
 
     def count(self, table: str) -> int:
         """How many rows one of our tables has."""

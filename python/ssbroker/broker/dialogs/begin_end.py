@@ -75,7 +75,7 @@ def begin(
         ),
     )
     if to_service in objects.security.by_service:  # N20: a binding secures what begins while it is there
-        key = stored.keep_session_key(work.connection, endpoint.endpoint_id, keys.new_master_key())
+        key = stored.set_session_key_if_missing(work.connection, endpoint.endpoint_id, keys.new_master_key())
         endpoint = endpoint._replace(session_key=key)
     work.begins(endpoint.endpoint_id)
     work.effects.is_due_at(expires)
@@ -157,7 +157,7 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
     state = after(ConversationState(endpoint.state), ConversationInput.END)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
-    is_owed = endpoint.state == ConversationState.ER and transmission_queue.is_waiting(
+    is_owed = endpoint.state == ConversationState.ER and transmission_queue.has_waiting(
         work.connection, endpoint.endpoint_id
     )
     if is_owed:  # the far side has still to hear of ERROR_BROKER_CONVERSATIONS (B28)
@@ -169,7 +169,7 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
         close(work, endpoint)
         return
     connection, endpoint_id, number = work.connection, endpoint.endpoint_id, endpoint.send_sequence
-    queues.remove_all(connection, endpoint_id)
+    queues.remove_messages(connection, endpoint_id)
     transmission_queue.remove_arrived(connection, endpoint_id)
     if is_owed:
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
@@ -273,6 +273,6 @@ def _tell(work: Work, endpoint: ConversationEndpoint, why: ConversationError) ->
     if state == ConversationState.DO:
         take_all_off(work, endpoint_id)
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
-    endpoints.set_sent(connection, endpoint_id, send_sequence=number + 1)
+    endpoints.set_send_sequence(connection, endpoint_id, send_sequence=number + 1)
     broken = endpoint._replace(state=state, send_sequence=number + 1)
     put_off(work, [(broken, [DialogMessage(number, ERROR, why.body(), is_conversation_error=True)])])

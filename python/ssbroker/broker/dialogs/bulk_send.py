@@ -116,7 +116,7 @@ class BulkSender:
             How many rows were sent.
         """
         if self._addressing.ends:
-            for endpoint in endpoints.with_handles(self._work.connection, self._handles.values()).values():
+            for endpoint in endpoints.by_handles(self._work.connection, self._handles.values()).values():
                 begin_end.end(self._work, endpoint, None)
         return self._sent
 
@@ -145,7 +145,7 @@ class BulkSender:
         """Finds the dialogs of the writer that can go on, and begins the others."""
         work, writer = self._work, self._writer
         digests = {key.digest(): key for key in keys} if writer is not None else {}
-        found = {} if writer is None else bulk_senders.dialogs(work.connection, writer, digests)
+        found = {} if writer is None else bulk_senders.find_dialogs(work.connection, writer, digests)
         now = work.now()
         for digest, endpoint in found.items():
             if _goes_on(endpoint, now):
@@ -157,7 +157,7 @@ class BulkSender:
         self._handles.update((key, endpoint.conversation_handle) for key, endpoint in begun.items())
         if writer is not None:
             kept = [(writer, key.digest(), endpoint.endpoint_id) for key, endpoint in begun.items()]
-            bulk_senders.keep_dialogs(work.connection, kept)
+            bulk_senders.save_dialogs(work.connection, kept)
 
     def _begin(self, key: _DialogKey) -> ConversationEndpoint:
         return begin_end.begin(
@@ -236,7 +236,7 @@ def send_batch_once(
             last = bulk_senders.last_batch(work.connection, batch.writer)
             if last is not None and batch.batch_id <= last:
                 return None
-            bulk_senders.note_batch(work.connection, *batch)
+            bulk_senders.record_batch(work.connection, *batch)
         sender = BulkSender(work, addressing, writer=None if batch is None else batch.writer)
         for part in rows:
             sender.send(part)

@@ -39,7 +39,7 @@ def close(work: Work, endpoint: ConversationEndpoint) -> None:
     _leave_group(work, endpoint)
     until = work.now() + CLOSED_FOR
     endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=until)
-    work.effects.is_due_at(until + due_work.GATHERED)
+    work.effects.is_due_at(until + due_work.REMOVAL_DELAY)
 
 
 def remove(work: Work, endpoint: ConversationEndpoint) -> None:
@@ -80,7 +80,7 @@ def end_with_error(
         return None
     # Nobody takes what was sent, and nothing more comes (fact 126).
     take_all_off(work, endpoint.endpoint_id)
-    queues.remove_early(work.connection, endpoint.endpoint_id)
+    queues.remove_early_messages(work.connection, endpoint.endpoint_id)
     endpoints.set_state(work.connection, endpoint.endpoint_id, state)
     endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
     enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(number, ERROR, body)])
@@ -96,7 +96,7 @@ def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
 
 
 def _forget(work: Work, endpoint: ConversationEndpoint) -> None:
-    queues.remove_all(work.connection, endpoint.endpoint_id)
+    queues.remove_messages(work.connection, endpoint.endpoint_id)
     take_all_off(work, endpoint.endpoint_id)
     transmission_queue.remove_arrived(work.connection, endpoint.endpoint_id)
 
@@ -218,7 +218,7 @@ class InboundDialog:
             happened=ConversationInput.ERROR,
             number=message.message_sequence_number,
         )
-        endpoints.set_taken(self._work.connection, self._endpoint.endpoint_id, receive_sequence=above)
+        endpoints.set_receive_sequence(self._work.connection, self._endpoint.endpoint_id, receive_sequence=above)
         if self._work.effects.wants(ConversationEvent):
             self._tell_broken(message)
         return DeliveryOutcome(above)
@@ -230,7 +230,7 @@ class InboundDialog:
             self._work.effects.arrived.add(self._queue.queue_id)
         enqueue(self._work, endpoint, self._queue, self._entries)
         if self._next != endpoint.receive_sequence:
-            endpoints.set_taken(connection, endpoint.endpoint_id, receive_sequence=self._next)
+            endpoints.set_receive_sequence(connection, endpoint.endpoint_id, receive_sequence=self._next)
         if self._state != endpoint.state:
             endpoints.set_state(connection, endpoint.endpoint_id, self._state)
         if self._work.effects.wants(ConversationEvent):
@@ -270,13 +270,15 @@ class InboundDialog:
         """Queuing order and type of what came before its turn; what waits beside a queue that is off has no order."""
         connection, endpoint_id = self._work.connection, self._endpoint.endpoint_id
         if not self._queue.is_enqueue_enabled:
-            waiting = transmission_queue.early_for(connection, endpoint_id, self._next)
+            waiting = transmission_queue.early_messages(connection, endpoint_id, self._next)
             return {number: (None, name) for number, name in waiting}
         if transmission_queue.has_arrived(connection, endpoint_id):
             # It was turned on just now; what waited for that comes first.
             release_for(self._work, self._endpoint, self._queue)
         names = self._work.objects.message_types_by_id
-        return {number: (order, names[kind].name) for number, order, kind in queues.early(connection, endpoint_id)}
+        return {
+            number: (order, names[kind].name) for number, order, kind in queues.early_messages(connection, endpoint_id)
+        }
 
 
 def _happened(message: DialogMessage, *, is_early: bool) -> ConversationInput:
@@ -494,7 +496,7 @@ def _settle(work: Work, endpoint: ConversationEndpoint, arrival: DeliveryOutcome
 def _goes_straight(work: Work, endpoint: ConversationEndpoint, way: LocalRoute) -> bool:
     if not work.objects.broker.is_delivering or way.target_database != work.database:
         return False
-    return not transmission_queue.is_waiting(work.connection, endpoint.endpoint_id)
+    return not transmission_queue.has_waiting(work.connection, endpoint.endpoint_id)
 
 
 def put_off(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> None:
@@ -542,7 +544,7 @@ def put_plain(work: Work, arrivals: Iterable[tuple[ConversationEndpoint, Sequenc
         kinds = [_kind(work, endpoint, message.message_type_name, judged) for message in messages]
         endpoint_id, priority = endpoint.endpoint_id, endpoint.priority
         run = [
-            (queue.queue_id, queues.READY, priority, endpoint_id, queues.IN_ORDER, number, kind, body)
+            (queue.queue_id, queues.READY, priority, endpoint_id, queues.PRECEDENCE_MESSAGE, number, kind, body)
             for (number, _, body, _, _), kind in zip(messages, kinds, strict=True)
             if kind is not None
         ]

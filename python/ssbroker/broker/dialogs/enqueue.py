@@ -13,7 +13,7 @@ from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
-_PRECEDENCES: Final = {DIALOG_TIMER: queues.FIRST_OF_ALL, ERROR: queues.BEFORE_MESSAGES}
+_PRECEDENCES: Final = {DIALOG_TIMER: queues.PRECEDENCE_TIMER, ERROR: queues.PRECEDENCE_ERROR}
 
 _RELEASED_AT_ONCE: Final = 2_000
 _BYTES_AT_ONCE: Final = 8 << 20
@@ -51,7 +51,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
                 entry.status,
                 endpoint.priority,
                 endpoint.endpoint_id,
-                _PRECEDENCES.get(entry.message_type_name, queues.IN_ORDER),
+                _PRECEDENCES.get(entry.message_type_name, queues.PRECEDENCE_MESSAGE),
                 entry.message_sequence_number,
                 kinds[entry.message_type_name].message_type_id,
                 entry.message_body or None,
@@ -66,7 +66,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
 
 def release(work: Work, queue: Queue) -> None:
     """Puts what waited for a queue to be on into the queue (P34)."""
-    for endpoint_id in transmission_queue.receivers(work.connection, queue.queue_id):
+    for endpoint_id in transmission_queue.waiting_receivers(work.connection, queue.queue_id):
         endpoint = endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
             release_for(work, endpoint, queue)
@@ -74,11 +74,11 @@ def release(work: Work, queue: Queue) -> None:
 
 def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None:
     """The same for one endpoint."""
-    endpoints.set_status(work.connection, endpoint.endpoint_id, DELIVERED)
+    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, DELIVERED)
     is_all = False
     while not is_all:
-        rows, is_all = transmission_queue.head_of(
-            work.connection, endpoint.endpoint_id, most=_RELEASED_AT_ONCE, bytes_max=_BYTES_AT_ONCE, is_inbound=True
+        rows, is_all = transmission_queue.first_messages(
+            work.connection, endpoint.endpoint_id, limit=_RELEASED_AT_ONCE, bytes_max=_BYTES_AT_ONCE, is_inbound=True
         )
         transmission_queue.remove(work.connection, [row.transmission_id for row in rows])
         enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
@@ -87,7 +87,7 @@ def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> Non
 def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
     now = work.now()
     why = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
-    endpoints.set_status(work.connection, endpoint.endpoint_id, why)
+    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, why)
     transmission_queue.add(
         work.connection,
         [

@@ -45,7 +45,7 @@ def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[LocalRoute]) -> se
     if not work.objects.broker.is_delivering or work.effects.wants(ConversationEvent):
         return set()
     here = [send for send, way in zip(sends, ways, strict=True) if way.target_database == work.database]
-    ready = endpoints.far_sides_ready(work.connection, (sender for sender, _ in here))
+    ready = endpoints.ready_remote_endpoints(work.connection, (sender for sender, _ in here))
     arrivals: list[Sent] = []
     senders: dict[int, int] = {}
     for sender, messages in here:
@@ -54,7 +54,7 @@ def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[LocalRoute]) -> se
             arrivals.append((far, messages))
             senders[far.endpoint_id] = sender.endpoint_id
     taken = put_plain(work, arrivals)
-    endpoints.set_all_taken(work.connection, ((number, endpoint_id) for endpoint_id, number in taken.items()))
+    endpoints.set_receive_sequences(work.connection, ((number, endpoint_id) for endpoint_id, number in taken.items()))
     return {senders[endpoint_id] for endpoint_id in taken}
 
 
@@ -237,7 +237,7 @@ def send(
             _tell(work, sender, numbered)
         sends.append((sender, numbered))
         work.effects.sent += len(numbered)
-    endpoints.set_all_sent(work.connection, numbers)
+    endpoints.set_send_sequences(work.connection, numbers)
     ways = work.ways_of([sender for sender, _ in sends])
     taken = deliver(work, sends, ways)
     transmit(work, [(*each, way) for each, way in zip(sends, ways, strict=True) if each[0].endpoint_id not in taken])
@@ -274,7 +274,7 @@ def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: 
                 queues.RETAINED_SENT,
                 endpoint.priority,
                 endpoint.endpoint_id,
-                queues.IN_ORDER,
+                queues.PRECEDENCE_MESSAGE,
                 message.message_sequence_number,
                 kinds[message.message_type_name].message_type_id,
                 message.message_body,
@@ -301,7 +301,7 @@ def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportabl
     if send_all_plain(work, table):
         return
     runs = _by_conversation(table)
-    found = endpoints.with_handles(work.connection, runs)
+    found = endpoints.by_handles(work.connection, runs)
     for handle in runs:
         if handle not in found:
             raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))

@@ -217,7 +217,7 @@ class PendingKeyExchanges:
         if not keys:
             return
         with self._database.file.read() as connection:
-            found = endpoints.find(connection, keys)
+            found = endpoints.by_sides(connection, keys)
         for key in keys:
             self._offers.pop(key, None)
             answer = KeyOffer() if key not in found else self._keys.for_sending(self._database, found[key])
@@ -672,10 +672,10 @@ class DialogsByDatabase:
         if not watch.has_changed():
             return []
         with database.file.read() as connection:
-            waiting = transmission_queue.waiting(connection)
+            waiting = transmission_queue.waiting_endpoints(connection)
             carried = sent() if waiting else {}
             new = [endpoint_id for endpoint_id, number in waiting.items() if carried.get(endpoint_id) != number]
-            senders = transmission_queue.senders(connection, new)
+            senders = transmission_queue.endpoints_by_id(connection, new)
         if not senders:
             return []
         decisions = self._background.routes.decisions(database.name, senders)

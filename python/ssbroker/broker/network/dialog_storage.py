@@ -224,7 +224,7 @@ class BatchWriter:
         self._messages: Final = _messages(effects.messages.slice(sum(run.rows for run in effects.runs)))
         self._stored: Final = list(_stored(effects))
         keys = self._keys()
-        self._rows: Final = endpoints.find(work.connection, keys)
+        self._rows: Final = endpoints.by_sides(work.connection, keys)
         self._check(keys)
 
     def write(self) -> None:
@@ -304,13 +304,15 @@ class BatchWriter:
             far_session_key=planned.far_session_key,
             far_certificate=planned.far_certificate,
         )
-        endpoints.note(self._work.connection, row)
+        endpoints.set_peer(self._work.connection, row)
         self._rows[planned.key] = row
 
     def _take_plain(self) -> dict[int, int]:
         """Takes what nothing has to be decided about; the number of the next message of each endpoint that it took all of."""
         keys = [*self._runs, *self._messages]
-        undisturbed = endpoints.undisturbed(self._work.connection, [self._rows[key].endpoint_id for key in keys])
+        undisturbed = endpoints.without_early_messages(
+            self._work.connection, [self._rows[key].endpoint_id for key in keys]
+        )
         runs = [(self._rows[key], placed) for key, placed in self._runs.items()]
         taken = put_runs(
             self._work, self._effects.messages, [each for each in runs if each[0].endpoint_id in undisturbed]
@@ -334,7 +336,7 @@ class BatchWriter:
         rows = [
             (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
             for stored in self._stored
-            if stored.key in ids and self._rows[stored.key].state not in fragments.OVER
+            if stored.key in ids and self._rows[stored.key].state not in fragments.ENDED_STATES
         ]
         fragments.add(connection, rows)
         self._work.effects.fragments += len(rows)
@@ -342,8 +344,10 @@ class BatchWriter:
             fragments.remove(connection, ids[key], number)
         received = {ids[key]: number for key, number in self._effects.received.items() if key in ids}
         reached = taken | received
-        endpoints.raise_taken(connection, [(number, endpoint_id) for endpoint_id, number in reached.items()])
-        if received and fragments.are_kept(connection):
+        endpoints.raise_receive_sequences(
+            connection, [(number, endpoint_id) for endpoint_id, number in reached.items()]
+        )
+        if received and fragments.has_any(connection):
             fragments.remove_below(connection, received.items())
 
     def _acknowledge(self) -> None:
@@ -359,7 +363,7 @@ class BatchWriter:
             else:
                 settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far)
             if row.transmission_status != DELIVERED:
-                endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
+                endpoints.set_transmission_status(self._work.connection, row.endpoint_id, DELIVERED)
         take_off(self._work, plain)
 
     def _comes(self, key: Key) -> bool:
@@ -379,7 +383,7 @@ class BatchWriter:
                 break_off_forgotten(self._work, row)
         for key, why in effects.refused.items():
             row = self._row_now(key)
-            if row is not None and row.state not in fragments.OVER:  # else its application has been told
+            if row is not None and row.state not in fragments.ENDED_STATES:  # else its application has been told
                 InboundDialog(self._work, row, queue_of(self._work, row)).refuse(
                     ConversationError(why.code, why.description)
                 )
@@ -460,7 +464,7 @@ class BodyReader:
         Returns:
             The bytes of each; None where the message is not there any more.
         """
-        place = endpoints.place_of(connection, key, sequence)
+        place = endpoints.transmission_id_of(connection, key, sequence)
         held = self._held.pop(key, None)
         if place is None:
             return None
@@ -469,13 +473,13 @@ class BodyReader:
             if all(held.has(*span) for span in spans):
                 return [held.data[begin - held.begin : end - held.begin] for begin, end in spans]
             if spans[-1][1] <= held.end:  # something goes again, and what is held is still to come
-                return endpoints.parts_of(connection, place, spans)
+                return endpoints.read_body_ranges(connection, place, spans)
             del self._held[key]
         if not spans:
             return []
         *earlier, (begin, end) = spans
         asked = end + HELD_BYTES_MAX // (len(self._held) + 1)
-        *found, read = endpoints.parts_of(connection, place, [*earlier, (begin, asked)])
+        *found, read = endpoints.read_body_ranges(connection, place, [*earlier, (begin, asked)])
         self._hold(key, _BufferedBody(sequence, place, begin, read, reaches_end=len(read) < asked - begin))
         return [*found, read[: end - begin]]
 
@@ -521,9 +525,9 @@ class SqliteDialogStorage:
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
         self._ahead: Final = BodyReader()
-        if not database.file.ask(transmission_queue.is_empty):
+        if not database.file.ask(transmission_queue.has_no_objects):
             with database.file.write() as connection:
-                transmission_queue.clear(connection)
+                transmission_queue.remove_objects(connection)
 
     @property
     def broker_instance(self) -> bytes:
@@ -533,7 +537,7 @@ class SqliteDialogStorage:
     def waiting(self) -> list[Key]:
         """The endpoints with messages in the transmission queue, wherever they are for: what a machine is told of after a restart."""
         with self._database.file.read() as connection:
-            return list(endpoints.sides_of(connection, due_work.outbound(connection)).values())
+            return list(endpoints.sides_by_id(connection, due_work.deliverable_endpoints(connection)).values())
 
     def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, Key]:
         """Endpoints by the ids that deliveries name; those that are gone are left out.
@@ -545,7 +549,7 @@ class SqliteDialogStorage:
             The key of each.
         """
         with self._database.file.read() as connection:
-            return endpoints.sides_of(connection, endpoint_ids)
+            return endpoints.sides_by_id(connection, endpoint_ids)
 
     def commit(self, effects: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
         """Writes what a batch has come to, as one transaction; then whoever it concerns is told.
@@ -576,16 +580,16 @@ class SqliteDialogStorage:
         """See `Ledger`."""
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
-            rows = endpoints.find(connection, keys)
+            rows = endpoints.by_sides(connection, keys)
         return [_planned(objects, rows[key]) if key in rows else None for key in keys]
 
     def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
         """See `Ledger`."""
         with self._database.file.read() as connection:
-            if transmission_queue.is_settled(connection, max_fragment_bytes):
+            if transmission_queue.is_fragment_size_uniform(connection, max_fragment_bytes):
                 return {}
         with self._database.file.write() as connection:
-            return transmission_queue.settle(connection, max_fragment_bytes)
+            return transmission_queue.set_fragment_size(connection, max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         """See `Ledger`."""
@@ -593,7 +597,10 @@ class SqliteDialogStorage:
             found, counts = connection.statements.waiting([_asked(each) for each in wanted])
             there = {each.key for each, count in zip(wanted, counts, strict=True) if count}
             if missing := dict.fromkeys(each.key for each in wanted if each.key not in there):
-                errors = [MessageRange(key, at, at, 1, 1) for key, at in endpoints.ended(connection, missing).items()]
+                errors = [
+                    MessageRange(key, at, at, 1, 1)
+                    for key, at in endpoints.error_sequence_numbers(connection, missing).items()
+                ]
                 found += connection.statements.waiting([_asked(each) for each in errors])[0]
         # A body that was not read is null, though there is one.
         return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
@@ -601,7 +608,7 @@ class SqliteDialogStorage:
     def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """See `Ledger`."""
         with self._database.file.read() as connection:
-            return endpoints.ended(connection, keys)
+            return endpoints.error_sequence_numbers(connection, keys)
 
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """See `Ledger`."""
@@ -617,14 +624,16 @@ class SqliteDialogStorage:
         with self._database.file.read() as connection:
             return [
                 KeptFragment((conversation, bool(side)), (number, fragment), count, digest, size)
-                for conversation, side, number, fragment, count, digest, size in fragments.kept(connection, keys)
+                for conversation, side, number, fragment, count, digest, size in fragments.read_headers(
+                    connection, keys
+                )
             ]
 
     def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """See `Ledger`."""
         sender = (key[0], not key[1])
         with self._database.file.read() as connection:
-            found = fragments.of(connection, key, first, end, most_bytes=most_bytes)
+            found = fragments.read(connection, key, first, end, bytes_max=most_bytes)
         rows = [(*sender, *fragment, bool(is_end), bool(is_error)) for *fragment, is_end, is_error in found]
         return parts_of(rows)
 
@@ -661,17 +670,17 @@ class SqliteDialogStorage:
     def put_aside(self, objects: Mapping[Key, bytes]) -> None:
         """See `Ledger`."""
         with self._database.file.write() as connection:
-            rows = endpoints.find(connection, objects)
-            transmission_queue.write(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
+            rows = endpoints.by_sides(connection, objects)
+            transmission_queue.write_objects(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
 
     def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """See `Ledger`."""
         found: dict[Key, bytes] = {}
         with self._database.file.read() as connection:
-            if transmission_queue.is_empty(connection):
+            if transmission_queue.has_no_objects(connection):
                 return found
-            for key, row in endpoints.find(connection, keys).items():
-                packed = transmission_queue.read(connection, row.endpoint_id)
+            for key, row in endpoints.by_sides(connection, keys).items():
+                packed = transmission_queue.read_object(connection, row.endpoint_id)
                 if packed is not None:
                     found[key] = packed
         return found

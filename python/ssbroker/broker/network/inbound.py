@@ -153,7 +153,7 @@ class InboundRouter:
         for machine in machines:
             if unknown := [key for key in left if key not in homes]:
                 with machine.database.file.read() as connection:
-                    has(machine, transmission_queue.known(connection, unknown))
+                    has(machine, transmission_queue.existing_sides(connection, unknown))
         return homes
 
     def _route(

@@ -96,7 +96,7 @@ class DialogKeys:
         if sender is None or not is_own or not may_send(objects, service, sender.fingerprint):
             return False
         with database.file.write(lock_timeout=PATIENCE) as connection:
-            stored.keep_far_certificate(connection, endpoint.key, sender.fingerprint)
+            stored.set_remote_certificate(connection, endpoint.key, sender.fingerprint)
         return True
 
     def _offered(
@@ -121,7 +121,7 @@ class DialogKeys:
         key = endpoint.session_key
         if key is None:
             with database.file.write(lock_timeout=PATIENCE) as connection:
-                key = stored.keep_session_key(connection, endpoint.endpoint_id, keys.new_master_key())
+                key = stored.set_session_key_if_missing(connection, endpoint.endpoint_id, keys.new_master_key())
         return KeyOffer() if key is None else self._blob(database, service, endpoint, key, to, by)
 
     def _answered(
@@ -257,7 +257,9 @@ def _sender(
 
 def _has_been_heard(database: DatabaseContext, endpoint: ConversationEndpoint) -> bool:
     """Whether something that an endpoint sent is no longer waiting, so that its far side has most likely the key."""
-    first = database.file.ask(lambda connection: transmission_queue.first_waiting(connection, endpoint.endpoint_id))
+    first = database.file.ask(
+        lambda connection: transmission_queue.first_waiting_sequence(connection, endpoint.endpoint_id)
+    )
     return endpoint.send_sequence > 0 and first != 0
 
 

@@ -101,11 +101,11 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "incomplete": incomplete,
                     "retained": retained,
                 }
-                for schema, queue, receives, enqueues, ready, incomplete, retained in views.queues(connection)
+                for schema, queue, receives, enqueues, ready, incomplete, retained in views.queue_counts(connection)
             ],
             "conversations": [
                 {"database": name, "state": state, "state_desc": DESCRIPTIONS[ConversationState(state)], "count": count}
-                for state, count in views.conversations(connection)
+                for state, count in views.conversation_counts(connection)
             ],
             "transmission_queue": [
                 {
@@ -116,7 +116,7 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "oldest_seconds": max(0, (now - oldest) // SECOND),
                     "transmission_status": status,
                 }
-                for service, status, messages, dialogs, oldest in views.waiting(connection)
+                for service, status, messages, dialogs, oldest in views.transmission_counts(connection)
             ],
         }
 
