@@ -1,4 +1,4 @@
-"""SQL Server Service Broker for Python: routing and reassembly over Arrow batches, and a broker in an application."""
+"""SQL Server Service Broker for Python: routing and reassembly of Arrow batches, and an embedded broker."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ __all__ = [
     "testing",
 ]
 
-# Loaded when they are first used: most programs need only some of them.
+# Imported on first use: most programs need only some of them.
 _LAZY = {
     "Database": "ssbroker.broker.database",
     "Instance": "ssbroker.broker.instance",
@@ -111,7 +111,7 @@ def __dir__() -> list[str]:
 
 
 def _open_instance(folder: _Path) -> Instance:
-    from ssbroker.broker.instance import Instance  # noqa: PLC0415  # only catalogs of instance folders need the broker
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415  # imported only to load instance folders
 
     return Instance.open(folder, background=False)
 

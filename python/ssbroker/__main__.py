@@ -1,4 +1,4 @@
-"""`python -m ssbroker`."""
+"""Entry point of `python -m ssbroker`."""
 
 from __future__ import annotations
 
