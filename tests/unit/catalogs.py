@@ -1,4 +1,4 @@
-"""A catalog with something of everything."""
+"""A catalog that uses every feature."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows(values: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def full(**others: Any) -> Catalog:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "routes": rows(ROUTES, schemas.ROUTES),
         "databases": rows(DATABASES, schemas.DATABASES),
         "services": rows(SERVICES, schemas.SERVICES),
@@ -59,4 +59,4 @@ def full(**others: Any) -> Catalog:
         "message_forwarding": True,
         "pending_requests": ["//Contoso/Orders"],
     }
-    return Catalog(**given | others)
+    return Catalog(**options | others)

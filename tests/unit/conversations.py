@@ -1,4 +1,4 @@
-"""A router's catalog, and conversations to route by it."""
+"""A catalog and conversations to route with it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def conversations(names: list[str], database: str | None = "Sales") -> pa.Record
 
 
 class Capsule:
-    """An Arrow object of a library that we have never heard of."""
+    """An Arrow object of an unknown library."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

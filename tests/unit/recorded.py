@@ -1,4 +1,4 @@
-"""A DB-API connection that answers with result sets as SQL Server gives them, and refuses every other statement."""
+"""A DB-API connection that replays recorded result sets of SQL Server and rejects all other statements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Literal
 from ssbroker.catalog import sql_server
 
 Result = tuple[tuple[str, ...], Sequence[tuple[Any, ...]]]
-"""The names of the columns, and the rows."""
+"""Column names and rows."""
 
 Driver = Literal["text", "uuid", "bytes"]
-"""What a driver makes of a `uniqueidentifier`; `tests/data/sql_server/README.md` says which does."""
+"""How a driver returns a `uniqueidentifier`; see `tests/data/sql_server/README.md`."""
 
 _FOLDER = Path(__file__).parents[1] / "data" / "sql_server"
 _GUIDS: Mapping[Driver, Callable[[str], object]] = {
@@ -36,14 +36,14 @@ _QUEUE = (
 )  # fmt: skip
 
 
-def moment(*parts: int) -> datetime:
-    """What a driver makes of a `datetime`, which has no zone."""
+def driver_datetime(*parts: int) -> datetime:
+    """Returns a `datetime` as drivers return it, without a time zone."""
     year, month, day, *rest = parts
     return datetime(year, month, day, *rest)  # type: ignore[arg-type]  # noqa: DTZ001 - as SQL Server keeps it
 
 
 class Cursor:
-    """Gives the rows of one statement at a time."""
+    """Returns the rows of one statement at a time."""
 
     def __init__(self, results: Mapping[str, Result]) -> None:
         self._results = results
@@ -63,7 +63,7 @@ class Cursor:
 
 
 class Connection:
-    """Answers what was recorded, and remembers its cursors."""
+    """Replays results, and remembers its cursors."""
 
     def __init__(self, results: Mapping[str, Result]) -> None:
         self._results = results
@@ -75,15 +75,18 @@ class Connection:
 
 
 def recorded(name: str, *, driver: Driver) -> dict[str, Result]:
-    """The results of a file under `tests/data/sql_server`, as a driver delivers them."""
+    """Returns the results of a file under `tests/data/sql_server`, as a driver delivers them."""
     results = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))["results"]
-    made: dict[str, Callable[[str], object]] = {"uniqueidentifier": _GUIDS[driver], "datetime": datetime.fromisoformat}
+    converters: dict[str, Callable[[str], object]] = {
+        "uniqueidentifier": _GUIDS[driver],
+        "datetime": datetime.fromisoformat,
+    }
     return {
         result["statement"]: (
             tuple(column for column, _ in result["columns"]),
             [
                 tuple(
-                    value if value is None or kind not in made else made[kind](value)
+                    value if value is None or kind not in converters else converters[kind](value)
                     for value, (_, kind) in zip(row, result["columns"], strict=True)
                 )
                 for row in result["rows"]
@@ -94,13 +97,21 @@ def recorded(name: str, *, driver: Driver) -> dict[str, Result]:
 
 
 def shop(**others: Result) -> dict[str, Result]:
-    """An instance with msdb and two databases, of which the name of one is awkward."""
+    """Returns the results of an instance with msdb and two databases, one with an awkward name."""
     databases = [("Odd]Name", None, 0), ("Sales", SALES, 1), ("msdb", "11111111-2222-4333-8444-555555555555", 1)]
     routes: dict[str, Sequence[tuple[Any, ...]]] = {
         "[Odd]]Name]": [],
         "[Sales]": [
             _LOCAL,
-            ("Stock", 65537, "//Stock", STOCK, moment(2027, 1, 1, 12, 30, 0, 123000), "TCP://stock:4022", None),
+            (
+                "Stock",
+                65537,
+                "//Stock",
+                STOCK,
+                driver_datetime(2027, 1, 1, 12, 30, 0, 123000),
+                "TCP://stock:4022",
+                None,
+            ),
             ("Broken", 65538, "//Gone", "", None, "LOCAL", None),
         ],
         "[msdb]": [_LOCAL],
@@ -124,12 +135,12 @@ def shop(**others: Result) -> dict[str, Result]:
             "//Gone",
             None,
             "//Sales",
-            moment(2026, 11, 20, 20),
+            driver_datetime(2026, 11, 20, 20),
             0,
             1,
             "The target service name could not be found.",
         ),
-        (HANDLE, None, "//Stock", STOCK, "//Sales", moment(2026, 11, 20, 20), 1, None, ""),
+        (HANDLE, None, "//Stock", STOCK, "//Sales", driver_datetime(2026, 11, 20, 20), 1, None, ""),
     ]
     results[sql_server.TRANSMISSION_QUEUE_QUERY.format(database="[Sales]")] = (_QUEUE, waiting)
     return {**results, **others}

@@ -1,4 +1,4 @@
-"""One routing table in every format that is read."""
+"""One routing table in every supported format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to cut, and what they come to."""
+"""Messages to split, with their expected fragments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDS = [uuid.UUID(int=number).bytes for number in range(1, 100)]
 
 
 def messages(bodies: list[bytes | None], **columns: Any) -> pa.RecordBatch:
-    """One message for each body, each of a conversation of its own, and further columns."""
+    """Returns one message for each body, each in its own conversation, with extra columns."""
     rows = len(bodies)
     return pa.record_batch(
         {
@@ -25,11 +25,11 @@ def messages(bodies: list[bytes | None], **columns: Any) -> pa.RecordBatch:
 
 
 def with_column(batch: pa.RecordBatch, name: str, column: Any) -> pa.RecordBatch:
-    """The batch with another column of this name."""
+    """Returns the batch with a column replaced or added."""
     columns = {**dict(zip(batch.schema.names, batch.columns, strict=True)), name: column}
     return pa.record_batch(columns)
 
 
 def without(batch: pa.RecordBatch, *names: str) -> pa.RecordBatch:
-    """The batch without some columns."""
+    """Returns the batch without some columns."""
     return batch.select([name for name in batch.schema.names if name not in names])

@@ -1,3 +1,5 @@
+"""Errors for invalid catalogs."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,14 +14,14 @@ from tests.unit.catalogs import DATABASES, ROUTES, SERVICES, full, route, rows
 
 @pytest.mark.parametrize("name", ["routes", "databases", "services"])
 @pytest.mark.parametrize("value", [5, "routes.parquet", [1], {"name": ["a"]}, object()])
-def test_what_is_no_arrow_object_is_refused(name: str, value: object) -> None:
+def test_tables_must_be_arrow_objects(name: str, value: object) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected an Arrow object.*; got ") as caught:
         full(**{name: value})
     assert isinstance(caught.value, TypeError)
     assert type(value).__name__ in str(caught.value)
 
 
-def test_routes_are_needed() -> None:
+def test_routes_are_required() -> None:
     with pytest.raises(ssbroker.SchemaError, match="got NoneType"):
         Catalog(None)  # type: ignore[arg-type]
 
@@ -39,7 +41,7 @@ def test_routes_are_needed() -> None:
         ("message_forwarding", None),
     ],
 )
-def test_an_option_of_another_type_is_refused(option: str, value: object) -> None:
+def test_options_of_wrong_types_are_rejected(option: str, value: object) -> None:
     with pytest.raises(ssbroker.OptionError, match=f"^{option}: expected"):
         full(**{option: value})
 
@@ -91,7 +93,9 @@ BAD_ROWS: list[tuple[str, dict[str, Any], type[ssbroker.SsbrokerError], str | No
 
 
 @pytest.mark.parametrize(("given", "error", "column"), [bad[1:] for bad in BAD_ROWS], ids=[bad[0] for bad in BAD_ROWS])
-def test_a_bad_value_is_refused(given: dict[str, Any], error: type[ssbroker.InputError], column: str | None) -> None:
+def test_invalid_values_are_rejected(
+    given: dict[str, Any], error: type[ssbroker.InputError], column: str | None
+) -> None:
     with pytest.raises(error) as caught:
         full(**given)
     assert isinstance(caught.value, ValueError)
@@ -101,7 +105,7 @@ def test_a_bad_value_is_refused(given: dict[str, Any], error: type[ssbroker.Inpu
         assert str(caught.value.row) in str(caught.value)
 
 
-def test_a_column_that_is_missing_is_named() -> None:
+def test_the_error_names_the_missing_column() -> None:
     with pytest.raises(ssbroker.SchemaError, match="address") as caught:
         Catalog(pa.table({"name": ["a"]}))
     assert caught.value.column is not None

@@ -1,3 +1,5 @@
+"""Errors for invalid catalog files."""
+
 from __future__ import annotations
 
 import os
@@ -40,7 +42,9 @@ BAD_CELLS = [
 
 
 @pytest.mark.parametrize(("name", "content", "column", "value", "expected"), BAD_CELLS)
-def test_a_bad_cell_is_named(tmp_path: Path, name: str, content: str, column: str, value: str, expected: str) -> None:
+def test_the_error_names_the_invalid_cell(
+    tmp_path: Path, name: str, content: str, column: str, value: str, expected: str
+) -> None:
     write_csv(tmp_path / "routes.csv")
     (tmp_path / name).write_text(content, encoding="utf-8")
     if name == "routes.json":
@@ -54,8 +58,8 @@ def test_a_bad_cell_is_named(tmp_path: Path, name: str, content: str, column: st
 
 @pytest.mark.parametrize("column", ["routes.database", "routes.name", "routes.address"])
 @pytest.mark.parametrize("cell", ["", '""'])
-def test_an_empty_cell_of_csv_is_null_where_no_null_may_be(tmp_path: Path, column: str, cell: str) -> None:
-    """A route without a database was put into one without a name, and found by nobody."""
+def test_an_empty_csv_cell_is_null_even_if_null_is_invalid(tmp_path: Path, column: str, cell: str) -> None:
+    """It once put a route without a database into a database with an empty name."""
     row = {"routes.database": "Sales", "routes.name": "Orders", "routes.address": "LOCAL", column: cell}
     rows = ["database,name,address", "Sales,All,LOCAL", "Stores,All,LOCAL", ",".join(row.values())]
     (tmp_path / "routes.csv").write_text("\n".join(rows))
@@ -92,7 +96,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
-def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_the_error_names_the_invalid_file(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError) as caught:
         load(tmp_path / name)
@@ -101,7 +105,7 @@ def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, message:
 
 
 @pytest.mark.parametrize(("name", "write"), [(name, write) for name, write in FORMATS if "csv" not in name.lower()])
-def test_a_truncated_file_is_never_read_in_part(tmp_path: Path, name: str, write: Write) -> None:
+def test_a_truncated_file_is_never_read_partially(tmp_path: Path, name: str, write: Write) -> None:
     write(tmp_path / name)
     whole = (tmp_path / name).read_bytes().rstrip()
     for size in range(1, len(whole), max(1, len(whole) // 50)):
@@ -128,7 +132,7 @@ def test_a_truncated_file_is_never_read_in_part(tmp_path: Path, name: str, write
         ("\xff", "invalid JSON"),
     ],
 )
-def test_bad_settings_of_the_instance_are_named(tmp_path: Path, content: str, message: str) -> None:
+def test_the_error_names_the_invalid_setting(tmp_path: Path, content: str, message: str) -> None:
     write_csv(tmp_path / "routes.csv")
     (tmp_path / "instance.json").write_text(content, encoding="latin-1")
     with pytest.raises(InputError) as caught:
@@ -137,7 +141,7 @@ def test_bad_settings_of_the_instance_are_named(tmp_path: Path, content: str, me
     assert message in str(caught.value)
 
 
-def test_one_table_in_two_files_is_an_error(tmp_path: Path) -> None:
+def test_two_files_of_one_table_are_an_error(tmp_path: Path) -> None:
     write_csv(tmp_path / "routes.csv")
     write_parquet(tmp_path / "routes.parquet")
     with pytest.raises(InputError, match=r"both routes\.csv and routes\.parquet contain routes"):
@@ -159,26 +163,26 @@ def test_scripts_and_tables_in_one_folder_are_an_error(tmp_path: Path) -> None:
         ("", "contains no routing table"),
     ],
 )
-def test_what_cannot_be_loaded_is_said(tmp_path: Path, name: str, message: str) -> None:
+def test_paths_that_cannot_be_loaded_are_reported(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(InputError, match=message):
         load(tmp_path / name)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_the_error_names_the_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "routes.csv").symlink_to("routes.csv")
     with pytest.raises(InputError, match=r"no such file|cannot be read"):
         load(tmp_path / "routes.csv")
 
 
-def test_the_error_of_the_library_below_is_the_cause(tmp_path: Path) -> None:
+def test_the_library_error_is_the_cause(tmp_path: Path) -> None:
     (tmp_path / "routes.parquet").write_bytes(b"PAR1")
     with pytest.raises(MalformedDataError) as caught:
         load(tmp_path / "routes.parquet")
     assert isinstance(caught.value.__cause__, pa.ArrowException)
 
 
-def test_what_cannot_be_reached_is_an_input_error(tmp_path: Path) -> None:
+def test_an_unreachable_path_is_an_input_error(tmp_path: Path) -> None:
     for path in (tmp_path / f"{'x' * 300}.csv", tmp_path / ("x" * 300) / "net"):
         with pytest.raises(InputError, match="cannot be read: File name too long"):
             Catalog.load(path)
@@ -186,7 +190,7 @@ def test_what_cannot_be_reached_is_an_input_error(tmp_path: Path) -> None:
         Fleet.load(tmp_path / ("x" * 300))
 
 
-def test_a_folder_that_may_not_be_looked_into_is_an_input_error(open_to_all: Path) -> None:
+def test_a_folder_without_permission_is_an_input_error(open_to_all: Path) -> None:
     write_csv(open_to_all / "routes.csv")
     open_to_all.chmod(0o600 if os.geteuid() else 0o644)
     with nobody():

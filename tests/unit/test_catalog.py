@@ -1,3 +1,5 @@
+"""Content, equality and pickling of catalogs."""
+
 from __future__ import annotations
 
 import copy
@@ -17,7 +19,7 @@ from ssbroker import Catalog, schemas
 from tests.unit.catalogs import DATABASES, NOW, ROUTES, SERVICES, full, route, rows
 
 
-def test_a_catalog_shows_what_it_was_given() -> None:
+def test_a_catalog_returns_its_input() -> None:
     catalog = full()
     assert catalog.routes.schema == schemas.ROUTES
     assert catalog.routes.to_pylist() == ROUTES
@@ -30,14 +32,13 @@ def test_a_catalog_shows_what_it_was_given() -> None:
     assert catalog.user_database is None
 
 
-def test_databases_that_only_routes_name_are_there_and_msdb() -> None:
+def test_msdb_and_databases_that_only_routes_name_are_added() -> None:
     assert [row["name"] for row in full().databases.to_pylist()] == ["Sales", "Old", "Archive", "msdb"]
     added = full().databases.to_pylist()[2]
     assert added == {"name": "Archive", "service_broker_guid": None, "is_broker_enabled": True}
 
 
-def test_a_lone_routing_table_belongs_to_the_one_user_database() -> None:
-    """K23."""
+def test_routes_without_a_database_belong_to_the_only_user_database() -> None:
     lone = rows([route("", "Orders"), route("", "Hub")], schemas.ROUTES).drop_columns(["database", "route_id"])
     catalog = Catalog(lone)
     assert catalog.user_database == "user"
@@ -58,7 +59,7 @@ def test_a_catalog_knows_whether_it_has_mirrors_and_services() -> None:
     assert [catalog.has_services for catalog in catalogs] == [True, False, False, False]
 
 
-def test_further_columns_are_carried_after_the_schema_s_own() -> None:
+def test_extra_columns_follow_those_of_the_schema() -> None:
     routes = rows(ROUTES, schemas.ROUTES).append_column("principal_id", pa.array([1, 2, 3, 4]))
     databases = rows(DATABASES, schemas.DATABASES).add_column(0, "state_desc", pa.array(["ONLINE", "OFFLINE"]))
     catalog = full(routes=routes, databases=databases)
@@ -68,7 +69,7 @@ def test_further_columns_are_carried_after_the_schema_s_own() -> None:
     assert catalog.databases["state_desc"].to_pylist() == ["ONLINE", "OFFLINE", None, None]
 
 
-def test_a_further_column_without_nulls_has_them_where_databases_were_added() -> None:
+def test_extra_columns_are_null_for_added_databases() -> None:
     columns = {"name": ["Sales"], "is_broker_enabled": [True], "service_broker_guid": pa.nulls(1, pa.binary(16))}
     never_null = pa.field("database_id", pa.int64(), nullable=False)
     databases = pa.table(columns).append_column(never_null, pa.array([5]))
@@ -77,7 +78,7 @@ def test_a_further_column_without_nulls_has_them_where_databases_were_added() ->
     assert shown["database_id"].to_pylist() == [5, None, None]
 
 
-def test_equal_catalogs_say_the_same() -> None:
+def test_catalogs_with_equal_content_are_equal() -> None:
     catalog = full()
     assert catalog == full()
     assert catalog == full(
@@ -105,12 +106,12 @@ def test_equal_catalogs_say_the_same() -> None:
         {"pending_requests": []},
     ],
 )
-def test_catalogs_that_differ_are_not_equal(change: dict[str, Any]) -> None:
+def test_catalogs_with_different_content_are_not_equal(change: dict[str, Any]) -> None:
     assert full() != full(**change)
     assert full().fingerprint != full(**change).fingerprint
 
 
-def test_every_fact_of_a_route_counts() -> None:
+def test_every_column_of_a_route_affects_equality() -> None:
     changes: list[dict[str, Any]] = [
         {},
         {"remote_service_name": "a"},
@@ -134,12 +135,12 @@ def test_the_fingerprint_is_the_same_in_another_process() -> None:
     assert len(full().fingerprint) == 64
 
 
-def test_a_catalog_has_no_hash() -> None:
+def test_a_catalog_is_not_hashable() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(full())
 
 
-def test_a_catalog_shows_its_counts() -> None:
+def test_repr_shows_counts() -> None:
     assert (
         repr(full())
         == "Catalog(routes=4, databases=4, services=2, addresses=1, message_forwarding=True, pending_requests=1)"
@@ -148,7 +149,7 @@ def test_a_catalog_shows_its_counts() -> None:
 
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
 @pytest.mark.parametrize("protocol", [2, 5])
-def test_a_catalog_pickles_with_all_its_columns(dumps: Any, protocol: int) -> None:
+def test_pickling_keeps_extra_columns(dumps: Any, protocol: int) -> None:
     routes = rows(ROUTES, schemas.ROUTES).append_column("principal_id", pa.array([1, 2, 3, 4]))
     catalog = full(routes=routes)
     copied = pickle.loads(dumps(catalog, protocol=protocol))
@@ -164,7 +165,7 @@ def test_a_catalog_of_one_user_database_pickles() -> None:
     assert copy.deepcopy(catalog) == catalog
 
 
-def test_a_pickle_of_another_version_is_refused_with_a_clear_error() -> None:
+def test_a_pickle_of_another_version_is_rejected() -> None:
     restore, (version, *state) = full().__reduce__()
     with pytest.raises(
         ssbroker.MalformedDataError, match=f"an incompatible version of ssbroker: its format is {version + 1}"

@@ -1,3 +1,5 @@
+"""Saving and loading of catalogs."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,14 +21,14 @@ def test_a_round_trip_changes_nothing(tmp_path: Path, suffix: str) -> None:
     assert sorted(loaded.routes.to_pylist(), key=str) == sorted(catalog.routes.to_pylist(), key=str)
 
 
-def test_a_folder_keeps_further_columns(tmp_path: Path) -> None:
+def test_a_folder_keeps_extra_columns(tmp_path: Path) -> None:
     routes = rows(ROUTES, schemas.ROUTES).append_column("principal_id", pa.array([1, 2, 3, 4]))
     catalog = full(routes=routes)
     catalog.save(str(tmp_path / "net"))
     assert Catalog.load(str(tmp_path / "net")).routes.equals(catalog.routes)
 
 
-def test_a_catalog_that_ddl_cannot_say_leaves_the_old_script(tmp_path: Path) -> None:
+def test_a_catalog_that_ddl_cannot_express_leaves_the_old_script(tmp_path: Path) -> None:
     (tmp_path / "net.sql").write_text("USE Sales;")
     unsayable = Catalog(rows([route("Sales", "A", "TRANSPORT", remote_service_name="//Orders")], schemas.ROUTES))
     with pytest.raises(ssbroker.DdlError, match="9745"):
@@ -34,7 +36,7 @@ def test_a_catalog_that_ddl_cannot_say_leaves_the_old_script(tmp_path: Path) -> 
     assert (tmp_path / "net.sql").read_text() == "USE Sales;"
 
 
-def test_a_bad_value_in_a_file_names_the_file(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_value_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "routes.csv").write_text(
         "database,name,remote_service_name,broker_instance,lifetime,address,mirror_address\nSales,A,,,,TCP://a,\nSales,B,,,,b,\n"
     )

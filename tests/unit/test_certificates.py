@@ -1,4 +1,4 @@
-"""Certificates: what is made can be verified and read again, and what is none is refused."""
+"""Certificates: created ones can be verified and read back, and invalid ones are rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def authority() -> CertificateWithKey:
     return make_authority("Test authority", VALIDITY)
 
 
-def test_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(authority: CertificateWithKey) -> None:
+def test_an_issued_certificate_has_its_names_and_cannot_sign_others(authority: CertificateWithKey) -> None:
     shop = read_certificate(
         make_certificate(["shop.example.com", "127.0.0.1"], VALIDITY, authority=authority).certificate
     )
@@ -48,15 +48,15 @@ def test_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(author
     assert (shop.not_valid_before_utc, shop.not_valid_after_utc) == (VALIDITY.begins, VALIDITY.ends)
 
 
-def test_one_authority_does_not_vouch_for_the_certificates_of_another(authority: CertificateWithKey) -> None:
-    """Also where both bear the same name."""
+def test_an_authority_does_not_verify_certificates_of_another(authority: CertificateWithKey) -> None:
+    """Even if both have the same name."""
     other = make_authority("Test authority", VALIDITY)
     shop = read_certificate(make_certificate(["shop"], VALIDITY, authority=authority).certificate)
     with pytest.raises(InvalidSignature):
         shop.verify_directly_issued_by(read_certificate(other.certificate))
 
 
-def test_the_certificate_of_a_service_signs_itself_and_has_rsa_of_2048_bits() -> None:
+def test_a_service_certificate_is_self_signed_with_rsa_2048() -> None:
     made = make_certificate(["Orders"], VALIDITY, kind="RSA")
     key = read_key(made.key)
     assert isinstance(key, rsa.RSAPrivateKey)
@@ -66,17 +66,17 @@ def test_the_certificate_of_a_service_signs_itself_and_has_rsa_of_2048_bits() ->
     assert found.public_key() == key.public_key()
 
 
-def test_keys_of_rsa_are_never_shorter() -> None:
+def test_shorter_rsa_keys_are_rejected() -> None:
     with pytest.raises(OptionError, match="at least 2048; got 1024"):
         make_certificate(["Orders"], VALIDITY, kind="RSA", bits=1024)
 
 
-def test_a_fingerprint_is_of_the_certificate_however_it_is_written(authority: CertificateWithKey) -> None:
+def test_the_fingerprint_is_independent_of_the_encoding(authority: CertificateWithKey) -> None:
     assert fingerprint(authority.certificate) == fingerprint(der(authority.certificate))
     assert fingerprint(authority.certificate) != fingerprint(make_authority("Test authority", VALIDITY).certificate)
 
 
-def test_a_certificate_that_does_not_say_otherwise_may_sign(authority: CertificateWithKey) -> None:
+def test_a_certificate_without_key_usage_may_sign(authority: CertificateWithKey) -> None:
     assert may_sign(authority.certificate)
 
 
@@ -85,7 +85,7 @@ def test_a_private_key_is_never_printed(authority: CertificateWithKey) -> None:
     assert "PRIVATE" not in repr(authority)
 
 
-def test_a_key_needs_its_password(authority: CertificateWithKey) -> None:
+def test_an_encrypted_key_requires_its_password(authority: CertificateWithKey) -> None:
     sealed = read_key(authority.key).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open"))
     assert read_key(sealed, password=b"open").public_key() == read_key(authority.key).public_key()
     for password in (None, b"wrong"):
@@ -96,7 +96,7 @@ def test_a_key_needs_its_password(authority: CertificateWithKey) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"text", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", b"\x30\x03\x02\x01\x05"]
 )
-def test_what_is_no_certificate_is_refused(data: bytes) -> None:
+def test_invalid_certificates_are_rejected(data: bytes) -> None:
     with pytest.raises(InputError, match="expected a certificate in PEM or DER"):
         read_certificate(data)
     with pytest.raises(InputError, match="expected a private key"):
@@ -109,6 +109,6 @@ def test_names_are_checked(names: list[str]) -> None:
         make_certificate(names, VALIDITY)
 
 
-def test_a_certificate_ends_after_it_begins() -> None:
+def test_a_certificate_must_end_after_it_starts() -> None:
     with pytest.raises(OptionError, match="end after it begins"):
         Validity(BEGINS, BEGINS)

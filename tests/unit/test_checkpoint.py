@@ -1,3 +1,5 @@
+"""Checkpoints of reassemblers."""
+
 from __future__ import annotations
 
 import hashlib
@@ -18,26 +20,30 @@ FRAGMENTS = ssbroker.fragment(messages([b"Hello, world", b"", b"1234567890"], **
 LATE = FRAGMENTS.set_column(2, FRAGMENTS.schema.field(2), pa.array([1] * FRAGMENTS.num_rows))
 
 
-def with_everything(*, in_order: bool = True) -> Reassembler:
-    """Incomplete messages, ones that wait or whose numbers are kept, and directions that are known."""
+def reassembler_with_all_states(*, in_order: bool = True) -> Reassembler:
+    """Returns a reassembler with incomplete and waiting messages, remembered sequence numbers, and known directions."""
     reassembler = Reassembler(in_order=in_order)
     reassembler.push(pa.concat_tables([FRAGMENTS.take([0, 2, 3, 5]), LATE.slice(0, 5)]))
     return reassembler
 
 
-STATES = [with_everything().checkpoint(), with_everything(in_order=False).checkpoint(), Reassembler().checkpoint()]
+STATES = [
+    reassembler_with_all_states().checkpoint(),
+    reassembler_with_all_states(in_order=False).checkpoint(),
+    Reassembler().checkpoint(),
+]
 
 
-def mended(state: bytes) -> bytes:
-    """Ends in the digest of the rest again, as no accident does."""
+def with_valid_digest(state: bytes) -> bytes:
+    """Replaces the digest at the end by that of the rest, as accidental damage does not."""
     rest = state[:-DIGEST_BYTES]
     return rest + hashlib.md5(rest).digest()
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_going_on_from_a_state_is_as_never_having_stopped(in_order: bool) -> None:  # noqa: FBT001
-    """Messages, further columns, charges; and the state of what was restored is the same state."""
-    reassembler = with_everything(in_order=in_order)
+def test_a_restored_reassembler_behaves_like_the_original(in_order: bool) -> None:  # noqa: FBT001
+    """Messages, extra columns and memory charges are the same, and so is its next checkpoint."""
+    reassembler = reassembler_with_all_states(in_order=in_order)
     again = Reassembler.restore(reassembler.checkpoint())
     assert again.checkpoint() == reassembler.checkpoint()
     assert again.pending().equals(reassembler.pending())
@@ -49,7 +55,7 @@ def test_going_on_from_a_state_is_as_never_having_stopped(in_order: bool) -> Non
     assert again.checkpoint() == reassembler.checkpoint()
 
 
-def test_a_state_that_is_cut_off_anywhere_is_refused() -> None:
+def test_a_truncated_checkpoint_is_rejected() -> None:
     """At every byte."""
     for state in STATES:
         for length in range(len(state)):
@@ -59,8 +65,8 @@ def test_a_state_that_is_cut_off_anywhere_is_refused() -> None:
             Reassembler.restore(state + b"\0")
 
 
-def test_a_state_of_which_any_byte_is_altered_is_refused() -> None:
-    """Every byte, its lowest bit, its highest and all of them."""
+def test_a_checkpoint_with_an_altered_byte_is_rejected() -> None:
+    """Every byte: its lowest bit, its highest bit, and all bits."""
     for state in STATES:
         for place, byte in enumerate(state):
             for flipped in (1, 0x80, 0xFF):
@@ -68,13 +74,13 @@ def test_a_state_of_which_any_byte_is_altered_is_refused() -> None:
                     Reassembler.restore(state[:place] + bytes([byte ^ flipped]) + state[place + 1 :])
 
 
-def test_a_state_that_was_altered_with_its_digest_is_refused_or_is_another_state() -> None:
-    """What no accident does; the digest is no secret, so the rest is looked at all the same, and nothing is believed."""
+def test_a_forged_checkpoint_is_rejected_or_is_a_valid_other_state() -> None:
+    """The digest does not stop an attacker, so the content is validated as well."""
     refused = 0
     for state in STATES:
         for place in range(len(state) - DIGEST_BYTES):
             for flipped in (1, 0x80):
-                altered = mended(state[:place] + bytes([state[place] ^ flipped]) + state[place + 1 :])
+                altered = with_valid_digest(state[:place] + bytes([state[place] ^ flipped]) + state[place + 1 :])
                 try:
                     reassembler = Reassembler.restore(altered)
                     assert reassembler.pending().num_rows == reassembler.pending_messages
@@ -85,15 +91,15 @@ def test_a_state_that_was_altered_with_its_digest_is_refused_or_is_another_state
     assert refused > 1000
 
 
-def test_a_state_of_another_version_says_so() -> None:
+def test_a_checkpoint_of_another_version_is_reported_as_such() -> None:
     version = len(b"ssb:asm\0")
-    later = mended(STATES[0][:version] + b"\x02" + STATES[0][version + 1 :])
+    later = with_valid_digest(STATES[0][:version] + b"\x02" + STATES[0][version + 1 :])
     with pytest.raises(ssbroker.MalformedDataError, match=SAYS + "it is of another version") as caught:
         Reassembler.restore(later)
     assert caught.value.expected == "a checkpoint"
 
 
-def test_its_size_is_that_of_what_is_pending() -> None:
+def test_the_size_of_a_checkpoint_is_about_that_of_the_pending_data() -> None:
     reassembler = Reassembler()
     empty = len(reassembler.checkpoint())
     assert empty < 200
@@ -106,7 +112,7 @@ def test_its_size_is_that_of_what_is_pending() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "state", 5, bytearray(STATES[0]), memoryview(STATES[0])])
-def test_a_state_is_bytes(value: Any) -> None:
+def test_a_checkpoint_must_be_bytes(value: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match=r"^state: expected bytes, got "):
         Reassembler.restore(value)
 
@@ -114,8 +120,8 @@ def test_a_state_is_bytes(value: Any) -> None:
 @pytest.mark.parametrize(
     "column", [*COLUMNS.values(), NESTED_DICTIONARY], ids=[*COLUMNS, "a dictionary of a dictionary"]
 )
-def test_further_columns_of_any_type_wait_with_their_messages(column: Any) -> None:
-    """From one push to the next, through a checkpoint, and beside those of the same push."""
+def test_extra_columns_of_any_type_are_kept_with_pending_messages(column: Any) -> None:
+    """From one push to the next, through a checkpoint, and together with those of the same push."""
     pairs = pair_of_fragments(column)
     begun = [pairs.slice(row, 1) for row in range(0, ROWS, 2)]
     ended = [pairs.slice(row, 1) for row in range(1, ROWS, 2)]
@@ -136,7 +142,7 @@ def test_further_columns_of_any_type_wait_with_their_messages(column: Any) -> No
 
 
 def pair_of_fragments(column: Any) -> pa.RecordBatch:
-    """Messages of two fragments each, one after the other."""
+    """Returns messages of two fragments each, one after the other."""
     return pa.record_batch(
         {
             "conversation_id": pa.array([IDS[row // 2] for row in range(ROWS)], pa.binary(16)),
@@ -151,7 +157,7 @@ def pair_of_fragments(column: Any) -> pa.RecordBatch:
 
 
 def single_fragments(column: Any) -> list[pa.RecordBatch]:
-    """Messages of one fragment each, of other directions."""
+    """Returns messages of one fragment each, in other directions."""
     batch = pair_of_fragments(column)
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     columns["is_initiator"] = pa.array([False] * ROWS)

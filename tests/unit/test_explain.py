@@ -1,3 +1,5 @@
+"""Explanations by a router."""
+
 from __future__ import annotations
 
 import uuid
@@ -15,7 +17,7 @@ from tests.unit.explained import SCENARIOS
 @pytest.mark.parametrize(
     "broker_instance", [ORDERS_ID, ORDERS_ID.bytes, str(ORDERS_ID), "{" + str(ORDERS_ID).upper() + "}", None]
 )
-def test_an_explanation_takes_a_guid_in_any_form(broker_instance: Any) -> None:
+def test_explain_accepts_guids_in_any_form(broker_instance: Any) -> None:
     told = Router(CATALOG).explain("//Sales", to_broker_instance=broker_instance, database="Sales", now=NOW)
     assert told.to_dict()["conversation"]["to_broker_instance"] == (None if broker_instance is None else str(ORDERS_ID))
     assert told.decision["outcome"] == ("DELAYED" if broker_instance is None else "LOCAL")
@@ -23,7 +25,7 @@ def test_an_explanation_takes_a_guid_in_any_form(broker_instance: Any) -> None:
 
 @pytest.mark.parametrize("name", ["to_broker_instance", "conversation_id"])
 @pytest.mark.parametrize("value", ["", "22222222", "\udcff" * 36, bytes(15), bytes(17), 5, bytearray(16)])
-def test_an_explanation_names_what_is_no_guid(name: str, value: Any) -> None:
+def test_the_error_names_the_argument_that_is_not_a_guid(name: str, value: Any) -> None:
     with pytest.raises(ssbroker.InvalidGuidError, match=f"^{name}: ") as caught:
         Router(CATALOG).explain("//Orders", database="Sales", **{name: value})
     assert caught.value.column == name
@@ -39,7 +41,7 @@ def test_an_explanation_names_what_is_no_guid(name: str, value: Any) -> None:
         ("is_initiator", None),
     ],
 )
-def test_an_explanation_names_an_argument_of_another_type(name: str, value: Any) -> None:
+def test_the_error_names_the_argument_of_the_wrong_type(name: str, value: Any) -> None:
     arguments: dict[str, Any] = {"to_service_name": "//Orders", "database": "Sales", "is_initiator": True} | {
         name: value
     }
@@ -48,13 +50,13 @@ def test_an_explanation_names_an_argument_of_another_type(name: str, value: Any)
 
 
 @pytest.mark.parametrize("name", ["to_service_name", "database"])
-def test_an_explanation_names_what_no_bytes_can_write(name: str) -> None:
+def test_the_error_names_the_argument_that_is_not_valid_utf8(name: str) -> None:
     arguments: dict[str, Any] = {"to_service_name": "//Orders", "database": "Sales"} | {name: "//\udcff"}
     with pytest.raises(ssbroker.InputError, match=rf"^{name}: expected valid UTF-8 text; got '//\\udcff'$"):
         Router(CATALOG).explain(**arguments)
 
 
-def test_an_explanation_names_an_unknown_database() -> None:
+def test_the_error_names_the_unknown_database() -> None:
     with pytest.raises(ssbroker.UnknownDatabaseError, match="sales"):
         Router(CATALOG).explain("//Orders", database="sales")
 
@@ -62,7 +64,7 @@ def test_an_explanation_names_an_unknown_database() -> None:
 @pytest.mark.parametrize("tie_break", ["hash", "first"])
 @pytest.mark.parametrize("name", ["//Orders", "//Late", "//Mirrored", "//Sales", "//Nobody"])
 @pytest.mark.parametrize("database", ["Sales", "msdb", None])
-def test_an_explanation_decides_as_routing_does(tie_break: Any, name: str, database: str | None) -> None:
+def test_explain_decides_like_route(tie_break: Any, name: str, database: str | None) -> None:
     router = Router(CATALOG, tie_break=tie_break)
     decided = router.route(conversations([name], database), now=NOW).to_pylist()[0]
     explained = router.explain(name, database=database, conversation_id=IDS[0], now=NOW)
@@ -84,7 +86,7 @@ def keys(value: Any, seen: dict[str, set[str]], path: str = "") -> dict[str, set
     return seen
 
 
-def test_what_the_tests_of_the_text_suppose_is_what_the_router_tells() -> None:
+def test_the_scenarios_of_text_tests_have_the_structure_of_native_explanations() -> None:
     told: dict[str, set[str]] = {}
     for name in ("//Orders", "//Late", "//Mirrored", "//Sales", "//orders"):
         for guid in (None, ORDERS_ID):
@@ -106,10 +108,8 @@ def test_what_the_tests_of_the_text_suppose_is_what_the_router_tells() -> None:
     ("database", "comes_first"),
     [("Stores", True), ("Sales", False), (None, False)],
 )
-def test_the_database_of_a_conversation_comes_first_only_where_it_counts_as_begun_here(
-    database: str | None, *, comes_first: bool
-) -> None:
-    """It was said of what arrived, and of what came back to this instance, though another database was picked."""
+def test_the_own_database_is_preferred_only_for_local_conversations(database: str | None, *, comes_first: bool) -> None:
+    """Explanations once said so of messages from outside and of those that returned to this instance."""
     tables = routes(
         {"name": "ToMyself", "remote_service_name": "//Orders", "address": "TCP://me"},
         {"name": "Here", "address": "LOCAL", "database": "Stores"},

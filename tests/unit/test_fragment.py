@@ -1,3 +1,5 @@
+"""Fragmentation of messages."""
+
 from __future__ import annotations
 
 import hashlib
@@ -30,8 +32,7 @@ def body_buffer(array: Any) -> int:
 
 @pytest.mark.rule("P13", "P21", "P23")
 @pytest.mark.parametrize("size", [1, 2, 5, 23, 24, 2**31 - 1])
-def test_parts_numbers_counts_and_digests(size: int) -> None:
-    """P13, P21, P23, M25."""
+def test_fragments_have_numbers_counts_and_digests(size: int) -> None:
     table = fragments(max_fragment_bytes=size)
     table.validate(full=True)
     assert table.schema == schemas.FRAGMENTS
@@ -53,7 +54,7 @@ def test_parts_numbers_counts_and_digests(size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
-def test_bodies_of_one_buffer_are_not_copied(kind: Any) -> None:
+def test_bodies_in_one_buffer_are_not_copied(kind: Any) -> None:
     bodies = pa.array(BODIES).cast(kind)
     table = fragments(with_column(MESSAGES, "message_body", bodies))
     assert table.num_rows == 12
@@ -79,7 +80,7 @@ def test_bodies_in_any_layout(layout: Any) -> None:
     assert fragments(given).equals(fragments())
 
 
-def test_bodies_that_are_copied_come_in_batches_of_64_mib() -> None:
+def test_copied_bodies_are_returned_in_batches_of_64_mib() -> None:
     large = bytes(30 << 20)
     bodies = pa.array([large, b"small", large, large, b""]).cast(pa.binary_view())
     table = fragments(with_column(MESSAGES, "message_body", bodies), max_fragment_bytes=16 << 20)
@@ -88,8 +89,8 @@ def test_bodies_that_are_copied_come_in_batches_of_64_mib() -> None:
     assert table["fragment_number"].to_pylist() == [0, 1, 0, 0, 1, 0, 1, 0]
 
 
-def test_the_signatures_that_were_there_are_made_anew() -> None:
-    """Messages that come from a reassembly have columns that fragments have too."""
+def test_existing_signatures_are_replaced() -> None:
+    """Reassembled messages have columns that fragments have too."""
     signed = ssbroker.reassemble(fragments()).messages
     assert "message_signature" in signed.column_names
     again = fragments(signed.append_column("fragment_count", pa.nulls(signed.num_rows, pa.string())))
@@ -97,7 +98,7 @@ def test_the_signatures_that_were_there_are_made_anew() -> None:
     assert again.equals(fragments())
 
 
-def test_further_columns_are_repeated_as_they_are() -> None:
+def test_extra_columns_are_repeated() -> None:
     words: Any = pa.array(["a", None, "b", "a", "c"]).dictionary_encode()
     nested: Any = pa.array([[1], None, [], [2, None], [3]])
     given = messages(BODIES, kind=words, conversation_handle=nested)
@@ -113,7 +114,7 @@ def test_further_columns_are_repeated_as_they_are() -> None:
     ]
 
 
-def test_the_conversation_may_be_called_its_handle() -> None:
+def test_the_conversation_column_may_be_the_handle() -> None:
     handles = MESSAGES.rename_columns(["conversation_handle", *MESSAGES.schema.names[1:]])
     assert fragments(handles).equals(fragments())
 
@@ -130,7 +131,7 @@ def test_the_conversation_may_be_called_its_handle() -> None:
         lambda batch: ForeignStream(pa.Table.from_batches([batch])),
     ],
 )
-def test_a_batch_a_table_or_a_stream_gives_a_table(wrap: Any) -> None:
+def test_a_batch_table_or_stream_returns_a_table(wrap: Any) -> None:
     table = fragments(wrap(MESSAGES))
     assert type(table) is pa.Table
     assert table.equals(fragments())
@@ -143,8 +144,8 @@ def test_no_messages() -> None:
     assert fragments(messages([], kind=pa.array([], pa.int8()))).column_names[-1] == "kind"
 
 
-def test_keys_by_conversation_or_in_a_column_are_the_same() -> None:
-    """The ids of the mapping in every form; who has no key is signed plainly."""
+def test_keys_by_mapping_or_column_are_equivalent() -> None:
+    """Ids in every form; a conversation without a key has unencrypted signatures."""
     plain = fragments().to_pylist()
     column = pa.array([b"k" * 16, None, b"l" * 24, None, b"m" * 32])
     by_column = fragments(messages(BODIES, key=column), session_keys="key")
@@ -168,7 +169,7 @@ def test_a_column_of_keys_in_any_layout(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**31, 1.5, "5", None, True])
-def test_a_size_that_is_none_is_refused(size: Any) -> None:
+def test_invalid_sizes_are_rejected(size: Any) -> None:
     with pytest.raises(
         ssbroker.OptionError, match=r"^max_fragment_bytes: expected a whole number from 1 to 2147483647"
     ):
@@ -190,14 +191,14 @@ def test_a_size_that_is_none_is_refused(size: Any) -> None:
         ),
     ],
 )
-def test_keys_that_are_none_are_refused(keys: Any, says: str) -> None:
+def test_invalid_keys_are_rejected(keys: Any, says: str) -> None:
     with pytest.raises(ssbroker.OptionError, match=r"^session_keys: ") as caught:
         fragments(session_keys=keys)
     assert says in str(caught.value)
     assert "kkk" not in str(caught.value)
 
 
-def test_a_key_of_another_length_is_named_by_its_row_and_not_shown() -> None:
+def test_the_error_for_a_key_of_wrong_length_names_the_row_but_hides_the_key() -> None:
     column = pa.array([None, b"k" * 16, b"k" * 16, b"secret", None])
     table = pa.Table.from_batches([MESSAGES, MESSAGES]).append_column(
         "key", pa.chunked_array([pa.nulls(5, pa.binary()), column])
@@ -211,7 +212,7 @@ def test_a_key_of_another_length_is_named_by_its_row_and_not_shown() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.int64()], ids=str)
-def test_a_column_of_keys_that_is_missing_or_none_is_named(kind: Any) -> None:
+def test_the_error_names_the_missing_or_invalid_key_column(kind: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match=r"^key: the column is missing"):
         fragments(session_keys="key")
     with pytest.raises(ssbroker.SchemaError, match=r"^key: expected binary, found "):
@@ -219,8 +220,8 @@ def test_a_column_of_keys_that_is_missing_or_none_is_named(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("sequence", [-1, -(2**63), 2**63 - 1])
-def test_a_sequence_number_that_no_fragment_may_have_is_named(sequence: int) -> None:
-    """It would be refused on the other side."""
+def test_the_error_names_an_invalid_sequence_number(sequence: int) -> None:
+    """The receiver would reject it."""
     numbers = pa.array([0, 0, sequence, -5, 0], pa.int64())
     with pytest.raises(ssbroker.InputError) as caught:
         fragments(with_column(MESSAGES, "message_sequence_number", numbers))
@@ -230,21 +231,21 @@ def test_a_sequence_number_that_no_fragment_may_have_is_named(sequence: int) -> 
 
 
 @pytest.mark.parametrize("name", MESSAGES.schema.names)
-def test_a_column_that_is_missing_is_named(name: str) -> None:
+def test_the_error_names_the_missing_column(name: str) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: the column is missing; expected ") as caught:
         fragments(without(MESSAGES, name))
     assert (caught.value.column, caught.value.actual) == (name, None)
 
 
 @pytest.mark.parametrize("name", MESSAGES.schema.names)
-def test_a_null_is_named(name: str) -> None:
+def test_the_error_names_the_null(name: str) -> None:
     column: Any = MESSAGES[name]
     values = [*column.to_pylist()[:3], None, None]
     with pytest.raises(ssbroker.NullError, match=f"^{name}, row 3: null is not allowed here; expected "):
         fragments(with_column(MESSAGES, name, pa.array(values, column.type)))
 
 
-def test_a_column_that_occurs_twice_is_named() -> None:
+def test_the_error_names_the_duplicate_column() -> None:
     for names in (["message_body", "message_body"], ["kind", "kind"]):
         columns = [*MESSAGES.columns, MESSAGES["message_body"], MESSAGES["message_body"]]
         batch = pa.RecordBatch.from_arrays(columns, names=[*MESSAGES.schema.names, *names])

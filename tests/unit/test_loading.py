@@ -1,3 +1,5 @@
+"""Loading of catalogs in all formats."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from tests.unit.route_files import CSV, FORMATS, ROWS, Write, load, write_csv, w
 
 @pytest.mark.parametrize(("name", "write"), FORMATS)
 @pytest.mark.parametrize("whole_folder", [False, True])
-def test_every_format_says_the_same(tmp_path: Path, name: str, write: Write, *, whole_folder: bool) -> None:
+def test_all_formats_load_equal_tables(tmp_path: Path, name: str, write: Write, *, whole_folder: bool) -> None:
     write(tmp_path / name)
     source = load(tmp_path if whole_folder else tmp_path / name)
     moments = source.routes.schema.field("lifetime").type
@@ -21,7 +23,7 @@ def test_every_format_says_the_same(tmp_path: Path, name: str, write: Write, *, 
     assert (source.databases, source.services, source.files) == (None, None, {"routes": tmp_path / name})
 
 
-def test_a_folder_holds_tables_and_the_settings_of_the_instance(tmp_path: Path) -> None:
+def test_a_folder_contains_tables_and_instance_settings(tmp_path: Path) -> None:
     write_parquet(tmp_path / "routes.parquet")
     (tmp_path / "databases.csv").write_text("name,service_broker_guid,is_broker_enabled\nSales,,1\nOld,NULL,False\n")
     (tmp_path / "services.jsonl").write_text('{"database": "Sales", "name": "//Sales"}\n')
@@ -43,14 +45,14 @@ def test_a_folder_holds_tables_and_the_settings_of_the_instance(tmp_path: Path) 
     )
 
 
-def test_a_file_alone_is_loaded_without_its_neighbours(tmp_path: Path) -> None:
+def test_a_single_file_is_loaded_without_other_files_of_its_folder(tmp_path: Path) -> None:
     write_csv(tmp_path / "routes.csv")
     (tmp_path / "services.csv").write_text("database,name\nSales,//Sales\n")
     assert load(tmp_path / "routes.csv").services is None
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_csv_file_may_begin_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+def test_a_csv_file_may_start_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "services.csv").write_bytes("database,name\r\nSales,//Größe\r\n".encode(encoding))
     write_csv(tmp_path / "routes.csv")
     services = load(tmp_path).services
@@ -64,8 +66,8 @@ def test_csv_cells_keep_their_quotes_commas_and_line_breaks(tmp_path: Path) -> N
 
 
 @pytest.mark.rule("R5")
-def test_names_are_not_trimmed_and_not_taken_for_null(tmp_path: Path) -> None:
-    """Names compare byte by byte; a column that cannot be null has no word for it."""
+def test_names_are_not_trimmed_and_never_null(tmp_path: Path) -> None:
+    """Names compare byte by byte, and required columns have no text for null."""
     (tmp_path / "routes.csv").write_text("name,remote_service_name,address\nNULL, //Orders ,LOCAL\n")
     assert load(tmp_path / "routes.csv").routes.to_pylist() == [
         {"name": "NULL", "remote_service_name": " //Orders ", "address": "LOCAL"}
@@ -95,7 +97,7 @@ def test_a_table_may_have_no_rows(tmp_path: Path, name: str, content: str) -> No
         ("NULL", None),
     ],
 )
-def test_how_csv_says_yes_and_no(tmp_path: Path, text: str, *, value: bool | None) -> None:
+def test_booleans_in_csv(tmp_path: Path, text: str, *, value: bool | None) -> None:
     write_csv(tmp_path / "routes.csv")
     (tmp_path / "databases.csv").write_text(f"name,is_broker_enabled\nSales,{text}\n")
     databases = load(tmp_path).databases
@@ -103,6 +105,6 @@ def test_how_csv_says_yes_and_no(tmp_path: Path, text: str, *, value: bool | Non
     assert databases["is_broker_enabled"].to_pylist() == [value]
 
 
-def test_a_quotation_mark_within_a_cell_is_a_character(tmp_path: Path) -> None:
+def test_a_quotation_mark_inside_a_cell_is_a_character(tmp_path: Path) -> None:
     (tmp_path / "routes.csv").write_text('name,address\n5" pipe,LOCAL\n')
     assert load(tmp_path / "routes.csv").routes.to_pylist() == [{"name": '5" pipe', "address": "LOCAL"}]

@@ -1,3 +1,5 @@
+"""MD5 digests of columns."""
+
 from __future__ import annotations
 
 import hashlib
@@ -29,14 +31,14 @@ DIGESTS = [None if value is None else hashlib.md5(value).digest() for value in V
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary_view()], ids=str
 )
-def test_the_vectors_of_rfc_1321(kind: Any) -> None:
+def test_digests_of_rfc_1321(kind: Any) -> None:
     digests: Any = ssbroker.md5(pa.array(list(RFC_1321)).cast(kind))
     assert (type(digests), digests.type) == (pa.FixedSizeBinaryArray, DIGEST)
     assert [digest.hex() for digest in digests.to_pylist()] == list(RFC_1321.values())
 
 
-def test_lengths_and_nulls_over_several_blocks() -> None:
-    """Blocks have 8,192 rows; long ones and short ones, nulls and empty ones stand side by side."""
+def test_lengths_and_nulls_across_blocks() -> None:
+    """Blocks have 8,192 rows; long, short, empty and null values are mixed."""
     random = Random(3)
     lengths = [random.choice((0, 1, 55, 56, 63, 64, 65, 119, 128, 1_000)) for _ in range(20_000)]
     values = [random.randbytes(length) if random.random() < 0.9 else None for length in lengths]
@@ -45,7 +47,7 @@ def test_lengths_and_nulls_over_several_blocks() -> None:
     digests.validate(full=True)
 
 
-def test_what_lies_under_a_null_is_not_told() -> None:
+def test_bytes_under_nulls_do_not_affect_the_result() -> None:
     """Two columns with the same values give the same bytes."""
     bitmap = pa.array([True, False], pa.bool_()).buffers()[1]
     array = pa.Array.from_buffers(pa.binary(), 2, [bitmap, *pa.array([b"a", b"rubbish"]).buffers()[1:]])
@@ -55,7 +57,7 @@ def test_what_lies_under_a_null_is_not_told() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda array: array, ForeignArray])
-def test_an_array_gives_an_array(wrap: Any) -> None:
+def test_an_array_returns_an_array(wrap: Any) -> None:
     digests = ssbroker.md5(wrap(pa.array(VALUES)))
     assert type(digests) is pa.FixedSizeBinaryArray
     assert digests.to_pylist() == DIGESTS
@@ -63,7 +65,7 @@ def test_an_array_gives_an_array(wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda chunks: chunks, ForeignStream])
-def test_chunks_give_chunks(wrap: Any) -> None:
+def test_a_chunked_array_returns_a_chunked_array(wrap: Any) -> None:
     chunks = pa.chunked_array([pa.array(VALUES[:2]), pa.array([], pa.binary()), pa.array(VALUES[2:])])
     digests = ssbroker.md5(wrap(chunks))
     assert type(digests) is pa.ChunkedArray
@@ -74,7 +76,7 @@ def test_chunks_give_chunks(wrap: Any) -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda table: table, ForeignStream, lambda table: table.to_batches()[0], ForeignArray]
 )
-def test_a_table_of_one_column_is_that_column(wrap: Any) -> None:
+def test_a_table_of_one_column_is_accepted(wrap: Any) -> None:
     table = pa.table({"message_body": VALUES})
     given = wrap(table.to_batches()[0] if wrap is ForeignArray else table)
     assert ssbroker.md5(given).to_pylist() == DIGESTS
@@ -92,14 +94,14 @@ def test_no_values(kind: Any) -> None:
 @pytest.mark.parametrize(
     "make", [pa.nulls, lambda rows, kind: pa.chunked_array([pa.nulls(rows, kind)] if rows else [], kind)]
 )
-def test_a_column_of_another_type_is_refused(make: Any, kind: Any) -> None:
+def test_columns_of_other_types_are_rejected(make: Any, kind: Any) -> None:
     for rows in (0, 2):
         with pytest.raises(ssbroker.SchemaError, match=r"^values: expected binary or text, found ") as caught:
             ssbroker.md5(make(rows, kind))
         assert (caught.value.column, caught.value.expected) == ("values", "binary or text")
 
 
-def test_several_columns_are_refused() -> None:
+def test_several_columns_are_rejected() -> None:
     table = pa.table({"a": VALUES, "b": VALUES})
     for given in (table, table.to_batches()[0], ForeignStream(table)):
         with pytest.raises(ssbroker.SchemaError, match=r"^values: expected a single column, got 2"):
@@ -107,12 +109,12 @@ def test_several_columns_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"abc", [b"abc"], 5])
-def test_what_is_no_arrow_object_is_refused(value: Any) -> None:
+def test_values_must_be_an_arrow_object(value: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match=r"^values: expected an Arrow object"):
         ssbroker.md5(value)
 
 
-def test_a_value_that_cannot_be_read_is_named() -> None:
+def test_the_error_names_the_unreadable_value() -> None:
     keys = bytearray(12)
     kinds: Any = pa.DictionaryArray
     array = kinds.from_buffers(

@@ -1,4 +1,4 @@
-"""Fragments as a table: the bodies in it are those that were given, however long each is."""
+"""Bodies of fragments in a table equal those of the input, whatever their lengths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEHIND = (None, None, "DEFAULT", None, False, False)
         pytest.param([bytes([number % 256]) * 32768 for number in range(300)], id="many long ones"),
     ],
 )
-def test_bodies_are_as_they_were(bodies: list[bytes]) -> None:
+def test_bodies_are_unchanged(bodies: list[bytes]) -> None:
     table = parts_of([(*BEFORE, number, len(bodies), body, *BEHIND) for number, body in enumerate(bodies)])
     table.validate(full=True)
     assert table.schema == STORED

@@ -1,3 +1,5 @@
+"""Reassembly in one call."""
+
 from __future__ import annotations
 
 import gc
@@ -32,7 +34,7 @@ def by_conversation(table: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rule("P13")
-def test_what_was_cut_is_put_together() -> None:
+def test_fragments_are_reassembled() -> None:
     """Each message once, byte for byte, with its signature."""
     for seed in range(10):
         result = ssbroker.reassemble(shuffled(FRAGMENTS, seed))
@@ -46,8 +48,8 @@ def test_what_was_cut_is_put_together() -> None:
         assert result.acknowledgements["acked_sequence_number"].to_pylist() == [0] * 5
 
 
-def test_a_result_is_told_in_the_schemas() -> None:
-    """Rejected, acknowledged and pending rows of one input, all columns."""
+def test_results_have_their_schemas() -> None:
+    """Rejected fragments, acknowledgements and pending messages of one input, with all columns."""
     first: Any = FRAGMENTS.slice(1, 2)
     result = ssbroker.reassemble(pa.concat_tables([first, first.slice(1), FRAGMENTS.slice(6, 1)]))
     for table, schema in (
@@ -105,8 +107,8 @@ def test_a_result_is_told_in_the_schemas() -> None:
         ForeignStream,
     ],
 )
-def test_a_batch_a_table_or_a_stream_is_one_push(wrap: Any) -> None:
-    """One acknowledgement for each direction, however the rows are cut."""
+def test_a_batch_table_or_stream_is_one_push(wrap: Any) -> None:
+    """One acknowledgement for each direction, however the rows are split into batches."""
     table = shuffled(ssbroker.fragment(messages(BODIES, word=WORDS), max_fragment_bytes=2))
     expected, result = ssbroker.reassemble(table), ssbroker.reassemble(wrap(table))
     for name in ("messages", "rejected", "acknowledgements", "pending"):
@@ -122,8 +124,8 @@ def test_no_fragments() -> None:
         assert (result.acknowledgements.num_rows, result.rejected.num_rows, result.pending.num_rows) == (0, 0, 0)
 
 
-def test_signatures_may_be_left_out_or_null() -> None:
-    """Then nothing is compared; a message without a signature has none."""
+def test_signatures_are_optional() -> None:
+    """Without them nothing is verified, and the message has no signature."""
     bare = FRAGMENTS.drop_columns(["message_signature", "fragment_signature"])
     nulls = bare.append_column("message_signature", pa.nulls(bare.num_rows)).append_column(
         "fragment_signature", pa.nulls(bare.num_rows, pa.binary())
@@ -135,13 +137,13 @@ def test_signatures_may_be_left_out_or_null() -> None:
         assert result.messages.schema == schemas.MESSAGES
 
 
-def test_the_conversation_may_be_called_its_handle() -> None:
+def test_the_conversation_column_may_be_the_handle() -> None:
     handles = FRAGMENTS.rename_columns(["conversation_handle", *FRAGMENTS.column_names[1:]])
     assert ssbroker.reassemble(handles).messages.equals(ssbroker.reassemble(FRAGMENTS).messages)
 
 
-def test_messages_have_the_further_columns_of_their_first_fragments() -> None:
-    """In the order of the input, dictionaries as their values, all of them nullable."""
+def test_messages_have_the_extra_columns_of_their_first_fragments() -> None:
+    """In the order of the input, dictionaries decoded, and all nullable."""
     words: Any = WORDS.dictionary_encode()
     table = ssbroker.fragment(messages(BODIES, word=words, number=pa.array(range(5))), max_fragment_bytes=5)
     numbers = pa.array([row * 10 for row in range(table.num_rows)])
@@ -157,7 +159,7 @@ def test_messages_have_the_further_columns_of_their_first_fragments() -> None:
         assert [row["part"] for row in rows] == [0, 30, 40, 60, 70]
 
 
-def test_the_key_column_is_not_carried() -> None:
+def test_the_key_column_is_omitted() -> None:
     keys = pa.array([b"k" * 16, None, b"l" * 24, None, b"m" * 32])
     signed = messages(BODIES, key=keys, word=WORDS)
     table = ssbroker.fragment(signed, max_fragment_bytes=5, session_keys="key")
@@ -174,8 +176,8 @@ def test_the_key_column_is_not_carried() -> None:
     assert wrong.messages["message_body"].to_pylist() == [b"", b"short"]
 
 
-def test_messages_come_in_batches_of_64_mib() -> None:
-    """Or of one message; the bodies are what they were."""
+def test_messages_are_returned_in_batches_of_64_mib() -> None:
+    """A larger message is a batch of its own; bodies are unchanged."""
     large = bytes(30 << 20)
     given = messages([large, b"small", large, large, bytes(70 << 20), b""])
     result = ssbroker.reassemble(ssbroker.fragment(given, max_fragment_bytes=16 << 20)).messages
@@ -184,7 +186,7 @@ def test_messages_come_in_batches_of_64_mib() -> None:
     assert result["message_sequence_number"].to_pylist() == [0] * 6
 
 
-def test_the_largest_message_is_an_option() -> None:
+def test_max_message_bytes_limits_messages() -> None:
     result = ssbroker.reassemble(FRAGMENTS, max_message_bytes=12)
     assert result.messages["message_body"].to_pylist() == BODIES[:4]
     assert set(result.rejected["reason"].to_pylist()) == {"limit_exceeded"}
@@ -193,7 +195,7 @@ def test_the_largest_message_is_an_option() -> None:
             ssbroker.reassemble(FRAGMENTS, max_message_bytes=value)  # type: ignore[arg-type]
 
 
-def test_without_order_nothing_waits() -> None:
+def test_without_order_no_message_waits() -> None:
     late = messages([b"second"] * 2)
     table = ssbroker.fragment(with_column(late, "message_sequence_number", pa.array([1, 2])), max_fragment_bytes=9)
     assert ssbroker.reassemble(table).messages.num_rows == 0
@@ -202,8 +204,8 @@ def test_without_order_nothing_waits() -> None:
         ssbroker.reassemble(table, in_order=1)  # type: ignore[arg-type]
 
 
-def test_a_result_does_not_keep_the_bodies_of_what_is_pending() -> None:
-    """Who reassembles at once has nothing to go on with; so only the rows about it are kept."""
+def test_a_result_does_not_keep_bodies_of_pending_messages() -> None:
+    """The result cannot be continued, so only the rows about pending messages are kept."""
 
     def reassemblers() -> int:
         gc.collect()
@@ -215,7 +217,7 @@ def test_a_result_does_not_keep_the_bodies_of_what_is_pending() -> None:
     assert result.pending.num_rows == 1
 
 
-def test_a_result_pickles_with_what_was_pending() -> None:
+def test_pickling_a_result_keeps_the_pending_messages() -> None:
     result = ssbroker.reassemble(FRAGMENTS.slice(1))
     copied = pickle.loads(pickle.dumps(result))
     assert copied == result
@@ -224,12 +226,12 @@ def test_a_result_pickles_with_what_was_pending() -> None:
 
 
 @pytest.mark.parametrize("name", without(MESSAGES, "conversation_id").schema.names)
-def test_a_column_that_is_missing_is_named(name: str) -> None:
+def test_the_error_names_the_missing_column(name: str) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: the column is missing; expected "):
         ssbroker.reassemble(FRAGMENTS.drop_columns([name]))
 
 
 @pytest.mark.parametrize("value", [None, 5, b"state", [{"message_body": b""}]])
-def test_what_is_no_arrow_object_is_refused(value: Any) -> None:
+def test_fragments_must_be_an_arrow_object(value: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match=r"^fragments: expected an Arrow object"):
         ssbroker.reassemble(value)

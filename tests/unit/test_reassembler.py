@@ -1,3 +1,5 @@
+"""Reassembly over several pushes."""
+
 from __future__ import annotations
 
 import pickle
@@ -30,17 +32,17 @@ def rows(*numbers: int) -> Any:
     return FRAGMENTS.take(list(numbers))
 
 
-def begun(**options: Any) -> Reassembler:
-    """Two messages, of which each lacks a part."""
+def with_incomplete_messages(**options: Any) -> Reassembler:
+    """Returns a reassembler with two messages that each lack a fragment."""
     reassembler = Reassembler(**options)
     assert reassembler.push(rows(0, 2, 5)).messages.num_rows == 0
     return reassembler
 
 
 @pytest.mark.rule("P13", "P14")
-def test_what_is_missing_comes_later() -> None:
-    """Over several pushes, with the further columns of the first fragment."""
-    reassembler = begun()
+def test_missing_fragments_arrive_later() -> None:
+    """Over several pushes, with the extra columns of the first fragment."""
+    reassembler = with_incomplete_messages()
     assert reassembler.pending_messages == 2
     result = reassembler.push(rows(4, 1))
     assert [row["message_body"] for row in result.messages.to_pylist()] == [b"1234567890", b"Hello, world"]
@@ -48,8 +50,8 @@ def test_what_is_missing_comes_later() -> None:
     assert (reassembler.pending_messages, result.pending.num_rows) == (0, 0)
 
 
-def test_the_first_fragment_may_come_last_or_first() -> None:
-    """Kept further columns and those of the batch, in one result."""
+def test_the_first_fragment_may_arrive_first_or_last() -> None:
+    """The result combines stored extra columns with those of the batch."""
     reassembler = Reassembler()
     reassembler.push(rows(0, 1, 5))
     result = reassembler.push(rows(3, 4, 2)).messages
@@ -57,7 +59,7 @@ def test_the_first_fragment_may_come_last_or_first() -> None:
     assert result["word"].to_pylist() == [None, "c", "a"]
 
 
-def test_pending_is_asked_of_the_reassembler_when_it_is_first_read() -> None:
+def test_pending_of_a_result_is_read_on_first_access() -> None:
     reassembler = Reassembler()
     early = reassembler.push(rows(0))
     read = reassembler.push(rows(1))
@@ -68,8 +70,8 @@ def test_pending_is_asked_of_the_reassembler_when_it_is_first_read() -> None:
     assert early.pending.schema == schemas.PENDING
 
 
-def test_the_defaults_are_those_of_the_contract() -> None:
-    """A checkpoint holds the limits, so two that say the same have the same ones."""
+def test_default_limits() -> None:
+    """A checkpoint includes the limits, so equal checkpoints mean equal limits."""
     assert Reassembler().checkpoint() == Reassembler(**DEFAULTS).checkpoint()
     for name, value in DEFAULTS.items():
         other = {name: not value} if name == "in_order" else {name: value - 1}
@@ -82,38 +84,38 @@ def test_the_defaults_are_those_of_the_contract() -> None:
 
 @pytest.mark.parametrize("name", [name for name in DEFAULTS if name != "in_order"])
 @pytest.mark.parametrize("value", [-1, 2**63, 1.0, "1", True, [1]])
-def test_a_limit_that_is_none_is_refused(name: str, value: Any) -> None:
+def test_invalid_limits_are_rejected(name: str, value: Any) -> None:
     with pytest.raises(ssbroker.OptionError, match=f"^{name}: expected a whole number from "):
         Reassembler(**{name: value})
 
 
 @pytest.mark.parametrize(("name", "least"), [("max_pending_bytes", 0), ("max_sequence_distance", 1)])
-def test_the_least_limit_is_allowed(name: str, least: int) -> None:
+def test_minimum_limits_are_accepted(name: str, least: int) -> None:
     limits: list[dict[str, Any]] = [{name: least}, {name: least - 1}]
     assert Reassembler(**limits[0]).pending_bytes == 0
     with pytest.raises(ssbroker.OptionError):
         Reassembler(**limits[1])
 
 
-def bad_later(table: Any) -> Any:
-    """A good batch, then one with a null in its last row."""
+def batches_with_invalid_row(table: Any) -> Any:
+    """Returns a good batch, and one with a null in its last row."""
     good = table["message_body"].combine_chunks()[: table.num_rows - 1]
     return table.set_column(5, "message_body", pa.chunked_array([good, pa.nulls(1, pa.binary())]))
 
 
 @pytest.mark.parametrize("wrap", [lambda table: table, lambda table: table.to_reader(), ForeignStream])
 def test_a_push_that_raises_changes_nothing(wrap: Any) -> None:
-    """Also where the batches before the bad one were good."""
-    reassembler = begun()
+    """Even if earlier batches are valid."""
+    reassembler = with_incomplete_messages()
     before = reassembler.checkpoint()
     with pytest.raises(ssbroker.NullError) as caught:
-        reassembler.push(wrap(bad_later(FRAGMENTS)))
+        reassembler.push(wrap(batches_with_invalid_row(FRAGMENTS)))
     assert (caught.value.column, caught.value.row) == ("message_body", 5)
     assert reassembler.checkpoint() == before
     assert reassembler.push(rows(1)).messages["message_body"].to_pylist() == [b"Hello, world"]
 
 
-def test_a_stream_that_fails_midway_changes_nothing() -> None:
+def test_a_stream_that_fails_changes_nothing() -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield from FRAGMENTS.to_batches()
         raise KeyError("the producer's own")
@@ -124,8 +126,8 @@ def test_a_stream_that_fails_midway_changes_nothing() -> None:
     assert (reassembler.pending_bytes, reassembler.push(FRAGMENTS).messages.num_rows) == (0, 3)
 
 
-def test_further_columns_are_those_of_the_first_push() -> None:
-    reassembler = begun()
+def test_extra_columns_must_equal_those_of_the_first_push() -> None:
+    reassembler = with_incomplete_messages()
     before = reassembler.checkpoint()
     rest = rows(1, 4)
     words = rest["word"]
@@ -143,14 +145,14 @@ def test_further_columns_are_those_of_the_first_push() -> None:
     assert reassembler.push(rest).messages["word"].to_pylist() == ["a", "c"]
 
 
-def test_a_bad_first_push_fixes_no_columns() -> None:
+def test_an_invalid_first_push_does_not_set_the_extra_columns() -> None:
     reassembler = Reassembler()
     with pytest.raises(ssbroker.NullError):
-        reassembler.push(bad_later(FRAGMENTS.append_column("more", pa.nulls(6))))
+        reassembler.push(batches_with_invalid_row(FRAGMENTS.append_column("more", pa.nulls(6))))
     assert reassembler.push(FRAGMENTS).messages.num_rows == 3
 
 
-def test_further_columns_in_another_order_or_as_dictionaries() -> None:
+def test_extra_columns_in_another_order_or_as_dictionaries() -> None:
     reassembler = Reassembler()
     table = FRAGMENTS.append_column("more", pa.array(range(6)))
     reassembler.push(table.slice(0, 1))
@@ -165,16 +167,16 @@ def test_further_columns_in_another_order_or_as_dictionaries() -> None:
     ]
 
 
-def test_forget_names_its_message_in_any_way() -> None:
+def test_forget_accepts_ids_in_any_form() -> None:
     for conversation in (IDS[0], "{00000000-0000-0000-0000-000000000001}"):
-        reassembler = begun()
+        reassembler = with_incomplete_messages()
         arguments: dict[str, Any] = {"is_initiator": False, "message_sequence_number": 0}
         assert reassembler.forget(conversation, **arguments) is True
         assert reassembler.forget(conversation, **arguments) is False
         assert reassembler.pending_messages == 1
 
 
-def test_what_names_no_message_is_refused() -> None:
+def test_forget_rejects_invalid_arguments() -> None:
     reassembler = Reassembler()
     with pytest.raises(ssbroker.InvalidGuidError, match=r"^conversation_id: 'no guid' is not a GUID"):
         reassembler.forget("no guid", is_initiator=True, message_sequence_number=0)
@@ -187,7 +189,7 @@ def test_what_names_no_message_is_refused() -> None:
 
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
 @pytest.mark.parametrize("keys", [None, "key", {IDS[0]: b"k" * 16}])
-def test_a_reassembler_pickles_with_its_keys(dumps: Any, keys: Any) -> None:
+def test_pickling_keeps_session_keys(dumps: Any, keys: Any) -> None:
     signed = messages(BODIES, word=MESSAGES["word"], key=pa.array([b"k" * 16, None, None]))
     table = ssbroker.fragment(signed, max_fragment_bytes=5, session_keys=None if keys is None else "key")
     if keys == "key":
@@ -202,16 +204,16 @@ def test_a_reassembler_pickles_with_its_keys(dumps: Any, keys: Any) -> None:
         assert result.rejected.num_rows == 0
 
 
-def test_a_pickle_of_another_version_is_refused_with_a_clear_error() -> None:
-    restore, (version, *state) = begun().__reduce__()
+def test_a_pickle_of_another_version_is_rejected() -> None:
+    restore, (version, *state) = with_incomplete_messages().__reduce__()
     assert restore(version, *state).pending_messages == 2
     with pytest.raises(ssbroker.MalformedDataError, match="an incompatible version of ssbroker"):
         restore(version + 1, *state)
 
 
-def test_the_properties_of_a_reassembler() -> None:
-    reassembler = begun()
-    # M18: two directions, two messages with a word, three fragments of 5, 2 and 5 bytes.
+def test_properties() -> None:
+    reassembler = with_incomplete_messages()
+    # Two directions, two messages with a word, three fragments of 5, 2 and 5 bytes.
     assert reassembler.pending_bytes == 2 * 128 + 2 * 256 + (16 + 1) + 3 * 96 + 12
     assert repr(reassembler) == f"Reassembler(pending_messages=2, pending_bytes={reassembler.pending_bytes})"
     for name in ("pending_bytes", "limits"):
@@ -233,8 +235,8 @@ def test_the_properties_of_a_reassembler() -> None:
     ],
     ids=str,
 )
-def test_what_further_columns_are_charged(column: Any, bytes_: int) -> None:
-    """16 bytes for each value, and those that it has."""
+def test_memory_charged_for_extra_columns(column: Any, bytes_: int) -> None:
+    """16 bytes for each value, plus its size."""
     charges = []
     for further in ({}, {"further": column}):
         reassembler = Reassembler()
@@ -243,20 +245,20 @@ def test_what_further_columns_are_charged(column: Any, bytes_: int) -> None:
     assert charges[1] - charges[0] == 16 + bytes_
 
 
-def test_nested_columns_are_charged_by_what_each_row_holds() -> None:
-    """However large the rows beside it are, and however they are cut into batches."""
+def test_nested_columns_are_charged_by_row() -> None:
+    """Independently of other rows and of the split into batches."""
     lists = pa.array([[1], list(range(10_000)), None, [1]])
     table = ssbroker.fragment(messages([b"body"] * 4, lists=lists), max_fragment_bytes=2)
-    begun: list[Any] = [table.slice(2 * row, 1) for row in range(4)]
+    with_incomplete_messages: list[Any] = [table.slice(2 * row, 1) for row in range(4)]
 
     def charge(*parts: Any) -> int:
         reassembler = Reassembler()
         reassembler.push(pa.concat_tables(parts))
         return reassembler.pending_bytes
 
-    each = [charge(part) for part in begun]
+    each = [charge(part) for part in with_incomplete_messages]
     assert each[0] == each[3] > each[2]
     assert 80_000 < each[1] - each[0] < 250_000
-    assert charge(*begun) == sum(each)
+    assert charge(*with_incomplete_messages) == sum(each)
     encoded = table.set_column(8, "lists", pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 1, 2, 2, 3, 3]), lists))
     assert charge(encoded.slice(2, 1)) == each[1]

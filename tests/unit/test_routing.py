@@ -1,3 +1,5 @@
+"""Routing of batches, tables and streams."""
+
 from __future__ import annotations
 
 import gc
@@ -17,7 +19,7 @@ from ssbroker import Catalog, Router, schemas
 from tests.unit.conversations import CATALOG, NOW, ForeignArray, ForeignStream, conversations, routes
 
 
-def test_a_batch_gives_a_batch() -> None:
+def test_a_batch_returns_a_batch() -> None:
     decisions = Router(CATALOG).route(conversations(["//Orders", "//Nobody"]), now=NOW)
     assert type(decisions) is pa.RecordBatch
     assert decisions.schema == schemas.DECISIONS
@@ -25,14 +27,14 @@ def test_a_batch_gives_a_batch() -> None:
     decisions.validate(full=True)
 
 
-def test_a_batch_of_another_library_gives_a_batch() -> None:
+def test_a_batch_of_another_library_returns_a_batch() -> None:
     decisions = Router(CATALOG).route(ForeignArray(conversations(["//Orders"])), now=NOW)
     assert type(decisions) is pa.RecordBatch
     assert decisions.num_rows == 1
 
 
 @pytest.mark.parametrize("wrap", [lambda table: table, lambda table: table.to_reader(), ForeignStream])
-def test_a_table_or_stream_gives_a_table_with_one_batch_for_each(wrap: Any) -> None:
+def test_a_table_or_stream_returns_a_table_with_the_same_batches(wrap: Any) -> None:
     batches = [conversations(["//Orders"] * count) for count in (2, 1, 3)]
     decisions = Router(CATALOG).route(wrap(pa.Table.from_batches(batches)), now=NOW)
     assert type(decisions) is pa.Table
@@ -44,19 +46,19 @@ def test_a_table_or_stream_gives_a_table_with_one_batch_for_each(wrap: Any) -> N
 
 
 @pytest.mark.parametrize("wrap", [lambda table: table, lambda table: table.to_reader(), ForeignStream])
-def test_nothing_in_gives_nothing_out(wrap: Any) -> None:
+def test_empty_input_returns_empty_output(wrap: Any) -> None:
     empty = conversations([]).schema.empty_table()
     decisions = Router(CATALOG).route(wrap(empty), now=NOW)
     assert type(decisions) is pa.Table
     assert (decisions.num_rows, decisions.schema) == (0, schemas.DECISIONS)
 
 
-def test_a_missing_column_is_found_though_there_is_no_row() -> None:
+def test_a_missing_column_is_an_error_even_without_rows() -> None:
     with pytest.raises(ssbroker.SchemaError, match="to_service_name"):
         Router(CATALOG).route(pa.schema([("database", pa.string())]).empty_table(), now=NOW)
 
 
-def test_a_stream_is_read_as_it_comes() -> None:
+def test_a_stream_is_read_lazily() -> None:
     alive: list[weakref.ref[pa.RecordBatch]] = []
     high = 0
 
@@ -75,7 +77,7 @@ def test_a_stream_is_read_as_it_comes() -> None:
     assert high <= 2
 
 
-def test_an_error_counts_rows_over_the_whole_input() -> None:
+def test_error_rows_count_over_the_whole_input() -> None:
     batches = [
         conversations(["//Orders"] * 3),
         conversations(["//Orders"] * 2),
@@ -98,7 +100,7 @@ def test_an_error_of_the_producer_passes_through() -> None:
 
 @pytest.mark.rule("R3")
 @pytest.mark.parametrize("now", [NOW, NOW.replace(tzinfo=None), NOW.astimezone(timezone(timedelta(hours=-7)))])
-def test_now_decides_what_has_expired(now: datetime) -> None:
+def test_now_determines_which_routes_have_expired(now: datetime) -> None:
     """A route is expired when now >= lifetime."""
     router = Router(CATALOG)
     batch = conversations(["//Late"])
@@ -118,7 +120,7 @@ def test_the_current_time_is_the_default() -> None:
     assert Router(Catalog(gone)).route(conversations(["//R"]))["outcome"].to_pylist() == ["DELAYED"]
 
 
-def test_the_properties_of_a_router() -> None:
+def test_properties() -> None:
     router = Router(CATALOG, tie_break="first", pending_request="delay")
     assert (router.catalog, router.tie_break, router.pending_request) == (CATALOG, "first", "delay")
     assert 0 < router.nbytes < 1_000_000
@@ -129,7 +131,7 @@ def test_the_properties_of_a_router() -> None:
 
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
 @pytest.mark.parametrize("tie_break", ["hash", "first", "round_robin"])
-def test_a_router_pickles(dumps: Any, tie_break: Any) -> None:
+def test_pickling(dumps: Any, tie_break: Any) -> None:
     router = Router(CATALOG, tie_break=tie_break, pending_request="delay")
     copied = pickle.loads(dumps(router))
     batch = conversations(["//Orders"] * 50)
@@ -137,7 +139,7 @@ def test_a_router_pickles(dumps: Any, tie_break: Any) -> None:
     assert copied.route(batch, now=NOW).equals(router.route(batch, now=NOW))
 
 
-def test_the_turns_of_round_robin_begin_anew_in_a_copy() -> None:
+def test_the_turns_of_round_robin_start_over_in_a_pickled_copy() -> None:
     router = Router(CATALOG, tie_break="round_robin")
     batch = conversations(["//Orders"])
     taken = [router.route(batch, now=NOW)["route_id"][0].as_py() for _ in range(4)]
@@ -147,7 +149,7 @@ def test_the_turns_of_round_robin_begin_anew_in_a_copy() -> None:
     assert router.route(batch, now=NOW)["route_id"][0].as_py() == 65537
 
 
-def test_a_pickle_of_another_version_is_refused_with_a_clear_error() -> None:
+def test_a_pickle_of_another_version_is_rejected() -> None:
     restore, (version, *state) = Router(CATALOG).__reduce__()
     with pytest.raises(ssbroker.MalformedDataError, match="an incompatible version of ssbroker"):
         restore(version + 1, *state)

@@ -1,3 +1,5 @@
+"""Saving of catalogs as folders and scripts."""
+
 from __future__ import annotations
 
 import os
@@ -36,7 +38,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("foreign", ["notes.txt", "routes.csv", "more/routes.parquet"])
-def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, foreign: str) -> None:
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path, foreign: str) -> None:
     file = tmp_path / "net" / foreign
     file.parent.mkdir(parents=True)
     file.write_text("dear to somebody")
@@ -53,7 +55,7 @@ def test_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "net").read_text() == "a file"
 
 
-def test_a_table_that_parquet_cannot_hold_changes_nothing(tmp_path: Path) -> None:
+def test_a_table_that_parquet_cannot_store_changes_nothing(tmp_path: Path) -> None:
     save.save_folder(tmp_path / "net", TABLES, INSTANCE)
     before = contents(tmp_path)
     unfit = {"routes": pa.table({"u": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])})}
@@ -63,8 +65,8 @@ def test_a_table_that_parquet_cannot_hold_changes_nothing(tmp_path: Path) -> Non
     assert contents(tmp_path) == before
 
 
-def test_categories_of_polars_are_saved(tmp_path: Path) -> None:
-    """They are dictionaries of views, which Parquet has not."""
+def test_polars_categories_are_saved(tmp_path: Path) -> None:
+    """They are dictionaries of views, which Parquet cannot store."""
     frame = pl.DataFrame({"name": ["Orders", "Stock"], "owner": ["me", None]}).with_columns(
         pl.col("owner").cast(pl.Categorical)
     )
@@ -72,7 +74,7 @@ def test_categories_of_polars_are_saved(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "net" / "routes.parquet").to_pylist() == frame.to_dicts()
 
 
-def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_swap_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save.save_folder(tmp_path / "net", TABLES, INSTANCE)
     before = contents(tmp_path)
     rename, calls = Path.rename, []
@@ -90,7 +92,7 @@ def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytes
     assert contents(tmp_path) == before
 
 
-def test_a_text_is_written_and_replaced(tmp_path: Path) -> None:
+def test_a_script_is_written_and_replaced(tmp_path: Path) -> None:
     save.save_text(tmp_path / "catalog.sql", "old")
     (tmp_path / "catalog.sql").chmod(0o640)
     save.save_text(tmp_path / "catalog.sql", "USE [Größe];\n")
@@ -98,7 +100,7 @@ def test_a_text_is_written_and_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "catalog.sql").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_text_that_cannot_be_synced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_cannot_be_synced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save.save_text(tmp_path / "catalog.sql", "old")
 
     def fail(_descriptor: int) -> None:
@@ -110,21 +112,21 @@ def test_a_text_that_cannot_be_synced_changes_nothing(tmp_path: Path, monkeypatc
     assert contents(tmp_path) == {"catalog.sql": b"old"}
 
 
-def test_a_text_of_half_a_character_changes_nothing(tmp_path: Path) -> None:
+def test_a_script_with_a_lone_surrogate_changes_nothing(tmp_path: Path) -> None:
     save.save_text(tmp_path / "catalog.sql", "old")
     with pytest.raises(OutputError, match="surrogates not allowed"):
         save.save_text(tmp_path / "catalog.sql", "\ud800")
     assert contents(tmp_path) == {"catalog.sql": b"old"}
 
 
-def test_a_folder_stands_at_the_name_of_a_script(tmp_path: Path) -> None:
+def test_a_script_does_not_replace_a_folder(tmp_path: Path) -> None:
     (tmp_path / "catalog.sql").mkdir()
     with pytest.raises(OutputError, match=r"catalog\.sql: could not be written"):
         save.save_text(tmp_path / "catalog.sql", "new")
     assert list(tmp_path.iterdir()) == [tmp_path / "catalog.sql"]
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
     save.save_text(tmp_path / "catalog.sql", "old")
     (tmp_path / "link.sql").symlink_to("catalog.sql")
     save.save_text(tmp_path / "link.sql", "new")
@@ -133,7 +135,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parent", ["absent", "file"])
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, parent: str) -> None:
+def test_the_error_names_the_unwritable_path(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OutputError, match="could not be written"):
         save.save_text(tmp_path / parent / "catalog.sql", "new")
@@ -141,7 +143,7 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, parent: str)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "loop"])
-def test_a_path_that_can_be_no_place_is_an_output_error(tmp_path: Path, name: str) -> None:
+def test_an_invalid_path_is_an_output_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(OutputError, match="could not be written"):
         save.save_folder(tmp_path / name, TABLES, INSTANCE)

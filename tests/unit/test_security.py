@@ -1,4 +1,4 @@
-"""P22, B32: session keys, sealing and signatures, against known answers and against whoever tampers."""
+"""Session keys, encryption and signatures, against known answers and against tampering."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def direction(*, key: bytes = KEY, conversation: bytes = CONVERSATION, is_initia
 
 
 def hkdf(key: bytes, told: bytes, length: int) -> bytes:
-    """HKDF-SHA-256 without salt, by the words of RFC 5869."""
+    """Computes HKDF-SHA-256 without salt, following the text of RFC 5869."""
     extracted = hmac.digest(bytes(32), key, "sha256")
     block, out = b"", b""
     for number in range(1, -(-length // 32) + 1):
@@ -35,8 +35,8 @@ def hkdf(key: bytes, told: bytes, length: int) -> bytes:
     return out[:length]
 
 
-def test_the_slow_hkdf_gives_the_known_answer_of_its_standard() -> None:
-    """Test case 3 of RFC 5869: no salt, nothing told."""
+def test_the_reference_hkdf_gives_the_answer_of_rfc_5869() -> None:
+    """Test case 3: no salt, no info."""
     assert hkdf(b"\x0b" * 22, b"", 42).hex() == (
         "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
     )
@@ -54,14 +54,14 @@ def test_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initi
     )
 
 
-def test_keys_do_not_show_themselves() -> None:
+def test_repr_hides_keys() -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
     assert keys.seal.hex() not in repr(keys)
     assert repr(keys.seal) not in repr(keys)
 
 
 @pytest.mark.parametrize("key", [b"", bytes(16), bytes(33), "x" * 32, None])
-def test_a_session_key_is_32_bytes(key: object) -> None:
+def test_a_session_key_has_32_bytes(key: object) -> None:
     with pytest.raises(OptionError, match="session_key: expected 32 bytes"):
         derived(key, conversation_id=CONVERSATION, is_initiator=True)  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def test_a_session_key_is_32_bytes(key: object) -> None:
         (False, True, "000000000000000580000007"),
     ],
 )
-def test_a_part_is_sealed_with_the_nonce_of_its_place(*, is_initiator: bool, is_bound: bool, nonce: str) -> None:
+def test_the_nonce_of_a_fragment_is_its_position(*, is_initiator: bool, is_bound: bool, nonce: str) -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
     sealed = direction(is_initiator=is_initiator).seal(
         b"part", sequence=5, fragment=7, is_bound=is_bound, header=HEADER
@@ -86,8 +86,8 @@ def test_a_part_is_sealed_with_the_nonce_of_its_place(*, is_initiator: bool, is_
 
 
 @pytest.mark.threat("T2", "T25")
-def test_a_restored_sender_seals_other_messages_of_the_same_numbers_with_another_key() -> None:
-    """Else the two messages would give away each other, and the key of the tag; what is sent again by one stays the same."""
+def test_a_restored_sender_encrypts_reused_numbers_with_another_key() -> None:
+    """The same key and nonce for two messages would reveal both and the authentication key; retransmissions stay the same."""
     place: dict[str, Any] = {"sequence": 5, "fragment": 0, "is_bound": True, "header": HEADER}
     before, restored, receiver = direction(), direction(), direction()
     bodies = b"pay 100 to Ann..", b"pay 900 to Bob.."
@@ -104,12 +104,12 @@ def test_a_restored_sender_seals_other_messages_of_the_same_numbers_with_another
     assert receiver.opened(first[:16] + second[16:], **place) is None
 
 
-def test_a_notice_is_sealed_without_a_nonce() -> None:
+def test_a_notice_is_encrypted_without_a_nonce() -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
     assert direction().seal_notice(b"gone", header=HEADER) == AESSIV(keys.notice).encrypt(b"gone", [HEADER])
 
 
-def test_a_header_is_signed_by_hmac() -> None:
+def test_a_header_is_signed_with_hmac() -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
     signature = direction().header_signature(HEADER)
     assert signature == hmac.new(keys.header, HEADER, hashlib.sha256).digest()[:16]
@@ -117,8 +117,8 @@ def test_a_header_is_signed_by_hmac() -> None:
 
 
 @pytest.mark.rule("P22")
-def test_every_single_bit_flip_of_part_and_header_is_refused() -> None:
-    """P22, G10: of the sealed part, its tag, and the header."""
+def test_every_bit_flip_of_fragment_and_header_is_rejected() -> None:
+    """In the encrypted fragment, its tag, and the header."""
     secured = direction()
     sealed = secured.seal(b"pay 100 to Ann", sequence=1, fragment=0, is_bound=True, header=HEADER)
     notice = secured.seal_notice(b"gone", header=HEADER)
@@ -144,8 +144,8 @@ def flips(data: bytes) -> list[bytes]:
 
 @pytest.mark.rule("P22")
 @pytest.mark.threat("T2")
-def test_a_part_is_refused_at_every_other_place() -> None:
-    """Another dialog, direction, sequence, fragment, key, or with and without the target's broker id."""
+def test_a_fragment_is_rejected_at_any_other_position() -> None:
+    """Another dialog, direction, sequence number, fragment number or key, or with and without the broker id of the target."""
     sealed = direction().seal(b"part", sequence=1, fragment=2, is_bound=True, header=HEADER)
     here: dict[str, Any] = {"sequence": 1, "fragment": 2, "is_bound": True, "header": HEADER}
     assert direction().opened(sealed, **here) == b"part"
@@ -169,28 +169,28 @@ def test_a_part_is_refused_at_every_other_place() -> None:
 
 @pytest.mark.rule("P22")
 @pytest.mark.parametrize("length", range(33))
-def test_what_is_cut_off_is_refused(length: int) -> None:
+def test_truncated_fragments_are_rejected(length: int) -> None:
     sealed = direction().seal(b"", sequence=0, fragment=0, is_bound=True, header=HEADER)
     opened = direction().opened(sealed[:length], sequence=0, fragment=0, is_bound=True, header=HEADER)
     assert opened == (b"" if length == len(sealed) else None)
     assert direction().opened_notice(sealed[:length], header=HEADER) is None
 
 
-def test_no_key_and_nonce_stand_with_two_headers() -> None:
-    """The sealed part of a fragment that is sent again is the same bytes; it changes with whether the target's broker id is known."""
+def test_no_key_and_nonce_are_used_with_two_headers() -> None:
+    """A fragment that is sent again has the same bytes; they change only when the broker id of the target becomes known."""
     secured = direction()
     first, again, bound = (
         secured.seal(b"part", sequence=0, fragment=0, is_bound=is_bound, header=HEADER)
         for is_bound in (False, False, True)
     )
     assert first == again
-    assert first[16:20] != bound[16:20]  # another key stream, not only another tag
+    assert first[16:20] != bound[16:20]  # another keystream, and not only another tag
 
 
 @pytest.mark.rule("P21")
 @pytest.mark.parametrize("is_initiator", [True, False])
-def test_the_digests_are_those_of_the_signatures(*, is_initiator: bool) -> None:
-    """What the native module encrypts with the key comes out as MD5 again."""
+def test_encrypted_digests_decrypt_to_md5(*, is_initiator: bool) -> None:
+    """The native module encrypts the MD5 with the key."""
     secured = direction(is_initiator=is_initiator)
     bodies = [b"", b"one", b"a longer body"]
     messages = pa.table(
@@ -217,12 +217,12 @@ def test_the_digests_are_those_of_the_signatures(*, is_initiator: bool) -> None:
     assert parts == [hashlib.md5(row["message_body"]).digest() for row in rows]
 
 
-def test_digests_of_nothing() -> None:
+def test_digests_of_no_rows() -> None:
     assert direction().message_digests([], []) == direction().fragment_digests([], [], []) == []
 
 
-def test_the_library_is_imported_at_first_use_and_named_where_it_is_missing() -> None:
-    """Importing ssbroker.security needs no cryptography; using it without says which extra brings it."""
+def test_cryptography_is_imported_on_first_use() -> None:
+    """Importing ssbroker.security does not need it; using it without it reports which extra to install."""
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
         "import ssbroker.security as security\n"

@@ -1,4 +1,4 @@
-"""A catalog, and a transmission queue, through a DB-API connection."""
+"""Catalogs and transmission queues read through a DB-API connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.recorded import HANDLE, SALES, STOCK, Connection, Driver, record
 DRIVERS: tuple[Driver, ...] = ("text", "uuid", "bytes")
 
 
-def test_the_catalog_views_become_a_catalog() -> None:
+def test_a_catalog_is_read_from_the_catalog_views() -> None:
     connection = Connection(shop())
     catalog = Catalog.from_sql_server(connection, addresses=["tcp://sql-01.example"])
     assert catalog.addresses == ("TCP://sql-01:4022", "TCP://sql-01.example:4022")
@@ -44,14 +44,14 @@ def test_the_catalog_views_become_a_catalog() -> None:
 
 
 @pytest.mark.parametrize("guid", [SALES, SALES.lower(), uuid.UUID(SALES), f"{{{SALES}}}"])
-def test_a_driver_may_give_guids_as_text_or_as_such(guid: object) -> None:
+def test_guids_may_be_text_or_uuid(guid: object) -> None:
     names = ("name", "service_broker_guid", "is_broker_enabled")
     only = Connection(shop(**{sql_server.DATABASES_QUERY: (names, [("Sales", guid, True)])}))
     (row,) = [row for row in Catalog.from_sql_server(only).databases.to_pylist() if row["name"] == "Sales"]
     assert row["service_broker_guid"] == uuid.UUID(SALES).bytes
 
 
-def test_an_endpoint_that_listens_on_one_address_is_reached_by_it() -> None:
+def test_the_listener_address_of_an_endpoint_is_an_address() -> None:
     names = ("machine", "port", "ip_address", "is_message_forwarding_enabled")
     rows = [("SQL-01", 5022, "10.0.0.1", False), ("SQL-01", 5022, "2001:db8::7", False)]
     catalog = Catalog.from_sql_server(Connection(shop(**{sql_server.ENDPOINTS_QUERY: (names, rows)})))
@@ -61,7 +61,7 @@ def test_an_endpoint_that_listens_on_one_address_is_reached_by_it() -> None:
     assert (bare.addresses, bare.message_forwarding) == ((), False)
 
 
-def test_what_is_none_is_refused() -> None:
+def test_invalid_values_are_rejected() -> None:
     names = ("name", "service_broker_guid", "is_broker_enabled")
     with pytest.raises(InvalidGuidError, match="service_broker_guid: 'no id' is not a valid GUID"):
         Catalog.from_sql_server(Connection(shop(**{sql_server.DATABASES_QUERY: (names, [("Sales", "no id", 1)])})))
@@ -75,7 +75,7 @@ def test_what_is_none_is_refused() -> None:
 
 @pytest.mark.rule("R8")
 def test_a_stuck_queue_is_read_and_explained() -> None:
-    """The status of the server, the decision now, and the finding that is the cause."""
+    """The status of the server, the current decision, and the finding that explains it."""
     queue = sql_server.read_transmission_queue(Connection(shop()))
     assert queue.schema.names == sql_server.TRANSMISSION_QUEUE.names
     first, second = queue.to_pylist()
@@ -101,8 +101,8 @@ def test_a_stuck_queue_is_read_and_explained() -> None:
 
 @pytest.mark.rule("R11", "R13")
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_the_views_of_the_documented_example_become_its_catalog(driver: Driver) -> None:
-    """Example 5, as a server's views hold it, routes as the documentation says."""
+def test_the_views_of_documented_example_5(driver: Driver) -> None:
+    """As the catalog views of a server contain it."""
     catalog = Catalog.from_sql_server(Connection(recorded("example_5", driver=driver)))
     assert catalog.addresses == ("TCP://aw-sql01:4022",)
     assert catalog.message_forwarding
@@ -119,8 +119,8 @@ def test_the_views_of_the_documented_example_become_its_catalog(driver: Driver) 
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_the_queue_of_the_documented_example_is_explained(driver: Driver) -> None:
-    """A status, a blank one, and a message whose conversation is gone; ids in every form in which drivers deliver them."""
+def test_the_queue_of_documented_example_5_is_explained(driver: Driver) -> None:
+    """Messages with a status, with an empty one, and of a deleted conversation; ids in each form that drivers return."""
     connection = Connection(recorded("example_5", driver=driver))
     queue = sql_server.read_transmission_queue(connection)
     assert queue.schema == sql_server.TRANSMISSION_QUEUE
@@ -141,8 +141,8 @@ def test_the_queue_of_the_documented_example_is_explained(driver: Driver) -> Non
 
 
 @pytest.mark.rule("R5")
-def test_names_that_differ_in_case_alone_are_two_in_an_instance_with_such_a_collation() -> None:
-    """Databases, services and routes."""
+def test_names_that_differ_only_in_case_are_different() -> None:
+    """As on an instance with a case-sensitive collation: databases, services and routes."""
     catalog = Catalog.from_sql_server(Connection(recorded("case_sensitive", driver="text")))
     enabled = {row["name"]: row["is_broker_enabled"] for row in catalog.databases.to_pylist()}
     assert enabled == {"Odd]Name": False, "SALES": False, "Sales": True, "msdb": True}
@@ -167,7 +167,7 @@ def test_names_that_differ_in_case_alone_are_two_in_an_instance_with_such_a_coll
 
 
 @pytest.mark.parametrize(("name", "databases"), [("nothing_to_see", ["Sales", "msdb"]), ("no_database", ["msdb"])])
-def test_a_login_that_may_see_nothing_gets_an_empty_catalog(name: str, databases: list[str]) -> None:
+def test_a_login_without_permissions_gets_an_empty_catalog(name: str, databases: list[str]) -> None:
     connection = Connection(recorded(name, driver="uuid"))
     catalog = Catalog.from_sql_server(connection)
     assert sorted(map(str, catalog.databases["name"].to_pylist())) == databases
@@ -175,7 +175,7 @@ def test_a_login_that_may_see_nothing_gets_an_empty_catalog(name: str, databases
     assert sql_server.read_transmission_queue(connection).num_rows == 0
 
 
-def test_bytes_that_are_no_guid_are_refused() -> None:
+def test_bytes_of_wrong_length_are_rejected() -> None:
     results = recorded("example_5", driver="bytes")
     query = sql_server.TRANSMISSION_QUEUE_QUERY.format(database=f"[{USER}]")
     names, rows = results[query]

@@ -1,3 +1,5 @@
+"""Parsing and conversion of timestamps."""
+
 from __future__ import annotations
 
 import re
