@@ -14,7 +14,7 @@ import pytest
 import ssbroker
 from ssbroker.reassembly import SessionKeys
 from tests.property.forgery import ATTACKS, PART_BYTES, columns_of
-from tests.rules.fragments import KEY, OTHER_KEY, A, B, messages, parts, reasons, single, whole
+from tests.rules.fragments import KEY, OTHER_KEY, A, B, messages, parts, reasons, reassemble_all, single
 from tests.worlds.fragment_tables import rows_of
 
 FORGED = 1_000_000
@@ -101,15 +101,18 @@ def test_without_a_key_whoever_can_compute_an_md5_is_believed() -> None:
     """Plain MD5 finds accidents, not attackers: another body, and the same in another place."""
     good = parts(b"pay 10", size=3)
     forged = parts(b"pay 99", size=3)
-    assert messages(whole(*forged)) == [(0, b"pay 99")]
+    assert messages(reassemble_all(*forged)) == [(0, b"pay 99")]
     # The first part of the good one is known and equal; the attacker needs nothing else.
     assert good[0].body == forged[0].body
     for moved in (
         [replace(each, conversation_id=B) for each in good],
         [replace(each, is_initiator=False) for each in good],
     ):
-        assert messages(whole(*moved)) == [(0, b"pay 10")]
-    assert messages(whole(single(0), *(replace(each, sequence=1) for each in good))) == [(0, b""), (1, b"pay 10")]
+        assert messages(reassemble_all(*moved)) == [(0, b"pay 10")]
+    assert messages(reassemble_all(single(0), *(replace(each, sequence=1) for each in good))) == [
+        (0, b""),
+        (1, b"pay 10"),
+    ]
 
 
 @pytest.mark.rule("P22")
@@ -119,13 +122,13 @@ def test_with_a_key_two_bodies_of_one_md5_are_the_same_message() -> None:
     assert one != other
     assert md5(one).digest() == md5(other).digest()
     (sent,) = parts(one, size=999, key=KEY)
-    assert messages(whole(replace(sent, body=other), session_keys={A: KEY})) == [(0, other)]
-    assert reasons(whole(replace(sent, body=other[:-1]), session_keys={A: KEY})) == ["corrupt_fragment"]
+    assert messages(reassemble_all(replace(sent, body=other), session_keys={A: KEY})) == [(0, other)]
+    assert reasons(reassemble_all(replace(sent, body=other[:-1]), session_keys={A: KEY})) == ["corrupt_fragment"]
 
 
 @pytest.mark.rule("P12", "P22")
 def test_with_a_key_a_copy_is_a_duplicate_and_no_second_message() -> None:
     """What was recorded and is sent again is not delivered again; with another key it never was."""
     sent = parts(b"pay 10", size=3, key=KEY)
-    assert messages(whole(*sent, *sent, session_keys={A: KEY})) == [(0, b"pay 10")]
-    assert messages(whole(*sent, session_keys={A: OTHER_KEY})) == []
+    assert messages(reassemble_all(*sent, *sent, session_keys={A: KEY})) == [(0, b"pay 10")]
+    assert messages(reassemble_all(*sent, session_keys={A: OTHER_KEY})) == []

@@ -1,4 +1,4 @@
-"""Two conversations that the tests of reassembly stand in, and short words for their fragments and for what becomes of them."""
+"""Two conversations for reassembly tests, and helpers that create fragments and read results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parts(
     initiator: bool = True,
     key: bytes | None = None,
 ) -> list[Fragment]:
-    """The fragments of a message, both signatures there."""
+    """Returns the signed fragments of a message."""
     return cut(
         body,
         conversation_id=conversation,
@@ -38,23 +38,23 @@ def parts(
 
 
 def single(sequence: int, *, body: bytes = b"", conversation: UUID = A, initiator: bool = True) -> Fragment:
-    """A message of one fragment."""
+    """Returns a message of one fragment."""
     return parts(body, sequence, size=len(body) + 1, conversation=conversation, initiator=initiator)[0]
 
 
-def begun(sequence: int = 0, *, conversation: UUID = A, initiator: bool = True, body: bytes = b"") -> Fragment:
-    """The first fragment of two, unsigned: a message that stays incomplete."""
+def first_of_two(sequence: int = 0, *, conversation: UUID = A, initiator: bool = True, body: bytes = b"") -> Fragment:
+    """Returns the first of two fragments of a message, unsigned."""
     fragment = single(sequence, conversation=conversation, initiator=initiator)
     return replace(fragment, count=2, body=body, message_signature=None, fragment_signature=None)
 
 
-def ended(beginning: Fragment, body: bytes = b"") -> Fragment:
-    """The fragment that makes a message that was begun whole."""
-    return replace(beginning, number=1, body=body)
+def second_of_two(first: Fragment, body: bytes = b"") -> Fragment:
+    """Returns the fragment that completes a message."""
+    return replace(first, number=1, body=body)
 
 
 def unsigned(fragments: list[Fragment]) -> list[Fragment]:
-    """Without signatures."""
+    """Returns the fragments without signatures."""
     return [replace(each, message_signature=None, fragment_signature=None) for each in fragments]
 
 
@@ -63,28 +63,28 @@ def push(reassembler: ssbroker.Reassembler, *fragments: Fragment) -> ssbroker.Re
     return reassembler.push(fragment_batch(fragments))
 
 
-def whole(*fragments: Fragment, **options: Any) -> ssbroker.Reassembly:
-    """All at once."""
+def reassemble_all(*fragments: Fragment, **options: Any) -> ssbroker.Reassembly:
+    """Reassembles the fragments in one call."""
     return ssbroker.reassemble(fragment_batch(fragments), **options)
 
 
 def messages(result: ssbroker.Reassembly) -> list[tuple[int, bytes]]:
-    """Sequence numbers and bodies."""
+    """Returns sequence numbers and bodies."""
     return [(row["message_sequence_number"], row["message_body"]) for row in rows_of(result.messages)]
 
 
 def rejected(result: ssbroker.Reassembly) -> list[tuple[int, int, str]]:
-    """Sequence and fragment numbers, and why."""
+    """Returns sequence number, fragment number and reason of rejected fragments."""
     return [(row["message_sequence_number"], row["fragment_number"], row["reason"]) for row in rows_of(result.rejected)]
 
 
 def reasons(result: ssbroker.Reassembly) -> list[str]:
-    """Why something was rejected."""
+    """Returns the reasons of rejected fragments."""
     return [reason for _, _, reason in rejected(result)]
 
 
 def acknowledged(result: ssbroker.Reassembly) -> list[tuple[int | None, int | None, list[int] | None]]:
-    """Up to where all is whole, and what is there of the next."""
+    """Returns the acknowledgements: the acknowledged number, and number and fragments of the first incomplete message."""
     return [
         (row["acked_sequence_number"], row["partial_sequence_number"], row["partial_fragments"])
         for row in rows_of(result.acknowledgements)
@@ -92,10 +92,10 @@ def acknowledged(result: ssbroker.Reassembly) -> list[tuple[int | None, int | No
 
 
 def pending(reassembler: ssbroker.Reassembler) -> list[Row]:
-    """What is incomplete or held."""
+    """Returns the incomplete and waiting messages."""
     return rows_of(reassembler.pending())
 
 
 def pending_numbers(reassembler: ssbroker.Reassembler) -> list[int]:
-    """The sequence numbers of what is incomplete or held."""
+    """Returns the sequence numbers of incomplete and waiting messages."""
     return [row["message_sequence_number"] for row in pending(reassembler)]

@@ -1,4 +1,4 @@
-"""The instance that the tests of the rules stand in, and short words for its routes and for what routing answers."""
+"""An instance for routing tests, and helpers that create routes and expected decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SALES = UUID("5fb8d92b-ed69-4c80-afbb-2aa6a7d3cb2d")
 STORES = UUID("81b1d3d0-288e-4d2c-b1d3-456cbb944b4f")
 OPS = UUID("0d6a8f0e-6f8e-4a0b-9b57-1f3f1f6a2c11")
 ELSEWHERE = UUID("c2b4a1de-0c0f-4bb0-8a57-93d0be6b7a9e")
-"""The broker id of a database that another instance has."""
+"""Broker id of a database of another instance."""
 NOWHERE = UUID("77777777-7777-4777-8777-777777777777")
 """A broker id that no database has and no route names."""
 
@@ -33,7 +33,7 @@ HERE = World(
 
 MSDB = "msdb"
 OUTSIDE = None
-"""Where a conversation began that arrives from another instance."""
+"""Database of a conversation that arrives from another instance."""
 
 BCN = "SQL/ServiceBroker/BrokerConfiguration"
 
@@ -46,7 +46,7 @@ def here(
     forwarding: bool = False,
     pending: tuple[str, ...] = (),
 ) -> World:
-    """The instance with these routes; services are pairs of a database and a name."""
+    """Returns the instance with some routes; services are pairs of database and name."""
     return replace(
         HERE,
         routes=routes,
@@ -68,7 +68,7 @@ def route(
     mirror: str | None = None,
     lifetime: datetime | None = None,
 ) -> Route:
-    """A route of `Sales`, or of another table."""
+    """Returns a route of `Sales` or of another table."""
     return Route(
         database=table,
         route_id=number,
@@ -89,7 +89,7 @@ def decide_all(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> list[Decision]:
-    """Routes a batch, as a user does."""
+    """Routes a batch through the public API."""
     router = ssbroker.Router(catalog_of(world), tie_break=tie_break, pending_request=pending_request)
     return decisions_of(router.route(batch_of(conversations), now=now))
 
@@ -99,17 +99,17 @@ def decide(
     to_service_name: str,
     *,
     broker: UUID | None = None,
-    begun_in: str | None = "Sales",
+    started_in: str | None = "Sales",
     is_initiator: bool = True,
     conversation_id: UUID = CONVERSATION,
     now: datetime = NOW,
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> Decision:
-    """Routes one conversation, as a user does."""
+    """Routes one conversation through the public API."""
     conversation = Conversation(
         to_service_name=to_service_name,
-        database=begun_in,
+        database=started_in,
         to_broker_instance=broker,
         is_initiator=is_initiator,
         conversation_id=conversation_id,
@@ -122,7 +122,7 @@ def decide(
 def remote(
     step: int, number: int, hop: str, *, broker: UUID | None = None, mirror: str | None = None, outcome: str = "REMOTE"
 ) -> Decision:
-    """Sent to another instance."""
+    """Returns the decision to send to another instance."""
     return Decision(
         outcome=outcome,
         reason="matched",
@@ -135,7 +135,7 @@ def remote(
 
 
 def forward(step: int, number: int, hop: str, *, broker: UUID | None = None, mirror: str | None = None) -> Decision:
-    """Passed on to another instance."""
+    """Returns the decision to forward to another instance."""
     return remote(step, number, hop, broker=broker, mirror=mirror, outcome="FORWARD")
 
 
@@ -148,7 +148,7 @@ def local(
     mirror: str | None = None,
     reason: str = "matched",
 ) -> Decision:
-    """Delivered in this instance."""
+    """Returns the decision to deliver in this instance."""
     return Decision(
         outcome="LOCAL",
         reason=reason,
@@ -161,7 +161,7 @@ def local(
 
 
 def delayed(reason: str, step: int | None, *, broker: UUID | None = None) -> Decision:
-    """Stays in its transmission queue."""
+    """Returns the decision to leave the conversation in its transmission queue."""
     return Decision(outcome="DELAYED", reason=reason, match_step=step, broker_instance=broker)
 
 
@@ -173,7 +173,7 @@ def dropped(
     broker: UUID | None = None,
     mirror: str | None = None,
 ) -> Decision:
-    """Not delivered and not acknowledged."""
+    """Returns the decision to drop the message without acknowledgement."""
     return Decision(
         outcome="DROPPED",
         reason=reason,

@@ -1,4 +1,4 @@
-"""R6, K1: what an address is, and when two are the same."""
+"""Address syntax and equality."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ A = "TCP://a.example:4022"
     ],
 )
 def test_the_normal_form_of_an_address(written: str, normal: str) -> None:
-    """Scheme and host in any case, a trailing slash allowed, port 4022 when left out."""
+    """Scheme and host in any case, an optional trailing slash, and port 4022 by default."""
     world = here(route(1, written), services=(("Sales", "tcp://next.example:1/x"),))
     expected = {"LOCAL": None, "TRANSPORT": "TCP://next.example:1"}.get(normal, normal)
     answer = decide(world, "tcp://next.example:1/x")
@@ -45,7 +45,7 @@ def test_the_normal_form_of_an_address(written: str, normal: str) -> None:
 @pytest.mark.rule("R6")
 @pytest.mark.parametrize("port", ["4022", "04022", None])
 def test_own_addresses_are_normalised(port: str | None) -> None:
-    """An own address in any spelling is the same address."""
+    """All spellings of an own address are equal."""
     own = "tcp://Own.Example/" if port is None else f"tcp://Own.Example:{port}/"
     world = here(route(1, "TCP://OWN.example:4022"), own=(own,))
     assert catalog_of(world).addresses == ("TCP://own.example:4022",)
@@ -101,8 +101,8 @@ def test_own_addresses_are_normalised(port: str | None) -> None:
         "loca\u0142",
     ],
 )
-def test_what_is_no_address(text: str) -> None:
-    """Anything else is an error that says where it is, in routes, in mirrors and among the own addresses."""
+def test_invalid_addresses_are_rejected(text: str) -> None:
+    """The error states where: in routes, in mirrors or among the own addresses."""
     good = route(1, A)
     for world in (here(good, route(2, text)), here(good, route(2, A, mirror=text)), here(good, own=(text,))):
         with pytest.raises(ssbroker.InvalidAddressError):
@@ -110,8 +110,8 @@ def test_what_is_no_address(text: str) -> None:
 
 
 @pytest.mark.rule("R6", "R21")
-def test_equal_addresses_in_other_spellings_lead_to_one_hop() -> None:
-    """The next hop has one spelling, whichever route is taken."""
+def test_equal_addresses_have_one_next_hop() -> None:
+    """The next hop has the same spelling, whichever route is taken."""
     spellings = ("TCP://A.example", "tcp://a.EXAMPLE:4022/", "TCP://a.example:04022")
     world = here(*(route(number, text, service=f"S{number}") for number, text in enumerate(spellings)))
     answers = decide_all(

@@ -1,4 +1,4 @@
-"""K22 to K26: what a catalog makes of the rows it is given."""
+"""How a catalog interprets its rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.worlds.universe import NOW, TICK
 A = "TCP://a.example:4022"
 
 
-def lone_table(**columns: Any) -> pa.Table:
+def routes_without_database(**columns: Any) -> pa.Table:
     return pa.table({"name": ["r"], "remote_service_name": ["Orders"], "address": [A], **columns})
 
 
@@ -27,9 +27,9 @@ def database_names(catalog: ssbroker.Catalog) -> list[Any]:
 
 
 @pytest.mark.rule("R1")
-def test_a_lone_table_belongs_to_the_one_user_database() -> None:
-    """Called `user` where none is named; conversations without the column begin in it."""
-    catalog = ssbroker.Catalog(lone_table())
+def test_routes_without_database_belong_to_the_only_user_database() -> None:
+    """It is called `user` if not named; conversations without the column start in it."""
+    catalog = ssbroker.Catalog(routes_without_database())
     assert catalog.user_database == "user"
     assert sorted(database_names(catalog)) == ["msdb", "user"]
     asked = pa.record_batch({"to_service_name": ["Orders"]})
@@ -37,8 +37,8 @@ def test_a_lone_table_belongs_to_the_one_user_database() -> None:
 
 
 @pytest.mark.rule("R1")
-def test_a_lone_table_takes_the_name_of_the_one_database_given() -> None:
-    """Msdb does not count as a user database."""
+def test_routes_without_database_belong_to_the_only_given_database() -> None:
+    """msdb does not count as a user database."""
     databases = pa.table(
         {
             "name": ["msdb", "Sales"],
@@ -46,17 +46,17 @@ def test_a_lone_table_takes_the_name_of_the_one_database_given() -> None:
             "is_broker_enabled": [True, True],
         }
     )
-    catalog = ssbroker.Catalog(lone_table(), databases)
+    catalog = ssbroker.Catalog(routes_without_database(), databases)
     assert catalog.user_database == "Sales"
     assert catalog.routes.column("database").to_pylist() == ["Sales"]
 
 
 @pytest.mark.rule("R1", "R2")
-def test_with_several_databases_the_column_is_needed() -> None:
-    """Whose table, and where a conversation began, cannot be guessed."""
+def test_several_databases_require_the_database_column() -> None:
+    """The database of routes and conversations cannot be guessed."""
     databases = catalog_of(here()).databases
     with pytest.raises((ssbroker.SchemaError, ssbroker.NullError), match="database"):
-        ssbroker.Catalog(lone_table(), databases)
+        ssbroker.Catalog(routes_without_database(), databases)
     router = ssbroker.Router(catalog_of(here(route(1, A))), tie_break="first")
     assert router.catalog.user_database is None
     with pytest.raises(ssbroker.SchemaError, match="database"):
@@ -72,8 +72,8 @@ def test_with_several_databases_the_column_is_needed() -> None:
         ([None, 65536, None], [65537, 65536, 65538]),
     ],
 )
-def test_route_ids_that_are_left_out(given: list[int | None], assigned: list[int]) -> None:
-    """They follow the highest of their database, from 65536, in row order; other databases do not matter."""
+def test_missing_route_ids_are_assigned(given: list[int | None], assigned: list[int]) -> None:
+    """They follow the highest id of their database, from 65536, in row order."""
     count = len(given)
     routes = pa.table(
         {
@@ -91,7 +91,7 @@ def test_route_ids_that_are_left_out(given: list[int | None], assigned: list[int
 
 
 @pytest.mark.rule("R1")
-def test_the_same_id_may_be_in_two_tables_not_twice_in_one() -> None:
+def test_route_ids_are_unique_within_their_database() -> None:
     """Route ids are unique within their database."""
     catalog_of(here(route(1, A), route(1, A, table="Stores")))
     with pytest.raises(ssbroker.DuplicateError):
@@ -100,17 +100,17 @@ def test_the_same_id_may_be_in_two_tables_not_twice_in_one() -> None:
 
 @pytest.mark.rule("R1")
 def test_a_database_that_only_routes_name_is_enabled() -> None:
-    """Its id is unknown; msdb is always there."""
+    """Its broker id is unknown; msdb always exists."""
     catalog = catalog_of(World(routes=(route(1, A, table="Lone"),)))
     assert catalog.databases.to_pylist() == [
         {"name": "Lone", "service_broker_guid": None, "is_broker_enabled": True},
         {"name": "msdb", "service_broker_guid": None, "is_broker_enabled": True},
     ]
-    assert decide(World(routes=(route(1, A, table="Lone"),)), "Orders", begun_in="Lone") == remote(5, 1, A)
+    assert decide(World(routes=(route(1, A, table="Lone"),)), "Orders", started_in="Lone") == remote(5, 1, A)
 
 
 @pytest.mark.rule("R31", "I7")
-def test_one_id_for_several_databases_of_which_one_is_enabled() -> None:
+def test_only_one_database_with_a_broker_id_may_be_enabled() -> None:
     """Two enabled ones are refused (I7)."""
     names = ("One", "Two", "Three")
     for enabled in ((True, False, False), (False, False, False)):
@@ -127,7 +127,7 @@ def test_one_id_for_several_databases_of_which_one_is_enabled() -> None:
 
 
 def lifetime_table(lifetime: pa.Array[Any]) -> ssbroker.Catalog:
-    return ssbroker.Catalog(lone_table(lifetime=lifetime))
+    return ssbroker.Catalog(routes_without_database(lifetime=lifetime))
 
 
 def lives(catalog: ssbroker.Catalog, now: datetime) -> bool:
@@ -139,8 +139,8 @@ def lives(catalog: ssbroker.Catalog, now: datetime) -> bool:
 @pytest.mark.rule("R3")
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "+09:00", "America/New_York"])
-def test_a_lifetime_of_any_unit_and_zone(unit: Any, zone: str | None) -> None:
-    """Without a zone it is UTC; with one it is the same moment."""
+def test_lifetimes_of_any_unit_and_zone(unit: Any, zone: str | None) -> None:
+    """Without a zone it is UTC; with one it is converted."""
     value = NOW if zone else NOW.replace(tzinfo=None)
     catalog = lifetime_table(pa.array([value], pa.timestamp(unit, tz=zone)))
     assert not lives(catalog, NOW)
@@ -150,7 +150,7 @@ def test_a_lifetime_of_any_unit_and_zone(unit: Any, zone: str | None) -> None:
 
 @pytest.mark.rule("R3")
 def test_nanoseconds_round_up() -> None:
-    """A route never expires before its moment."""
+    """So that a route never expires early."""
     nanoseconds = int(NOW.timestamp()) * 10**9
     for more, first_expired in (
         (0, NOW),
@@ -166,13 +166,13 @@ def test_nanoseconds_round_up() -> None:
 
 @pytest.mark.rule("R3")
 def test_nanoseconds_before_1970_round_up_too() -> None:
-    """Towards the later moment, not towards zero."""
+    """Towards the later time, not towards zero."""
     catalog = lifetime_table(pa.array([-1999], pa.timestamp("ns", tz="UTC")))
     assert catalog.routes.column("lifetime").to_pylist() == [datetime(1970, 1, 1, tzinfo=UTC) - TICK]
 
 
 @pytest.mark.rule("R1")
-def test_a_catalog_from_rows_holds_the_rows_and_nothing_else() -> None:
+def test_a_catalog_from_rows_has_only_these_rows() -> None:
     """No `AutoCreatedLocal` is added."""
     catalog = catalog_of(here(services=(("Stores", "Orders"),)))
     assert catalog.routes.num_rows == 0
@@ -180,8 +180,8 @@ def test_a_catalog_from_rows_holds_the_rows_and_nothing_else() -> None:
 
 
 @pytest.mark.rule("R1")
-def test_in_ddl_every_database_begins_with_auto_created_local(tmp_path: Path) -> None:
-    """Msdb too, so that what is here is found from here and from outside."""
+def test_databases_in_scripts_have_auto_created_local(tmp_path: Path) -> None:
+    """msdb too, so that local services are reached from inside and outside."""
     script = tmp_path / "instance.sql"
     script.write_text(
         "CREATE DATABASE Sales;\nGO\nUSE Sales;\nGO\nCREATE QUEUE Q;\nGO\nCREATE SERVICE Orders ON QUEUE Q;\nGO\n",
@@ -197,8 +197,8 @@ def test_in_ddl_every_database_begins_with_auto_created_local(tmp_path: Path) ->
 
 
 @pytest.mark.rule("R8")
-def test_the_id_of_the_located_database_binds() -> None:
-    """Null only while that id is unknown."""
+def test_the_broker_id_of_the_located_database_binds() -> None:
+    """It is null only if the id is unknown."""
     world = here(
         route(1, "LOCAL"), route(1, "LOCAL", table="Lone"), services=(("Sales", "Orders"), ("Lone", "Returns"))
     )
@@ -207,8 +207,8 @@ def test_the_id_of_the_located_database_binds() -> None:
 
 
 @pytest.mark.rule("R3")
-def test_moments_around_the_epoch() -> None:
-    """Negative moments are moments."""
+def test_lifetimes_around_the_epoch() -> None:
+    """Negative timestamps are valid."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     catalog = lifetime_table(pa.array([epoch - timedelta(hours=1)], pa.timestamp("us", tz="UTC")))
     assert lives(catalog, epoch - timedelta(hours=1) - TICK)

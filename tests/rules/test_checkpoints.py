@@ -1,4 +1,4 @@
-"""P14 and P16: what is pending outlives the reassembler, and can be forgotten."""
+"""Checkpoints: pending data survive the reassembler, and can be discarded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.rules.fragments import (
     A,
     B,
     acknowledged,
-    begun,
-    ended,
+    first_of_two,
     messages,
     parts,
     pending,
     pending_numbers,
     push,
     reasons,
+    second_of_two,
     single,
 )
 
@@ -31,10 +31,10 @@ def restored(reassembler: ssbroker.Reassembler) -> ssbroker.Reassembler:
 
 
 @pytest.mark.rule("P14", "P16")
-def test_a_checkpoint_holds_what_is_pending() -> None:
-    """Incomplete and held messages, numbers, what is known and what it is charged."""
+def test_a_checkpoint_contains_pending_data() -> None:
+    """Incomplete and waiting messages, sequence numbers, known directions and memory charges."""
     reassembler = ssbroker.Reassembler()
-    push(reassembler, single(0), *parts(b"abcdef", 1)[:2], single(2), begun(0, conversation=B))
+    push(reassembler, single(0), *parts(b"abcdef", 1)[:2], single(2), first_of_two(0, conversation=B))
     again = restored(reassembler)
     assert pending(again) == pending(reassembler)
     assert again.pending_bytes == reassembler.pending_bytes
@@ -45,8 +45,8 @@ def test_a_checkpoint_holds_what_is_pending() -> None:
     assert acknowledged(result) == [(2, None, None)]
 
 
-def test_a_checkpoint_holds_the_limits() -> None:
-    """And whether there is an order."""
+def test_a_checkpoint_contains_the_limits() -> None:
+    """And whether messages are ordered."""
     reassembler = ssbroker.Reassembler(
         max_pending_bytes=2000,
         max_pending_messages=4,
@@ -57,14 +57,14 @@ def test_a_checkpoint_holds_the_limits() -> None:
     )
     bad = [single(0, body=b"12345678901"), single(9), *parts(b"12345678")]
     assert reasons(push(restored(reassembler), *bad)) == ["limit_exceeded"] * 6
-    crowd = [begun(number) for number in range(3)]
+    crowd = [first_of_two(number) for number in range(3)]
     assert reasons(push(restored(reassembler), *crowd)) == ["limit_exceeded"]
     assert messages(push(restored(reassembler), single(1))) == [(1, b"")]
 
 
 @pytest.mark.rule("P12")
 def test_without_order_the_numbers_after_a_gap_are_kept() -> None:
-    """What was whole is still a duplicate."""
+    """A complete message is still detected as a duplicate."""
     reassembler = ssbroker.Reassembler(in_order=False)
     push(reassembler, single(2))
     again = restored(reassembler)
@@ -73,8 +73,8 @@ def test_without_order_the_numbers_after_a_gap_are_kept() -> None:
 
 
 @pytest.mark.rule("P22")
-def test_session_keys_are_given_anew() -> None:
-    """The state does not hold them."""
+def test_a_checkpoint_does_not_contain_session_keys() -> None:
+    """They are passed to `restore` again."""
     reassembler = ssbroker.Reassembler(session_keys={A: KEY})
     first, second = parts(b"abcd", key=KEY)
     push(reassembler, first)
@@ -85,35 +85,35 @@ def test_session_keys_are_given_anew() -> None:
 
 
 @pytest.mark.rule("P26")
-def test_its_size_is_that_of_what_is_pending() -> None:
-    """Of what was released only the next number stays, and of a lying count nothing."""
+def test_the_size_of_a_checkpoint_is_about_that_of_pending_data() -> None:
+    """Released messages need only the next number, and declared counts need nothing."""
     reassembler = ssbroker.Reassembler()
     empty = len(reassembler.checkpoint())
-    push(reassembler, *(single(number, body=bytes(1000)) for number in range(50)), begun(50, body=bytes(1000)))
+    push(reassembler, *(single(number, body=bytes(1000)) for number in range(50)), first_of_two(50, body=bytes(1000)))
     assert 1000 < len(reassembler.checkpoint()) < empty + 1000 + 300
-    push(reassembler, ended(begun(50)))
+    push(reassembler, second_of_two(first_of_two(50)))
     assert len(reassembler.checkpoint()) < empty + 300
     liar = ssbroker.Reassembler(max_fragments_per_message=None)
-    push(liar, replace(begun(0), count=2**31 - 1))
+    push(liar, replace(first_of_two(0), count=2**31 - 1))
     assert len(liar.checkpoint()) < empty + 300
 
 
 @pytest.fixture
 def state() -> bytes:
     reassembler = ssbroker.Reassembler(in_order=False)
-    push(reassembler, single(0), single(2), *parts(b"abcdef", 5)[:2], begun(0, conversation=B))
+    push(reassembler, single(0), single(2), *parts(b"abcdef", 5)[:2], first_of_two(0, conversation=B))
     return reassembler.checkpoint()
 
 
-def test_a_state_that_is_cut_off_is_an_error(state: bytes) -> None:
-    """At any place."""
+def test_a_truncated_checkpoint_is_rejected(state: bytes) -> None:
+    """At any position."""
     for length in range(len(state)):
         with pytest.raises(MalformedDataError):
             ssbroker.Reassembler.restore(state[:length])
 
 
-def test_a_state_that_is_altered_is_an_error(state: bytes) -> None:
-    """In any bit, or longer."""
+def test_an_altered_checkpoint_is_rejected(state: bytes) -> None:
+    """In any bit, or with additional bytes."""
     for bit in range(8 * len(state)):
         altered = bytearray(state)
         altered[bit // 8] ^= 1 << bit % 8
@@ -123,8 +123,8 @@ def test_a_state_that_is_altered_is_an_error(state: bytes) -> None:
         ssbroker.Reassembler.restore(state + b"\0")
 
 
-def test_a_reassembler_pickles_with_its_keys() -> None:
-    """So that it goes to another process as it is."""
+def test_pickling_keeps_session_keys() -> None:
+    """So that it can continue in another process."""
     reassembler = ssbroker.Reassembler(session_keys={A: KEY})
     first, second = parts(b"abcd", key=KEY)
     push(reassembler, first)
@@ -132,11 +132,11 @@ def test_a_reassembler_pickles_with_its_keys() -> None:
 
 
 @pytest.mark.rule("P13")
-def test_what_is_forgotten_may_come_again() -> None:
-    """An incomplete message; nothing is rejected, and others stay."""
+def test_forgotten_messages_may_be_pushed_again() -> None:
+    """An incomplete message; nothing is rejected, and other messages are kept."""
     reassembler = ssbroker.Reassembler()
     fragments = parts(b"abcd", 1)
-    push(reassembler, fragments[0], single(0), begun(2))
+    push(reassembler, fragments[0], single(0), first_of_two(2))
     assert reassembler.forget(A, is_initiator=True, message_sequence_number=1)
     assert pending_numbers(reassembler) == [2]
     assert not reassembler.forget(A, is_initiator=True, message_sequence_number=1)
@@ -144,8 +144,8 @@ def test_what_is_forgotten_may_come_again() -> None:
 
 
 @pytest.mark.rule("P14")
-def test_what_is_held_may_be_forgotten_too() -> None:
-    """Its number is not whole any more."""
+def test_waiting_messages_can_be_forgotten() -> None:
+    """Its number no longer counts as complete."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, single(1, body=b"first"))
     assert reassembler.forget(str(A), is_initiator=True, message_sequence_number=1)
@@ -154,8 +154,8 @@ def test_what_is_held_may_be_forgotten_too() -> None:
 
 
 @pytest.mark.rule("P12")
-def test_what_was_released_is_not_forgotten() -> None:
-    """It stays a duplicate; so does a mere number."""
+def test_released_messages_cannot_be_forgotten() -> None:
+    """They remain duplicates."""
     for in_order in (True, False):
         reassembler = ssbroker.Reassembler(in_order=in_order)
         push(reassembler, single(0))
@@ -166,20 +166,19 @@ def test_what_was_released_is_not_forgotten() -> None:
     assert reasons(push(reassembler, single(2))) == ["duplicate"]
 
 
-def test_what_is_not_there_is_not_forgotten() -> None:
-    """Nor made."""
+def test_forgetting_an_unknown_message_changes_nothing() -> None:
     reassembler = ssbroker.Reassembler()
-    push(reassembler, begun(0))
+    push(reassembler, first_of_two(0))
     assert not reassembler.forget(B, is_initiator=True, message_sequence_number=0)
     assert not reassembler.forget(A, is_initiator=False, message_sequence_number=0)
     assert not reassembler.forget(A, is_initiator=True, message_sequence_number=1)
     assert pending_numbers(reassembler) == [0]
 
 
-def test_forgetting_the_last_of_a_direction_forgets_the_direction() -> None:
-    """It is charged no more, unless one of its messages has been whole."""
+def test_forgetting_the_last_message_removes_its_direction() -> None:
+    """The direction is no longer charged, unless one of its messages has been complete."""
     reassembler = ssbroker.Reassembler()
-    push(reassembler, begun(0), single(1, conversation=B))
+    push(reassembler, first_of_two(0), single(1, conversation=B))
     assert reassembler.forget(A, is_initiator=True, message_sequence_number=0)
     assert reassembler.forget(B, is_initiator=True, message_sequence_number=1)
     assert reassembler.pending_bytes == 128

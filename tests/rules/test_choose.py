@@ -1,4 +1,4 @@
-"""R21 to R26: which of the routes found is chosen, and what becomes of those that cannot be used."""
+"""Choosing among the routes found, and outcomes if none is usable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TARGET = "TCP://next.example:5022/Orders"
 
 @pytest.mark.rule("R21")
 def test_routes_with_the_same_address_count_as_one() -> None:
-    """Nine spellings of one address and one other share the conversations half and half."""
+    """Nine spellings of one address and one of another share the conversations equally."""
     spellings = ["TCP://a.example:4022", "tcp://A.EXAMPLE", "tcp://a.example/"] * 3
     world = here(*(route(n, text) for n, text in enumerate(spellings, 1)), route(10, B))
     answers = [answer.route_id for answer in decide_all(world, many())]
@@ -45,7 +45,7 @@ def test_routes_with_the_same_address_count_as_one() -> None:
 
 
 @pytest.mark.rule("R21")
-def test_the_lowest_id_stands_for_the_merged() -> None:
+def test_merged_routes_have_the_lowest_id() -> None:
     """Whatever the order of the rows."""
     world = here(route(7, A), route(3, "tcp://A.example/"), route(5, A))
     for tie_break in ("hash", "first", "round_robin"):
@@ -54,21 +54,20 @@ def test_the_lowest_id_stands_for_the_merged() -> None:
 
 @pytest.mark.rule("R21", "R6")
 def test_another_port_is_another_address() -> None:
-    """Not merged."""
     world = here(route(1, "TCP://a.example:4022"), route(2, "TCP://a.example:4023"))
     assert {answer.route_id for answer in decide_all(world, many())} == {1, 2}
 
 
 @pytest.mark.rule("R21", "R22")
 def test_a_mirror_is_never_lost_by_merging() -> None:
-    """A route with a mirror does not merge with one without."""
+    """A route with a mirror is not merged with one without."""
     world = here(route(1, A), route(2, A, mirror=M))
     assert decide(world, "Orders") == remote(5, 2, A, mirror=M)
 
 
 @pytest.mark.rule("R21")
-def test_of_mirrored_routes_with_one_address_the_lowest_id_stands() -> None:
-    """Mirrors play no part in what is the same."""
+def test_merged_mirrored_routes_have_the_lowest_id() -> None:
+    """The mirror address is ignored."""
     world = here(route(2, A, mirror=B), route(1, A, mirror=M))
     assert set(decide_all(world, many())) == {remote(5, 1, A, mirror=M)}
 
@@ -86,16 +85,16 @@ CHOSEN = (
 
 @pytest.mark.rule("R22")
 @pytest.mark.parametrize("present", [each for size in (1, 2, 3, 4) for each in combinations(range(4), size)])
-def test_the_first_class_that_is_there_is_taken(present: tuple[int, ...]) -> None:
-    """Mirrored, LOCAL, network, TRANSPORT: all fifteen mixtures."""
+def test_the_first_class_with_routes_is_taken(present: tuple[int, ...]) -> None:
+    """Mirrored, LOCAL, network, TRANSPORT: all fifteen combinations."""
     routes = [CLASSES[number] for number in present]
     for order in (routes, routes[::-1]):
         assert decide(here(*order, services=(("Stores", TARGET),)), TARGET) == CHOSEN[present[0]]
 
 
 @pytest.mark.rule("R22")
-def test_local_is_usable_only_if_the_service_is_here() -> None:
-    """Else the network, else TRANSPORT."""
+def test_local_is_usable_only_if_the_service_is_in_this_instance() -> None:
+    """Otherwise the network route is taken, or TRANSPORT."""
     assert decide(here(*CLASSES[1:]), TARGET) == remote(5, 12, B)
     assert decide(here(CLASSES[1], CLASSES[3]), TARGET) == remote(5, 11, N)
     elsewhere = here(*CLASSES[1:], services=(("Stores", "Other"),))
@@ -105,8 +104,8 @@ def test_local_is_usable_only_if_the_service_is_here() -> None:
 
 
 @pytest.mark.rule("R22", "R31")
-def test_usable_means_that_locate_finds_a_database() -> None:
-    """The service is here, but not in the database that the id names."""
+def test_local_is_usable_only_if_locate_finds_a_database() -> None:
+    """The service exists here, but not in the database with the broker id."""
     world = here(*CLASSES[1:3], services=(("Stores", "Orders"),))
     assert decide(world, "Orders", broker=STORES) == local(5, 13, "Stores", broker=STORES)
     assert decide(world, "Orders", broker=SALES) == remote(5, 12, B, broker=SALES)
@@ -120,14 +119,14 @@ def test_usable_means_that_locate_finds_a_database() -> None:
 
 @pytest.mark.rule("R22", "R26")
 def test_a_later_step_is_not_searched_when_nothing_is_usable() -> None:
-    """What one step found is all there is to choose from."""
+    """Only the routes found by one step are candidates."""
     world = here(route(1, "LOCAL", service="Orders"), route(2, B))
     assert decide(world, "Orders") == delayed("service_not_found", 2)
 
 
 @pytest.mark.rule("R22")
-def test_a_mirrored_route_is_of_class_1_whatever_its_address() -> None:
-    """Usable, and what happens, goes by its address."""
+def test_a_mirrored_route_is_of_class_1_with_any_address() -> None:
+    """Its address determines usability and outcome."""
     mirrored = (route(3, "LOCAL", mirror=M), route(4, "TRANSPORT", mirror=M))
     plain = (route(1, "LOCAL"), route(2, B))
     services = (("Sales", "Orders"),)
@@ -141,7 +140,7 @@ def test_a_mirrored_route_is_of_class_1_whatever_its_address() -> None:
 
 @pytest.mark.rule("R24")
 def test_the_pick_is_among_the_usable_routes_of_the_class() -> None:
-    """An unusable route takes no share."""
+    """Unusable routes get no share."""
     world = here(
         route(1, "LOCAL", mirror=M), route(2, "TRANSPORT", mirror=M), route(3, A, mirror=M), route(4, B, mirror=M)
     )
@@ -167,7 +166,7 @@ def test_the_pick_is_among_the_usable_routes_of_the_class() -> None:
     ],
 )
 def test_transport_takes_the_next_hop_from_the_service_name(name: str, hop: str) -> None:
-    """`[TCP://]host:port[/...]`, written in the normal form."""
+    """`[TCP://]host:port[/...]`, in normal form."""
     assert decide(here(route(1, "transport")), name) == remote(5, 1, hop)
 
 
@@ -200,66 +199,65 @@ def test_transport_takes_the_next_hop_from_the_service_name(name: str, hop: str)
         ":5022",
     ],
 )
-def test_a_name_that_holds_no_address_makes_the_route_unusable(name: str) -> None:
-    """Begun here it is DELAYED, from outside DROPPED."""
+def test_transport_requires_an_address_in_the_service_name(name: str) -> None:
+    """Otherwise a local conversation is DELAYED, and a message from outside is DROPPED."""
     world = here(route(1, "TRANSPORT"), route(2, "TRANSPORT", table=MSDB), forwarding=True)
     assert decide(world, name) == delayed("address_unusable", 5)
-    assert decide(world, name, begun_in=OUTSIDE) == dropped("address_unusable", 5)
+    assert decide(world, name, started_in=OUTSIDE) == dropped("address_unusable", 5)
 
 
 @pytest.mark.rule("R23")
-def test_a_route_by_name_may_say_transport() -> None:
-    """A catalog may hold what CREATE ROUTE refuses."""
+def test_a_route_by_name_may_have_transport() -> None:
+    """CREATE ROUTE rejects it, but a catalog may contain it."""
     world = here(route(1, "TRANSPORT", service=TARGET, broker=SALES))
     assert decide(world, TARGET) == remote(3, 1, N, broker=SALES)
 
 
 @pytest.mark.rule("R25")
-def test_without_forwarding_what_came_from_outside_goes_nowhere() -> None:
-    """DROPPED when the chosen address is not LOCAL; the chosen route is named, the next hop is not."""
+def test_without_forwarding_messages_from_outside_are_dropped() -> None:
+    """If the chosen address is not LOCAL; the decision has the route, but no next hop."""
     for each, mirror in ((CLASSES[0], M), (CLASSES[2], None), (CLASSES[3], None)):
         of_msdb = replace(each, database=MSDB)
-        answer = decide(here(of_msdb), TARGET, begun_in=OUTSIDE)
+        answer = decide(here(of_msdb), TARGET, started_in=OUTSIDE)
         assert answer == dropped("forwarding_disabled", 5, each.route_id, mirror=mirror)
     named = here(route(1, A, service="Orders", broker=NOWHERE, table=MSDB))
-    assert decide(named, "Orders", begun_in=OUTSIDE) == dropped("forwarding_disabled", 3, 1, broker=NOWHERE)
+    assert decide(named, "Orders", started_in=OUTSIDE) == dropped("forwarding_disabled", 3, 1, broker=NOWHERE)
 
 
 @pytest.mark.rule("R25")
-def test_with_forwarding_it_is_passed_on() -> None:
-    """Also by TRANSPORT."""
+def test_with_forwarding_messages_from_outside_are_forwarded() -> None:
+    """By TRANSPORT too."""
     for each, chosen in zip(CLASSES, CHOSEN, strict=True):
         world = here(replace(each, database=MSDB), services=(("Stores", TARGET),), forwarding=True)
         expected = chosen if chosen.outcome == "LOCAL" else replace(chosen, outcome="FORWARD")
-        assert decide(world, TARGET, begun_in=OUTSIDE) == expected
+        assert decide(world, TARGET, started_in=OUTSIDE) == expected
 
 
 @pytest.mark.rule("R25")
-def test_local_needs_no_forwarding() -> None:
-    """What arrives for a service here is delivered."""
+def test_local_does_not_require_forwarding() -> None:
+    """Messages for services here are delivered."""
     world = here(route(1, "LOCAL", table=MSDB), services=(("Stores", "Orders"),))
-    assert decide(world, "Orders", begun_in=OUTSIDE) == local(5, 1, "Stores", broker=STORES)
+    assert decide(world, "Orders", started_in=OUTSIDE) == local(5, 1, "Stores", broker=STORES)
 
 
 @pytest.mark.rule("R25")
-def test_what_begins_here_needs_no_forwarding() -> None:
-    """A conversation that originates in this instance is sent."""
+def test_local_conversations_do_not_require_forwarding() -> None:
     assert decide(here(route(1, A)), "Orders") == remote(5, 1, A)
 
 
 @pytest.mark.rule("R26")
 def test_without_a_usable_route() -> None:
-    """Begun here it is DELAYED, from outside DROPPED; no route is named."""
+    """A local conversation is DELAYED, a message from outside DROPPED; the decision has no route."""
     world = here(route(1, "LOCAL"), route(2, "LOCAL", table=MSDB))
     assert decide(world, "Orders") == delayed("service_not_found", 5)
     assert decide(world, "Orders", broker=SALES) == delayed("service_not_found", 5, broker=SALES)
-    assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("service_not_found", 5)
-    assert decide(world, "Orders", broker=SALES, begun_in=OUTSIDE) == dropped("service_not_found", 5, broker=SALES)
+    assert decide(world, "Orders", started_in=OUTSIDE) == dropped("service_not_found", 5)
+    assert decide(world, "Orders", broker=SALES, started_in=OUTSIDE) == dropped("service_not_found", 5, broker=SALES)
 
 
 @pytest.mark.rule("R26")
-def test_the_reason() -> None:
-    """The service was not found if a route found was LOCAL, mirrored or not; else no address was usable."""
+def test_the_reason_without_a_usable_route() -> None:
+    """The service was not found if any route found was LOCAL, mirrored or not; otherwise no address was usable."""
     assert decide(here(route(1, "TRANSPORT"), route(2, "LOCAL")), "Orders") == delayed("service_not_found", 5)
     assert decide(here(route(1, "TRANSPORT"), route(2, "LOCAL", mirror=M)), "Orders") == delayed("service_not_found", 5)
     assert decide(here(route(1, "TRANSPORT"), route(2, "TRANSPORT", mirror=M)), "Orders") == delayed(
@@ -271,8 +269,8 @@ def test_the_reason() -> None:
 
 
 @pytest.mark.rule("R26")
-def test_the_id_of_routes_that_cannot_be_used_does_not_bind() -> None:
-    """Nothing was chosen, so only the conversation's own id is told."""
+def test_the_broker_id_of_unusable_routes_does_not_bind() -> None:
+    """The decision has only the broker id that the conversation names."""
     assert decide(here(route(1, "LOCAL", service="Orders", broker=SALES)), "Orders") == delayed("service_not_found", 3)
 
 

@@ -1,4 +1,4 @@
-"""P21, P22 and P23: what the signatures of messages and fragments stop."""
+"""What signatures of messages and fragments prevent."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tests.rules.fragments import (
     pending_numbers,
     push,
     reasons,
+    reassemble_all,
     rejected,
     single,
     unsigned,
-    whole,
 )
 from tests.worlds.fragment_tables import fragment_batch
 from tests.worlds.fragments import KEY_COLUMN
 
-# From `openssl enc -aes-...-cbc -nopad` with a starting value of zeros: the last block of the id of A, the header and the digest, and for
+# From `openssl enc -aes-...-cbc -nopad` with an initialization vector of zeros: the last block of the id of A, the header and the digest, and for
 # fragments the message's signature before the digest; for the body "abcde" as message 12 of the initiator, in parts of two bytes.
 KNOWN = {
     b"the key of A, 16": (
@@ -55,41 +55,43 @@ OTHER = bytes(16)
 
 
 def keyed(*fragments: Fragment, key: bytes | None = KEY, **options: bool) -> ssbroker.Reassembly:
-    """All at once, where A has a session key."""
-    return whole(*fragments, session_keys={} if key is None else {A: key}, **options)
+    """Reassembles in one call, with a session key for A."""
+    return reassemble_all(*fragments, session_keys={} if key is None else {A: key}, **options)
 
 
 def signed(fragment: Fragment) -> Fragment:
-    """With the MD5 of its own part."""
+    """Returns the fragment with the MD5 of its own body."""
     return replace(fragment, fragment_signature=md5(fragment.body).digest())
 
 
 @pytest.mark.rule("P21")
-def test_a_message_that_matches_is_released() -> None:
-    """By the MD5 of the whole body alone, too."""
+def test_a_message_with_a_valid_signature_is_released() -> None:
+    """With the MD5 of the whole body alone, too."""
     fragments = [replace(each, fragment_signature=None) for each in parts(b"abcde")]
     assert fragments[0].message_signature == md5(b"abcde").digest()
-    assert messages(whole(*fragments)) == [(0, b"abcde")]
+    assert messages(reassemble_all(*fragments)) == [(0, b"abcde")]
 
 
 @pytest.mark.rule("P21")
-def test_a_message_that_does_not_match_is_rejected_whole() -> None:
-    """Every fragment, by number, although each part matches."""
+def test_a_message_with_an_invalid_signature_is_rejected_completely() -> None:
+    """Every fragment, although each fragment's own signature is valid."""
     first, second, third = (replace(each, message_signature=OTHER) for each in parts(b"abcde"))
-    result = whole(third, first, second)
+    result = reassemble_all(third, first, second)
     assert messages(result) == []
     assert rejected(result) == [(0, number, "corrupt_message") for number in range(3)]
 
 
 @pytest.mark.rule("P21")
-def test_a_message_of_one_fragment_is_no_exception() -> None:
-    """Its part may match while its whole does not."""
-    assert rejected(whole(replace(single(0, body=b"a"), message_signature=OTHER))) == [(0, 0, "corrupt_message")]
+def test_a_message_of_one_fragment_is_verified_too() -> None:
+    """The signature of its fragment may be valid while that of the message is not."""
+    assert rejected(reassemble_all(replace(single(0, body=b"a"), message_signature=OTHER))) == [
+        (0, 0, "corrupt_message")
+    ]
 
 
 @pytest.mark.rule("P21")
-def test_a_corrupt_message_may_come_again() -> None:
-    """In the same push, in a later one, and also where it was held back by one before it."""
+def test_a_corrupt_message_may_arrive_again() -> None:
+    """In the same push, in a later one, and also if it waited for an earlier message."""
     for sequence in (0, 1):
         good = parts(b"abcde", sequence)
         bad = [signed(replace(good[0], body=b"!!")), *good[1:]]
@@ -101,10 +103,10 @@ def test_a_corrupt_message_may_come_again() -> None:
 
 
 @pytest.mark.rule("P21")
-def test_without_a_signature_nothing_is_compared() -> None:
-    """Null, or no column at all."""
+def test_without_a_signature_nothing_is_verified() -> None:
+    """Null, or no column."""
     fragments = unsigned(parts(b"abcde"))
-    assert messages(whole(*fragments)) == [(0, b"abcde")]
+    assert messages(reassemble_all(*fragments)) == [(0, b"abcde")]
     bare = fragment_batch(fragments).drop_columns(["message_signature", "fragment_signature"])
     result = ssbroker.reassemble(bare)
     assert messages(result) == [(0, b"abcde")]
@@ -112,8 +114,8 @@ def test_without_a_signature_nothing_is_compared() -> None:
 
 
 @pytest.mark.rule("P23", "P13")
-def test_a_corrupt_fragment_is_rejected_alone_and_may_come_again() -> None:
-    """The others stay."""
+def test_a_corrupt_fragment_is_rejected_alone_and_may_arrive_again() -> None:
+    """The other fragments are kept."""
     first, second, third = parts(b"abcde")
     reassembler = ssbroker.Reassembler()
     result = push(reassembler, first, replace(second, body=b"cx"), third)
@@ -122,28 +124,31 @@ def test_a_corrupt_fragment_is_rejected_alone_and_may_come_again() -> None:
 
 
 @pytest.mark.rule("P23", "P21")
-def test_a_fragment_without_a_signature_of_its_own_is_found_with_its_message() -> None:
-    """It is accepted, and the whole does not match."""
+def test_a_corrupt_fragment_without_signature_is_detected_with_its_message() -> None:
+    """It is accepted, and the message is rejected."""
     first, second, third = parts(b"abcde")
-    assert reasons(whole(first, replace(second, body=b"cx", fragment_signature=None), third)) == ["corrupt_message"] * 3
+    assert (
+        reasons(reassemble_all(first, replace(second, body=b"cx", fragment_signature=None), third))
+        == ["corrupt_message"] * 3
+    )
 
 
 @pytest.mark.rule("P21", "P23")
 @pytest.mark.parametrize("length", [0, 1, 15, 17, 32])
 @pytest.mark.parametrize("column", ["message_signature", "fragment_signature"])
 def test_a_signature_that_is_not_16_bytes_does_not_match(column: str, length: int) -> None:
-    """No error, of either kind, also where nothing else would be compared."""
+    """It is not an error, even if nothing else would be verified."""
     bare = unsigned([single(0)])[0]
     good = single(0, conversation=B)
     odd: dict[str, Any] = {column: bytes(length)}
-    result = whole(replace(bare, **odd), good)
+    result = reassemble_all(replace(bare, **odd), good)
     assert rejected(result) == [(0, 0, "corrupt_fragment")]
     assert result.messages.num_rows == 1
 
 
 @pytest.mark.rule("P23")
-def test_comes_before_what_is_known_of_the_message() -> None:
-    """A corrupt fragment of a message that is whole is no duplicate, and is not acknowledged."""
+def test_fragment_signatures_are_verified_before_duplicates() -> None:
+    """A corrupt fragment of a complete message is not a duplicate and is not acknowledged."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, single(0))
     result = push(reassembler, replace(single(0), fragment_signature=OTHER))
@@ -154,7 +159,7 @@ def test_comes_before_what_is_known_of_the_message() -> None:
 @pytest.mark.rule("P21", "P22")
 @pytest.mark.parametrize("key", KNOWN, ids=len)
 def test_signatures_under_a_session_key(key: bytes) -> None:
-    """AES-128, -192 and -256, against another program's answers."""
+    """AES-128, -192 and -256, against the results of OpenSSL."""
     of_message, of_fragments = KNOWN[key]
     table = pa.table(
         {
@@ -170,19 +175,18 @@ def test_signatures_under_a_session_key(key: bytes) -> None:
 
 
 @pytest.mark.rule("P22")
-def test_the_direction_is_bound() -> None:
-    """The same message of the other side has another signature."""
+def test_signatures_depend_on_the_direction() -> None:
     other = parts(b"abcde", 12, size=99, key=KEY, initiator=False)[0]
     assert other.message_signature == bytes.fromhex(KNOWN_OF_TARGET)
     signature = parts(b"abcde", 12, size=99, key=KEY)[0].message_signature
     assert reasons(keyed(replace(other, message_signature=signature, fragment_signature=None))) == ["corrupt_message"]
 
 
-def test_the_key_may_be_named_in_any_way() -> None:
-    """By a UUID, its text or its bytes, or in a column; the column is not carried into the messages."""
+def test_keys_by_id_in_any_form_or_by_column() -> None:
+    """By a UUID, its text or its bytes, or in a column, which is omitted from the messages."""
     fragments = parts(b"abcde", key=KEY)
     for name in (A, str(A).upper(), A.bytes):
-        assert messages(whole(*fragments, session_keys={name: KEY})) == [(0, b"abcde")]
+        assert messages(reassemble_all(*fragments, session_keys={name: KEY})) == [(0, b"abcde")]
     result = ssbroker.reassemble(fragment_batch(fragments, key_column=True), session_keys=KEY_COLUMN)
     assert messages(result) == [(0, b"abcde")]
     assert result.messages.schema.names == ssbroker.schemas.MESSAGES.names
@@ -190,17 +194,17 @@ def test_the_key_may_be_named_in_any_way() -> None:
 
 @pytest.mark.parametrize("key", [b"", b"a key of 15 byt", b"a key of 17 bytes"])
 def test_a_key_has_16_24_or_32_bytes(key: bytes) -> None:
-    """Another one is an error, in the mapping and in the column."""
+    """Other lengths are errors, in the mapping and in the column."""
     fragment = replace(single(0), key=key)
     with pytest.raises(SsbrokerError):
-        whole(fragment, session_keys={A: key})
+        reassemble_all(fragment, session_keys={A: key})
     with pytest.raises(SsbrokerError):
         ssbroker.reassemble(fragment_batch([fragment], key_column=True), session_keys=KEY_COLUMN)
 
 
 @pytest.mark.rule("P22")
-def test_a_conversation_without_a_key_has_plain_signatures() -> None:
-    """Beside others that have one."""
+def test_a_conversation_without_a_key_has_unencrypted_signatures() -> None:
+    """Next to others that have one."""
     other = single(0, body=b"plain", conversation=B)
     assert messages(keyed(*parts(b"abcde", key=KEY), other)) == [(0, b"abcde"), (0, b"plain")]
     both = [replace(each, key=key) for key, each in ((KEY, parts(b"abcde", key=KEY, size=99)[0]), (None, other))]
@@ -209,8 +213,8 @@ def test_a_conversation_without_a_key_has_plain_signatures() -> None:
 
 
 @pytest.mark.rule("P22")
-def test_under_a_key_signatures_are_asked_for() -> None:
-    """The message's always, the fragment's where there are several."""
+def test_with_a_key_signatures_are_required() -> None:
+    """The signature of the message always, that of the fragment if there are several."""
     several, alone = parts(b"abcde", key=KEY), parts(b"a", 1, key=KEY)
     missing = [
         replace(several[0], message_signature=None),
@@ -224,8 +228,8 @@ def test_under_a_key_signatures_are_asked_for() -> None:
 @pytest.mark.rule("P22", "P18")
 @pytest.mark.parametrize("sequence", [0, 2], ids=["released", "held"])
 @pytest.mark.parametrize("signature", [OTHER, md5(b"").digest()], ids=["any", "plain"])
-def test_under_a_key_nobody_else_gets_an_acknowledgement(sequence: int, signature: bytes) -> None:
-    """For a message that is whole a lone fragment without a signature of its own has to match its message's."""
+def test_with_a_key_forged_duplicates_are_not_acknowledged(sequence: int, signature: bytes) -> None:
+    """For a complete message, a single fragment without its own signature must match that of the message."""
     reassembler = ssbroker.Reassembler(session_keys={A: KEY})
     good = parts(b"a", sequence, key=KEY)[0]
     push(reassembler, *parts(b"abcde", key=KEY), good)
@@ -239,8 +243,8 @@ def test_under_a_key_nobody_else_gets_an_acknowledgement(sequence: int, signatur
 
 
 @pytest.mark.rule("P22", "P21")
-def test_plain_signatures_do_not_pass_under_a_key() -> None:
-    """Nor those of another key."""
+def test_with_a_key_unencrypted_signatures_are_rejected() -> None:
+    """And those of another key."""
     assert reasons(keyed(*parts(b"abcde"))) == ["corrupt_fragment"] * 3
     assert reasons(keyed(*parts(b"abcde", key=OTHER_KEY))) == ["corrupt_fragment"] * 3
     assert reasons(keyed(replace(single(0), fragment_signature=None))) == ["corrupt_message"]
@@ -249,7 +253,7 @@ def test_plain_signatures_do_not_pass_under_a_key() -> None:
 
 @pytest.mark.rule("P22")
 def test_a_fragment_cannot_be_moved() -> None:
-    """To another conversation, direction, sequence, place or count, or under another message."""
+    """To another conversation, direction, sequence number, fragment number or count, or to another message."""
     mine = parts(b"abcde", key=KEY)
     other = parts(b"fghij", 1, key=KEY)
     moved = [
@@ -262,12 +266,12 @@ def test_a_fragment_cannot_be_moved() -> None:
         replace(mine[0], body=other[0].body),
     ]
     keys = {A: KEY, UUID(int=A.int + 1): KEY}
-    assert reasons(whole(*moved, session_keys=keys)) == ["corrupt_fragment"] * len(moved)
+    assert reasons(reassemble_all(*moved, session_keys=keys)) == ["corrupt_fragment"] * len(moved)
 
 
 @pytest.mark.rule("P21")
-def test_the_key_is_that_of_the_row() -> None:
-    """Each part is compared by the key in its row, and the whole by that of the row with which it began."""
+def test_the_key_of_the_row_is_used() -> None:
+    """Each fragment is verified with the key of its row, and the message with that of its first row."""
     first, second = parts(b"abcd", key=KEY)
     bare = unsigned([first])[0]
     unkeyed = replace(bare, message_signature=first.message_signature, key=None)

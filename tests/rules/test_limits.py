@@ -1,4 +1,4 @@
-"""P26: memory follows the bytes received, and limits are looked at before anything is kept."""
+"""Memory grows only with received bytes, and limits are checked before anything is stored."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.oracle.traffic import Fragment
 from tests.rules.fragments import (
     A,
     B,
-    begun,
-    ended,
+    first_of_two,
     messages,
     parts,
     pending_numbers,
     push,
     reasons,
+    reassemble_all,
     rejected,
+    second_of_two,
     single,
-    whole,
 )
 from tests.worlds.fragment_tables import fragment_batch
 
@@ -34,35 +34,35 @@ BEGUN = MESSAGE + FRAGMENT
 """An incomplete message of one empty fragment."""
 
 
-def stranger(number: int, sequence: int = 0) -> Fragment:
+def unknown_direction(number: int, sequence: int = 0) -> Fragment:
     """A beginning by somebody of whom nothing was ever whole."""
-    return begun(sequence, conversation=UUID(int=number))
+    return first_of_two(sequence, conversation=UUID(int=number))
 
 
 @pytest.mark.rule("P26")
 def test_a_message_may_be_as_long_as_the_limit() -> None:
-    """The bytes that are there with those of this fragment."""
-    assert messages(whole(*parts(b"abcd"), max_message_bytes=4)) == [(0, b"abcd")]
-    result = whole(*parts(b"abcde"), max_message_bytes=4)
+    """The received bytes together with those of this fragment."""
+    assert messages(reassemble_all(*parts(b"abcd"), max_message_bytes=4)) == [(0, b"abcd")]
+    result = reassemble_all(*parts(b"abcde"), max_message_bytes=4)
     assert rejected(result) == [(0, 2, "limit_exceeded")]
     assert result.pending.column("received_bytes").to_pylist() == [4]
-    assert reasons(whole(single(0, body=b"abcde"), max_message_bytes=4)) == ["limit_exceeded"]
+    assert reasons(reassemble_all(single(0, body=b"abcde"), max_message_bytes=4)) == ["limit_exceeded"]
 
 
 @pytest.mark.parametrize("longest", [0, -1, 2**31])
-def test_what_a_cell_can_hold(longest: int) -> None:
-    """At most 2^31 - 1."""
+def test_messages_are_limited_to_an_arrow_cell(longest: int) -> None:
+    """2^31 - 1 bytes."""
     with pytest.raises(OptionError):
-        whole(single(0), max_message_bytes=longest)
+        reassemble_all(single(0), max_message_bytes=longest)
     with pytest.raises(OptionError):
         ssbroker.Reassembler(max_message_bytes=longest)
 
 
 @pytest.mark.rule("P26")
-def test_the_count_is_limited() -> None:
-    """What is declared, not what came."""
+def test_the_declared_count_is_limited() -> None:
+    """Not the number of received fragments."""
     reassembler = ssbroker.Reassembler(max_fragments_per_message=3)
-    assert rejected(push(reassembler, replace(begun(0), count=4), replace(begun(1), count=3))) == [
+    assert rejected(push(reassembler, replace(first_of_two(0), count=4), replace(first_of_two(1), count=3))) == [
         (0, 0, "limit_exceeded")
     ]
 
@@ -70,16 +70,16 @@ def test_the_count_is_limited() -> None:
 @pytest.mark.rule("P26")
 @pytest.mark.threat("T3")
 def test_a_declared_count_takes_no_memory() -> None:
-    """The charge is that of the bytes that came."""
+    """Only received bytes are charged."""
     reassembler = ssbroker.Reassembler(max_fragments_per_message=None)
-    push(reassembler, replace(begun(0), count=2**31 - 1))
+    push(reassembler, replace(first_of_two(0), count=2**31 - 1))
     assert reassembler.pending_bytes == DIRECTION + BEGUN
 
 
 @pytest.mark.rule("P26")
 @pytest.mark.threat("T10")
-def test_how_far_ahead_a_message_may_be() -> None:
-    """That far, or farther, from the lowest number that is not whole."""
+def test_the_distance_of_sequence_numbers_is_limited() -> None:
+    """From the lowest number that is not complete."""
     reassembler = ssbroker.Reassembler(max_sequence_distance=3)
     assert rejected(push(reassembler, single(3), single(2))) == [(3, 0, "limit_exceeded")]
     assert messages(push(reassembler, single(0), single(3))) == [(0, b"")]
@@ -89,25 +89,25 @@ def test_how_far_ahead_a_message_may_be() -> None:
 
 @pytest.mark.rule("P26")
 @pytest.mark.threat("T9")
-def test_what_is_charged() -> None:
+def test_memory_charges() -> None:
     """A direction, its messages, their fragments, their bytes and an eighth of them."""
     reassembler = ssbroker.Reassembler()
-    first, second = (begun(number, body=bytes(17)) for number in (0, 1))
+    first, second = (first_of_two(number, body=bytes(17)) for number in (0, 1))
     push(reassembler, first)
     assert reassembler.pending_bytes == DIRECTION + MESSAGE + FRAGMENT + 17 + 2
     push(reassembler, replace(first, number=1, count=2, message_signature=bytes(16)))
     assert reassembler.pending_messages == 1
-    push(reassembler, second, ended(second, bytes(7)))
+    push(reassembler, second, second_of_two(second, bytes(7)))
     held = MESSAGE + 2 * FRAGMENT + 17 + 2 + 7
     assert reassembler.pending_bytes == DIRECTION + MESSAGE + FRAGMENT + 17 + 2 + held
     assert reassembler.pending_messages == 2
-    push(reassembler, ended(first))
+    push(reassembler, second_of_two(first))
     assert (reassembler.pending_bytes, reassembler.pending_messages) == (DIRECTION, 0)
 
 
 @pytest.mark.rule("P12")
 def test_each_direction_is_charged() -> None:
-    """For as long as its numbers must be remembered."""
+    """For as long as its sequence numbers must be remembered."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, single(0), single(0, initiator=False), single(0, conversation=B))
     assert reassembler.pending_bytes == 3 * DIRECTION
@@ -124,12 +124,12 @@ def test_without_order_numbers_are_charged() -> None:
     assert reassembler.pending_bytes == DIRECTION
 
 
-def test_further_columns_are_charged_with_fragment_0() -> None:
+def test_extra_columns_are_charged_with_fragment_0() -> None:
     """They wait with their message."""
     charges = {}
     for note in ("", "x" * 1000):
         reassembler = ssbroker.Reassembler()
-        beginning = replace(begun(0), count=3, further={"note": note, "priority": 1})
+        beginning = replace(first_of_two(0), count=3, further={"note": note, "priority": 1})
         reassembler.push(fragment_batch([replace(beginning, number=1)], has_further=True))
         assert reassembler.pending_bytes == DIRECTION + BEGUN
         reassembler.push(fragment_batch([beginning], has_further=True))
@@ -140,50 +140,50 @@ def test_further_columns_are_charged_with_fragment_0() -> None:
 @pytest.mark.rule("P26")
 @pytest.mark.parametrize("limit", [DIRECTION + 2 * BEGUN - 1, DIRECTION + 2 * BEGUN])
 def test_the_limit_is_exact(limit: int) -> None:
-    """By the byte; who is known may use all of it."""
+    """To the byte; known directions may use all of it."""
     reassembler = ssbroker.Reassembler(max_pending_bytes=limit)
     push(reassembler, single(0))
     fits = limit == DIRECTION + 2 * BEGUN
-    assert reasons(push(reassembler, begun(1), begun(2))) == ([] if fits else ["limit_exceeded"])
+    assert reasons(push(reassembler, first_of_two(1), first_of_two(2))) == ([] if fits else ["limit_exceeded"])
     assert reassembler.pending_bytes <= limit
 
 
-def test_what_is_refused_takes_no_room() -> None:
-    """Not even that of its direction."""
+def test_rejected_fragments_take_no_memory() -> None:
+    """Not even that of their direction."""
     reassembler = ssbroker.Reassembler(max_pending_bytes=2 * (DIRECTION + BEGUN) - 1)
-    assert reasons(push(reassembler, begun(0))) == ["limit_exceeded"]
+    assert reasons(push(reassembler, first_of_two(0))) == ["limit_exceeded"]
     assert (reassembler.pending_bytes, reassembler.pending_messages) == (0, 0)
 
 
-def test_what_is_released_at_once_needs_no_room() -> None:
-    """But for a direction that is new."""
+def test_messages_that_are_released_immediately_take_no_memory() -> None:
+    """Except for a new direction."""
     reassembler = ssbroker.Reassembler(max_pending_bytes=DIRECTION, max_pending_messages=1)
     assert messages(push(reassembler, single(0, body=bytes(1000)), single(1))) == [(0, bytes(1000)), (1, b"")]
-    assert reasons(push(reassembler, single(0, conversation=B), begun(2))) == ["limit_exceeded"] * 2
+    assert reasons(push(reassembler, single(0, conversation=B), first_of_two(2))) == ["limit_exceeded"] * 2
 
 
-def test_what_makes_room_needs_none() -> None:
-    """The last fragment of a message that is next is taken, whatever is held behind it."""
-    beginning = begun(1)
+def test_fragments_that_free_memory_are_accepted() -> None:
+    """The last fragment of the next message is accepted, whatever waits behind it."""
+    beginning = first_of_two(1)
     limit = DIRECTION + 2 * BEGUN
     reassembler = ssbroker.Reassembler(max_pending_bytes=limit, max_pending_messages=2)
     push(reassembler, single(0), beginning, single(2))
     assert reassembler.pending_bytes == limit
-    assert messages(push(reassembler, ended(beginning, bytes(1000)))) == [(1, bytes(1000)), (2, b"")]
+    assert messages(push(reassembler, second_of_two(beginning, bytes(1000)))) == [(1, bytes(1000)), (2, b"")]
 
 
 @pytest.mark.rule("P14")
-def test_what_is_held_needs_room() -> None:
-    """A fragment that makes its message whole, but cannot release it."""
-    beginning = begun(2)
+def test_waiting_messages_take_memory() -> None:
+    """A fragment that completes its message but cannot release it."""
+    beginning = first_of_two(2)
     reassembler = ssbroker.Reassembler(max_pending_bytes=DIRECTION + BEGUN + FRAGMENT - 1)
     push(reassembler, single(0), beginning)
-    assert reasons(push(reassembler, ended(beginning), single(2))) == ["limit_exceeded", "conflict"]
+    assert reasons(push(reassembler, second_of_two(beginning), single(2))) == ["limit_exceeded", "conflict"]
     assert messages(push(reassembler, single(1))) == [(1, b"")]
-    assert messages(push(reassembler, ended(beginning))) == [(2, b"")]
+    assert messages(push(reassembler, second_of_two(beginning))) == [(2, b"")]
 
 
-def test_without_order_a_number_needs_room() -> None:
+def test_without_order_sequence_numbers_take_memory() -> None:
     """That of a number, not that of its message."""
     for limit in (DIRECTION + MESSAGE - 1, DIRECTION + MESSAGE):
         reassembler = ssbroker.Reassembler(max_pending_bytes=limit, in_order=False)
@@ -192,40 +192,53 @@ def test_without_order_a_number_needs_room() -> None:
 
 
 @pytest.mark.rule("P26")
-def test_how_many_may_be_pending() -> None:
-    """Messages that are incomplete or held; numbers are none."""
+def test_the_number_of_pending_messages_is_limited() -> None:
+    """Incomplete and waiting messages; numbers do not count."""
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
     push(reassembler, single(0))
-    assert rejected(push(reassembler, begun(1), single(2), begun(3), single(4), ended(begun(1)), begun(3))) == [
+    assert rejected(
+        push(
+            reassembler,
+            first_of_two(1),
+            single(2),
+            first_of_two(3),
+            single(4),
+            second_of_two(first_of_two(1)),
+            first_of_two(3),
+        )
+    ) == [
         (3, 0, "limit_exceeded"),
         (4, 0, "limit_exceeded"),
     ]
     unordered = ssbroker.Reassembler(max_pending_messages=2, in_order=False)
-    assert reasons(push(unordered, *(single(number) for number in (0, 2, 4, 6)), begun(7), begun(8))) == []
+    assert (
+        reasons(push(unordered, *(single(number) for number in (0, 2, 4, 6)), first_of_two(7), first_of_two(8))) == []
+    )
 
 
-def test_a_message_that_turns_out_corrupt_was_supposed_to_match() -> None:
-    """It needs no more room than one that matches; refused, it is not even compared."""
+def test_a_corrupt_message_takes_as_much_memory_as_a_valid_one() -> None:
+    """If a limit rejects it, it is not even verified."""
     corrupt = replace(single(0), message_signature=bytes(16))
     assert reasons(push(ssbroker.Reassembler(max_pending_bytes=DIRECTION), corrupt)) == ["corrupt_message"]
     assert reasons(push(ssbroker.Reassembler(max_pending_bytes=DIRECTION - 1), corrupt)) == ["limit_exceeded"]
 
 
 @pytest.mark.rule("P26")
-def test_what_a_limit_refuses_is_not_looked_at() -> None:
-    """It is not called corrupt, whatever it carries; what is there already is, limit or not."""
+def test_fragments_beyond_a_limit_are_not_verified() -> None:
+    """They are not reported as corrupt; fragments of stored messages are."""
     corrupt = [
-        replace(stranger(number), fragment_signature=signature) for number, signature in ((2, bytes(16)), (3, b"short"))
+        replace(unknown_direction(number), fragment_signature=signature)
+        for number, signature in ((2, bytes(16)), (3, b"short"))
     ]
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
-    assert reasons(push(reassembler, *corrupt, stranger(1))) == ["corrupt_fragment"] * 2
-    again = replace(stranger(1), fragment_signature=bytes(16))
+    assert reasons(push(reassembler, *corrupt, unknown_direction(1))) == ["corrupt_fragment"] * 2
+    again = replace(unknown_direction(1), fragment_signature=bytes(16))
     assert reasons(push(reassembler, *corrupt, again)) == ["limit_exceeded", "limit_exceeded", "corrupt_fragment"]
 
 
 @pytest.mark.rule("P23", "P26")
-def test_in_the_midst_of_a_flood_parts_are_compared_as_soon_as_there_is_room() -> None:
-    """Of one push, what comes before room is made is refused unread, what comes after it is judged as ever."""
+def test_fragments_are_verified_again_once_memory_is_free() -> None:
+    """Within one push: before memory is free they are rejected unread, after that they are verified."""
     here, damaged, intact, late = (parts(b"abcd", conversation=UUID(int=number)) for number in range(1, 5))
     flood = [parts(b"abcd", conversation=UUID(int=number))[0] for number in range(5, 2000)]
     bad = [replace(each[0], fragment_signature=bytes(16)) for each in (damaged, late)]
@@ -237,60 +250,62 @@ def test_in_the_midst_of_a_flood_parts_are_compared_as_soon_as_there_is_room() -
 
 
 @pytest.mark.rule("P26")
-def test_who_is_not_known_may_take_half() -> None:
-    """Of the bytes, rounded down, by the byte."""
+def test_unknown_directions_may_take_half_of_the_memory() -> None:
+    """Rounded down, to the byte."""
     for limit, refused in ((2 * (DIRECTION + BEGUN) + 1, 0), (2 * (DIRECTION + BEGUN) - 1, 1)):
-        assert len(reasons(push(ssbroker.Reassembler(max_pending_bytes=limit), begun(0)))) == refused
+        assert len(reasons(push(ssbroker.Reassembler(max_pending_bytes=limit), first_of_two(0)))) == refused
 
 
 @pytest.mark.rule("P26")
-def test_who_is_not_known_may_take_half_of_the_messages() -> None:
+def test_unknown_directions_may_have_half_of_the_messages() -> None:
     """Rounded down; all of them together."""
     reassembler = ssbroker.Reassembler(max_pending_messages=5)
-    result = push(reassembler, *(stranger(number) for number in range(1, 5)))
+    result = push(reassembler, *(unknown_direction(number) for number in range(1, 5)))
     assert reasons(result) == ["limit_exceeded"] * 2
     assert reassembler.pending_messages == 2
 
 
 @pytest.mark.rule("P26")
-def test_strangers_cannot_keep_out_who_is_known() -> None:
-    """While they knock, a known direction still has its half."""
+def test_unknown_directions_cannot_displace_known_ones() -> None:
+    """A known direction still has its half."""
     reassembler = ssbroker.Reassembler(max_pending_messages=4)
     push(reassembler, single(0))
-    push(reassembler, *(stranger(number) for number in range(1, 100)))
+    push(reassembler, *(unknown_direction(number) for number in range(1, 100)))
     assert pending_numbers(reassembler) == [0, 0]
     first, second = parts(b"abcd", 1)
-    result = push(reassembler, single(2), first, stranger(100), second)
+    result = push(reassembler, single(2), first, unknown_direction(100), second)
     assert messages(result) == [(1, b"abcd"), (2, b"")]
     assert reasons(result) == ["limit_exceeded"]
 
 
-def test_one_whole_message_makes_known() -> None:
-    """Then what is pending of the direction takes nothing of the strangers' half."""
+def test_one_complete_message_makes_a_direction_known() -> None:
+    """From then on its pending data do not count towards the half of unknown directions."""
     reassembler = ssbroker.Reassembler(max_pending_messages=4)
-    push(reassembler, begun(1), begun(2))
-    assert reasons(push(reassembler, stranger(1))) == ["limit_exceeded"]
+    push(reassembler, first_of_two(1), first_of_two(2))
+    assert reasons(push(reassembler, unknown_direction(1))) == ["limit_exceeded"]
     push(reassembler, single(0))
-    assert reasons(push(reassembler, stranger(1), stranger(2), stranger(3))) == ["limit_exceeded"]
+    assert reasons(push(reassembler, unknown_direction(1), unknown_direction(2), unknown_direction(3))) == [
+        "limit_exceeded"
+    ]
 
 
-def test_the_fragment_that_makes_known_is_taken_as_if_it_were() -> None:
-    """A first message that is early is held although strangers have their half."""
+def test_the_fragment_that_makes_a_direction_known_counts_as_known() -> None:
+    """An early first message is stored although unknown directions have used their half."""
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
-    push(reassembler, stranger(1))
-    assert reasons(push(reassembler, stranger(2), single(1))) == ["limit_exceeded"]
+    push(reassembler, unknown_direction(1))
+    assert reasons(push(reassembler, unknown_direction(2), single(1))) == ["limit_exceeded"]
     assert reassembler.pending_messages == 2
 
 
-def test_who_becomes_known_within_a_push_is_so_for_what_comes_next() -> None:
-    """Also while the message that made it known waits to be compared; how the rows are cut changes nothing."""
+def test_a_direction_is_known_for_the_rest_of_the_push() -> None:
+    """Even before its message is verified; the split into batches makes no difference."""
     known = UUID(int=7)
     rows = [
-        stranger(1),
+        unknown_direction(1),
         single(0, conversation=known),
         *parts(b"abcd", 1, conversation=known),
         single(1),
-        begun(2),
+        first_of_two(2),
     ]
     at_once, one_by_one = (ssbroker.Reassembler(max_pending_messages=3) for _ in range(2))
     assert reasons(push(at_once, *rows)) == []
@@ -299,15 +314,14 @@ def test_who_becomes_known_within_a_push_is_so_for_what_comes_next() -> None:
 
 
 @pytest.mark.rule("P21")
-def test_a_corrupt_message_makes_nobody_known() -> None:
-    """It was whole, and did not match."""
+def test_a_corrupt_message_does_not_make_a_direction_known() -> None:
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
     push(reassembler, replace(single(0), message_signature=bytes(16)))
-    assert reasons(push(reassembler, begun(0), begun(1))) == ["limit_exceeded"]
+    assert reasons(push(reassembler, first_of_two(0), first_of_two(1))) == ["limit_exceeded"]
 
 
 @pytest.mark.rule("P26")
-def test_a_direction_of_which_nothing_is_left_is_forgotten() -> None:
+def test_a_direction_without_data_is_removed() -> None:
     """After its only message was corrupt."""
     reassembler = ssbroker.Reassembler()
     first, second = (replace(each, message_signature=bytes(16)) for each in parts(b"abcd"))
@@ -317,12 +331,11 @@ def test_a_direction_of_which_nothing_is_left_is_forgotten() -> None:
     assert reassembler.pending_bytes == 0
 
 
-def test_limits_of_none() -> None:
-    """None means none."""
+def test_none_means_no_limit() -> None:
     reassembler = ssbroker.Reassembler(
         max_pending_bytes=None, max_pending_messages=None, max_fragments_per_message=None, max_sequence_distance=None
     )
-    many = [replace(begun(2**40 + number), count=2**31 - 1) for number in range(1000)]
+    many = [replace(first_of_two(2**40 + number), count=2**31 - 1) for number in range(1000)]
     assert reasons(push(reassembler, *many)) == []
     assert reassembler.pending_messages == 1000
     assert A.bytes == reassembler.pending().column("conversation_id")[0].as_py()
@@ -331,8 +344,7 @@ def test_limits_of_none() -> None:
 @pytest.mark.parametrize(
     "name", ["max_pending_bytes", "max_pending_messages", "max_fragments_per_message", "max_sequence_distance"]
 )
-def test_a_limit_below_0_is_none(name: str) -> None:
-    """An error, not a limit."""
+def test_negative_limits_are_errors(name: str) -> None:
     options: dict[str, Any] = {name: -1}
     with pytest.raises(OptionError):
         ssbroker.Reassembler(**options)

@@ -1,4 +1,4 @@
-"""R41, R42: routes that lead back to this instance."""
+"""Routes that lead back to this instance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ M = "TCP://mirror.example:4022"
 
 @pytest.mark.rule("R41")
 @pytest.mark.parametrize("address", ["TCP://own.example:4022", "tcp://OWN.example/", "TCP://alias.example:04022"])
-def test_an_own_address_leads_to_msdbs_table(address: str) -> None:
+def test_an_own_address_leads_to_the_table_of_msdb(address: str) -> None:
     """The conversation is treated as if it came from outside; step and route are those of the last table."""
     world = here(
         route(1, address, service="Orders", broker=SALES),
@@ -43,7 +43,7 @@ def test_an_own_address_leads_to_msdbs_table(address: str) -> None:
 
 @pytest.mark.rule("R41", "R6")
 def test_another_port_or_host_is_not_this_instance() -> None:
-    """Compared after normalisation, whole."""
+    """Addresses are compared in normal form."""
     for address in ("TCP://own.example:4023", "TCP://own", "TCP://own.example.com:4022"):
         world = here(route(1, address), route(7, "LOCAL", table=MSDB), services=(("Stores", "Orders"),), own=OWN)
         hop = decide(world, "Orders")
@@ -57,7 +57,7 @@ def test_without_own_addresses_nothing_leads_back() -> None:
 
 
 @pytest.mark.rule("R41", "R25")
-def test_forwarding_must_then_be_active() -> None:
+def test_reentering_requires_forwarding() -> None:
     """For any address that is not LOCAL."""
     routes = (BACK, route(7, A, service="Orders", table=MSDB))
     assert decide(here(*routes, own=OWN), "Orders") == dropped("forwarding_disabled", 2, 7)
@@ -66,22 +66,21 @@ def test_forwarding_must_then_be_active() -> None:
 
 @pytest.mark.rule("R41", "R42")
 @pytest.mark.threat("T16")
-def test_a_second_time_it_is_a_loop() -> None:
-    """It re-enters at most once."""
+def test_reentering_twice_is_a_loop() -> None:
     routes = (BACK, route(7, OWN[1], table=MSDB, mirror=M))
     assert decide(here(*routes, own=OWN, forwarding=True), "Orders") == dropped("routing_loop", 5, 7, mirror=M)
     assert decide(here(*routes, own=OWN), "Orders") == dropped("forwarding_disabled", 5, 7, mirror=M)
 
 
 @pytest.mark.rule("R41", "R17")
-def test_with_nothing_in_msdb_it_waits() -> None:
+def test_reentering_without_a_route_in_msdb_delays() -> None:
     """Step 7 of the second table."""
     assert decide(here(BACK, own=OWN), "Orders", broker=SALES) == delayed("no_route", 7, broker=SALES)
 
 
 @pytest.mark.rule("R41", "R26")
-def test_counts_it_as_from_outside() -> None:
-    """With nothing usable it is DROPPED, not DELAYED."""
+def test_a_reentered_conversation_counts_as_from_outside() -> None:
+    """Without a usable route it is DROPPED, not DELAYED."""
     world = here(BACK, route(7, "LOCAL", table=MSDB), own=OWN)
     assert decide(world, "Orders") == dropped("service_not_found", 5)
     world = here(BACK, route(7, "TRANSPORT", table=MSDB), own=OWN)
@@ -89,8 +88,8 @@ def test_counts_it_as_from_outside() -> None:
 
 
 @pytest.mark.rule("R41", "R7")
-def test_counts_it_as_from_outside_for_replies() -> None:
-    """A target's message for a database here is delivered without msdb's table."""
+def test_a_reentered_reply_counts_as_from_outside() -> None:
+    """It is delivered to a database here without reading the table of msdb."""
     world = here(BACK, route(7, A, table=MSDB), services=(("Stores", "Orders"),), own=OWN, forwarding=True)
     reply = decide(world, "Orders", broker=STORES, is_initiator=False)
     assert reply == local(0, None, "Stores", broker=STORES, reason="reply")
@@ -100,15 +99,15 @@ def test_counts_it_as_from_outside_for_replies() -> None:
 
 
 @pytest.mark.rule("R41", "R14")
-def test_the_second_table_may_ask_for_a_route() -> None:
-    """With msdb's route to the dynamic routing service."""
+def test_the_second_table_may_request_a_route() -> None:
+    """If msdb has a route to the dynamic routing service."""
     world = here(BACK, route(7, A, table=MSDB), route(8, "LOCAL", service=BCN, table=MSDB), own=OWN)
     assert decide(world, "Orders") == delayed("route_requested", 4)
 
 
 @pytest.mark.rule("R41")
-def test_the_first_routes_id_is_forgotten() -> None:
-    """The conversation goes on without an id, so msdb's route with that id is only found by step 3."""
+def test_the_broker_id_of_the_first_route_is_dropped() -> None:
+    """The conversation continues without an id, so that only step 3 finds the route of msdb with that id."""
     world = here(
         route(1, OWN[0], service="Orders", broker=SALES),
         route(7, "TCP://wrong", service="Orders", broker=SALES, table=MSDB),
@@ -121,8 +120,8 @@ def test_the_first_routes_id_is_forgotten() -> None:
 
 
 @pytest.mark.rule("R41")
-def test_of_a_mirrored_route_its_address_counts() -> None:
-    """An own address as the mirror leads nowhere back; the mirror of the first pass is forgotten."""
+def test_only_the_principal_address_leads_back() -> None:
+    """An own address as the mirror does not lead back; the mirror of the first pass is dropped."""
     answer = decide(here(route(1, A, mirror=OWN[0]), own=OWN), "Orders")
     assert answer == remote(5, 1, A, mirror=OWN[0])
     world = here(route(1, OWN[0], mirror=A), route(7, "LOCAL", table=MSDB), services=(("Ops", "Orders"),), own=OWN)
@@ -130,43 +129,42 @@ def test_of_a_mirrored_route_its_address_counts() -> None:
 
 
 @pytest.mark.rule("R41", "R23")
-def test_transport_may_lead_back_too() -> None:
-    """The address in the service name is this instance's."""
+def test_transport_may_lead_back() -> None:
+    """The service name contains an address of this instance."""
     name = "tcp://ALIAS.example:4022/Orders"
     world = here(route(1, "TRANSPORT"), route(7, "LOCAL", table=MSDB), services=(("Ops", name),), own=OWN)
     assert decide(world, name) == local(5, 7, "Ops", broker=OPS)
 
 
 @pytest.mark.rule("R41", "R42")
-def test_a_conversation_begun_in_msdb_reads_its_table_twice() -> None:
-    """Begun here it re-enters, and finds the same route again."""
+def test_a_conversation_of_msdb_reads_its_table_twice() -> None:
+    """It re-enters, and finds the same route again."""
     world = here(route(7, OWN[0], table=MSDB), own=OWN, forwarding=True)
-    assert decide(world, "Orders", begun_in=MSDB) == dropped("routing_loop", 5, 7)
+    assert decide(world, "Orders", started_in=MSDB) == dropped("routing_loop", 5, 7)
 
 
 @pytest.mark.rule("R42")
-def test_a_message_from_outside_is_not_sent_back_here() -> None:
-    """DROPPED as a loop; the route is named, and its id binds."""
+def test_a_message_from_outside_that_leads_back_is_a_loop() -> None:
+    """DROPPED; the decision has the route, and its broker id binds."""
     world = here(route(7, OWN[1], service="Orders", broker=ELSEWHERE, table=MSDB), own=OWN, forwarding=True)
-    assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("routing_loop", 3, 7, broker=ELSEWHERE)
+    assert decide(world, "Orders", started_in=OUTSIDE) == dropped("routing_loop", 3, 7, broker=ELSEWHERE)
 
 
 @pytest.mark.rule("R42", "R23")
-def test_by_transport_too() -> None:
-    """The service name holds this instance's address."""
+def test_transport_that_leads_back_is_a_loop() -> None:
+    """The service name contains an address of this instance."""
     world = here(route(7, "TRANSPORT", table=MSDB), own=OWN, forwarding=True)
-    assert decide(world, "own.example:4022/Orders", begun_in=OUTSIDE) == dropped("routing_loop", 5, 7)
+    assert decide(world, "own.example:4022/Orders", started_in=OUTSIDE) == dropped("routing_loop", 5, 7)
 
 
 @pytest.mark.rule("R25", "R42")
-def test_forwarding_is_looked_at_before_the_loop() -> None:
-    """With forwarding off it is dropped for that."""
+def test_forwarding_is_checked_before_loops() -> None:
+    """With forwarding off, that is the reason."""
     world = here(route(7, OWN[0], table=MSDB), own=OWN)
-    assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("forwarding_disabled", 5, 7)
+    assert decide(world, "Orders", started_in=OUTSIDE) == dropped("forwarding_disabled", 5, 7)
 
 
 @pytest.mark.rule("R42")
-def test_local_is_no_loop() -> None:
-    """Delivery in this instance."""
+def test_local_is_not_a_loop() -> None:
     world = here(route(7, "LOCAL", table=MSDB), services=(("Ops", "Orders"),), own=OWN, forwarding=True)
-    assert decide(world, "Orders", begun_in=OUTSIDE) == local(5, 7, "Ops", broker=OPS)
+    assert decide(world, "Orders", started_in=OUTSIDE) == local(5, 7, "Ops", broker=OPS)

@@ -1,4 +1,4 @@
-"""P11, P12, P14: each message once, in the order of its direction, and nothing before its turn."""
+"""Each message once, in the order of its direction, and not before its turn."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import ssbroker
 from tests.rules.fragments import (
     A,
     B,
-    begun,
-    ended,
+    first_of_two,
     messages,
     parts,
     pending,
     pending_numbers,
     push,
+    reassemble_all,
     rejected,
+    second_of_two,
     single,
-    whole,
 )
 from tests.worlds.fragment_tables import rows_of
 
 
 @pytest.mark.rule("P11")
-def test_messages_come_once_and_in_order() -> None:
+def test_messages_are_released_once_and_in_order() -> None:
     """Whatever the order of arrival."""
     for order in permutations(single(number, body=b"%d" % number) for number in range(4)):
-        assert messages(whole(*order)) == [(0, b"0"), (1, b"1"), (2, b"2"), (3, b"3")]
+        assert messages(reassemble_all(*order)) == [(0, b"0"), (1, b"1"), (2, b"2"), (3, b"3")]
 
 
 @pytest.mark.rule("P12")
@@ -41,7 +41,7 @@ def test_numbers_start_at_0() -> None:
 
 @pytest.mark.rule("P12")
 def test_each_direction_has_its_own_numbers() -> None:
-    """Number 0 of the initiator is not number 0 of the target, and releases nothing of it."""
+    """Number 0 of the initiator is not number 0 of the target."""
     reassembler = ssbroker.Reassembler()
     assert messages(push(reassembler, single(1, initiator=False), single(0, body=b"initiator"))) == [(0, b"initiator")]
     result = push(reassembler, single(0, body=b"target", initiator=False))
@@ -53,8 +53,7 @@ def test_each_direction_has_its_own_numbers() -> None:
 
 @pytest.mark.rule("P12")
 def test_each_conversation_has_its_own_numbers() -> None:
-    """P12, M2."""
-    result = whole(single(0, conversation=B), single(1, conversation=A), single(1, conversation=B))
+    result = reassemble_all(single(0, conversation=B), single(1, conversation=A), single(1, conversation=B))
     assert [(row["conversation_id"], row["message_sequence_number"]) for row in rows_of(result.messages)] == [
         (B.bytes, 0),
         (B.bytes, 1),
@@ -63,16 +62,16 @@ def test_each_conversation_has_its_own_numbers() -> None:
 
 
 @pytest.mark.rule("P12")
-def test_of_equal_numbers_one_is_discarded() -> None:
-    """Also if the other says something else."""
-    result = whole(single(0, body=b"first"), single(0, body=b"second"))
+def test_one_of_two_messages_with_equal_numbers_is_discarded() -> None:
+    """Even if their content differs."""
+    result = reassemble_all(single(0, body=b"first"), single(0, body=b"second"))
     assert messages(result) == [(0, b"first")]
     assert rejected(result) == [(0, 0, "duplicate")]
 
 
 @pytest.mark.rule("P14")
-def test_what_is_early_is_held() -> None:
-    """It waits for the lowest message that is not whole."""
+def test_early_messages_wait() -> None:
+    """For the lowest number that is not complete."""
     reassembler = ssbroker.Reassembler()
     assert messages(push(reassembler, single(1), single(3))) == []
     assert [(row["message_sequence_number"], row["waits_for_sequence_number"]) for row in pending(reassembler)] == [
@@ -86,8 +85,8 @@ def test_what_is_early_is_held() -> None:
 
 
 @pytest.mark.rule("P14")
-def test_what_is_incomplete_holds_back_what_follows() -> None:
-    """Until its last fragment is there."""
+def test_an_incomplete_message_delays_later_ones() -> None:
+    """Until its last fragment arrives."""
     reassembler = ssbroker.Reassembler()
     first, second, third = parts(b"abcde", 0)
     assert messages(push(reassembler, third, single(1), first)) == []
@@ -96,8 +95,8 @@ def test_what_is_incomplete_holds_back_what_follows() -> None:
 
 
 @pytest.mark.rule("P14")
-def test_without_order_a_message_is_released_at_once() -> None:
-    """`in_order=False`; nothing waits, and each still comes once."""
+def test_without_order_messages_are_released_immediately() -> None:
+    """Nothing waits, and each message is still released once."""
     reassembler = ssbroker.Reassembler(in_order=False)
     assert messages(push(reassembler, single(2), single(0), single(2))) == [(2, b""), (0, b"")]
     assert pending(reassembler) == []
@@ -105,9 +104,11 @@ def test_without_order_a_message_is_released_at_once() -> None:
 
 
 @pytest.mark.rule("P11")
-def test_messages_come_in_the_order_in_which_they_could_be_released() -> None:
-    """Between directions there is no other order; those that one row releases come by number."""
-    result = whole(single(2), single(1), single(0, conversation=B), single(0), single(3), single(1, conversation=B))
+def test_messages_of_several_directions_are_released_in_the_order_of_completion() -> None:
+    """Those that one row releases are ordered by number."""
+    result = reassemble_all(
+        single(2), single(1), single(0, conversation=B), single(0), single(3), single(1, conversation=B)
+    )
     assert [(row["conversation_id"][0], row["message_sequence_number"]) for row in rows_of(result.messages)] == [
         (0xBB, 0),
         (0xAA, 0),
@@ -118,9 +119,9 @@ def test_messages_come_in_the_order_in_which_they_could_be_released() -> None:
     ]
 
 
-def test_rejected_rows_come_in_the_order_of_the_rows_that_caused_them() -> None:
-    """Beside each other, whatever the reason."""
-    result = whole(single(0), single(-1), single(0), begun(1), single(1), single(0))
+def test_rejected_rows_are_in_the_order_of_their_causes() -> None:
+    """Rows with the same cause are adjacent."""
+    result = reassemble_all(single(0), single(-1), single(0), first_of_two(1), single(1), single(0))
     assert rejected(result) == [
         (-1, 0, "out_of_range"),
         (0, 0, "duplicate"),
@@ -130,12 +131,14 @@ def test_rejected_rows_come_in_the_order_of_the_rows_that_caused_them() -> None:
 
 
 @pytest.mark.rule("P14")
-def test_what_is_pending_is_told() -> None:
+def test_pending_messages_are_sorted() -> None:
     """By conversation id, direction (target before initiator) and number."""
     reassembler = ssbroker.Reassembler()
     first, _, third = parts(b"abcde", 1)
-    push(reassembler, begun(0, conversation=B), begun(0, body=b"xyz"), third, first)
-    push(reassembler, ended(begun(2), b"!!"), begun(2, body=b"?"), begun(0, initiator=False))
+    push(reassembler, first_of_two(0, conversation=B), first_of_two(0, body=b"xyz"), third, first)
+    push(
+        reassembler, second_of_two(first_of_two(2), b"!!"), first_of_two(2, body=b"?"), first_of_two(0, initiator=False)
+    )
     names = reassembler.pending().schema.names
     assert [tuple(row[name] for name in names) for row in pending(reassembler)] == [
         (A.bytes, False, 0, 2, 1, 0, 1, None),
@@ -146,25 +149,24 @@ def test_what_is_pending_is_told() -> None:
     ]
 
 
-def test_without_order_nothing_waits() -> None:
-    """`in_order=False`."""
+def test_without_order_only_incomplete_messages_are_pending() -> None:
     reassembler = ssbroker.Reassembler(in_order=False)
-    push(reassembler, begun(5))
+    push(reassembler, first_of_two(5))
     assert [row["waits_for_sequence_number"] for row in pending(reassembler)] == [None]
 
 
-def test_a_result_can_be_asked_for_what_is_pending() -> None:
-    """Of `reassemble` what is left over, of `push` what the reassembler still holds."""
-    assert rows_of(whole(begun(0), single(0, conversation=B)).pending)[0]["conversation_id"] == A.bytes
+def test_a_result_has_the_pending_messages() -> None:
+    """Those left over by `reassemble`, or those that the reassembler stores after `push`."""
+    assert rows_of(reassemble_all(first_of_two(0), single(0, conversation=B)).pending)[0]["conversation_id"] == A.bytes
     reassembler = ssbroker.Reassembler()
-    result = push(reassembler, begun(7))
+    result = push(reassembler, first_of_two(7))
     assert result.pending.equals(reassembler.pending())
 
 
 @pytest.mark.rule("P26")
 @pytest.mark.parametrize("last", [2**32, 2**63 - 2])
-def test_without_a_limit_a_number_may_be_as_far_as_it_likes(last: int) -> None:
-    """The memory that it takes is that of one message."""
+def test_without_a_limit_sequence_numbers_may_be_arbitrarily_far(last: int) -> None:
+    """One message takes the memory of one message."""
     reassembler = ssbroker.Reassembler(max_sequence_distance=None)
     push(reassembler, single(last))
     assert pending_numbers(reassembler) == [last]

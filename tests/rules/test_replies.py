@@ -1,4 +1,4 @@
-"""R7, R8: where replies go, and that all messages of a conversation go to the same database."""
+"""Routing of replies, and of later messages of a conversation."""
 
 from __future__ import annotations
 
@@ -40,71 +40,69 @@ REPLIES = here(
 
 @pytest.mark.rule("R7")
 def test_a_reply_for_a_database_here_reads_no_route() -> None:
-    """It is delivered in this instance although a route for this very service and id leads elsewhere."""
+    """It is delivered locally although a route for this service and broker id leads elsewhere."""
     for database, broker in (("Sales", SALES), ("Stores", STORES)):
-        answer = decide(REPLIES, "Orders", broker=broker, begun_in=OUTSIDE, is_initiator=False)
+        answer = decide(REPLIES, "Orders", broker=broker, started_in=OUTSIDE, is_initiator=False)
         assert answer == local(0, None, database, broker=broker, reason="reply")
 
 
 @pytest.mark.rule("R7")
-def test_needs_no_table_at_all() -> None:
-    """Msdb's table may be empty, and forwarding off."""
+def test_a_reply_needs_no_table() -> None:
+    """The table of msdb may be empty, and forwarding off."""
     world = here(services=(("Stores", "Orders"),))
-    answer = decide(world, "Orders", broker=STORES, begun_in=OUTSIDE, is_initiator=False)
+    answer = decide(world, "Orders", broker=STORES, started_in=OUTSIDE, is_initiator=False)
     assert answer == local(0, None, "Stores", broker=STORES, reason="reply")
 
 
 @pytest.mark.rule("R7")
-def test_is_for_what_comes_from_a_target() -> None:
-    """The same message from an initiator takes the normal process."""
-    assert decide(REPLIES, "Orders", broker=SALES, begun_in=OUTSIDE) == forward(1, 1, A, broker=SALES)
+def test_only_messages_from_a_target_are_replies() -> None:
+    """The same message from an initiator is routed as usual."""
+    assert decide(REPLIES, "Orders", broker=SALES, started_in=OUTSIDE) == forward(1, 1, A, broker=SALES)
 
 
 @pytest.mark.rule("R7")
-def test_is_for_what_comes_from_outside() -> None:
-    """A target's message that begins here reads the table of its database."""
+def test_only_messages_from_outside_are_replies() -> None:
+    """A target's message that starts here reads the table of its database."""
     world = here(route(1, A, service="Orders"), services=(("Stores", "Orders"),))
     assert decide(world, "Orders", broker=STORES, is_initiator=False) == remote(2, 1, A, broker=STORES)
 
 
 @pytest.mark.rule("R7")
-def test_with_an_id_that_is_not_here_is_routed() -> None:
-    """Otherwise the normal process applies."""
-    answer = decide(REPLIES, "Orders", broker=ELSEWHERE, begun_in=OUTSIDE, is_initiator=False)
+def test_a_reply_with_an_unknown_broker_id_is_routed() -> None:
+    answer = decide(REPLIES, "Orders", broker=ELSEWHERE, started_in=OUTSIDE, is_initiator=False)
     assert answer == forward(5, 2, A, broker=ELSEWHERE)
 
 
 @pytest.mark.rule("R7")
-def test_without_an_id_is_routed() -> None:
-    """A message from a target without a broker id takes the normal process."""
+def test_a_reply_without_a_broker_id_is_routed() -> None:
     world = here(route(1, B, service="Orders", table=MSDB), services=(("Sales", "Orders"),), forwarding=True)
-    assert decide(world, "Orders", begun_in=OUTSIDE, is_initiator=False) == forward(2, 1, B)
+    assert decide(world, "Orders", started_in=OUTSIDE, is_initiator=False) == forward(2, 1, B)
 
 
 @pytest.mark.rule("R7")
 def test_a_disabled_database_drops_its_replies() -> None:
-    """The database that cannot take it is not passed by; another one with the service is no help."""
+    """No other database with the service is tried."""
     world = here(
         route(1, A, table=MSDB),
         services=(("Sales", "Orders"), ("Stores", "Orders")),
         disabled=("Sales",),
         forwarding=True,
     )
-    answer = decide(world, "Orders", broker=SALES, begun_in=OUTSIDE, is_initiator=False)
+    answer = decide(world, "Orders", broker=SALES, started_in=OUTSIDE, is_initiator=False)
     assert answer == dropped("service_not_found", 0, broker=SALES)
 
 
 @pytest.mark.rule("R7")
 def test_a_database_without_the_service_drops_the_reply() -> None:
-    """Also where another database has it."""
-    answer = decide(REPLIES, "Returns", broker=SALES, begun_in=OUTSIDE, is_initiator=False)
+    """Even if another database has the service."""
+    answer = decide(REPLIES, "Returns", broker=SALES, started_in=OUTSIDE, is_initiator=False)
     assert answer == dropped("service_not_found", 0, broker=SALES)
 
 
 @pytest.mark.rule("R7")
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_databases_with_one_id_the_enabled_one_takes_the_reply(order: int) -> None:
-    """A disabled copy with the same id changes nothing, whichever comes first."""
+def test_of_databases_with_the_same_id_the_enabled_one_gets_the_reply(order: int) -> None:
+    """Whichever comes first."""
     world = World(
         databases=(
             Database(name="Copy", service_broker_guid=SALES, is_broker_enabled=False),
@@ -112,43 +110,42 @@ def test_of_databases_with_one_id_the_enabled_one_takes_the_reply(order: int) ->
         )[::order],
         services=here(services=(("Copy", "Orders"), ("Sales", "Orders"), ("Copy", "Old"))).services,
     )
-    taken = decide(world, "Orders", broker=SALES, begun_in=OUTSIDE, is_initiator=False)
+    taken = decide(world, "Orders", broker=SALES, started_in=OUTSIDE, is_initiator=False)
     assert taken == local(0, None, "Sales", broker=SALES, reason="reply")
-    refused = decide(world, "Old", broker=SALES, begun_in=OUTSIDE, is_initiator=False)
+    refused = decide(world, "Old", broker=SALES, started_in=OUTSIDE, is_initiator=False)
     assert refused == dropped("service_not_found", 0, broker=SALES)
 
 
 @pytest.mark.rule("R7")
-def test_msdb_may_be_the_database_that_is_replied_to() -> None:
-    """Any database of the instance counts."""
+def test_msdb_may_receive_replies() -> None:
     world = World(
         databases=(Database(name=MSDB, service_broker_guid=OPS),),
         services=here(services=((MSDB, "Orders"),)).services,
     )
-    answer = decide(world, "Orders", broker=OPS, begun_in=OUTSIDE, is_initiator=False)
+    answer = decide(world, "Orders", broker=OPS, started_in=OUTSIDE, is_initiator=False)
     assert answer == local(0, None, MSDB, broker=OPS, reason="reply")
 
 
 @pytest.mark.rule("R8")
-def test_with_the_id_of_the_acknowledgement_all_messages_reach_the_database_of_the_first() -> None:
-    """Routed again with the id that bound it, a conversation goes where its first message went; a thousand of them."""
+def test_later_messages_reach_the_database_of_the_first() -> None:
+    """Routed again with the broker id that it was bound to, each of a thousand conversations goes to the same place."""
     world = here(
         route(1, A, service="Orders", broker=SALES),
         route(2, B, service="Orders", broker=STORES),
         route(3, "LOCAL", service="Orders", broker=OPS),
         services=(("Ops", "Orders"),),
     )
-    check_that_the_id_binds(world, database="Sales", places=3)
+    assert_broker_id_binds(world, database="Sales", places=3)
 
 
 @pytest.mark.rule("R8")
-def test_holds_for_copies_in_this_instance() -> None:
-    """The id of the located database binds where neither conversation nor route named one."""
+def test_later_messages_reach_the_same_local_copy() -> None:
+    """The broker id of the located database binds if neither conversation nor route names one."""
     world = here(route(1, "LOCAL", table=MSDB), services=(("Sales", "Orders"), ("Stores", "Orders"), ("Ops", "Orders")))
-    check_that_the_id_binds(world, database=None, places=3)
+    assert_broker_id_binds(world, database=None, places=3)
 
 
-def check_that_the_id_binds(world: World, *, database: str | None, places: int) -> None:
+def assert_broker_id_binds(world: World, *, database: str | None, places: int) -> None:
     first = [
         Conversation(to_service_name="Orders", database=database, conversation_id=conversation_id)
         for conversation_id in thousand_ids()
@@ -171,8 +168,8 @@ def check_that_the_id_binds(world: World, *, database: str | None, places: int) 
 
 
 @pytest.mark.rule("R8", "R11", "R13")
-def test_an_id_that_is_gone_does_not_go_elsewhere_by_itself() -> None:
-    """A bound conversation whose route is gone waits; it does not fall to another copy's route (R13)."""
+def test_a_bound_conversation_does_not_move_to_another_copy() -> None:
+    """If its route is gone, it waits."""
     world = here(route(1, A, service="Orders", broker=SALES))
     assert decide(world, "Orders", broker=NOWHERE) == delayed("no_route", 7, broker=NOWHERE)
 

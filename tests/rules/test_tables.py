@@ -1,4 +1,4 @@
-"""R1 to R5: which table is read, which of its routes live, and when names and ids are the same."""
+"""Which routing table is used, which of its routes are live, and how names and ids compare."""
 
 from __future__ import annotations
 
@@ -33,27 +33,26 @@ C = "TCP://c.example:4022"
 
 @pytest.mark.rule("R1")
 def test_every_database_has_its_own_table() -> None:
-    """The routes of one database are not those of another; a database without routes has an empty table."""
+    """A database without routes has an empty table."""
     world = here(
         route(1, A, service="Orders"), route(1, B, service="Orders", table="Stores"), route(9, C, table="Stores")
     )
-    assert decide(world, "Orders", begun_in="Sales") == remote(2, 1, A)
-    assert decide(world, "Orders", begun_in="Stores") == remote(2, 1, B)
-    assert decide(world, "Invoices", begun_in="Sales") == delayed("no_route", 7)
-    assert decide(world, "Invoices", begun_in="Stores") == remote(5, 9, C)
-    assert decide(world, "Orders", begun_in="Ops") == delayed("no_route", 7)
+    assert decide(world, "Orders", started_in="Sales") == remote(2, 1, A)
+    assert decide(world, "Orders", started_in="Stores") == remote(2, 1, B)
+    assert decide(world, "Invoices", started_in="Sales") == delayed("no_route", 7)
+    assert decide(world, "Invoices", started_in="Stores") == remote(5, 9, C)
+    assert decide(world, "Orders", started_in="Ops") == delayed("no_route", 7)
 
 
 @pytest.mark.rule("R1")
-def test_msdb_is_the_table_for_what_arrives() -> None:
-    """`msdb.sys.routes` is for what comes from outside the instance."""
+def test_messages_from_outside_use_the_table_of_msdb() -> None:
     world = here(route(1, A, service="Orders"), route(2, C, service="Orders", table=MSDB), forwarding=True)
-    assert decide(world, "Orders", begun_in=OUTSIDE) == forward(2, 2, C)
+    assert decide(world, "Orders", started_in=OUTSIDE) == forward(2, 2, C)
 
 
 @pytest.mark.rule("R2")
 def test_only_the_table_differs() -> None:
-    """Begun in a database, that database's table; from outside, msdb's; the steps are the same."""
+    """The steps are the same for local conversations and messages from outside."""
     tables = ("Sales", MSDB)
     world = here(
         *(route(1, A, service="Orders", broker=SALES, table=table) for table in tables),
@@ -62,18 +61,17 @@ def test_only_the_table_differs() -> None:
         forwarding=True,
     )
     for name, broker, step, hop in (("Orders", SALES, 1, A), ("Orders", None, 2, B), ("Else", STORES, 5, C)):
-        begun_here = decide(world, name, broker=broker, begun_in="Sales")
-        arrived = decide(world, name, broker=broker, begun_in=OUTSIDE)
+        begun_here = decide(world, name, broker=broker, started_in="Sales")
+        arrived = decide(world, name, broker=broker, started_in=OUTSIDE)
         assert begun_here == remote(step, begun_here.route_id or 0, hop, broker=broker)
         assert arrived == replace(begun_here, outcome="FORWARD")
 
 
 @pytest.mark.rule("R2")
-def test_a_conversation_begun_in_msdb_is_begun_here() -> None:
-    """Msdb is a database like others for what begins in it."""
+def test_a_conversation_that_starts_in_msdb_is_local() -> None:
     world = here(route(1, A, service="Orders", table=MSDB))
-    assert decide(world, "Orders", begun_in=MSDB) == remote(2, 1, A)
-    assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("forwarding_disabled", 2, 1)
+    assert decide(world, "Orders", started_in=MSDB) == remote(2, 1, A)
+    assert decide(world, "Orders", started_in=OUTSIDE) == dropped("forwarding_disabled", 2, 1)
 
 
 @pytest.mark.rule("R3")
@@ -81,15 +79,15 @@ def test_a_conversation_begun_in_msdb_is_begun_here() -> None:
     ("lifetime", "lives"),
     [(None, True), (NOW + TICK, True), (NOW, False), (NOW - TICK, False), (datetime(1970, 1, 1, tzinfo=UTC), False)],
 )
-def test_a_route_is_expired_when_its_moment_has_come(lifetime: datetime | None, *, lives: bool) -> None:
-    """Expired when `now >= lifetime`, to the microsecond."""
+def test_a_route_expires_at_its_lifetime(lifetime: datetime | None, *, lives: bool) -> None:
+    """When `now >= lifetime`, to the microsecond."""
     world = here(route(1, A, service="Orders", lifetime=lifetime))
     assert decide(world, "Orders") == (remote(2, 1, A) if lives else delayed("no_route", 7))
 
 
 @pytest.mark.rule("R3")
 def test_expired_routes_are_ignored_in_every_step() -> None:
-    """The search goes on past a step whose routes are all expired."""
+    """The search continues after a step whose routes have all expired."""
     for gone in range(4):
         lifetimes = [NOW if number < gone else None for number in range(4)]
         world = here(
@@ -104,8 +102,8 @@ def test_expired_routes_are_ignored_in_every_step() -> None:
 
 
 @pytest.mark.rule("R3")
-def test_the_moment_is_looked_at_for_each_batch_and_nothing_is_deleted() -> None:
-    """One router, asked at three moments; the expired route stays in the catalog."""
+def test_expiry_is_checked_for_each_batch_and_routes_are_not_deleted() -> None:
+    """One router at three times; the expired route remains in the catalog."""
     catalog = catalog_of(here(route(1, A, service="Orders", lifetime=NOW), route(2, B)))
     router = ssbroker.Router(catalog, tie_break="first")
     batch = batch_of([Conversation(to_service_name="Orders", database="Sales")])
@@ -115,8 +113,7 @@ def test_the_moment_is_looked_at_for_each_batch_and_nothing_is_deleted() -> None
 
 
 @pytest.mark.rule("R3")
-def test_without_a_moment_it_is_the_current_one() -> None:
-    """What expired long ago has expired, what will expire in a distant future has not."""
+def test_expiry_uses_the_current_time_by_default() -> None:
     past, future = datetime(2001, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
     world = here(route(1, A, service="Orders", lifetime=past), route(2, B, service="Orders", lifetime=future))
     router = ssbroker.Router(catalog_of(world), tie_break="first")
@@ -125,8 +122,8 @@ def test_without_a_moment_it_is_the_current_one() -> None:
 
 
 @pytest.mark.rule("R3")
-def test_the_moment_is_utc() -> None:
-    """A moment in another zone is the same moment; one without a zone is UTC."""
+def test_times_are_compared_in_utc() -> None:
+    """A time in another zone is converted; one without a zone is UTC."""
     world = here(route(1, A, service="Orders", lifetime=NOW))
     east = NOW.astimezone(timezone(timedelta(hours=9)))
     for moment in (NOW, east, NOW.replace(tzinfo=None)):
@@ -136,7 +133,7 @@ def test_the_moment_is_utc() -> None:
 
 @pytest.mark.rule("R4")
 def test_find_then_choose_then_locate() -> None:
-    """Of what step 2 found, LOCAL is chosen before the network, and the service located."""
+    """Of the routes of step 2, LOCAL is chosen before the network address, and the service located."""
     world = here(
         route(1, C),
         route(2, A, service="Orders"),
@@ -164,7 +161,7 @@ def test_find_then_choose_then_locate() -> None:
     ],
 )
 def test_names_compare_byte_by_byte(other: str) -> None:
-    """No case, no white space, no Unicode form is the same but the very same."""
+    """Case, white space and Unicode form matter."""
     world = here(route(1, A, service="Orders"), services=(("Sales", "Orders"),))
     assert decide(world, "Orders") == remote(2, 1, A)
     assert decide(world, other) == delayed("no_route", 7)
@@ -174,15 +171,15 @@ def test_names_compare_byte_by_byte(other: str) -> None:
 
 @pytest.mark.rule("R5")
 def test_composed_and_decomposed_letters_differ() -> None:
-    """Names that look alike on a screen."""
+    """Though names look alike on a screen."""
     world = here(route(1, A, service="\u00d3rdenes"), route(2, B, service="O\u0301rdenes"))
     assert decide(world, "\u00d3rdenes") == remote(2, 1, A)
     assert decide(world, "O\u0301rdenes") == remote(2, 2, B)
 
 
 @pytest.mark.rule("R5")
-def test_long_names_count_to_their_last_byte() -> None:
-    """Names that agree in their first 64, 128 or 255 bytes."""
+def test_long_names_are_compared_completely() -> None:
+    """Names with equal first 64, 128 or 255 bytes."""
     for length in (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 255, 500):
         stem = "x" * length
         world = here(
@@ -194,8 +191,8 @@ def test_long_names_count_to_their_last_byte() -> None:
 
 
 @pytest.mark.rule("R5")
-def test_the_services_of_a_database_compare_byte_by_byte_too() -> None:
-    """Also where the target is located."""
+def test_service_names_compare_byte_by_byte() -> None:
+    """Also when the target is located."""
     world = here(route(1, "LOCAL"), services=(("Stores", "orders"), ("Ops", "Orders ")))
     assert decide(world, "Orders") == delayed("service_not_found", 5)
     assert decide(world, "orders") == local(5, 1, "Stores", broker=STORES)
@@ -203,7 +200,7 @@ def test_the_services_of_a_database_compare_byte_by_byte_too() -> None:
 
 @pytest.mark.rule("R5")
 def test_database_names_compare_byte_by_byte() -> None:
-    """A conversation cannot begin in a database that is spelled otherwise."""
+    """A conversation cannot start in a database with another spelling."""
     router = ssbroker.Router(catalog_of(here(route(1, A))), tie_break="first")
     for name in ("sales", "SALES", "Sales ", "MSDB"):
         batch = batch_of([Conversation(to_service_name="Orders", database=name)])
@@ -213,7 +210,7 @@ def test_database_names_compare_byte_by_byte() -> None:
 
 @pytest.mark.rule("R5")
 def test_broker_ids_compare_as_guids() -> None:
-    """Any case, with or without braces, as text or as bytes."""
+    """In any case, with or without braces, as text or as bytes."""
     world = here(route(1, A, service="Orders", broker=SALES), route(2, B, service="Orders", broker=STORES))
     asked = [Conversation(to_service_name="Orders", database="Sales", to_broker_instance=STORES)] * 4
     for catalog_text in (True, False):
@@ -224,8 +221,8 @@ def test_broker_ids_compare_as_guids() -> None:
 
 
 @pytest.mark.rule("R3")
-def test_a_lifetime_in_years_to_come_and_gone() -> None:
-    """Lifetimes far from the present are compared as moments too."""
+def test_lifetimes_far_from_the_present() -> None:
+    """They are compared like others."""
     far = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]
     world = here(*(route(n, f"TCP://h{n}", service="Orders", lifetime=lifetime) for n, lifetime in enumerate(far)))
     assert decide(world, "Orders", now=NOW + timedelta(days=365 * 1000)) == remote(2, 1, "TCP://h1:4022")

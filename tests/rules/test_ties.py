@@ -1,4 +1,4 @@
-"""R24: how one is picked among equals, by hash, in turns, or the first."""
+"""Picking one of several equal candidates: by hash, in turns, or the first."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ def conversations(count: int, *, name: str = "Orders", database: str | None = "S
     ]
 
 
-def networks(count: int) -> World:
-    """So many equal routes; a later row has a lower id."""
+def network_routes(count: int) -> World:
+    """Returns equal routes; later rows have lower ids."""
     return here(*(route(100 - number, f"TCP://h{number}") for number in range(count)))
 
 
 @pytest.mark.rule("R24")
 def test_the_default_is_hash() -> None:
-    """Without a choice of the tie break."""
-    catalog = catalog_of(networks(9))
+    catalog = catalog_of(network_routes(9))
     batch = batch_of(conversations(100))
     default, chosen = ssbroker.Router(catalog), ssbroker.Router(catalog, tie_break="hash")
     assert (default.tie_break, default.pending_request) == ("hash", "continue")
@@ -46,12 +45,12 @@ def test_the_default_is_hash() -> None:
 @pytest.mark.rule("R24")
 def test_first_takes_the_lowest_route_id() -> None:
     """Not the first row."""
-    assert decide(networks(9), "Orders", tie_break="first") == remote(5, 92, "TCP://h8:4022")
+    assert decide(network_routes(9), "Orders", tie_break="first") == remote(5, 92, "TCP://h8:4022")
 
 
 @pytest.mark.rule("R24", "R13")
 def test_first_takes_the_broker_id_with_the_lowest_live_route_id() -> None:
-    """Not the lowest broker id, and an expired route does not count."""
+    """Not the lowest broker id, and expired routes do not count."""
     routes = (
         route(5, "TCP://h5", service="Orders", broker=IDS[0]),
         route(4, "TCP://h4", service="Orders", broker=IDS[1]),
@@ -63,19 +62,19 @@ def test_first_takes_the_broker_id_with_the_lowest_live_route_id() -> None:
 
 
 @pytest.mark.rule("R24", "R32")
-def test_first_takes_the_first_database_by_its_bytes() -> None:
-    """Upper case before lower, ASCII before the rest, whatever the order in the catalog."""
+def test_first_takes_the_first_database_in_byte_order() -> None:
+    """Upper case before lower case, ASCII before the rest, whatever the order in the catalog."""
     hosts = tuple((name, "Orders") for name in ("Äther", "alpha", "Zeta", "Beta"))
     for order in (hosts, hosts[::-1]):
         world = World(routes=(route(1, "LOCAL", table=MSDB), *(route(1, "LOCAL", table=name) for name in NAMES)))
         world = replace(world, services=here(services=order).services)
-        answer = decide(world, "Orders", begun_in=OUTSIDE, tie_break="first")
+        answer = decide(world, "Orders", started_in=OUTSIDE, tie_break="first")
         assert answer == local(5, 1, "Beta")
 
 
 @pytest.mark.rule("R24", "R32")
-def test_a_service_that_is_listed_twice_is_one_service() -> None:
-    """Its database is one candidate, in turns as by hash."""
+def test_a_service_that_is_listed_twice_counts_once() -> None:
+    """Its database is one candidate, by turns and by hash."""
     hosts = (("Sales", "Orders"), ("Sales", "Orders"), ("Stores", "Orders"))
     world = here(route(1, "LOCAL", table=MSDB), services=hosts)
     answers = in_turns(world, conversations(4, database=OUTSIDE))
@@ -97,8 +96,8 @@ PINNED = {
 @pytest.mark.threat("T21")
 @pytest.mark.parametrize("count", range(1, 10))
 @pytest.mark.parametrize("conversation_id", PINNED)
-def test_the_hash_is_the_same_everywhere_and_for_ever(conversation_id: UUID, count: int) -> None:
-    """Number `floor(h * n / 2^64)` of the candidates; a live system would move its conversations otherwise."""
+def test_the_hash_is_stable(conversation_id: UUID, count: int) -> None:
+    """Candidate `floor(h * n / 2^64)`; any change would move the conversations of a live system."""
     by_id, by_route, by_database = (value * count >> 64 for value in PINNED[conversation_id])
     ids = here(*(route(n, "TCP://h", service="Orders", broker=broker) for n, broker in enumerate(IDS[:count])))
     assert decide(ids, "Orders", conversation_id=conversation_id).broker_instance == IDS[by_id]
@@ -109,13 +108,13 @@ def test_the_hash_is_the_same_everywhere_and_for_ever(conversation_id: UUID, cou
         routes=(route(1, "LOCAL", table=MSDB), *(route(1, "LOCAL", table=name) for name in names)),
         services=here(services=tuple((name, "Orders") for name in names)).services,
     )
-    located = decide(world, "Orders", conversation_id=conversation_id, begun_in=OUTSIDE)
+    located = decide(world, "Orders", conversation_id=conversation_id, started_in=OUTSIDE)
     assert located.target_database == names[by_database]
 
 
 @pytest.mark.rule("R24", "R41")
-def test_after_a_re_entry_the_choices_are_new_ones() -> None:
-    """The salt differs, so that the second table's choice does not repeat the first one's."""
+def test_the_second_table_uses_another_salt() -> None:
+    """So that it does not repeat the choice of the first one."""
     own = "TCP://own.example:4022"
     world = here(
         route(1, own, service="Orders", broker=IDS[0]),
@@ -133,26 +132,26 @@ def test_after_a_re_entry_the_choices_are_new_ones() -> None:
 
 
 @pytest.mark.rule("R24")
-def test_one_conversation_gets_one_answer() -> None:
-    """On every retry, in every batch, from every router over the same catalog."""
+def test_a_conversation_always_gets_the_same_decision() -> None:
+    """On every retry, in every batch, from every router of the same catalog."""
     asked = conversations(300)
-    answers = decide_all(networks(7), asked)
-    again = decide_all(networks(7), [*asked[200:], *asked[:200]])
+    answers = decide_all(network_routes(7), asked)
+    again = decide_all(network_routes(7), [*asked[200:], *asked[:200]])
     assert again == [*answers[200:], *answers[:200]]
 
 
 @pytest.mark.rule("R24")
 def test_the_hash_does_not_depend_on_the_order_of_the_routes() -> None:
     """The same table written in another order."""
-    world = networks(7)
+    world = network_routes(7)
     turned = replace(world, routes=world.routes[::-1])
     assert decide_all(world, conversations(300)) == decide_all(turned, conversations(300))
 
 
 @pytest.mark.rule("R24")
-def test_turns_are_taken_and_go_on_from_batch_to_batch() -> None:
-    """Seven batches of five among three routes; a new router begins anew."""
-    router = ssbroker.Router(catalog_of(networks(3)), tie_break="round_robin")
+def test_turns_continue_from_batch_to_batch() -> None:
+    """Seven batches of five among three routes; a new router starts over."""
+    router = ssbroker.Router(catalog_of(network_routes(3)), tie_break="round_robin")
     batch = batch_of(conversations(5))
     taken = [answer.route_id for _ in range(7) for answer in decisions_of(router.route(batch, now=NOW))]
     assert taken == ([98, 99, 100] * 12)[:35]
@@ -162,7 +161,7 @@ def test_turns_are_taken_and_go_on_from_batch_to_batch() -> None:
 
 @pytest.mark.rule("R24")
 def test_each_service_id_and_class_has_its_own_turn() -> None:
-    """Conversations to other services do not take a service's turns."""
+    """Conversations with other services do not advance the turns of a service."""
     world = here(
         *(route(n, f"TCP://h{n}", service="Orders") for n in (1, 2)),
         *(route(n, f"TCP://h{n}", service="Returns") for n in (3, 4)),
@@ -183,7 +182,7 @@ def test_each_service_id_and_class_has_its_own_turn() -> None:
 
 @pytest.mark.rule("R24", "R22")
 def test_the_classes_of_one_search_have_their_own_turns() -> None:
-    """What is delivered here does not take the turns of what is sent."""
+    """Local deliveries do not advance the turns of network routes."""
     world = here(route(1, "LOCAL"), *(route(n, f"TCP://h{n}") for n in (2, 3)), services=(("Sales", "Orders"),))
     asked = [
         Conversation(to_service_name=name, database="Sales") for name in ("Orders", "Other", "Orders", "Other") * 2
@@ -193,7 +192,7 @@ def test_the_classes_of_one_search_have_their_own_turns() -> None:
 
 @pytest.mark.rule("R24", "R13")
 def test_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
-    """Ids in turn, and within each id its routes in turn."""
+    """Broker ids take turns, and within each id its routes do."""
     world = here(
         *(route(n, f"TCP://h{n}", service="Orders", broker=SALES) for n in (1, 2)),
         *(route(n, f"TCP://h{n}", service="Orders", broker=STORES) for n in (3, 4)),
@@ -204,7 +203,7 @@ def test_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
 
 @pytest.mark.rule("R24", "R32")
 def test_databases_take_turns_by_service() -> None:
-    """Those of each service name for themselves."""
+    """For each service name separately."""
     world = here(
         route(1, "LOCAL", table=MSDB),
         services=tuple((database, name) for name in ("Orders", "Returns") for database in ("Stores", "Ops", "Sales")),
@@ -217,8 +216,8 @@ def test_databases_take_turns_by_service() -> None:
 
 
 @pytest.mark.rule("R24")
-def test_a_lone_candidate_takes_its_turn_too() -> None:
-    """The turn is counted also where one route lives, and goes on when the other lives again."""
+def test_a_single_candidate_advances_the_turn() -> None:
+    """And the turns continue when the other candidate is live again."""
     router = ssbroker.Router(
         catalog_of(here(route(1, "TCP://h1"), route(2, "TCP://h2", lifetime=NOW))), tie_break="round_robin"
     )
@@ -230,8 +229,8 @@ def test_a_lone_candidate_takes_its_turn_too() -> None:
 
 @pytest.mark.rule("R24")
 def test_only_hash_needs_conversation_ids() -> None:
-    """The column may be missing, or null, with `first` and `round_robin`."""
-    catalog = catalog_of(networks(2))
+    """The column may be missing or null with `first` and `round_robin`."""
+    catalog = catalog_of(network_routes(2))
     without = pa.record_batch({"to_service_name": ["Orders"], "database": ["Sales"]})
     null = pa.record_batch(
         {"conversation_id": pa.array([None], pa.string()), "to_service_name": ["Orders"], "database": ["Sales"]}
@@ -248,17 +247,17 @@ def test_only_hash_needs_conversation_ids() -> None:
 
 
 @pytest.mark.rule("R24")
-def test_an_id_of_zeros_is_an_id() -> None:
+def test_an_id_of_zeros_is_valid() -> None:
     """Zero is not null."""
-    assert decide(networks(1), "Orders", conversation_id=UUID(int=0)) == remote(5, 100, "TCP://h0:4022")
+    assert decide(network_routes(1), "Orders", conversation_id=UUID(int=0)) == remote(5, 100, "TCP://h0:4022")
 
 
 @pytest.mark.rule("R24")
-def test_every_candidate_is_taken() -> None:
-    """Routes, ids and databases alike, by hash."""
+def test_every_candidate_is_picked() -> None:
+    """Routes, broker ids and databases, by hash."""
     hosts = tuple((name, "Orders") for name in ("Sales", "Stores", "Ops"))
     worlds = [
-        (networks(9), 9),
+        (network_routes(9), 9),
         (here(*(route(n, "TCP://h", service="Orders", broker=broker) for n, broker in enumerate(IDS))), 9),
         (here(route(1, "LOCAL", table="Empty"), services=hosts), 3),
     ]

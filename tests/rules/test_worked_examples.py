@@ -1,4 +1,4 @@
-"""The seven worked examples of Service Broker's documentation (facts 33 to 37), as an instance of ours answers them."""
+"""The seven worked examples of the Service Broker documentation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ HERE = UUID("1f0e8f5c-0a30-4a0b-8d5e-6c5c2c0d9a01")
 ONE = UUID("5fb8d92b-ed69-4c80-afbb-2aa6a7d3cb2d")
 TWO = UUID("81b1d3d0-288e-4d2c-b1d3-456cbb944b4f")
 
-# The pages write addresses with a trailing slash; answers have the normal form.
+# The documentation writes addresses with a trailing slash; decisions have the normal form.
 DEFAULTS = (route(1, "LOCAL", table=USER), route(1, "LOCAL", table=MSDB))
 
 
 def instance(*routes: Route, forwarding: bool = False) -> World:
-    """The user database has one service, `LocalService`; both tables begin with `AutoCreatedLocal`."""
+    """The user database has one service, `LocalService`; both tables have `AutoCreatedLocal`."""
     return World(
         routes=(*DEFAULTS, *routes),
         databases=(Database(name=USER, service_broker_guid=HERE),),
@@ -31,15 +31,15 @@ def instance(*routes: Route, forwarding: bool = False) -> World:
 
 
 def out(world: World, name: str, *, broker: UUID | None = None) -> Decision:
-    return decide(world, name, begun_in=USER, broker=broker)
+    return decide(world, name, started_in=USER, broker=broker)
 
 
 def arrived(world: World, name: str) -> Decision:
-    return decide(world, name, begun_in=OUTSIDE)
+    return decide(world, name, started_in=OUTSIDE)
 
 
 def by_default(world: World) -> None:
-    """What every example says of the other services, where only `AutoCreatedLocal` matches."""
+    """Expected decision for the other services, where only `AutoCreatedLocal` matches."""
     assert out(world, "LocalService") == local(5, 1, USER, broker=HERE)
     assert out(world, "MissingService") == delayed("service_not_found", 5)
 
@@ -51,14 +51,14 @@ def arrives_by_default(world: World) -> None:
 
 @pytest.mark.rule("R26", "R15", "R22")
 def test_example_1_the_default_configuration() -> None:
-    """Everything is delivered here; what is not here waits, or is dropped if it came from outside."""
+    """Everything is delivered here; unknown services are delayed, or dropped if from outside."""
     by_default(instance())
     arrives_by_default(instance())
 
 
 @pytest.mark.rule("R12", "R2")
 def test_example_2_a_network_route_to_one_service() -> None:
-    """The named service goes to its host; what arrives for it does not."""
+    """Local conversations with the service are sent to its host; messages for it from outside are not."""
     world = instance(route(2, "tcp://host2.Adventure-Works.com:4022/", service="OrderParts", table=USER))
     assert out(world, "OrderParts") == remote(2, 2, "TCP://host2.adventure-works.com:4022")
     by_default(world)
@@ -68,7 +68,7 @@ def test_example_2_a_network_route_to_one_service() -> None:
 
 @pytest.mark.rule("R51", "R12")
 def test_example_3_a_network_route_to_a_mirrored_database() -> None:
-    """Both partners are told, the principal among them is asked for; DDL would refuse this route, rows hold it."""
+    """The decision has both partners. DDL rejects this route, but rows may contain it."""
     world = instance(
         route(
             2,
@@ -87,7 +87,7 @@ def test_example_3_a_network_route_to_a_mirrored_database() -> None:
 
 @pytest.mark.rule("R22")
 def test_example_4_a_network_route_to_all_external_services() -> None:
-    """Here if the service is here, else to the forwarder."""
+    """Local if the service is local, otherwise to the forwarder."""
     world = instance(route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=USER))
     assert out(world, "LocalService") == local(5, 1, USER, broker=HERE)
     assert out(world, "OrderParts") == remote(5, 2, "TCP://forwarding.adventure-works.com:4022")
@@ -102,7 +102,7 @@ BALANCED = instance(
 
 @pytest.mark.rule("R13", "R8", "R11")
 def test_example_5_different_instances_of_a_service() -> None:
-    """Some go to one server, some to the other, each bound by the id; with an id exactly there."""
+    """Some conversations go to one server, some to the other, each bound by the broker id; with an id exactly there."""
     first = remote(3, 2, "TCP://server1.adventure-works.com:4022", broker=ONE)
     second = remote(3, 3, "TCP://server2.adventure-works.com:4022", broker=TWO)
     random = Random(5)
@@ -125,7 +125,7 @@ def test_example_5_different_instances_of_a_service() -> None:
 @pytest.mark.rule("R11")
 @pytest.mark.parametrize(("broker", "number"), [(ONE, 2), (TWO, 3)])
 def test_example_5_with_an_id(broker: UUID, number: int) -> None:
-    """The conversation that names an id goes to the server with that id."""
+    """A conversation with a broker id goes to the server with that id."""
     assert out(BALANCED, "BalancedService", broker=broker) == remote(
         1, number, f"TCP://server{number - 1}.adventure-works.com:4022", broker=broker
     )
@@ -134,7 +134,7 @@ def test_example_5_with_an_id(broker: UUID, number: int) -> None:
 @pytest.mark.rule("R25", "R2", "R12")
 @pytest.mark.parametrize("hosted_here", [False, True])
 def test_example_6_forwarding_for_one_service(*, hosted_here: bool) -> None:
-    """Forwarded even if a copy is here, dropped if forwarding is off, never used for what begins here."""
+    """Forwarded even if a copy is local, dropped if forwarding is off, never used by local conversations."""
     elsewhere = route(2, "tcp://elsewhere.Adventure-Works.com:4022/", service="ElsewhereService", table=MSDB)
     for forwarding in (True, False):
         world = instance(elsewhere, forwarding=forwarding)
@@ -149,8 +149,8 @@ def test_example_6_forwarding_for_one_service(*, hosted_here: bool) -> None:
 
 
 @pytest.mark.rule("R25", "R22")
-def test_example_7_forwarding_for_all_services_that_are_not_here() -> None:
-    """Here if the service is here, else forwarded, else dropped; what begins here is not concerned."""
+def test_example_7_forwarding_for_all_external_services() -> None:
+    """Local if the service is local, else forwarded, else dropped; local conversations are unaffected."""
     elsewhere = route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=MSDB)
     world = instance(elsewhere, forwarding=True)
     assert arrived(world, "LocalService") == local(5, 1, USER, broker=HERE)

@@ -21,7 +21,7 @@ from ssbroker.schemas import ACKNOWLEDGEMENTS, DECISIONS, MESSAGES, PENDING, REJ
 from ssbroker.spark.streams.row_kinds import EXPIRED
 from ssbroker.spark.streams.stream import PROVIDER, ROCKSDB
 from tests.oracle.traffic import Fragment
-from tests.rules.fragments import begun, single
+from tests.rules.fragments import first_of_two, single
 from tests.spark.frames import Configure
 from tests.spark.test_stream_catalogs import replaced, script
 from tests.spark.traffic import in_any_order, rows_of, table_of, worlds, would_come
@@ -124,7 +124,7 @@ def test_what_is_delayed_goes_when_the_catalog_at_the_path_says_so(
     """On a timer, with no new input, in a query that runs on; it comes out once and in order."""
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
-    arriving.put(fragments_to("//B", single(0, body=b"zero"), single(1, body=b"one"), begun(2)))
+    arriving.put(fragments_to("//B", single(0, body=b"zero"), single(1, body=b"one"), first_of_two(2)))
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
     landed = ssbroker.spark.stream(arriving.stream(), path, buckets=2)
     query = (
@@ -207,7 +207,7 @@ def until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
 
 def test_each_kind_has_the_columns_of_its_schema(arriving: Arriving) -> None:
     """What is never null in a kind says so, though the rows of all kinds have it null in others."""
-    arriving.put(fragments_to("//A", begun(0)))
+    arriving.put(fragments_to("//A", first_of_two(0)))
     landed = ssbroker.spark.stream(arriving.stream(), script_catalog("//A"), acknowledgements=True)
     for rows, schema in (
         (landed.rejected, REJECTED),
@@ -246,7 +246,7 @@ def test_what_is_no_stream_is_told_what_there_is_for_it(spark: SparkSession) -> 
 
 def test_what_is_wrong_is_told_before_a_query_starts(arriving: Arriving, configure: Configure, tmp_path: Path) -> None:
     """Columns, options, a path without a catalog, a state store that cannot do it."""
-    arriving.put(fragments_to("//A", begun(0)))
+    arriving.put(fragments_to("//A", first_of_two(0)))
     stream = arriving.stream()
     with pytest.raises(SchemaError, match="fragment_count"):
         ssbroker.spark.reassemble_stream(stream.drop("fragment_count"))

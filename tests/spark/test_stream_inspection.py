@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.spark.streams.stream import PROVIDER, ROCKSDB
-from tests.rules.fragments import begun
+from tests.rules.fragments import first_of_two
 from tests.spark.frames import Configure, frame_in_order
 from tests.worlds.fragment_tables import fragment_batch
 
@@ -63,7 +63,7 @@ def test_what_spark_cannot_reach_is_told(spark: SparkSession) -> None:
 
 def test_a_checkpoint_of_another_query_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """Without state, or with another one; and an operation that there is not."""
-    fragments = frame_in_order(spark, pa.Table.from_batches([fragment_batch([begun(0)])]))
+    fragments = frame_in_order(spark, pa.Table.from_batches([fragment_batch([first_of_two(0)])]))
     fragments.write.parquet(str(tmp_path / "in"))
     arriving = spark.readStream.schema(fragments.schema).parquet(str(tmp_path / "in"))
     ours = ssbroker.spark.reassemble_stream(arriving, buckets=1).rows

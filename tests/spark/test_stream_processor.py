@@ -19,7 +19,7 @@ from ssbroker.spark.streams.options import BucketCount, StreamLimits
 from ssbroker.spark.streams.state import state_from_bytes
 from ssbroker.spark.streams.stream import processor
 from tests.oracle.traffic import Fragment
-from tests.rules.fragments import A, B, begun, ended, parts, single
+from tests.rules.fragments import A, B, first_of_two, parts, second_of_two, single
 from tests.spark.stream_steps import SECOND, START, assembly, batch_of, task
 
 MS = 1000
@@ -78,10 +78,10 @@ def test_cells_in_the_order_of_their_places() -> None:
 def test_one_timer_which_comes_when_something_is_due() -> None:
     """U7, U9."""
     bucket = played(acknowledgements=False, max_pending_age_us=60 * SECOND)
-    assert bucket.test(3, [cell(1, begun(0))]) == []
+    assert bucket.test(3, [cell(1, first_of_two(0))]) == []
     assert timers(bucket) == [(START + 60 * SECOND) // MS]
     assert told(bucket.setProcessingTime((START + 30 * SECOND) // MS)) == []
-    assert bucket.test(3, [cell(1, begun(0, conversation=B))]) == []
+    assert bucket.test(3, [cell(1, first_of_two(0, conversation=B))]) == []
     assert timers(bucket) == [(START + 60 * SECOND) // MS]
     first = told(bucket.setProcessingTime((START + 60 * SECOND) // MS))
     assert [(kind, [row["conversation_id"] for row in rows]) for kind, rows in first] == [("expired", [A.bytes])]
@@ -122,8 +122,8 @@ def test_parts_in_any_order_and_one_that_is_missing() -> None:
 
 def test_a_timer_for_what_has_become_whole_meanwhile_does_nothing() -> None:
     bucket = played(acknowledgements=False, max_pending_age_us=60 * SECOND)
-    bucket.test(3, [cell(1, begun(0))])
-    assert [kind for kind, _ in told(bucket.test(3, [cell(1, ended(begun(0)))]))] == ["message"]
+    bucket.test(3, [cell(1, first_of_two(0))])
+    assert [kind for kind, _ in told(bucket.test(3, [cell(1, second_of_two(first_of_two(0)))]))] == ["message"]
     assert told(bucket.setProcessingTime((START + 60 * SECOND) // MS)) == []
 
 

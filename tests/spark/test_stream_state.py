@@ -16,7 +16,7 @@ from ssbroker.reassembly import Reassembler
 from ssbroker.spark.streams import state
 from ssbroker.spark.streams.state import MAGIC, VERSION, BucketState, state_from_bytes
 from ssbroker.spark.streams.step import step
-from tests.rules.fragments import A, begun, single
+from tests.rules.fragments import A, first_of_two, single
 from tests.spark.stream_steps import FIXED, START, Player, assembly, batch_of, task
 from tests.spark.test_stream_delayed import LATE, ROUTED, catalog, player, sent, to
 
@@ -24,7 +24,7 @@ from tests.spark.test_stream_delayed import LATE, ROUTED, catalog, player, sent,
 def kept() -> bytes:
     """A state with a part of everything."""
     played = player(catalog(ROUTED))
-    played.play(sent(to(LATE, 0), replace(begun(2), further={"note": LATE, "priority": 1})))
+    played.play(sent(to(LATE, 0), replace(first_of_two(2), further={"note": LATE, "priority": 1})))
     assert played.state is not None
     return played.state
 
@@ -78,7 +78,7 @@ def test_whatever_is_altered_or_cut_off_is_told() -> None:
 def test_the_checkpoint_of_another_state_is_told() -> None:
     """The reassembler's part is digested by itself, and is still that of this state."""
     state, other = state_from_bytes(kept()), Reassembler()
-    other.push(batch_of([begun(7)]))
+    other.push(batch_of([first_of_two(7)]))
     mixed = state.to_bytes().replace(
         state.assembler, other.checkpoint().ljust(len(state.assembler), b"\0")[: len(state.assembler)]
     )
@@ -117,7 +117,7 @@ def test_what_contradicts_itself_under_a_right_digest_is_told() -> None:
 def test_an_option_that_must_not_change_is_named(name: str, value: Any) -> None:
     """What was kept under other options would be misread."""
     played = Player(task(assembly()))
-    played.play(batch_of([begun(0)]))
+    played.play(batch_of([first_of_two(0)]))
     other = task(assembly(), fixed={**FIXED, name: value})
     with pytest.raises(
         OptionError, match=rf"^{name}: this checkpoint was created with .*, but the query now has {value}"
@@ -135,7 +135,7 @@ def test_what_waits_for_a_route_is_not_overtaken() -> None:
 def test_what_may_change_changes() -> None:
     """Ages, limits of what waits and catalogs are those of now."""
     played = Player(task(assembly()))
-    played.play(batch_of([begun(0)]))
+    played.play(batch_of([first_of_two(0)]))
     played.task = task(assembly(max_pending_age_us=1))
     told = played.play(batch_of([single(0, conversation=A, initiator=False)]), now_us=START + 1)
     assert sorted(told) == ["acknowledgement", "expired", "message"]

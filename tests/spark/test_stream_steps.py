@@ -22,7 +22,7 @@ from ssbroker.spark.streams.state import state_from_bytes
 from tests.oracle.reassembly import Oracle
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.property.reassembling import charge_of
-from tests.rules.fragments import A, B, begun, ended, parts, single
+from tests.rules.fragments import A, B, first_of_two, parts, second_of_two, single
 from tests.spark.stream_steps import FURTHER, SECOND, START, Given, Player, assembly, batch_of, only, task
 from tests.worlds.fragment_tables import session_keys_of
 from tests.worlds.fragments import Traffic
@@ -158,7 +158,7 @@ def test_duplicates_are_known_after_any_time() -> None:
 def test_what_is_given_up_may_come_again() -> None:
     """An incomplete message that does not grow is told with what was missing, and its fragments are not duplicates."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
-    player.play(batch_of([begun(0)]), now_us=START)
+    player.play(batch_of([first_of_two(0)]), now_us=START)
     assert player.last is not None
     assert player.last.due_us == START + 60 * SECOND
     assert player.play(now_us=START + 59 * SECOND) == {}
@@ -177,14 +177,14 @@ def test_what_is_given_up_may_come_again() -> None:
         }
     ]
     assert player.state is None
-    whole = player.play(batch_of([begun(0), ended(begun(0))]), now_us=START + 61 * SECOND)
+    whole = player.play(batch_of([first_of_two(0), second_of_two(first_of_two(0))]), now_us=START + 61 * SECOND)
     assert len(whole[row_kinds.MESSAGE]) == 1
 
 
 def test_until_when_the_longest_wait_is_can_be_told() -> None:
     """It is a date, years from now too."""
     player = Player(task(assembly(max_pending_age_us=AGE_MAX // timedelta(microseconds=1))))
-    player.play(batch_of([begun(0)]), now_us=START + 1000 * 365 * 24 * 3600 * SECOND)
+    player.play(batch_of([first_of_two(0)]), now_us=START + 1000 * 365 * 24 * 3600 * SECOND)
     (waits,) = player.waits()
     assert waits["until"] - waits["since"] == AGE_MAX
 
@@ -201,15 +201,15 @@ def test_what_grows_is_not_given_up() -> None:
 def test_a_duplicate_is_no_growth() -> None:
     """Who sends the same fragment for ever keeps nothing alive."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
-    player.play(batch_of([begun(0)]), now_us=START)
-    assert row_kinds.EXPIRY not in player.play(batch_of([begun(0)]), now_us=START + 40 * SECOND)
-    assert row_kinds.EXPIRY in player.play(batch_of([begun(0)]), now_us=START + 60 * SECOND)
+    player.play(batch_of([first_of_two(0)]), now_us=START)
+    assert row_kinds.EXPIRY not in player.play(batch_of([first_of_two(0)]), now_us=START + 40 * SECOND)
+    assert row_kinds.EXPIRY in player.play(batch_of([first_of_two(0)]), now_us=START + 60 * SECOND)
 
 
 def test_a_clock_that_is_set_back_delays_nothing_for_ever() -> None:
     """What grew in the future counts as grown now."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
-    player.play(batch_of([begun(0)]), now_us=START + 10**6 * SECOND)
+    player.play(batch_of([first_of_two(0)]), now_us=START + 10**6 * SECOND)
     player.play(batch_of([single(0, conversation=B)]), now_us=START)
     assert row_kinds.EXPIRY in player.play(now_us=START + 60 * SECOND)
 
@@ -217,7 +217,7 @@ def test_a_clock_that_is_set_back_delays_nothing_for_ever() -> None:
 def test_a_step_in_which_nothing_happens_keeps_the_same_bytes() -> None:
     """The state is not written anew for nothing."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
-    player.play(batch_of([begun(0)]))
+    player.play(batch_of([first_of_two(0)]))
     kept = player.state
     player.play(now_us=START + SECOND)
     assert player.state is kept
@@ -226,7 +226,7 @@ def test_a_step_in_which_nothing_happens_keeps_the_same_bytes() -> None:
 def test_a_value_that_is_none_is_an_error_and_nothing_is_kept() -> None:
     """M1."""
     player = Player(task(assembly()))
-    player.play(batch_of([begun(0)]))
+    player.play(batch_of([first_of_two(0)]))
     kept = player.state
     batch = batch_of([single(1)])
     broken = batch.set_column(0, "conversation_id", pa.nulls(1, pa.binary(16)))
@@ -238,7 +238,7 @@ def test_a_value_that_is_none_is_an_error_and_nothing_is_kept() -> None:
 def test_other_further_columns_than_before_are_refused() -> None:
     """What waits has those of before."""
     player = Player(task(assembly()))
-    player.play(batch_of([carrying(begun(0))], has_further=True))
+    player.play(batch_of([carrying(first_of_two(0))], has_further=True))
     with pytest.raises(
         SchemaError, match="created with the extra columns note string, priority int32, but the query now has none"
     ):
@@ -248,7 +248,7 @@ def test_other_further_columns_than_before_are_refused() -> None:
 def test_further_columns_of_the_same_type_are_not_taken_for_each_other() -> None:
     """A query that was started again with its columns in another order."""
     player = Player(task(assembly(), extra_names=("note", "priority")))
-    player.play(batch_of([carrying(begun(0))], has_further=True))
+    player.play(batch_of([carrying(first_of_two(0))], has_further=True))
     player.task = task(assembly(), extra_names=("title", "priority"))
     for batches in ([batch_of([carrying(single(1))], has_further=True)], []):
         with pytest.raises(
@@ -260,7 +260,7 @@ def test_further_columns_of_the_same_type_are_not_taken_for_each_other() -> None
 def test_a_checkpoint_that_kept_no_names_goes_on() -> None:
     """As those of before did."""
     player = Player(task(assembly()))
-    player.play(batch_of([carrying(begun(0))], has_further=True))
+    player.play(batch_of([carrying(first_of_two(0))], has_further=True))
     assert player.state is not None
     kept = state_from_bytes(player.state)
     assert kept.extra is not None
@@ -272,8 +272,8 @@ def test_a_checkpoint_that_kept_no_names_goes_on() -> None:
 @pytest.mark.parametrize("began_large", [False, True])
 def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_large: bool) -> None:
     """The zone of moments is the session's, and so is whether text may be large."""
-    batch = batch_of([carrying(begun(0, body=b"a body"))], has_further=True)
-    rest = batch_of([carrying(ended(begun(0, body=b"a body")))], has_further=True)
+    batch = batch_of([carrying(first_of_two(0, body=b"a body"))], has_further=True)
+    rest = batch_of([carrying(second_of_two(first_of_two(0, body=b"a body")))], has_further=True)
     nested: Any = _struct({"at": pa.list_(pa.timestamp("us", "UTC")), "by": pa.map_(pa.string(), pa.binary())})
     large: Any = _struct(
         {"at": pa.list_(pa.timestamp("us", "Asia/Tokyo")), "by": pa.map_(pa.large_string(), pa.large_binary())}
@@ -298,7 +298,7 @@ def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_larg
 def test_figures_are_told_where_they_are_asked_for() -> None:
     """U11."""
     player = Player(task(assembly(), has_metrics=True))
-    told = player.play(batch_of([begun(0), single(0, conversation=B)]))
+    told = player.play(batch_of([first_of_two(0), single(0, conversation=B)]))
     assert player.state is not None
     assert [row["state_bytes"] for row in told[row_kinds.METRICS]] == [len(player.state)]
     assert [row["incomplete_messages"] for row in told[row_kinds.METRICS]] == [1]
@@ -320,6 +320,6 @@ def carrying(fragment: Fragment) -> Fragment:
 def test_limits_are_those_of_one_bucket() -> None:
     """What is beyond is rejected, and may come again."""
     player = Player(task(assembly(Limits(max_pending_bytes=1000))))
-    told = player.play(batch_of([begun(0, body=bytes(600))]))
+    told = player.play(batch_of([first_of_two(0, body=bytes(600))]))
     assert [row["reason"] for row in told[row_kinds.REJECTION]] == ["limit_exceeded"]
     assert player.state is None

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.exceptions import InputError, NullError, UnknownDatabaseError
-from tests.rules.fragments import A, begun, single
+from tests.rules.fragments import A, first_of_two, single
 from tests.spark.stream_steps import Player, assembly, batch_of, routing, task
 from tests.spark.test_stream_delayed import ROUTED, catalog, to
 
@@ -29,7 +29,7 @@ def with_column(batch: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch
 
 def test_a_fragment_is_named_by_its_keys_wherever_it_stands() -> None:
     player = Player(task(assembly()))
-    player.play(batch_of([begun(0)]))
+    player.play(batch_of([first_of_two(0)]))
     broken = with_column(batch_of([single(1), single(2)]), "is_initiator", pa.array([True, None]))
     (note,) = notes_of(player, [batch_of([single(3)]), broken], NullError)
     assert note == (
