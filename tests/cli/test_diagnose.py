@@ -51,7 +51,7 @@ def test_lint_prints_each_code_with_its_findings(folder: Path, run: Run) -> None
     found = run("lint", "--fleet", folder, *AT)
     assert (found.status, found.err) == (1, "")
     assert f"SSB017 error: {CODES['SSB017'].title}\n  {CODES['SSB017'].why}\n" in found.out
-    assert '  - SOUTH/Stores/database "Stores": takes conversations for "//Soon" from NORTH/Sales' in found.out
+    assert '  - SOUTH/Stores/database "Stores": accepts conversations for "//Soon" from NORTH/Sales' in found.out
     assert found.out.endswith("\n1 error, 1 warning\n")
 
 
@@ -194,7 +194,7 @@ def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
     ("arguments", "message"),
     [
         (("lint", "nowhere.sql"), "ssbroker: nowhere.sql: no such file or folder\n"),
-        (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: there is no such folder\n"),
+        (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: no such folder\n"),
         (
             ("lint", "{folder}/NORTH.sql", "--at", "noon"),
             "ssbroker: --at: 'noon' is no moment; expected one such as 2026-11-20T21:00:00Z\n",
@@ -206,7 +206,7 @@ def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
         (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock"),
-            "ssbroker: instance: has to be named; the fleet has NORTH, SOUTH\n",
+            "ssbroker: instance: specify one of NORTH, SOUTH\n",
         ),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock", "--from", "/Sales"),

@@ -1,4 +1,4 @@
-"""For each code a minimal fleet that shows it, and one beside it that must not."""
+"""For each finding code, a minimal fleet that has the finding, and a similar one that must not have it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ OWN = ("TCP://own.example:4022",)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What shows a code, and what is nearly the same and must not."""
+    """A fleet that has a finding, and a similar one that does not."""
 
     code: str
-    shows: Fleet
+    positive: Fleet
     objects: tuple[str, ...]
-    """Instance, database and object of each finding with this code."""
-    not_shown: Fleet
+    """Instance, database and object of each finding with the code."""
+    negative: Fleet
 
 
 def fleet(**worlds: World) -> Fleet:
-    """Worlds as a fleet, by name."""
+    """Returns a fleet of worlds, by instance name."""
     return Fleet({name: catalog_of(world) for name, world in worlds.items()})
 
 
-def one(code: str, shows: World, not_shown: World, *objects: str) -> Case:
-    """A case of one instance, called A."""
-    return Case(code=code, shows=fleet(A=shows), objects=objects, not_shown=fleet(A=not_shown))
+def one(code: str, positive: World, negative: World, *objects: str) -> Case:
+    """Returns a case with one instance, named A."""
+    return Case(code=code, positive=fleet(A=positive), objects=objects, negative=fleet(A=negative))
 
 
 def north(*routes_of_msdb: str, sender: str = "TCP://south", forwarding: bool = True) -> World:
-    """An instance with one database, Sales, that sends everything to `sender`; it hosts `Orders`."""
+    """Returns an instance with the database Sales, which sends everything to `sender` and hosts `Orders`."""
     passing = (route(number + 10, address, table=MSDB) for number, address in enumerate(routes_of_msdb))
     return replace(
         here(route(1, sender), *passing, services=ORDERS, own=("TCP://north",), forwarding=forwarding),
@@ -47,7 +47,7 @@ def north(*routes_of_msdb: str, sender: str = "TCP://south", forwarding: bool = 
 
 
 def south(*routes: str, broker: object = STORES, enabled: bool = True, service: str = "Stock") -> World:
-    """An instance with one database, Stores, that hosts `Stock`; what comes from outside goes to LOCAL."""
+    """Returns an instance with the database Stores, which hosts `Stock`; messages from outside are routed to LOCAL."""
     own = (route(number + 1, address, table="Stores") for number, address in enumerate(routes))
     return replace(
         here(route(20, "LOCAL", table=MSDB), *own, services=(("Stores", service),), own=("TCP://south",)),
@@ -56,7 +56,7 @@ def south(*routes: str, broker: object = STORES, enabled: bool = True, service: 
 
 
 def passing(own: str, to: str) -> World:
-    """An instance that passes everything on."""
+    """Returns an instance that forwards everything."""
     return here(route(1, to, table=MSDB), own=(own,), forwarding=True)
 
 
@@ -74,7 +74,7 @@ CASES = (
             route(2, "TCP://other", service="Orders", mirror="TCP://m"),
             services=ORDERS,
         ),
-        # A conversation with a broker id that is not here finds no database behind LOCAL, and takes the other.
+        # A conversation with an unknown broker id cannot be delivered by LOCAL, and uses the other route.
         here(route(1, "LOCAL", service="Orders"), route(2, "TCP://other", service="Orders"), services=ORDERS),
         'A/Sales/route "route 1"',
     ),
@@ -135,9 +135,9 @@ CASES = (
     ),
     Case(
         code="SSB012",
-        shows=fleet(NORTH=north(), SOUTH=south(broker=SALES)),
+        positive=fleet(NORTH=north(), SOUTH=south(broker=SALES)),
         objects=(f"broker id {SALES}",),
-        not_shown=fleet(NORTH=north(), SOUTH=south()),
+        negative=fleet(NORTH=north(), SOUTH=south()),
     ),
     one(
         "SSB013",
@@ -171,9 +171,9 @@ CASES = (
     ),
     Case(
         code="SSB017",
-        shows=fleet(NORTH=north("LOCAL"), SOUTH=south("LOCAL")),
+        positive=fleet(NORTH=north("LOCAL"), SOUTH=south("LOCAL")),
         objects=('SOUTH/Stores/database "Stores"',),
-        not_shown=fleet(NORTH=north("LOCAL"), SOUTH=south("TCP://north")),
+        negative=fleet(NORTH=north("LOCAL"), SOUTH=south("TCP://north")),
     ),
     one(
         "SSB018",
@@ -183,15 +183,17 @@ CASES = (
     ),
     Case(
         code="SSB019",
-        shows=fleet(NORTH=north("LOCAL"), SOUTH=replace(south("TCP://north"), routes=())),
+        positive=fleet(NORTH=north("LOCAL"), SOUTH=replace(south("TCP://north"), routes=())),
         objects=('NORTH/Sales/service "Orders"', 'SOUTH/Stores/service "Stock"'),
-        not_shown=fleet(NORTH=north("LOCAL"), SOUTH=south("TCP://north")),
+        negative=fleet(NORTH=north("LOCAL"), SOUTH=south("TCP://north")),
     ),
     Case(
         code="SSB020",
-        shows=fleet(A=passing("TCP://a", "TCP://b"), B=passing("TCP://b", "TCP://c"), C=passing("TCP://c", "TCP://a")),
+        positive=fleet(
+            A=passing("TCP://a", "TCP://b"), B=passing("TCP://b", "TCP://c"), C=passing("TCP://c", "TCP://a")
+        ),
         objects=("loop A -> B -> C -> A",),
-        not_shown=fleet(
+        negative=fleet(
             A=passing("TCP://a", "TCP://b"), B=passing("TCP://b", "TCP://c"), C=passing("TCP://c", "TCP://out")
         ),
     ),
@@ -203,8 +205,8 @@ CASES = (
     ),
     Case(
         code="SSB022",
-        shows=fleet(NORTH=north(sender="TCP://sauth"), SOUTH=south("TCP://north")),
+        positive=fleet(NORTH=north(sender="TCP://sauth"), SOUTH=south("TCP://north")),
         objects=('NORTH/Sales/route "route 1"',),
-        not_shown=fleet(NORTH=north(), SOUTH=south("TCP://north")),
+        negative=fleet(NORTH=north(), SOUTH=south("TCP://north")),
     ),
 )

@@ -1,4 +1,4 @@
-"""Random fleets whose instances lead to each other, and their ways as a plain search over what the router is seen to do."""
+"""Random fleets of connected instances, and a simple search over the observed decisions of their routers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ADDRESSES = {
 SAMPLES = 80
 
 Asked = tuple[str, str | None, str, UUID | None, bool]
-"""Instance, database or None for outside, service, broker id, whether from the initiator."""
+"""Instance, database (None from outside), service, broker id, and whether the initiator sends."""
 
 
-class Sampled:
-    """A fleet of a seed, and what its routers are seen to do with many conversation ids."""
+class SampledFleet:
+    """A random fleet, and the decisions of its routers for many conversation ids."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -40,7 +40,7 @@ class Sampled:
     def _world(self, own: tuple[str, ...]) -> World:
         maker = WorldMaker(SeededChooser(self.random))
         world = maker.world()
-        # What arrives is passed on more often than not, else there would be nothing to follow.
+        # Most arriving messages must be forwarded, otherwise there are no paths to follow.
         through = tuple(
             replace(route, database=MSDB, route_id=None, name=f"to {i}") for i, route in enumerate(world.routes[:3])
         )
@@ -50,7 +50,7 @@ class Sampled:
 
     @cached_property
     def services(self) -> list[str]:
-        """Names in play, and one that is not."""
+        """The known service names, and an unknown one."""
         found = {service.name for world in self.worlds.values() for service in world.services}
         found |= {
             name
@@ -58,11 +58,11 @@ class Sampled:
             for route in world.routes
             if (name := route.remote_service_name) is not None
         }
-        return [*sorted(found), "nobody knows it"]
+        return [*sorted(found), "unknown service"]
 
     @cached_property
     def databases(self) -> list[tuple[str, str]]:
-        """Every database in which conversations begin."""
+        """Every database in which conversations start."""
         return [
             (instance, name)
             for instance, catalog in self.fleet.items()
@@ -71,7 +71,7 @@ class Sampled:
         ]
 
     def decisions(self, asked: Asked) -> set[Decision]:
-        """All decisions that were seen."""
+        """Returns all observed decisions."""
         if asked not in self._seen:
             instance, database, service, broker, is_initiator = asked
             batch = batch_of(
@@ -90,7 +90,7 @@ class Sampled:
         return self._seen[asked]
 
     def onward(self, asked: Asked, decision: Decision) -> RoutingEnd | Asked:
-        """What one decision leads to."""
+        """Returns where a decision leads."""
         instance, _, service, broker, is_initiator = asked
         if decision.outcome == "LOCAL":
             return RoutingEnd("DELIVERED", instance, decision.target_database)
@@ -101,23 +101,23 @@ class Sampled:
         there = self._where.get(decision.next_hop_address)
         if there is None:
             return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop_address)
-        carried = decision.broker_instance if decision.outcome == "REMOTE" else broker
-        return there, None, service, carried, is_initiator
+        carried_id = decision.broker_instance if decision.outcome == "REMOTE" else broker
+        return there, None, service, carried_id, is_initiator
 
-    def ends(self, asked: Asked, behind: tuple[Asked, ...] = ()) -> set[RoutingEnd]:
-        """Every end, by trying every way; who comes where it was goes in circles."""
+    def ends(self, asked: Asked, visited: tuple[Asked, ...] = ()) -> set[RoutingEnd]:
+        """Returns every end, by trying every path; a path that returns to a visited place is a loop."""
         found: set[RoutingEnd] = set()
         for decision in self.decisions(asked):
             onward = self.onward(asked, decision)
             if isinstance(onward, RoutingEnd):
                 found.add(onward)
-            elif onward in behind or onward == asked:
+            elif onward in visited or onward == asked:
                 found.add(RoutingEnd("LOOP", reason="routing_loop"))
             else:
-                found |= self.ends(onward, (*behind, asked))
+                found |= self.ends(onward, (*visited, asked))
         return found
 
-    def goes_in_circles(self, service: str, broker: UUID | None) -> bool:
-        """Whether what arrives somewhere can come to where it was."""
+    def can_circulate(self, service: str, broker: UUID | None) -> bool:
+        """Returns whether a message that arrives anywhere can circulate."""
         ends = (self.ends((instance, None, service, broker, True)) for instance in self.fleet)
         return any(fate.outcome == "LOOP" for found in ends for fate in found)

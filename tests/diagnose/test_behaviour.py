@@ -1,4 +1,4 @@
-"""The answers that are told for a class of conversations are those that the router gives, under any tie break: none missing, none invented."""
+"""The answers for a class of conversations are exactly the decisions of the router over all tie breaks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLES = 400
 
 
 def seen(router: ssbroker.Router, asked: Conversation, random: Random) -> set[Answer]:
-    """What the router decides for many ids of one conversation."""
+    """Returns the decisions of the router for many ids of one conversation."""
     many = [replace(asked, conversation_id=UUID(int=random.getrandbits(128))) for _ in range(SAMPLES)]
     return {as_answer(decision) for decision in decisions_of(router.route(batch_of(many), now=NOW))}
 
@@ -45,7 +45,7 @@ def test_every_way_a_tie_may_fall(seed: int, pending: PendingRequest) -> None:
     catalog = catalog_of(world)
     behaviour = Behaviour(catalog, now=NOW, pending_request=pending, with_routes=True)
     router = ssbroker.Router(catalog, pending_request=pending)
-    told = behaviour.ask([question_of(asked) for asked in conversations])
+    told = behaviour.answers_to([question_of(asked) for asked in conversations])
     for asked, answers in zip(conversations, told, strict=True):
         assert set(answers) == seen(router, asked, Random(seed)), asked
         assert len(set(answers)) == len(answers)
@@ -61,7 +61,7 @@ def test_begun_in_msdb_itself() -> None:
         forwarding=True,
     )
     asked = Conversation(to_service_name="Stock", database="msdb")
-    answers = Behaviour(catalog_of(world), now=NOW, with_routes=True).ask([question_of(asked)])[0]
+    answers = Behaviour(catalog_of(world), now=NOW, with_routes=True).answers_to([question_of(asked)])[0]
     assert set(answers) == seen(ssbroker.Router(catalog_of(world)), asked, Random(1))
     assert {answer.outcome for answer in answers} == {"REMOTE", "FORWARD", "DROPPED"}
 
@@ -69,7 +69,7 @@ def test_begun_in_msdb_itself() -> None:
 def test_names_that_nothing_knows_are_asked_once() -> None:
     """What makes large fleets quick: one question stands for all that are alike."""
     behaviour = Behaviour(catalog_of(here(route(1, "TCP://hub"))), now=NOW)
-    assert behaviour.alike(Question("Sales", "one")) == behaviour.alike(Question("Sales", "another"))
+    assert behaviour.class_of(Question("Sales", "one")) == behaviour.class_of(Question("Sales", "another"))
     transport = Behaviour(catalog_of(here(route(1, "TRANSPORT"))), now=NOW)
-    assert transport.begun("Sales", "a.example:1/x")[0].next_hop == "TCP://a.example:1"
-    assert transport.begun("Sales", "b.example:1/x")[0].next_hop == "TCP://b.example:1"
+    assert transport.from_database("Sales", "a.example:1/x")[0].next_hop == "TCP://a.example:1"
+    assert transport.from_database("Sales", "b.example:1/x")[0].next_hop == "TCP://b.example:1"

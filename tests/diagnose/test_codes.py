@@ -1,4 +1,4 @@
-"""Each code is found where it is so, is not where it is nearly so, and is documented."""
+"""Each code is found in its case, not found in the similar one, and documented."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.worlds.universe import NOW
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
-def test_a_code_is_found_where_it_is_so(case: Case) -> None:
-    found = [finding for finding in lint(case.shows, at=NOW) if finding.code == case.code]
+def test_code_is_found_in_its_case(case: Case) -> None:
+    found = [finding for finding in lint(case.positive, at=NOW) if finding.code == case.code]
     assert sorted(finding.where for finding in found) == sorted(case.objects)
     for finding in found:
         assert finding.message
@@ -23,11 +23,11 @@ def test_a_code_is_found_where_it_is_so(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
-def test_a_code_is_not_found_where_it_is_nearly_so(case: Case) -> None:
-    assert [str(finding) for finding in lint(case.not_shown, at=NOW) if finding.code == case.code] == []
+def test_code_is_not_found_in_the_similar_case(case: Case) -> None:
+    assert [str(finding) for finding in lint(case.negative, at=NOW) if finding.code == case.code] == []
 
 
-def test_every_code_has_its_case_and_its_entry_in_the_reference() -> None:
+def test_every_code_has_a_case_and_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "findings.md").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^\| `(SSB\d{3})` \| `([a-z-]+)` \|", page, re.MULTILINE))
     assert documented == {code.code: code.name for code in CODES.values()}

@@ -1,4 +1,4 @@
-"""What changes from one catalog to another, why, and for how many."""
+"""Changes between catalogs, their causes, and the number of conversations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.seeded import SeededChooser, seeded_world
 from tests.worlds.universe import NOW
 
-SIDE = ("outcome", "reason", "match_step", "next_hop_address", "mirror_address", "target_database")
+COMPARED_COLUMNS = ("outcome", "reason", "match_step", "next_hop_address", "mirror_address", "target_database")
 ORDERS = (("Sales", "Orders"),)
 BEGUN = (("Stock", "REMOTE TCP://one:4022"), (None, "DELAYED (no_route)"))
 NOTHING = "NONE (no such database)"
@@ -28,7 +28,7 @@ TO_STOCK = route(1, "TCP://one", service="Stock")
 
 
 def altered(world: World, random: Random) -> World:
-    """The world with one thing changed."""
+    """Returns the world with one change."""
     chooser = SeededChooser(random)
     kind = chooser.one_of(("drop", "address", "expire", "rename", "forwarding", "service", "database"))
     routes, services, databases = list(world.routes), list(world.services), list(world.databases)
@@ -54,7 +54,7 @@ def altered(world: World, random: Random) -> World:
 
 
 def pair_of_worlds(seed: int) -> tuple[ssbroker.Catalog, ssbroker.Catalog, list[Conversation]]:
-    """Two catalogs that differ in one thing, with the ids of routes written out, and conversations for both."""
+    """Returns two catalogs that differ in one change, with explicit route ids, and conversations for both."""
     first, conversations = seeded_world(seed, conversations=400)
     ids = catalog_of(first).routes["route_id"].to_pylist()
     world = replace(
@@ -72,7 +72,7 @@ def pair_of_worlds(seed: int) -> tuple[ssbroker.Catalog, ssbroker.Catalog, list[
 def row_by_row(
     before: ssbroker.Catalog, after: ssbroker.Catalog, conversations: list[Conversation]
 ) -> Counter[tuple[str | None, str]]:
-    """How many conversations of each start and service change, each looked at alone."""
+    """Counts changed conversations by database and service, comparing each one."""
     batch = batch_of(conversations)
     names = [
         {(row["database"], row["route_id"]): row["name"] for row in catalog.routes.to_pylist()}
@@ -86,22 +86,22 @@ def row_by_row(
             row["route_id"] and (by_id.get((table, row["route_id"])) or by_id.get((MSDB, row["route_id"])))
             for by_id, row in zip(names, (old, new), strict=True)
         ]
-        if any(old[name] != new[name] for name in SIDE) or routes[0] != routes[1]:
+        if any(old[name] != new[name] for name in COMPARED_COLUMNS) or routes[0] != routes[1]:
             changed[asked.database, asked.to_service_name] += 1
     return changed
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_what_changes_is_what_the_router_decides_otherwise(seed: int) -> None:
-    """Over traffic, row for row; and what the complete comparison doesn't tell doesn't change."""
+def test_changes_equal_the_different_decisions_of_the_router(seed: int) -> None:
+    """Checked row by row over traffic; the complete comparison covers every change."""
     before, after, conversations = pair_of_worlds(seed)
     expected = row_by_row(before, after, conversations)
     compared = compare(before, after, batch_of(conversations), at=NOW)
-    told: Counter[tuple[str | None, str]] = Counter()
+    changed: Counter[tuple[str | None, str]] = Counter()
     for change in compared.changes:
-        told[change.database, str(change.service)] += change.conversations or 0
+        changed[change.database, str(change.service)] += change.conversations or 0
         assert change.cause != "other"
-    assert told == expected
+    assert changed == expected
     assert compared.conversations == len(conversations)
     assert compared.changed_conversations == expected.total()
     assert pa.compute.sum(compared.causes["conversations"]).as_py() in (expected.total(), None)
@@ -115,13 +115,13 @@ def test_what_changes_is_what_the_router_decides_otherwise(seed: int) -> None:
     assert all(change.conversations is None for change in complete.changes)
 
 
-def test_the_seeds_change_something_and_nothing() -> None:
-    """Else the test above could be empty."""
+def test_seeds_include_changes_and_no_changes() -> None:
+    """Otherwise the test above might check nothing."""
     counts = [len(compare(*pair_of_worlds(seed)[:2], at=NOW).changes) for seed in range(40)]
     assert 5 < sum(count > 0 for count in counts) < 40
 
 
-def test_equal_catalogs_do_not_differ() -> None:
+def test_equal_catalogs_have_no_changes() -> None:
     for seed in range(20):
         world, conversations = seeded_world(seed, conversations=50)
         assert not compare(catalog_of(world), catalog_of(world), at=NOW)
@@ -197,7 +197,7 @@ def test_equal_catalogs_do_not_differ() -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_a_cause_is_named(before: World, after: World, cause: tuple[str, str], kind: str) -> None:
+def test_cause_of_a_change(before: World, after: World, cause: tuple[str, str], kind: str) -> None:
     compared = compare(catalog_of(before), catalog_of(after), at=NOW)
     assert cause in {(change.cause, change.object) for change in compared.changes}
     assert kind in {change.kind for change in compared.changes if (change.cause, change.object) == cause}
@@ -205,8 +205,8 @@ def test_a_cause_is_named(before: World, after: World, cause: tuple[str, str], k
 
 
 @pytest.mark.rule("R1")
-def test_a_database_that_one_side_lacks_changes_all_that_begins_there() -> None:
-    """Its routing table goes with it. Such catalogs were told to be equal."""
+def test_missing_database_changes_all_its_conversations() -> None:
+    """Its routing table is missing too, so the catalogs are not equal."""
     stores = route(1, "TCP://one", service="Stock", table="Stores")
     both = catalog_of(here(stores))
     without = ssbroker.Catalog(both.routes.slice(0, 0), both.databases.filter(pa.compute.field("name") != "Stores"))
@@ -221,8 +221,8 @@ def test_a_database_that_one_side_lacks_changes_all_that_begins_there() -> None:
 
 
 @pytest.mark.rule("R41")
-def test_the_route_of_a_detour_is_told_of_its_own_table() -> None:
-    """The ids of msdb are those of other tables too. A route with the id of another one was taken for it, and told as a change."""
+def test_route_of_a_reentered_conversation_belongs_to_msdb() -> None:
+    """Route ids repeat across tables, so a route of msdb must not be mistaken for one of another table."""
     sales = (route(1, "TCP://me", service="Orders"), route(2, "LOCAL"))
     before, after = (
         here(
@@ -242,8 +242,8 @@ def test_the_route_of_a_detour_is_told_of_its_own_table() -> None:
 
 
 @pytest.mark.rule("I5")
-def test_a_new_broker_id_is_a_cause() -> None:
-    """What named the old id is not delivered any more."""
+def test_new_broker_id_is_a_cause() -> None:
+    """Conversations with the old id are no longer delivered."""
     old = here(route(1, "LOCAL"), services=ORDERS)
     new = replace(
         old,
@@ -264,8 +264,8 @@ def test_a_new_broker_id_is_a_cause() -> None:
 
 
 @pytest.mark.rule("R24")
-def test_load_is_counted_for_each_copy_with_its_skew() -> None:
-    """Three copies, of which one goes."""
+def test_load_and_skew_of_each_copy() -> None:
+    """One of three copies is removed."""
     copies = [route(number, f"TCP://copy{number}", service="Stock") for number in (1, 2, 3)]
     source = Random(1)
     asked = batch_of(
@@ -285,7 +285,7 @@ def test_load_is_counted_for_each_copy_with_its_skew() -> None:
     assert {change.cause for change in compared.changes} == {"route vanished"}
 
 
-def test_tables_have_their_schemas_and_nothing_is_in_nothing() -> None:
+def test_tables_of_an_empty_comparison() -> None:
     compared = compare(catalog_of(here()), catalog_of(here()), at=NOW)
     assert (compared.table.schema, compared.causes.schema, compared.load.schema) == (CHANGES, CAUSES, LOAD)
     assert (compared.table.num_rows, compared.causes.num_rows, compared.load.num_rows) == (0, 0, 0)
@@ -299,7 +299,7 @@ def test_tables_have_their_schemas_and_nothing_is_in_nothing() -> None:
     assert repr(compared) == "Comparison(changes=0)"
 
 
-def test_fleets_are_compared_instance_by_instance() -> None:
+def test_fleets_are_compared_by_instance() -> None:
     before, after = fleet(NORTH=north(), SOUTH=south("LOCAL")), fleet(NORTH=north(), SOUTH=south("TCP://north"))
     compared = compare(before, after, at=NOW)
     assert {change.instance for change in compared.changes} == {"SOUTH"}
@@ -312,18 +312,20 @@ def test_fleets_are_compared_instance_by_instance() -> None:
             "to_broker_instance": pa.nulls(3, pa.binary(16)),
         }
     )
-    counted = compare(before, after, traffic, at=NOW)
-    assert repr(counted) == "Comparison(changes=2, conversations=2 of 3)"
-    assert {change.after for change in counted.changes} == {"REMOTE TCP://north:4022"}
-    with pytest.raises(ssbroker.SchemaError, match="the column is missing; there are the instances NORTH, SOUTH"):
+    count_pairs = compare(before, after, traffic, at=NOW)
+    assert repr(count_pairs) == "Comparison(changes=2, conversations=2 of 3)"
+    assert {change.after for change in count_pairs.changes} == {"REMOTE TCP://north:4022"}
+    with pytest.raises(
+        ssbroker.SchemaError, match="the column is missing; it is required for the instances NORTH, SOUTH"
+    ):
         compare(before, after, traffic.drop_columns(["instance"]))
-    with pytest.raises(ssbroker.SchemaError, match="there is no instance 'EAST'"):
+    with pytest.raises(ssbroker.SchemaError, match="unknown instance 'EAST'"):
         compare(before, after, traffic.set_column(0, "instance", pa.array(["EAST"] * 3)))
 
 
 @pytest.mark.rule("R3")
-def test_the_next_expiries_that_change_something() -> None:
-    """One that changes nothing is left out."""
+def test_expiries_that_change_a_decision() -> None:
+    """An expiry that changes nothing is skipped."""
     day = timedelta(days=1)
     world = here(
         route(1, "TCP://one", service="Stock", lifetime=NOW + day),

@@ -1,4 +1,4 @@
-"""What a finding says, and in what order."""
+"""The content and order of findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def codes(world: World, **options: object) -> list[str]:
     return [finding.code for finding in lint(catalog_of(world), at=NOW, **options)]  # type: ignore[arg-type]
 
 
-def test_the_worst_stands_first_and_the_table_says_the_same() -> None:
+def test_findings_are_ordered_by_severity_and_match_the_table() -> None:
     world = here(
         route(1, "LOCAL"),
         route(2, "TCP://hub"),
@@ -40,20 +40,20 @@ def test_the_worst_stands_first_and_the_table_says_the_same() -> None:
     assert repr(found) == "Findings(error=1, warning=1, info=1)"
 
 
-def test_nothing_is_found_in_nothing() -> None:
+def test_empty_fleet_has_no_findings() -> None:
     assert len(lint(Fleet({}), at=NOW)) == 0
     assert lint(Fleet({}), at=NOW).table == pa.Table.from_pylist([], schema=FINDINGS)
 
 
-def test_related_routes_are_named_in_full() -> None:
+def test_related_routes_have_qualified_names() -> None:
     world = here(route(1, "TCP://other", service="Stock"), route(2, "TCP://other", service="Stock"))
     (finding,) = lint(Fleet({"NORTH": catalog_of(world)}), at=NOW)
     assert finding.related == ('NORTH/Sales/route 1 "route 1"',)
     assert (finding.route_id, finding.remedy) == (2, "Drop one of the two: USE [Sales]; DROP ROUTE [route 2];")
 
 
-def test_routes_in_two_classes_are_no_duplicates() -> None:
-    """A mirrored route and a plain one to the same address are not merged; the plain one is shadowed."""
+def test_routes_of_different_classes_are_not_duplicates() -> None:
+    """A mirrored route and one without a mirror to the same address are not merged; the latter is shadowed."""
     world = here(
         route(1, "TCP://other", service="Stock", broker=ELSEWHERE),
         route(2, "TCP://other", service="Stock", broker=ELSEWHERE, mirror="TCP://partner"),
@@ -62,8 +62,8 @@ def test_routes_in_two_classes_are_no_duplicates() -> None:
 
 
 @pytest.mark.rule("R14")
-def test_a_route_behind_dynamic_routing_is_not_shadowed() -> None:
-    """While a request is pending the search goes on, so the wildcard is taken then."""
+def test_wildcard_after_dynamic_routing_is_not_shadowed() -> None:
+    """While a request is pending, the search continues and finds the wildcard."""
     world = here(
         route(1, "TCP://hub"),
         route(2, "LOCAL", service="SQL/ServiceBroker/BrokerConfiguration"),
@@ -74,21 +74,21 @@ def test_a_route_behind_dynamic_routing_is_not_shadowed() -> None:
     assert "SSB015" in found
 
 
-def test_the_days_before_an_expiry_are_counted_from_the_moment_asked_for() -> None:
+def test_days_until_expiry_count_from_the_given_time() -> None:
     world = here(route(1, "TCP://other", service="Stock", lifetime=NOW + timedelta(days=3)))
     catalog = catalog_of(world)
     assert codes(world, expires_within=timedelta(days=2)) == []
     assert [finding.message for finding in lint(catalog, at=NOW + timedelta(days=2))] == [
-        "expires 2026-11-23 21:00:00 UTC, 1 day from now"
+        "expires on 2026-11-23 21:00:00 UTC, in 1 day"
     ]
     assert [finding.message for finding in lint(catalog, at=NOW + timedelta(days=5))] == [
-        "expired 2026-11-23 21:00:00 UTC, 2 days ago"
+        "expired on 2026-11-23 21:00:00 UTC, 2 days ago"
     ]
     assert codes(world, expires_within=timedelta.max) == ["SSB004"]
 
 
 @pytest.mark.rule("R41", "R42")
-def test_a_loop_of_msdb_to_itself_is_an_error_and_elsewhere_a_detour() -> None:
+def test_own_address_is_an_error_in_msdb_and_a_warning_elsewhere() -> None:
     """R41, R42."""
     world = here(
         route(1, "TCP://me", service="Stock"),
@@ -101,8 +101,8 @@ def test_a_loop_of_msdb_to_itself_is_an_error_and_elsewhere_a_detour() -> None:
 
 
 @pytest.mark.rule("I1")
-def test_a_copy_that_is_disabled_is_a_warning() -> None:
-    """Both ids live is an error; a copy that is off can still become one."""
+def test_disabled_copy_is_a_warning() -> None:
+    """Two enabled databases are an error; a disabled copy might be enabled later."""
     both = lint(fleet(NORTH=north(), SOUTH=south(broker=SALES)), at=NOW)
     one_off = lint(fleet(NORTH=north(), SOUTH=south(broker=SALES, enabled=False)), at=NOW)
     assert [finding.severity for finding in both if finding.code == "SSB012"] == ["error"]
@@ -110,7 +110,7 @@ def test_a_copy_that_is_disabled_is_a_warning() -> None:
 
 
 @pytest.mark.rule("I1")
-def test_zeros_are_no_broker_id() -> None:
+def test_zeros_are_not_a_broker_id() -> None:
     """`sys.databases` has them for `master` and `model` on every server."""
     nobody = uuid.UUID(int=0)
     unused = tuple(
@@ -122,7 +122,7 @@ def test_zeros_are_no_broker_id() -> None:
 
 
 @pytest.mark.rule("R8", "I5")
-def test_a_stale_id_is_seen_across_instances() -> None:
+def test_stale_broker_id_is_found_across_instances() -> None:
     """SOUTH's database has a new id, NORTH's route has the old one."""
     old = here(route(1, "TCP://south", service="Stock", broker=ELSEWHERE), own=("TCP://north",))
     found = [finding for finding in lint(fleet(NORTH=old, SOUTH=south()), at=NOW) if finding.code == "SSB014"]
@@ -132,23 +132,24 @@ def test_a_stale_id_is_seen_across_instances() -> None:
 
 
 @pytest.mark.rule("R7")
-def test_a_way_back_needs_no_route_at_the_initiator() -> None:
-    """A reply that names the initiator's broker id is delivered without msdb's routes; who has no id needs one."""
+def test_return_path_needs_no_route_at_the_initiator() -> None:
+    """A reply with the initiator's broker id is delivered without a route of msdb."""
     assert "SSB017" not in [finding.code for finding in lint(fleet(NORTH=north(), SOUTH=south("TCP://north")), at=NOW)]
 
 
-def test_each_service_without_a_way_back_gets_a_route_of_its_own() -> None:
-    """Who had made the one that was told saw the same finding again, of the next service."""
+def test_remedy_covers_all_services_without_a_return_route() -> None:
+    """Otherwise the finding would reappear for the next service once the first route is created."""
     services = tuple(Service(database="Sales", name=name) for name in ("Orders", "Returns", "Gifts"))
     several = replace(north("LOCAL"), services=services)
     found = [each for each in lint(fleet(NORTH=several, SOUTH=south("LOCAL")), at=NOW) if each.code == "SSB017"]
     assert [
-        each.remedy.endswith("ADDRESS = N'TCP://north:4022'; Likewise for each other service.") for each in found
+        each.remedy.endswith("ADDRESS = N'TCP://north:4022'; Repeat this for each of the other services.")
+        for each in found
     ] == [True]
     assert len(found[0].related) == 3
 
 
-def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(SchemaError, match="expected a Fleet or a Catalog, got dict"):
         lint({})  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="expires_within"):
@@ -157,7 +158,7 @@ def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
         with pytest.raises(OptionError, match="services: expected a sequence of strings"):
             reachability(fleet(A=here()), services=services)  # type: ignore[arg-type]
     assert reachability(fleet(A=here()), services=(name for name in ["Stock"])).num_rows > 0
-    with pytest.raises(OptionError, match="'SSB999' is no code"):
+    with pytest.raises(OptionError, match="'SSB999' is not a finding code"):
         lint(Fleet({}), ignore=["SSB999"])
     with pytest.raises(OptionError, match="ignore: expected a sequence of strings, got 'SSB008'"):
         lint(Fleet({}), ignore="SSB008")
@@ -167,8 +168,8 @@ def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
 
 
 @pytest.mark.rule("R31")
-def test_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
-    """With one database only, what LOCAL cannot deliver is a conversation with an id from elsewhere."""
+def test_unknown_broker_id_uses_the_route_after_local() -> None:
+    """With a single database, LOCAL can deliver everything but conversations with another broker id."""
     one = Database(name="Sales", service_broker_guid=SALES)
     orders = (Service(database="Sales", name="Orders"),)
     world = World(
@@ -191,21 +192,21 @@ def test_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
         ("//CAFE\u0301/ Orders", "case, white space or Unicode form"),
     ],
 )
-def test_how_a_name_differs_is_told(written: str, difference: str) -> None:
-    """Names compare byte by byte; both a route for it and a service of it are told."""
+def test_difference_of_similar_names_is_described(written: str, difference: str) -> None:
+    """Names compare byte by byte; similar names of routes and of services are both reported."""
     there = (("Ops", "//Caf\u00e9/Orders"),)
     by_route = here(route(1, "TCP://other", service=written), services=there)
     (finding,) = (finding for finding in lint(catalog_of(by_route), at=NOW) if finding.code == "SSB018")
     assert finding.object == 'route "route 1"'
-    assert finding.message.endswith(f"differs by {difference} only")
+    assert finding.message.endswith(f"differs only in {difference}")
     by_service = here(route(1, "LOCAL"), services=(*there, ("Stores", written)))
     found = [finding.message for finding in lint(catalog_of(by_service), at=NOW) if finding.code == "SSB018"]
-    assert [message.endswith(f"by {difference} only") for message in found] == [True]
+    assert [message.endswith(f"only in {difference}") for message in found] == [True]
 
 
 @pytest.mark.rule("R5")
-def test_a_name_is_told_of_the_database_that_has_it() -> None:
-    """A slash in the name of a database belongs to it, and not to the instance."""
+def test_similar_name_is_reported_for_its_database() -> None:
+    """A slash in a database name does not separate instance and database."""
     world = World(
         databases=(Database(name="Sales/EU"), Database(name="Sales/US")),
         services=(Service(database="Sales/EU", name="Orders"), Service(database="Sales/US", name="orders")),

@@ -1,4 +1,4 @@
-"""Reachability and loops of random fleets, judged by a search over what the router is seen to do."""
+"""Reachability and loops of random fleets, checked by a search over observed decisions of the router."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from ssbroker import OptionError, SchemaError
 from ssbroker.diagnose import REACHABILITY, Fleet, Loop, RoutingEnd, lint, loops, reachability, trace
-from ssbroker.diagnose.context import name as quoted
-from tests.diagnose.random_fleets import ADDRESSES, Sampled
+from ssbroker.diagnose.context import quoted_name
+from tests.diagnose.random_fleets import ADDRESSES, SampledFleet
 from tests.rules.setting import BCN, here
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
@@ -19,8 +19,8 @@ SEEDS = range(25)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_outcome_that_is_told_is_seen_and_every_one_that_is_seen_is_told(seed: int) -> None:
-    sampled = Sampled(seed)
+def test_reachability_equals_the_observed_outcomes(seed: int) -> None:
+    sampled = SampledFleet(seed)
     matrix = reachability(sampled.fleet, services=sampled.services, at=NOW)
     assert matrix.schema == REACHABILITY
     told: defaultdict[tuple[str, str, str], set[RoutingEnd]] = defaultdict(set)
@@ -45,9 +45,9 @@ def test_every_outcome_that_is_told_is_seen_and_every_one_that_is_seen_is_told(s
 
 @pytest.mark.rule("R7")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_way_back_is_told_exactly_where_the_target_may_fail_to_answer(seed: int) -> None:
-    """By what the routers are seen to do with what the target sends to each service that may have begun."""
-    sampled = Sampled(seed)
+def test_missing_return_routes_equal_the_observed_failures(seed: int) -> None:
+    """Expected from the observed routing of replies to each service that may have started the conversation."""
+    sampled = SampledFleet(seed)
     expected = set()
     for instance, database in sampled.databases:
         own = {service.name for service in sampled.worlds[instance].services if service.database == database}
@@ -64,14 +64,14 @@ def test_no_way_back_is_told_exactly_where_the_target_may_fail_to_answer(seed: i
             for name in own:
                 back = sampled.ends((str(fate.instance), fate.database, name, guid, False))
                 if back != {RoutingEnd("DELIVERED", instance, database)}:
-                    expected.add((fate.instance, fate.database, f"{instance}/{database}/service {quoted(name)}"))
+                    expected.add((fate.instance, fate.database, f"{instance}/{database}/service {quoted_name(name)}"))
     found = lint(sampled.fleet, at=NOW)
     told = {(f.instance, f.database, related) for f in found if f.code == "SSB017" for related in f.related}
     assert told == expected
 
 
-def is_real(sampled: Sampled, loop: Loop, service: str, broker: UUID | None) -> bool:
-    """Whether each instance of a loop is seen to pass the message on to the next."""
+def is_real(sampled: SampledFleet, loop: Loop, service: str, broker: UUID | None) -> bool:
+    """Returns whether each instance of a loop is observed to forward the message to the next."""
     for instance, following in zip(loop.instances, (*loop.instances[1:], loop.instances[0]), strict=True):
         asked = (instance, None, service, broker, True)
         hops = {decision.next_hop_address for decision in sampled.decisions(asked)}
@@ -83,27 +83,27 @@ def is_real(sampled: Sampled, loop: Loop, service: str, broker: UUID | None) -> 
 @pytest.mark.rule("R42")
 @pytest.mark.threat("T16")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_loop_is_real_and_none_is_missed(seed: int) -> None:
-    """What is found in the graph is what a message does; a name for which none is told has none."""
-    sampled = Sampled(seed)
+def test_loops_equal_the_observed_ones(seed: int) -> None:
+    """Every reported loop is observed, and no service without a reported loop circulates."""
+    sampled = SampledFleet(seed)
     found = loops(sampled.fleet, at=NOW)
     circling = set()
     for loop in found:
         for service, broker in zip(loop.services, loop.broker_instances, strict=True):
             guid = None if broker is None else UUID(bytes=broker)
-            assert is_real(sampled, loop, "nobody knows it" if service is None else service, guid), str(loop)
+            assert is_real(sampled, loop, "unknown service" if service is None else service, guid), str(loop)
             circling.add((service, guid))
     for service in sampled.services:
-        if sampled.goes_in_circles(service, None):
+        if sampled.can_circulate(service, None):
             assert {(service, None), (None, None)} & circling
 
 
-def test_the_seeds_show_loops_ties_and_every_end() -> None:
-    """Else the tests above could be empty."""
+def test_seeds_cover_loops_ties_and_every_end() -> None:
+    """Otherwise the tests above might check nothing."""
     ends: set[str] = set()
     with_loops = uncertain = 0
     for seed in SEEDS:
-        sampled = Sampled(seed)
+        sampled = SampledFleet(seed)
         matrix = reachability(sampled.fleet, at=NOW)
         ends.update(map(str, matrix["outcome"].unique().to_pylist()))
         with_loops += bool(loops(sampled.fleet, at=NOW))
@@ -115,9 +115,9 @@ def test_the_seeds_show_loops_ties_and_every_end() -> None:
 
 @pytest.mark.rule("R24")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_trace_ends_in_one_of_the_outcomes_and_goes_as_the_router_does(seed: int) -> None:
-    """With a conversation id the picks are those of `hash`, at every instance."""
-    sampled = Sampled(seed)
+def test_trace_ends_in_one_of_the_observed_outcomes(seed: int) -> None:
+    """With a conversation id, every instance breaks ties by `hash`."""
+    sampled = SampledFleet(seed)
     for number, (instance, database) in enumerate(sampled.databases):
         service = sampled.services[(seed + number) % len(sampled.services)]
         conversation = UUID(int=seed << 64 | number)
@@ -131,10 +131,10 @@ def test_a_trace_ends_in_one_of_the_outcomes_and_goes_as_the_router_does(seed: i
             assert str(found).count("\n") >= len(found.hops)
 
 
-def test_what_is_no_fleet_and_no_names_of_services_is_said() -> None:
-    """A lone name was taken letter by letter."""
+def test_invalid_fleet_or_services_are_refused() -> None:
+    """A single name must not be taken as a sequence of letters."""
     alone = catalog_of(here())
-    with pytest.raises(SchemaError, match="instances: expected catalogs by the names of instances, got list"):
+    with pytest.raises(SchemaError, match="instances: expected a mapping of instance names to catalogs, got list"):
         Fleet([alone])  # type: ignore[arg-type]
     for services in ("Stock", [b"Stock"]):
         with pytest.raises(OptionError, match="services: expected a sequence of strings"):

@@ -27,21 +27,21 @@ def test_each_folder_and_each_script_is_an_instance(tmp_path: Path) -> None:
     assert repr(loaded) == "Fleet(instances=2, addresses=2)"
 
 
-def test_what_is_no_fleet_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no such folder"):
+def test_invalid_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
         Fleet.load(tmp_path / "none")
-    with pytest.raises(InputError, match="holds no instance"):
+    with pytest.raises(InputError, match="contains no instance"):
         Fleet.load(tmp_path)
     (tmp_path / "NORTH").mkdir()
     (tmp_path / "NORTH.sql").write_text("")
-    with pytest.raises(DuplicateError, match=r"NORTH and NORTH\.sql are both the instance 'NORTH'"):
+    with pytest.raises(DuplicateError, match=r"NORTH and NORTH\.sql are both named as the instance 'NORTH'"):
         Fleet.load(tmp_path)
 
 
-def test_an_address_has_one_instance() -> None:
+def test_address_must_belong_to_one_instance() -> None:
     with pytest.raises(DuplicateError, match="both 'A' and 'B' have the address TCP://north:4022"):
         Fleet({"A": catalog_of(north()), "B": catalog_of(north())})
-    with pytest.raises(SchemaError, match="expected names and catalogs"):
+    with pytest.raises(SchemaError, match="expected a str and a Catalog"):
         Fleet({"A": "catalog"})  # type: ignore[dict-item]
     one = catalog_of(north())
     assert isinstance(Fleet.of(one)["instance"], Catalog)
@@ -49,8 +49,8 @@ def test_an_address_has_one_instance() -> None:
 
 
 @pytest.mark.rule("R41")
-def test_scripts_with_an_endpoint_are_a_fleet_though_each_calls_itself_localhost(tmp_path: Path) -> None:
-    """Whoever says localhost means itself, whichever other instances do."""
+def test_instances_may_share_localhost(tmp_path: Path) -> None:
+    """Each instance uses localhost for itself."""
     for name, service, to in (("NORTH", "//Sales", "south"), ("SOUTH", "//Stock", "north")):
         (tmp_path / f"{name}.sql").write_text(
             f"-- ssbroker: addresses=TCP://{name.lower()}\n"
@@ -73,8 +73,8 @@ def test_scripts_with_an_endpoint_are_a_fleet_though_each_calls_itself_localhost
     assert "localhost" not in re.sub(r"<section id=.findings.*?</section>", "", html_report(loaded, at=NOW))
 
 
-def test_an_address_of_this_machine_that_one_instance_has_leads_there_from_the_others() -> None:
-    """Several instances on one machine have different ports."""
+def test_loopback_address_of_one_instance_leads_to_it_from_others() -> None:
+    """Instances on one computer have different ports."""
     both = Fleet(
         {
             "A": Catalog(schemas.ROUTES.empty_table(), addresses=["TCP://localhost:4022", "TCP://127.0.0.1:4022"]),

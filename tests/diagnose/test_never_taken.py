@@ -1,4 +1,4 @@
-"""On random instances: what is said to be never taken is never taken by the router, and every other route is taken by something."""
+"""On random instances, routes reported as unused are never used by the router, and all others are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.seeded import seeded_world
 from tests.worlds.universe import BROKER_IDS, NOW, SERVICE_NAMES
 
-NEVER_TAKEN = {"SSB001", "SSB002", "SSB003", "SSB005", "SSB007", "SSB008"}
-FRESH = UUID("00000000-1111-4222-8333-444444444444")
+UNUSED_CODES = {"SSB001", "SSB002", "SSB003", "SSB005", "SSB007", "SSB008"}
+UNKNOWN_ID = UUID("00000000-1111-4222-8333-444444444444")
 
 
 def conversations(world: World, random: Random, *, times: int) -> list[Conversation]:
-    """Every pair of a name and an id in play, and of others, from everywhere, with so many conversation ids each."""
-    names = {*SERVICE_NAMES, "TCP://fresh.example:4022/name", "a fresh name"}
+    """Returns conversations for every pair of known and unknown names and ids, from everywhere, `times` of each."""
+    names = {*SERVICE_NAMES, "TCP://unknown.example:4022/name", "an unknown name"}
     databases = [None, *sorted({database.name for database in world.instance_databases})]
     return [
         Conversation(
@@ -32,17 +32,17 @@ def conversations(world: World, random: Random, *, times: int) -> list[Conversat
             to_broker_instance=broker,
             is_initiator=True,
         )
-        for database, name, broker in product(databases, sorted(names), (None, FRESH, *BROKER_IDS))
+        for database, name, broker in product(databases, sorted(names), (None, UNKNOWN_ID, *BROKER_IDS))
         for _ in range(times)
     ]
 
 
-def taken(catalog: ssbroker.Catalog, asked: list[Conversation]) -> set[tuple[str, int]]:
-    """The routes that the router takes for some conversations, by table and id; a first table that leads back here counts too."""
+def used_routes(catalog: ssbroker.Catalog, asked: list[Conversation]) -> set[tuple[str, int]]:
+    """Returns the routes that the router uses, by table and id, including the first one of a reentered conversation."""
     tables = [asking.database or "msdb" for asking in asked]
     found: set[tuple[str, int]] = set()
     for addresses in ((), catalog.addresses):
-        for pending in (catalog.pending_requests, sorted(set(SERVICE_NAMES) | {"a fresh name"})):
+        for pending in (catalog.pending_requests, sorted(set(SERVICE_NAMES) | {"an unknown name"})):
             there = ssbroker.Catalog(
                 catalog.routes,
                 catalog.databases,
@@ -64,30 +64,32 @@ def taken(catalog: ssbroker.Catalog, asked: list[Conversation]) -> set[tuple[str
 
 @pytest.mark.rule("R20", "R21", "R22")
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_said_to_be_never_taken_is_never_taken(seed: int) -> None:
-    """And where an enabled database's route is not said to be, some conversation takes it."""
+def test_reported_unused_routes_are_never_used(seed: int) -> None:
+    """Every other route of an enabled database is used by some conversation."""
     world, _ = seeded_world(seed, conversations=0)
     catalog = catalog_of(world)
-    said = {(f.database, f.route_id) for f in lint(catalog, at=NOW) if f.code in NEVER_TAKEN and f.route_id is not None}
-    taken_by_router = taken(catalog, conversations(world, Random(seed), times=16))
-    assert said.isdisjoint(taken_by_router)
+    reported = {
+        (f.database, f.route_id) for f in lint(catalog, at=NOW) if f.code in UNUSED_CODES and f.route_id is not None
+    }
+    used = used_routes(catalog, conversations(world, Random(seed), times=16))
+    assert reported.isdisjoint(used)
     enabled = {row["name"] for row in catalog.databases.to_pylist() if row["is_broker_enabled"]}
     hosting = any(service["database"] in enabled for service in catalog.services.to_pylist())
-    unsaid = [
+    unreported = [
         (route["database"], route["route_id"])
         for route in catalog.routes.to_pylist()
         if (route["database"] in enabled or route["database"] == "msdb")
-        and (route["database"], route["route_id"]) not in said
+        and (route["database"], route["route_id"]) not in reported
         and (hosting or route["address"].upper() != "LOCAL")
     ]
-    assert [key for key in unsaid if key not in taken_by_router] == []
+    assert [key for key in unreported if key not in used] == []
 
 
-def test_the_seeds_show_every_kind() -> None:
-    """Else the test above could be empty."""
+def test_seeds_cover_every_code() -> None:
+    """Otherwise the test above might check nothing."""
     found: set[str] = set()
     for seed in range(60):
         world, _ = seeded_world(seed, conversations=0)
         found |= {finding.code for finding in lint(catalog_of(world), at=NOW)}
-    assert found >= NEVER_TAKEN
+    assert found >= UNUSED_CODES
     assert isinstance(lint(catalog_of(world), at=NOW).table, pa.Table)

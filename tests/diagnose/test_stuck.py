@@ -1,4 +1,4 @@
-"""Each cause of a stuck message is found among the findings."""
+"""The cause of a stuck message is found among the findings."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def explained(whole: Fleet, service: str, *, database: str = "Sales", **columns:
         (fleet(A=north(), SOUTH=south("TCP://north")), "Stock", None, "matched"),
     ],
 )
-def test_the_cause_is_the_finding_that_is_nearest(whole: Fleet, service: str, code: str | None, reason: str) -> None:
+def test_cause_is_the_most_closely_related_finding(whole: Fleet, service: str, code: str | None, reason: str) -> None:
     row = explained(whole, service)
     assert (row["code"], row["reason"]) == (code, reason)
     assert (row["cause"] is None) == (code is None)
     assert row["remedy"] or code is None
 
 
-def test_where_no_finding_is_the_cause_there_is_advice() -> None:
+def test_advice_is_given_without_a_cause() -> None:
     row = explained(fleet(A=here()), "Stock")
     assert (row["code"], row["cause"]) == (None, None)
     assert row["remedy"].startswith(
@@ -80,13 +80,13 @@ def test_where_no_finding_is_the_cause_there_is_advice() -> None:
     )
 
 
-def test_the_way_back_is_told_and_the_status_kept() -> None:
+def test_return_path_is_described_and_status_is_kept() -> None:
     row = explained(fleet(A=north(), SOUTH=south("LOCAL")), "Stock", transmission_status="")
-    assert row["end"] == "DELIVERED to SOUTH/Stores; the way back: DELAYED: waits in SOUTH (service_not_found)"
+    assert row["end"] == "DELIVERED to SOUTH/Stores; return path: DELAYED: waits in SOUTH (service_not_found)"
     assert row["transmission_status"] == ""
 
 
-def test_what_is_no_queue_is_refused() -> None:
+def test_invalid_queue_is_refused() -> None:
     with pytest.raises(SchemaError, match="the column is missing"):
         stuck(fleet(A=here()), pa.table({"database": ["Sales"]}))
     with pytest.raises(UnknownDatabaseError, match="row 0: 'Nowhere' is not a database of the catalog"):
@@ -107,16 +107,16 @@ def test_what_is_no_queue_is_refused() -> None:
         ({"from_service_name": [5]}, "queue.from_service_name: expected text, found int64"),
     ],
 )
-def test_a_row_that_is_no_conversation_is_refused(columns: dict[str, Any], message: str) -> None:
-    """A null was the service "None", bytes were their Python text, and a message of a target with the bit 0 one of an initiator."""
+def test_invalid_rows_are_refused(columns: dict[str, Any], message: str) -> None:
+    """Values must not be converted: null to "None", bytes to their repr, or 0 to False."""
     queue: Any = {"database": ["Sales"], "to_service_name": ["Stock"], **columns}
     with pytest.raises(SsbrokerError, match=message):
         stuck(fleet(A=here()), pa.table(queue))
 
 
 @pytest.mark.rule("R42")
-def test_the_loop_is_the_one_that_the_message_is_in() -> None:
-    """Not another one between instances whose names hold this one's."""
+def test_loop_is_the_one_of_the_message() -> None:
+    """Not a loop of other instances whose names contain the name of this one."""
     other = route(2, "TCP://ac", service="Other", table=MSDB), route(2, "TCP://ab", service="Other", table=MSDB)
     whole = fleet(
         A=here(route(1, "TCP://b")),
@@ -129,11 +129,11 @@ def test_the_loop_is_the_one_that_the_message_is_in() -> None:
 
 
 @pytest.mark.rule("R5")
-def test_a_name_that_is_nearly_that_of_a_service_is_the_cause() -> None:
-    """No route is for such a name, so that no finding about routes tells it."""
+def test_similar_service_name_is_the_cause() -> None:
+    """No route has the name, so no finding about routes explains it."""
     whole = fleet(A=here(route(1, "LOCAL")), B=here(services=(("Ops", "//Stock"),), own=("TCP://b",)))
     row = explained(whole, "//stock")
     assert (row["code"], row["reason"]) == ("SSB018", "service_not_found")
-    assert row["cause"] == 'the conversation is for "//stock"; B/Ops has "//Stock", which differs by case only'
-    assert row["remedy"] == "Begin it again with the service's own name: BEGIN DIALOG ... TO SERVICE N'//Stock';"
+    assert row["cause"] == 'the conversation is for "//stock", but B/Ops has "//Stock", which differs only in case'
+    assert row["remedy"] == "Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE N'//Stock';"
     assert explained(whole, "//Other")["code"] is None

@@ -1,4 +1,4 @@
-"""The traffic of a comparison, as libraries hand it over, and what is told where a row of it is wrong."""
+"""Traffic of a comparison in the layouts of several libraries, and errors in its rows."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("traffic", LAYOUTS.values(), ids=LAYOUTS)
-def test_traffic_may_come_in_any_layout(traffic: Any) -> None:
-    """pyarrow neither compares nor takes rows of views, which is how Polars hands text over."""
-    counted = compare(BEFORE, AFTER, traffic)
-    assert repr(counted) == "Comparison(changes=2, conversations=2 of 3)"
+def test_traffic_in_any_layout(traffic: Any) -> None:
+    """pyarrow can neither compare nor take string views, which Polars exports."""
+    count_pairs = compare(BEFORE, AFTER, traffic)
+    assert repr(count_pairs) == "Comparison(changes=2, conversations=2 of 3)"
     (south_before, south_after) = (each["SOUTH"] for each in (BEFORE, AFTER))
     alone = compare(south_before, south_after, pa.concat_tables([pa.table(traffic).slice(at, 1) for at in (0, 2)]))
     assert repr(alone) == "Comparison(changes=2, conversations=2 of 2)"
@@ -41,20 +41,20 @@ def test_traffic_may_come_in_any_layout(traffic: Any) -> None:
 
 @pytest.mark.parametrize("rows", [6, 300_000], ids=["in chunks", "more than a batch"])
 @pytest.mark.parametrize("of_fleet", [False, True], ids=["one instance", "a fleet"])
-def test_a_wrong_row_is_told_by_its_number_in_the_whole_traffic(rows: int, *, of_fleet: bool) -> None:
-    """It was told by its number in the batch, or among the rows of its instance."""
+def test_error_names_the_row_within_the_whole_traffic(rows: int, *, of_fleet: bool) -> None:
+    """Not the row within a batch, or among the rows of its instance."""
     both = pa.table(TRAFFIC).slice(1, 2)
     good = pa.concat_tables([both if of_fleet else both.slice(1)] * rows).slice(0, rows)
     wrong = both.slice(1).set_column(2, "conversation_id", pa.array(["no guid"]))
     traffic = pa.concat_tables([good.combine_chunks() if rows > 6 else good, wrong])
     before, after = (BEFORE, AFTER) if of_fleet else (BEFORE["SOUTH"], AFTER["SOUTH"])
-    with pytest.raises(ssbroker.InvalidGuidError, match=f"conversation_id, row {rows}: 'no guid' is no GUID") as told:
+    with pytest.raises(ssbroker.InvalidGuidError, match=f"conversation_id, row {rows}: 'no guid' is no GUID") as caught:
         compare(before, after, traffic)
-    assert told.value.row == rows
+    assert caught.value.row == rows
 
 
-def test_an_instance_that_there_is_not_is_told_with_its_row() -> None:
+def test_error_names_the_row_of_an_unknown_instance() -> None:
     for wrong in ("EAST", None):
         traffic = pa.table({**TRAFFIC, "instance": ["SOUTH", "NORTH", wrong]})
-        with pytest.raises(ssbroker.SchemaError, match=f"instance, row 2: there is no instance {wrong!r}"):
+        with pytest.raises(ssbroker.SchemaError, match=f"instance, row 2: unknown instance {wrong!r}"):
             compare(BEFORE, AFTER, traffic)

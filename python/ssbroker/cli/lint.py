@@ -96,7 +96,7 @@ def _uri(place: Path) -> str:
 def _loaded(where: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Finding]]:
     """The instances whose catalogs can be used, and what was found about the others."""
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - the help comes quicker without what finds
-    from ssbroker.diagnose.checks import enabled_twice  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.checks import duplicate_enabled_id  # noqa: PLC0415 - the same
 
     usable: dict[str, Catalog] = {}
     refused: list[Finding] = []
@@ -104,7 +104,7 @@ def _loaded(where: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Fi
         try:
             usable[name] = Catalog.load(place, now=now)
         except DuplicateError as error:
-            finding = enabled_twice(error, instance=name)
+            finding = duplicate_enabled_id(error, instance=name)
             if finding is None:
                 raise
             refused.append(finding)

@@ -1,4 +1,4 @@
-"""What is wrong with a routing configuration, before the messages find out."""
+"""Finds problems in routing configurations before messages are lost or delayed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import pyarrow.compute
 from ssbroker._arrow import without_views
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
-from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, MSDB, TRANSPORT, RouteRow, Tables, encoded
+from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, MSDB, TRANSPORT, RouteRow, Tables, dictionary_encoded
 from ssbroker.router import PendingRequest, Router
 
 _OF_ROUTES: Final = ("match_step", "route_id")
@@ -30,24 +30,24 @@ _COLUMNS: Final = (
     "broker_instance",
 )
 
-Place = tuple[str | None, bool]
-"""Where a conversation began, None from outside; and whether the initiator sends."""
-TargetKey = tuple[str, bytes | None]
-"""For which service, and with which broker id; such a pair stands for all that get the same answers."""
+Origin = tuple[str | None, bool]
+"""The database where a conversation started, or None from outside; and whether the initiator sends."""
+Target = tuple[str, bytes | None]
+"""A service name and broker id; one such pair represents all that get the same answers."""
 
 
 class Question(NamedTuple):
-    """One conversation, but for its id."""
+    """A conversation without its id: the input of a routing decision."""
 
     database: str | None
-    """Where it began; None from outside."""
+    """Where it started; None from outside."""
     service: str
     broker: bytes | None = None
     is_initiator: bool = True
 
 
 class Answer(NamedTuple):
-    """One decision that may be taken."""
+    """One possible routing decision."""
 
     outcome: str
     reason: str
@@ -59,70 +59,59 @@ class Answer(NamedTuple):
     broker: bytes | None
 
 
-def decisions_of(router: Router, place: Place, classes: Sequence[TargetKey], now: datetime) -> pa.RecordBatch:
-    """What the router decides about each of some questions.
-
-    Args:
-        router: The router.
-        place: Where all of them come from.
-        classes: What each is for.
-        now: The moment at which routes expire.
-
-    Returns:
-        The decisions, in the schema of `schemas.DECISIONS`.
-    """
-    database, is_initiator = place
-    asked: dict[str, Any] = {
+def route_targets(router: Router, origin: Origin, classes: Sequence[Target], now: datetime) -> pa.RecordBatch:
+    """Routes a conversation from `origin` to each target; returns decisions in the schema `schemas.DECISIONS`."""
+    database, is_initiator = origin
+    columns: dict[str, Any] = {
         "database": pa.repeat(pa.scalar(database, pa.string()), len(classes)),
         "to_service_name": pa.array([service for service, _ in classes], pa.string()),
         "to_broker_instance": pa.array([broker for _, broker in classes], pa.binary(16)),
         "is_initiator": pa.repeat(is_initiator, len(classes)),
     }
-    return router.route(pa.record_batch(asked), now=now)
+    return router.route(pa.record_batch(columns), now=now)
 
 
 class Answers:
-    """The sets of answers that questions get, each kept once and numbered: most questions of an instance get equal ones.
+    """Distinct sets of answers, each stored once under a number: most questions to an instance get equal sets.
 
-    Args:
-        with_routes: Whether answers say by which step and route.
+    Without `with_routes`, answers have no step and no route id.
     """
 
     def __init__(self, *, with_routes: bool) -> None:
         self.sets: Final[list[tuple[Answer, ...]]] = []
-        """Every set by its number."""
+        """Every set, by its number."""
         self._numbers: Final[dict[tuple[Answer, ...], int]] = {}
         self._columns: Final = [name for name in _COLUMNS if with_routes or name not in _OF_ROUTES]
         self._with_routes: Final = with_routes
 
     def number(self, answers: tuple[Answer, ...]) -> int:
-        """The number of a set."""
+        """Returns the number of a set; stores a new one."""
         number = self._numbers.setdefault(answers, len(self.sets))
         if number == len(self.sets):
             self.sets.append(answers)
         return number
 
     def numbers(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
-        """The number of the set for each question, which was asked in so many rows one after the other."""
-        columns = [encoded(decisions.column(name)) for name in self._columns]
+        """Returns the number of the answer set of each question; `repeats` is the number of consecutive rows of each."""
+        columns = [dictionary_encoded(decisions.column(name)) for name in self._columns]
         rows = list(zip(*(indices for indices, _ in columns), strict=True))
-        met = _Met(self, [words for _, words in columns], with_routes=self._with_routes)
+        single_answers = _SingleAnswers(self, [words for _, words in columns], with_routes=self._with_routes)
         if len(rows) == len(repeats):
-            return list(map(met.__getitem__, rows))
+            return list(map(single_answers.__getitem__, rows))
         found = []
         first = 0
-        for times in repeats:
-            if times == 1:
-                found.append(met[rows[first]])
+        for repeat_count in repeats:
+            if repeat_count == 1:
+                found.append(single_answers[rows[first]])
             else:
-                each = (self.sets[met[row]][0] for row in rows[first : first + times])
+                each = (self.sets[single_answers[row]][0] for row in rows[first : first + repeat_count])
                 found.append(self.number(tuple(dict.fromkeys(each))))
-            first += times
+            first += repeat_count
         return found
 
 
-class _Met(dict[tuple[int, ...], int]):
-    """The number of the set that holds one decision alone, by the places of its words; worked out when it is first met."""
+class _SingleAnswers(dict[tuple[int, ...], int]):
+    """The numbers of sets with a single answer, by the dictionary indices of the decision; computed on first access."""
 
     def __init__(self, answers: Answers, words: list[list[Any]], *, with_routes: bool) -> None:
         super().__init__()
@@ -137,20 +126,20 @@ class _Met(dict[tuple[int, ...], int]):
         return number
 
 
-pc: Any = pyarrow.compute  # its stubs know too little of it
+pc: Any = pyarrow.compute  # its stubs are incomplete
 BATCH_ROWS: Final = 1 << 16
-_NONE: Final[dict[bytes | None, int]] = {}
+_NO_COUNTS: Final[dict[bytes | None, int]] = {}
 
 
 class Behaviour:
-    """What one instance does.
+    """The routing decisions that an instance can make.
 
     Args:
-        catalog: The instance.
-        now: The moment at which routes expire.
-        pending_request: What a pending request for routing information does to step 4.
-        rows: The catalog's rows; read from it if left out.
-        with_routes: Whether answers say by which step and route. Without, most names get equal answers, which are kept once.
+        catalog: The catalog of the instance.
+        now: The time at which route lifetimes are evaluated.
+        pending_request: How step 4 of the search treats a service with a pending route request.
+        rows: The tables of the catalog, if they have been read already.
+        with_routes: Whether answers have step and route id. Without them, most service names share a set of answers.
     """
 
     def __init__(
@@ -165,203 +154,214 @@ class Behaviour:
         self.now: Final = now
         self.tables: Final = catalog_tables.read(catalog) if rows is None else rows
         self.own_addresses: Final = frozenset(catalog.addresses)
-        self._arriving: Final = Router(catalog, tie_break="round_robin", pending_request=pending_request)
-        live = [route for route in self.tables.routes if route.lifetime is None or route.lifetime > now]
-        self._named: Final = _counted(live)
-        self._wild: Final = Counter(route.database for route in live if route.service is None and route.broker is None)
-        self._transport: Final = {
-            route.database for route in live if route.address == TRANSPORT and route.service is None
+        self._inbound_router: Final = Router(catalog, tie_break="round_robin", pending_request=pending_request)
+        live_routes = [route for route in self.tables.routes if route.lifetime is None or route.lifetime > now]
+        self._broker_counts: Final = _count_by_broker(live_routes)
+        self._wildcard_counts: Final = Counter(
+            route.database for route in live_routes if route.service is None and route.broker is None
+        )
+        self._transport_tables: Final = {
+            route.database for route in live_routes if route.address == TRANSPORT and route.service is None
         }
-        self._back: Final = {
+        self._reentry_tables: Final = {
             route.database
-            for route in live
+            for route in live_routes
             if route.database != MSDB and (route.address in self.own_addresses or route.address == TRANSPORT)
         }
-        # Where no route leads back, own addresses change nothing.
-        self._leads_back: Final = any(
-            route.address in self.own_addresses or (route.address == TRANSPORT and self.own_addresses) for route in live
+        # The own addresses matter only if a route leads back to the instance.
+        self._has_reentry: Final = any(
+            route.address in self.own_addresses or (route.address == TRANSPORT and self.own_addresses)
+            for route in live_routes
         )
-        self._begun: Final = (
+        self._local_router: Final = (
             Router(_without_addresses(catalog), tie_break="round_robin", pending_request=pending_request)
-            if self._leads_back
-            else self._arriving
+            if self._has_reentry
+            else self._inbound_router
         )
         enabled = {name for name, row in self.tables.databases.items() if row.enabled}
         self._hosts: Final = {
             name: sum(database in enabled for database in where) for name, where in self.tables.hosts.items()
         }
-        everywhere = {*self._hosts, *catalog.pending_requests}
-        self.in_play: Final[dict[str, frozenset[str]]] = {
-            database: frozenset(everywhere.union(*(self._named[table] for table in self._read_from(database))))
+        in_every_table = {*self._hosts, *catalog.pending_requests}
+        self.known_names: Final[dict[str, frozenset[str]]] = {
+            database: frozenset(
+                in_every_table.union(*(self._broker_counts[table] for table in self._tables_read(database)))
+            )
             for database in self.tables.databases
         }
-        """The names that each table, or the instance, knows; every other is treated like every other."""
+        """The service names that matter to each table; all other names are treated alike."""
         self._own_ids: Final = frozenset(row.broker for row in self.tables.databases.values() if row.broker)
         names = (f"any other service{'.' * dots}" for dots in count())
-        self.other: Final = next(name for name in names if not any(name in each for each in self.in_play.values()))
-        """A name that nothing of the instance knows."""
+        self.unknown_name: Final = next(
+            name for name in names if not any(name in each for each in self.known_names.values())
+        )
+        """A service name that the instance does not know."""
         ids = self._own_ids | {route.broker for route in self.tables.routes}
-        fresh = (number.to_bytes(16, "big") for number in count(0xFFFE << 112))
-        self.other_broker: Final = next(broker for broker in fresh if broker not in ids)
-        """A broker id that nothing of the instance knows."""
+        new = (number.to_bytes(16, "big") for number in count(0xFFFE << 112))
+        self.unknown_broker: Final = next(broker for broker in new if broker not in ids)
+        """A broker id that the instance does not know."""
         self._answers: Final = Answers(with_routes=with_routes)
-        self._known: Final[defaultdict[Place, dict[TargetKey, int]]] = defaultdict(dict)
+        self._numbers_by_target: Final[defaultdict[Origin, dict[Target, int]]] = defaultdict(dict)
 
     @property
     def answers(self) -> Sequence[tuple[Answer, ...]]:
-        """The sets of answers by the numbers that `number` and `learn` give; what names an id that nothing here knows has `other_broker`."""
+        """The sets of answers by number; for broker ids that the instance does not know, they contain `unknown_broker`."""
         return self._answers.sets
 
-    def begun(
+    def from_database(
         self, database: str, service: str, broker: bytes | None = None, *, is_initiator: bool = True
     ) -> tuple[Answer, ...]:
-        """What may happen to a conversation that begins in `database`, which the instance has."""
-        return self.ask([Question(database, service, broker, is_initiator)])[0]
+        """Returns the possible decisions on a conversation that starts in a database of the instance."""
+        return self.answers_to([Question(database, service, broker, is_initiator)])[0]
 
     def arriving(self, service: str, broker: bytes | None = None, *, is_initiator: bool = True) -> tuple[Answer, ...]:
-        """What may happen to a message from outside."""
-        return self.ask([Question(None, service, broker, is_initiator)])[0]
+        """Returns the possible decisions on a message from outside."""
+        return self.answers_to([Question(None, service, broker, is_initiator)])[0]
 
-    def ask(self, questions: Sequence[Question]) -> list[tuple[Answer, ...]]:
-        """Every decision that may be taken on each question; one answer where no tie is to be broken."""
-        by_place: defaultdict[Place, dict[TargetKey, None]] = defaultdict(dict)
-        alike = [self.alike(question) for question in questions]
-        for database, service, broker, is_initiator in alike:
-            by_place[database, is_initiator][service, broker] = None
-        for place, classes in by_place.items():
-            self._known_to(place, list(classes))
+    def answers_to(self, questions: Sequence[Question]) -> list[tuple[Answer, ...]]:
+        """Returns every possible decision on each question; a single one unless ties must be broken."""
+        by_origin: defaultdict[Origin, dict[Target, None]] = defaultdict(dict)
+        representatives = [self.class_of(question) for question in questions]
+        for database, service, broker, is_initiator in representatives:
+            by_origin[database, is_initiator][service, broker] = None
+        for origin, classes in by_origin.items():
+            self._numbers_of(origin, list(classes))
         found = []
-        for question, (database, service, broker, is_initiator) in zip(questions, alike, strict=True):
-            answers = self.answers[self._known[database, is_initiator][service, broker]]
-            found.append(_renamed(answers, broker, question.broker))
+        for question, (database, service, broker, is_initiator) in zip(questions, representatives, strict=True):
+            answers = self.answers[self._numbers_by_target[database, is_initiator][service, broker]]
+            found.append(_with_broker(answers, broker, question.broker))
         return found
 
-    def number(self, place: Place, service: str, broker: bytes | None) -> int:
-        """The number of the set of answers for one question, asked if it has not been."""
-        class_ = self._class(place, service, broker)
-        known = self._known[place].get(class_)
-        return self._known_to(place, [class_])[0] if known is None else known
+    def number(self, origin: Origin, service: str, broker: bytes | None) -> int:
+        """Returns the number of the set of answers for one question."""
+        class_ = self._class(origin, service, broker)
+        known = self._numbers_by_target[origin].get(class_)
+        return self._numbers_of(origin, [class_])[0] if known is None else known
 
-    def learn(
-        self, place: Place, ids: Mapping[str, Collection[bytes | None]], *, reading: Collection[str] = ()
-    ) -> Iterator[tuple[TargetKey, int]]:
-        """Asks in one go for all names in play, each with the ids that come with it.
+    def answer_known_names(
+        self, origin: Origin, ids: Mapping[str, Collection[bytes | None]], *, addressed_names: Collection[str] = ()
+    ) -> Iterator[tuple[Target, int]]:
+        """Routes all known names in one batch, each with its broker ids.
 
         Args:
-            place: Where the conversations come from.
-            ids: The broker ids that come with each name; names without any are not asked for.
-            reading: The names that may begin with an address.
+            origin: Where the conversations come from.
+            ids: The broker ids of each name; names without any are skipped.
+            addressed_names: Further names that may begin with an address.
 
         Returns:
             Each name with each of its ids, and the number of its set of answers.
         """
-        table = MSDB if place[0] is None else place[0]
-        names = sorted(self.in_play[table])
-        if self.asks_names(table):
-            names += [name for name in reading if name not in self.in_play[table]]
-        first, *rest = (self._named[each] for each in self._read_from(table))
-        others = [(self.other, broker) for broker in (None, self.other_broker, *sorted(self._own_ids))]
+        table = MSDB if origin[0] is None else origin[0]
+        names = sorted(self.known_names[table])
+        if self.reads_names(table):
+            names += [name for name in addressed_names if name not in self.known_names[table]]
+        first, *rest = (self._broker_counts[each] for each in self._tables_read(table))
+        others = [(self.unknown_name, broker) for broker in (None, self.unknown_broker, *sorted(self._own_ids))]
         classes = {class_: number for number, class_ in enumerate(others)}
-        asked: list[TargetKey] = []
+        targets: list[Target] = []
         places: list[int] = []
         for service in names:
-            known = first.get(service, _NONE)
-            for further in rest:
-                known = known | further.get(service, _NONE)
+            known = first.get(service, _NO_COUNTS)
+            for more in rest:
+                known = known | more.get(service, _NO_COUNTS)
             for broker in ids.get(service, ()):
-                exact = broker is None or broker in known or broker in self._own_ids
-                asked.append((service, broker))
-                stand_in = asked[-1] if exact else (service, self.other_broker)
-                places.append(classes.setdefault(stand_in, len(classes)))
-        numbers = self._numbers(place, list(classes))
-        self._known[place].update(zip(others, numbers, strict=False))
-        return zip(asked, map(numbers.__getitem__, places), strict=True)
+                is_known = broker is None or broker in known or broker in self._own_ids
+                targets.append((service, broker))
+                representative = targets[-1] if is_known else (service, self.unknown_broker)
+                places.append(classes.setdefault(representative, len(classes)))
+        numbers = self._numbers(origin, list(classes))
+        self._numbers_by_target[origin].update(zip(others, numbers, strict=False))
+        return zip(targets, map(numbers.__getitem__, places), strict=True)
 
-    def picks(self, place: Place, classes: Sequence[TargetKey]) -> set[int]:
-        """The routes that are picked first, by route id, for questions that each stand for a class.
+    def first_picks(self, origin: Origin, classes: Sequence[Target]) -> set[int]:
+        """Returns the ids of all routes that are picked for some targets, each representing a class.
 
-        Where a conversation comes back to the instance (R41) is not followed.
+        If the next hop is this instance (R41), the second pass is not considered.
         """
         found: set[int] = set()
-        for part, repeats in self._parts(place, classes):
-            decided = decisions_of(self._begun, place, _repeated(part, repeats), self.now)
+        for part, repeats in self._batches(origin, classes):
+            decided = route_targets(self._local_router, origin, _repeated(part, repeats), self.now)
             found.update(pc.unique(pc.drop_null(decided.column("route_id"))).to_pylist())
         return found
 
-    def alike(self, question: Question) -> Question:
-        """The question that stands for all that get the same answers."""
+    def class_of(self, question: Question) -> Question:
+        """Returns the question that represents all questions with the same answers."""
         database, service, broker, is_initiator = question
         return Question(database, *self._class((database, is_initiator), service, broker), is_initiator)
 
-    def asks_names(self, table: str) -> bool:
-        """Whether a name that is not in play may matter in a table, because it may hold an address."""
-        return table in self._transport or (table in self._back and MSDB in self._transport)
+    def reads_names(self, table: str) -> bool:
+        """Returns whether unknown names matter to a table, because their address may be used."""
+        return table in self._transport_tables or (table in self._reentry_tables and MSDB in self._transport_tables)
 
-    def _class(self, place: Place, service: str, broker: bytes | None) -> TargetKey:
-        table = MSDB if place[0] is None else place[0]
-        if service not in self.in_play[table] and not (self.asks_names(table) and may_hold_address(service)):
-            service = self.other
+    def _class(self, origin: Origin, service: str, broker: bytes | None) -> Target:
+        table = MSDB if origin[0] is None else origin[0]
+        if service not in self.known_names[table] and not (self.reads_names(table) and may_begin_with_address(service)):
+            service = self.unknown_name
         if broker is not None and broker not in self._own_ids:
-            named = (self._named[each].get(service, _NONE) for each in self._read_from(table))
+            named = (self._broker_counts[each].get(service, _NO_COUNTS) for each in self._tables_read(table))
             if not any(broker in each for each in named):
-                broker = self.other_broker
+                broker = self.unknown_broker
         return service, broker
 
-    def _read_from(self, database: str) -> tuple[str, ...]:
-        """The tables that may be read for what begins in a database."""
-        return (database, MSDB) if database in self._back else (database,)
+    def _tables_read(self, database: str) -> tuple[str, ...]:
+        """Returns the tables that may be read for conversations from a database."""
+        return (database, MSDB) if database in self._reentry_tables else (database,)
 
-    def _known_to(self, place: Place, classes: Sequence[TargetKey]) -> list[int]:
-        """The numbers for some classes, which are kept."""
-        known = self._known[place]
-        fresh = [each for each in dict.fromkeys(classes) if each not in known]
-        if fresh:
-            known.update(zip(fresh, self._numbers(place, fresh), strict=True))
+    def _numbers_of(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
+        """Returns and caches the numbers of the answer sets of some targets."""
+        known = self._numbers_by_target[origin]
+        new = [each for each in dict.fromkeys(classes) if each not in known]
+        if new:
+            known.update(zip(new, self._numbers(origin, new), strict=True))
         return [known[each] for each in classes]
 
-    def _numbers(self, place: Place, classes: Sequence[TargetKey]) -> list[int]:
-        """Asks the router."""
-        router = self._arriving if place[0] is None else self._begun
+    def _numbers(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
+        """Routes some targets and returns the numbers of their answer sets."""
+        router = self._inbound_router if origin[0] is None else self._local_router
         numbers: list[int] = []
-        for part, repeats in self._parts(place, classes):
-            decided = decisions_of(router, place, _repeated(part, repeats), self.now)
+        for part, repeats in self._batches(origin, classes):
+            decided = route_targets(router, origin, _repeated(part, repeats), self.now)
             numbers += self._answers.numbers(decided, repeats)
-        if self._leads_back and place[0] is not None:
-            self._come_back(place, classes, numbers)
+        if self._has_reentry and origin[0] is not None:
+            self._follow_reentry(origin, classes, numbers)
         return numbers
 
-    def _come_back(self, place: Place, classes: Sequence[TargetKey], numbers: list[int]) -> None:
-        """R41: what is sent to this instance itself is treated as if it came from outside."""
-        own = self.own_addresses
-        returning = {each for each in set(numbers) if any(answer.next_hop in own for answer in self.answers[each])}
-        back = [row for row, number in enumerate(numbers) if number in returning]
-        outside = None, place[1]
-        arriving = [self._class(outside, *classes[row]) for row in back]
-        for row, again, arrived in zip(back, arriving, self._known_to(outside, arriving), strict=True):
+    def _follow_reentry(self, origin: Origin, classes: Sequence[Target], numbers: list[int]) -> None:
+        """Replaces answers that lead back to this instance by those for messages from outside (R41)."""
+        own_addresses = self.own_addresses
+        reentering = {
+            each for each in set(numbers) if any(answer.next_hop in own_addresses for answer in self.answers[each])
+        }
+        reentering_rows = [row for row, number in enumerate(numbers) if number in reentering]
+        outside = None, origin[1]
+        arriving = [self._class(outside, *classes[row]) for row in reentering_rows]
+        for row, target, inbound_number in zip(
+            reentering_rows, arriving, self._numbers_of(outside, arriving), strict=True
+        ):
             found: dict[Answer, None] = {}
             for answer in self.answers[numbers[row]]:
-                if answer.next_hop in own:
-                    found.update(dict.fromkeys(_renamed(self.answers[arrived], again[1], classes[row][1])))
+                if answer.next_hop in own_addresses:
+                    found.update(dict.fromkeys(_with_broker(self.answers[inbound_number], target[1], classes[row][1])))
                 else:
                     found[answer] = None
             numbers[row] = self._answers.number(tuple(found))
 
-    def _parts(self, place: Place, classes: Sequence[TargetKey]) -> Iterator[tuple[Sequence[TargetKey], list[int]]]:
-        """Classes, and how often each is asked, as many as make a batch."""
-        table = MSDB if place[0] is None else place[0]
-        named, hosts, wild = self._named[table], self._hosts, max(1, self._wild[table])
+    def _batches(self, origin: Origin, classes: Sequence[Target]) -> Iterator[tuple[Sequence[Target], list[int]]]:
+        """Splits targets into batches, with the number of rows that each target needs."""
+        table = MSDB if origin[0] is None else origin[0]
+        named, hosts, wildcards = self._broker_counts[table], self._hosts, max(1, self._wildcard_counts[table])
         first = rows = 0
         repeats: list[int] = []
         for number, (service, broker) in enumerate(classes):
-            # After how many rows at the latest the turns of this question have come round.
-            by_id = named.get(service, _NONE)
+            # The number of rows after which round robin has returned every possible answer.
+            by_id = named.get(service, _NO_COUNTS)
             if broker is not None:
-                times = by_id.get(broker) or by_id.get(None) or wild
+                repeat_count = by_id.get(broker) or by_id.get(None) or wildcards
             else:
-                routes = (by_id.get(None) or len(by_id) * max(by_id.values())) if by_id else wild
-                times = routes * (hosts.get(service) or 1)
-            repeats.append(times)
-            rows += times
+                routes = (by_id.get(None) or len(by_id) * max(by_id.values())) if by_id else wildcards
+                repeat_count = routes * (hosts.get(service) or 1)
+            repeats.append(repeat_count)
+            rows += repeat_count
             if rows >= BATCH_ROWS:
                 yield classes[first : number + 1], repeats
                 first, rows, repeats = number + 1, 0, []
@@ -369,23 +369,23 @@ class Behaviour:
             yield classes[first:], repeats
 
 
-def _repeated(classes: Sequence[TargetKey], repeats: Sequence[int]) -> Sequence[TargetKey]:
+def _repeated(classes: Sequence[Target], repeats: Sequence[int]) -> Sequence[Target]:
     if sum(repeats) == len(classes):
         return classes
-    return [each for each, times in zip(classes, repeats, strict=True) for _ in range(times)]
+    return [each for each, repeat_count in zip(classes, repeats, strict=True) for _ in range(repeat_count)]
 
 
-def _renamed(answers: tuple[Answer, ...], stand_in: bytes | None, broker: bytes | None) -> tuple[Answer, ...]:
-    """The answers with the id itself where the router was asked with another in its place."""
-    if stand_in == broker:
+def _with_broker(answers: tuple[Answer, ...], representative: bytes | None, broker: bytes | None) -> tuple[Answer, ...]:
+    """Returns answers with the broker id of the question instead of the one that represents it."""
+    if representative == broker:
         return answers
-    return tuple(answer if answer.broker != stand_in else answer._replace(broker=broker) for answer in answers)
+    return tuple(answer if answer.broker != representative else answer._replace(broker=broker) for answer in answers)
 
 
-def _counted(live: Iterable[RouteRow]) -> defaultdict[str, dict[str, dict[bytes | None, int]]]:
-    """How many live routes each table has for each service and broker id."""
+def _count_by_broker(live_routes: Iterable[RouteRow]) -> defaultdict[str, dict[str, dict[bytes | None, int]]]:
+    """Counts the live routes of each table for each service and broker id."""
     named: defaultdict[str, dict[str, dict[bytes | None, int]]] = defaultdict(dict)
-    for database, _, _, service, broker, *_ in live:
+    for database, _, _, service, broker, *_ in live_routes:
         if service is None:
             continue
         by_id = named[database].get(service)
@@ -406,8 +406,8 @@ def _without_addresses(catalog: Catalog) -> Catalog:
     )
 
 
-def may_hold_address(service: str) -> bool:
-    """Whether a name may begin with an address: one that does has a colon and a digit behind it (K2). The router decides."""
+def may_begin_with_address(service: str) -> bool:
+    """Returns whether a name may begin with an address: it contains a colon followed by a digit. The router decides."""
     return re.search(r":\d", service) is not None
 
 
@@ -417,20 +417,13 @@ ANY_ADDRESS: Final = "TCP://any.invalid:4022/any service"
 _NO_IDS: Final[set[bytes | None]] = set()
 
 
-def picked(catalog: Catalog, behaviour: Behaviour) -> set[tuple[str, int]]:
-    """The routes that some conversation takes, by table and route id.
+def used_routes_of(catalog: Catalog, behaviour: Behaviour) -> set[tuple[str, int]]:
+    """Returns the routes that some conversation uses, by table and route id.
 
-    A request for routing information may be pending or not, so both are asked. Own addresses play no part in what is picked first.
-
-    Args:
-        catalog: The instance.
-        behaviour: What it does.
-
-    Returns:
-        The routes. Those of a disabled database are not among them: nothing that begins there is routed.
+    Route requests may be pending or not, so both cases are routed. Routes of a disabled database are not included.
     """
     rows = behaviour.tables
-    found = _picked(behaviour)
+    found = _used_routes(behaviour)
     if any(route.service == BROKER_CONFIGURATION for route in rows.routes):
         names = {ANY_NAME, ANY_ADDRESS, *rows.hosts, *catalog.pending_requests}
         names |= {route.service for route in rows.routes if route.service is not None}
@@ -441,51 +434,51 @@ def picked(catalog: Catalog, behaviour: Behaviour) -> set[tuple[str, int]]:
             message_forwarding=catalog.message_forwarding,
             pending_requests=sorted(names),
         )
-        found |= _picked(Behaviour(waiting, now=behaviour.now, rows=rows))
+        found |= _used_routes(Behaviour(waiting, now=behaviour.now, rows=rows))
     return found
 
 
-def _picked(behaviour: Behaviour) -> set[tuple[str, int]]:
+def _used_routes(behaviour: Behaviour) -> set[tuple[str, int]]:
     return {
-        (place[0] or MSDB, route_id)
-        for place, classes in _asked(behaviour)
-        for route_id in behaviour.picks(place, classes)
+        (origin[0] or MSDB, route_id)
+        for origin, classes in _all_targets(behaviour)
+        for route_id in behaviour.first_picks(origin, classes)
     }
 
 
-def _asked(behaviour: Behaviour) -> Iterator[tuple[Place, list[TargetKey]]]:
-    """One conversation of every class that each table can tell apart."""
+def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
+    """Yields one target of every class that each table distinguishes."""
     rows = behaviour.tables
     ids: defaultdict[tuple[str, str], set[bytes | None]] = defaultdict(set)
     for route in rows.routes:
         if route.service is not None and route.broker is not None:
             ids[route.database, route.service].add(route.broker)
-    own: set[bytes | None] = {database.broker for database in rows.databases.values()}
-    always: set[bytes | None] = {None, behaviour.other_broker}
-    reading = {route.database for route in rows.routes if route.address == TRANSPORT}
+    own_ids: set[bytes | None] = {database.broker for database in rows.databases.values()}
+    always: set[bytes | None] = {None, behaviour.unknown_broker}
+    transport_tables = {route.database for route in rows.routes if route.address == TRANSPORT}
     for table in rows.databases:
-        names = [*sorted(behaviour.in_play[table]), ANY_NAME, *([ANY_ADDRESS] if table in reading else [])]
+        names = [*sorted(behaviour.known_names[table]), ANY_NAME, *([ANY_ADDRESS] if table in transport_tables else [])]
         classes = [
             (name, broker)
             for name in names
-            for broker in always.union(ids.get((table, name), _NO_IDS), own if name in rows.hosts else _NO_IDS)
+            for broker in always.union(ids.get((table, name), _NO_IDS), own_ids if name in rows.hosts else _NO_IDS)
         ]
         yield (table, True), classes
         if table == MSDB:
             yield (None, True), classes
 
 
-def preferred(route: RouteRow, rows: Tables, taken: Collection[tuple[str, int]]) -> list[RouteRow]:
-    """The routes that are taken where this one could have been: those of the same service and broker id."""
+def preferred_routes(route: RouteRow, rows: Tables, used: Collection[tuple[str, int]]) -> list[RouteRow]:
+    """Returns the used routes with the same service and broker id."""
     return [
         other
         for other in rows.routes
-        if other.key in taken
+        if other.key in used
         and (other.database, other.service, other.broker) == (route.database, route.service, route.broker)
     ]
 
 
-SIDE: Final = (
+COMPARED_COLUMNS: Final = (
     "outcome",
     "reason",
     "match_step",
@@ -494,11 +487,11 @@ SIDE: Final = (
     "mirror_address",
     "target_database",
 )
-"""The columns of a decision that are compared. The broker id follows from them and the conversation's own."""
+"""The columns of a decision that are compared. The broker id follows from them and from that of the conversation."""
 
 
-class DecisionSide(NamedTuple):
-    """What is decided with one catalog."""
+class ComparedDecision(NamedTuple):
+    """The decision with one of two catalogs."""
 
     outcome: str
     reason: str
@@ -513,40 +506,37 @@ class DecisionSide(NamedTuple):
         return f"{self.outcome} {where}" if where is not None else f"{self.outcome} ({self.reason})"
 
 
-NOT_BEGUN: Final = DecisionSide("NONE", "no such database", None, None, None, None, None)
-"""Stands for the decision with a catalog that lacks the database: no conversation is begun there."""
+NO_DATABASE: Final = ComparedDecision("NONE", "no such database", None, None, None, None, None)
+"""The decision with a catalog that does not have the database in which the conversation starts."""
 
 
 class DecisionPair(NamedTuple):
-    """Conversations that are alike, and what is decided with each of two catalogs."""
+    """A class of conversations with the decision of each of two catalogs."""
 
     database: str | None
-    """Where they begin; None from outside."""
+    """Where they start; None from outside."""
     service: str | None
-    """None stands for every service that neither catalog knows."""
-    before: DecisionSide
-    after: DecisionSide
+    """None represents all services that neither catalog knows."""
+    before: ComparedDecision
+    after: ComparedDecision
 
 
-def counted(
+def count_pairs(
     conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
 ) -> Counter[DecisionPair]:
-    """How many conversations of a batch there are of each pair.
+    """Counts the conversations of a batch by pair of decisions.
 
     Args:
-        conversations: The columns `database`, which may be left out, and `to_service_name`.
-        before: Their decisions with the one catalog.
-        after: Their decisions with the other.
-        database: Where they begin if there is no such column.
-
-    Returns:
-        The numbers.
+        conversations: The columns `to_service_name` and optionally `database`.
+        before: The decisions with the first catalog.
+        after: The decisions with the second catalog.
+        database: Where the conversations start if there is no such column.
     """
-    columns: dict[str, Any] = {"to_service_name": _plain(conversations.column("to_service_name"))}
+    columns: dict[str, Any] = {"to_service_name": _decoded(conversations.column("to_service_name"))}
     if "database" in conversations.schema.names:
-        columns["database"] = _plain(conversations.column("database"))
+        columns["database"] = _decoded(conversations.column("database"))
     for which, decisions in (("before", before), ("after", after)):
-        columns.update({f"{which} {name}": _plain(decisions.column(name)) for name in SIDE})
+        columns.update({f"{which} {name}": _decoded(decisions.column(name)) for name in COMPARED_COLUMNS})
     table = pa.table(columns)
     grouped = table.group_by(list(columns)).aggregate([([], "count_all")])
     found: Counter[DecisionPair] = Counter()
@@ -556,81 +546,82 @@ def counted(
 
 
 def pair(row: dict[str, Any]) -> DecisionPair:
-    """A pair from its columns: `before outcome`, `after outcome` and so on."""
-    before, after = (DecisionSide(*(row[f"{which} {name}"] for name in SIDE)) for which in ("before", "after"))
+    """Returns the pair of a row with the columns `before outcome`, `after outcome` and so on."""
+    before, after = (
+        ComparedDecision(*(row[f"{which} {name}"] for name in COMPARED_COLUMNS)) for which in ("before", "after")
+    )
     return DecisionPair(row["database"], row["to_service_name"], before, after)
 
 
-def _plain(column: Any) -> Any:
+def _decoded(column: Any) -> Any:
     words = without_views(column)
     return words.dictionary_decode() if pa.types.is_dictionary(words.type) else words
 
 
 class ConversationClass(NamedTuple):
-    """Conversations that both catalogs treat alike among themselves."""
+    """Conversations that both catalogs treat alike."""
 
     database: str | None
-    """Where they begin; None from outside."""
+    """Where they start; None from outside."""
     service: str | None
-    """None for every one that neither catalog knows."""
+    """None represents all services that neither catalog knows."""
     broker: bytes | None
-    before: tuple[DecisionSide, ...]
-    """Every decision that may be taken."""
-    after: tuple[DecisionSide, ...]
+    before: tuple[ComparedDecision, ...]
+    """Every possible decision."""
+    after: tuple[ComparedDecision, ...]
 
 
 def classes(
     before: Catalog, after: Catalog, *, moments: tuple[datetime, datetime], pending_request: PendingRequest
 ) -> Iterator[ConversationClass]:
-    """The classes, each once.
+    """Yields every class of conversations once, with the decisions of both catalogs.
 
-    What begins in a database that only one of the catalogs has is `NOT_BEGUN` with the other.
+    Conversations that start in a database that only one of the catalogs has are `NO_DATABASE` with the other.
 
     Args:
-        before: The one catalog.
-        after: The other.
-        moments: The moments at which routes expire, of both.
-        pending_request: What a pending request for routing information does to step 4.
-
-    Yields:
-        Each class with the decisions of both.
+        before: The first catalog.
+        after: The second catalog.
+        moments: The times at which route lifetimes are evaluated, for each catalog.
+        pending_request: How step 4 of the search treats a service with a pending route request.
     """
     both = [
         Behaviour(catalog, now=now, pending_request=pending_request, with_routes=True)
         for catalog, now in zip((before, after), moments, strict=True)
     ]
-    other = _unknown_to(both)
-    other_broker = _unknown_id(both)
+    unknown_name = _unknown_name(both)
+    unknown_broker = _unknown_broker(both)
     ids: defaultdict[str, set[bytes]] = defaultdict(set)
-    own: set[bytes] = set()
+    own_ids: set[bytes] = set()
     for behaviour in both:
-        own |= {row.broker for row in behaviour.tables.databases.values() if row.broker is not None}
+        own_ids |= {row.broker for row in behaviour.tables.databases.values() if row.broker is not None}
         for route in behaviour.tables.routes:
             if route.service is not None and route.broker is not None:
                 ids[route.service].add(route.broker)
     for database in (None, *sorted(both[0].tables.databases.keys() | both[1].tables.databases.keys())):
         table = MSDB if database is None else database
-        names = sorted(frozenset().union(*(behaviour.in_play.get(table, ()) for behaviour in both)))
-        reading = [ANY_ADDRESS] if any(behaviour.asks_names(table) for behaviour in both) else []
+        names = sorted(frozenset().union(*(behaviour.known_names.get(table, ()) for behaviour in both)))
+        addressed_names = [ANY_ADDRESS] if any(behaviour.reads_names(table) for behaviour in both) else []
         questions = [
             Question(database, name, broker, is_initiator)
-            for name in (*names, *reading, other)
-            for broker in (None, other_broker, *sorted(ids[name] | own))
-            for is_initiator in ((True, False) if database is None and broker in own else (True,))
+            for name in (*names, *addressed_names, unknown_name)
+            for broker in (None, unknown_broker, *sorted(ids[name] | own_ids))
+            for is_initiator in ((True, False) if database is None and broker in own_ids else (True,))
         ]
         sides = [
-            map(_sides, behaviour.ask(questions)) if table in behaviour.tables.databases else repeat((NOT_BEGUN,))
+            map(_distinct_decisions, behaviour.answers_to(questions))
+            if table in behaviour.tables.databases
+            else repeat((NO_DATABASE,))
             for behaviour in both
         ]
         for question, old, new in zip(questions, *sides, strict=False):
-            service = None if question.service == other else question.service
+            service = None if question.service == unknown_name else question.service
             yield ConversationClass(database, service, question.broker, old, new)
 
 
-def _sides(answers: tuple[Answer, ...]) -> tuple[DecisionSide, ...]:
+def _distinct_decisions(answers: tuple[Answer, ...]) -> tuple[ComparedDecision, ...]:
     return tuple(
         dict.fromkeys(
-            DecisionSide(
+            ComparedDecision(
                 each.outcome,
                 each.reason,
                 each.match_step,
@@ -644,15 +635,15 @@ def _sides(answers: tuple[Answer, ...]) -> tuple[DecisionSide, ...]:
     )
 
 
-def _unknown_to(both: list[Behaviour]) -> str:
+def _unknown_name(both: list[Behaviour]) -> str:
     name = "any other service"
-    while any(name in names for behaviour in both for names in behaviour.in_play.values()):
+    while any(name in names for behaviour in both for names in behaviour.known_names.values()):
         name += "."
     return name
 
 
-def _unknown_id(both: list[Behaviour]) -> bytes:
-    """An id that neither knows; each has one of its own that the other may know."""
+def _unknown_broker(both: list[Behaviour]) -> bytes:
+    """Returns an id that neither catalog knows; `Behaviour.unknown_broker` of one may be known to the other."""
     known = {route.broker for behaviour in both for route in behaviour.tables.routes}
     known |= {row.broker for behaviour in both for row in behaviour.tables.databases.values()}
     return next(

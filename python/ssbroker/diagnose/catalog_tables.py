@@ -1,4 +1,4 @@
-"""The rows of a catalog as Python values."""
+"""The tables of a catalog as Python values."""
 
 from __future__ import annotations
 
@@ -17,40 +17,28 @@ import pyarrow.compute
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
 
-pc: Any = pyarrow.compute  # its stubs do not know dictionaries
+pc: Any = pyarrow.compute  # its stubs lack dictionary encoding
 
 
-def encoded(column: Any) -> tuple[list[int], list[Any]]:
-    """The values of an array without an object for each row.
-
-    Args:
-        column: The array, a dictionary or plain.
-
-    Returns:
-        The place of each value among the distinct ones, and those; the last of them is None, at place -1.
+def dictionary_encoded(column: Any) -> tuple[list[int], list[Any]]:
+    """Returns the position of each value among the distinct values, and these; the last one is None, at position -1.
 
     Examples:
-        >>> encoded(pa.array(["b", None, "a", "b"]))
+        >>> dictionary_encoded(pa.array(["b", None, "a", "b"]))
         ([0, -1, 1, 0], ['b', 'a', None])
     """
     dictionary = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    places = pc.cast(pc.fill_null(dictionary.indices, -1), pa.int32())
-    first = places.offset
-    numbers = memoryview(places.buffers()[1]).cast("i")[first : first + len(places)].tolist()
+    indices = pc.cast(pc.fill_null(dictionary.indices, -1), pa.int32())
+    first = indices.offset
+    numbers = memoryview(indices.buffers()[1]).cast("i")[first : first + len(indices)].tolist()
     return numbers, [*dictionary.dictionary.to_pylist(), None]
 
 
-def shared(column: Any) -> list[Any]:
-    """The values of an array, equal ones as one object; equal texts are one object in all arrays.
-
-    Examples:
-        >>> one, other = shared(pa.array(["//Orders"])), shared(pa.array(["//Orders"]))
-        >>> one[0] is other[0]
-        True
-    """
-    numbers, words = encoded(column)
-    kept = [sys.intern(word) if isinstance(word, str) else word for word in words]
-    return list(map(kept.__getitem__, numbers))
+def interned(column: Any) -> list[Any]:
+    """Returns the values of an array, with equal strings as the same object, across arrays too."""
+    numbers, values = dictionary_encoded(column)
+    interned_words = [sys.intern(word) if isinstance(word, str) else word for word in values]
+    return list(map(interned_words.__getitem__, numbers))
 
 
 MSDB: Final = "msdb"
@@ -63,20 +51,20 @@ class RouteRow(NamedTuple):
     """A row of `sys.routes`."""
 
     database: str
-    """Whose table."""
+    """The database whose routing table it is in."""
     route_id: int
     name: str
     service: str | None
     broker: bytes | None
     lifetime: datetime | None
     address: str
-    """In its normal form."""
+    """In normal form."""
     mirror: str | None
-    """In its normal form."""
+    """In normal form."""
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells routes of an instance apart."""
+        """Identifies the route within its instance."""
         return self.database, self.route_id
 
 
@@ -91,12 +79,12 @@ class DatabaseRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What an instance knows, as plain values."""
+    """The tables of an instance."""
 
     routes: tuple[RouteRow, ...]
     databases: dict[str, DatabaseRow]
     services: dict[str, tuple[str, ...]]
-    """The services of each database that has some, each once."""
+    """The distinct services of each database that has any."""
 
     @cached_property
     def hosts(self) -> dict[str, list[str]]:
@@ -108,7 +96,7 @@ class Tables:
         return dict(found)
 
 
-_IN_ROW: Final = (
+_ROUTE_COLUMNS: Final = (
     "database",
     "route_id",
     "name",
@@ -118,26 +106,23 @@ _IN_ROW: Final = (
     "address",
     "mirror_address",
 )
-"""Where `RouteRow` takes its values from."""
-_DISTINCT: Final = ("route_id", "name")
+"""The columns of the fields of `RouteRow`."""
+_NOT_INTERNED: Final = ("route_id", "name")
 
 
-def read(catalog: Catalog, forms: dict[str, str] | None = None) -> Tables:
-    """The rows of a catalog.
+def read(catalog: Catalog, normalized: dict[str, str] | None = None) -> Tables:
+    """Reads the tables of a catalog.
 
-    Args:
-        catalog: The catalog.
-        forms: The normal forms of addresses that are known from other catalogs; those of this one are added.
-
-    Returns:
-        The rows.
+    `normalized` caches the normal forms of addresses across catalogs.
     """
-    forms = {} if forms is None else forms
-    held = catalog.routes
-    columns = {name: _column(held, name) for name in _IN_ROW}
+    normalized = {} if normalized is None else normalized
+    routes_table = catalog.routes
+    columns = {name: _column(routes_table, name) for name in _ROUTE_COLUMNS}
     addresses, mirrors = columns["address"], columns["mirror_address"]
-    forms.update(normal_forms(each for each in {*addresses, *mirrors} if each is not None and each not in forms))
-    columns |= {"address": list(map(forms.get, addresses)), "mirror_address": list(map(forms.get, mirrors))}
+    normalized.update(
+        normalize_addresses(each for each in {*addresses, *mirrors} if each is not None and each not in normalized)
+    )
+    columns |= {"address": list(map(normalized.get, addresses)), "mirror_address": list(map(normalized.get, mirrors))}
     routes = tuple(map(RouteRow._make, zip(*columns.values(), strict=True)))
     services: dict[str, dict[str, None]] = defaultdict(dict)
     for database, name in zip(*(_column(catalog.services, name) for name in schemas.SERVICES.names), strict=True):
@@ -155,22 +140,22 @@ def read(catalog: Catalog, forms: dict[str, str] | None = None) -> Tables:
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:
-    values = (chunk.to_pylist() if name in _DISTINCT else shared(chunk) for chunk in table[name].chunks)
+    values = (chunk.to_pylist() if name in _NOT_INTERNED else interned(chunk) for chunk in table[name].chunks)
     return list(chain.from_iterable(values))
 
 
-def normal_forms(addresses: Iterable[str]) -> dict[str, str]:
-    """The normal form of each address, which all are valid.
+def normalize_addresses(addresses: Iterable[str]) -> dict[str, str]:
+    """Returns the normal form of each address; all must be valid.
 
     Examples:
-        >>> normal_forms(["tcp://Orders/", "local"])
+        >>> normalize_addresses(["tcp://Orders/", "local"])
         {'tcp://Orders/': 'TCP://orders:4022', 'local': 'LOCAL'}
     """
     addresses = list(addresses)
-    plain = {address: address.upper() for address in addresses if address.upper() in (LOCAL, TRANSPORT)}
-    network = [address for address in addresses if address not in plain]
+    keywords = {address: address.upper() for address in addresses if address.upper() in (LOCAL, TRANSPORT)}
+    network = [address for address in addresses if address not in keywords]
     if not network:
-        return plain
-    # The native catalog normalises: what an address is stands in one place.
+        return keywords
+    # Only the native catalog knows how to normalize an address.
     normal = Catalog(schemas.ROUTES.empty_table(), addresses=network).addresses
-    return {**dict(zip(network, normal, strict=True)), **plain}
+    return {**dict(zip(network, normal, strict=True)), **keywords}

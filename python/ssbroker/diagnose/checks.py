@@ -1,4 +1,4 @@
-"""The checks that find problems in routes, broker ids, services and fleets."""
+"""The checks of routes, broker ids, services and fleets, and `lint`, which runs them."""
 
 from __future__ import annotations
 
@@ -16,175 +16,183 @@ from ssbroker import schemas
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._text import bracketed, string_literal
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.behaviour import preferred
+from ssbroker.diagnose.behaviour import preferred_routes
 from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, DatabaseRow, RouteRow, Tables
-from ssbroker.diagnose.context import CheckContext, about, about_route, name, route_in_full
+from ssbroker.diagnose.context import CheckContext, finding_about, qualified_route, quoted_name, route_finding
 from ssbroker.diagnose.findings import CODES, Finding, Findings
-from ssbroker.diagnose.fleet import Fleet, without_collector
-from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, circling
+from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
+from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, find_loops
 from ssbroker.exceptions import DuplicateError, OptionError
 from ssbroker.router import Router
 
-_NAMED_MAX = 3
+_LISTED_MAX = 3
 
 
-def circles(setting: CheckContext) -> Iterator[Finding]:
-    """Loops between instances."""
-    for loop in circling(setting.ways):
+def check_loops(context: CheckContext) -> Iterator[Finding]:
+    """Checks for loops between instances."""
+    for loop in find_loops(context.graph):
         services = [service for service in loop.services if service is not None]
         others = ["every service that no route names"] if None in loop.services else []
-        told = [name(service) for service in dict.fromkeys(services)]
-        shown = [*others, *told[:_NAMED_MAX], *(["..."] if len(told) > _NAMED_MAX else [])]
-        yield about(
+        shown_names = [quoted_name(service) for service in dict.fromkeys(services)]
+        shown = [*others, *shown_names[:_LISTED_MAX], *(["..."] if len(shown_names) > _LISTED_MAX else [])]
+        yield finding_about(
             "SSB020",
             f"loop {loop}",
-            f"is taken by {', '.join(shown)}",
-            f"In the msdb of one of them, let the route end: to LOCAL, or drop it. The shortest cut is {loop.instances[-1]}.",
-            related=list(_routes_between(setting, loop.instances)),
+            f"messages for {', '.join(shown)} circulate",
+            f"In msdb of one of these instances, such as {loop.instances[-1]}, change the route to LOCAL or drop it.",
+            related=list(_routes_between(context, loop.instances)),
         )
 
 
-def _routes_between(setting: CheckContext, instances: tuple[str, ...]) -> Iterator[str]:
+def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterator[str]:
     for instance, following in zip(instances, (*instances[1:], instances[0]), strict=True):
-        for route in setting.rows[instance].routes:
-            if route.database == MSDB and setting.is_live(route) and setting.fleet.at(route.address) == following:
-                yield route_in_full(instance, route)
+        for route in context.tables[instance].routes:
+            if route.database == MSDB and context.is_live(route) and context.fleet.at(route.address) == following:
+                yield qualified_route(instance, route)
 
 
-def unknown_hops(setting: CheckContext) -> Iterator[Finding]:
-    """Addresses that no instance of the fleet has; only where there is more than one."""
-    if len(setting.fleet) == 1:
+def check_next_hops(context: CheckContext) -> Iterator[Finding]:
+    """Checks for addresses that no instance of the fleet has; only if it has several instances."""
+    if len(context.fleet) == 1:
         return
-    for instance, rows in setting.rows.items():
-        for route in rows.routes:
-            if not setting.is_live(route) or route.address in (LOCAL, TRANSPORT):
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if not context.is_live(route) or route.address in (LOCAL, TRANSPORT):
                 continue
-            if setting.fleet.at(route.address, seen_from=instance) is None:
-                yield about_route(
+            if context.fleet.at(route.address, seen_from=instance) is None:
+                yield route_finding(
                     "SSB022",
                     instance,
                     route,
-                    f"goes to {route.address}, which no instance here has",
-                    "Add the instance's catalog with its addresses, or correct the route.",
+                    f"leads to {route.address}, which is not an address of any instance",
+                    "Add the catalog of that instance with its addresses, or correct the route.",
                 )
 
 
-def services(setting: CheckContext) -> Iterator[Finding]:
-    """Services that nothing reaches, and targets that cannot answer."""
-    reach = ReachabilitySets(setting.ways)
-    places = _Places(reach)
+def check_services(context: CheckContext) -> Iterator[Finding]:
+    """Checks for services that no conversation reaches, and for targets without a return route."""
+    reach = ReachabilitySets(context.graph)
+    targets_of = _TargetsByEnds(reach)
     reached: set[tuple[int, str]] = set()
-    every: list[dict[int, str]] = [{} for _ in reach.starts]
+    accepted: list[dict[int, str]] = [{} for _ in reach.starts]
     targets: dict[int, dict[int, str]] = {}
-    for service in sorted(all_services(setting.ways)):
+    for service in sorted(all_services(context.graph)):
         codes = reach.codes(service)
-        reached.update((target, service) for code in set(codes) for target in places[code])
+        reached.update((target, service) for code in set(codes) for target in targets_of[code])
         if service == BROKER_CONFIGURATION:
-            continue  # what asks it is the instance itself, in the database that needs a route
-        for number, (code, taken) in enumerate(zip(codes, every, strict=True)):
-            for target in places[code]:
-                if target not in taken and target != number:
-                    taken[target] = service
-                    targets[number] = taken
-    yield from _unreached(setting, {(*reach.starts[number], service) for number, service in reached})
-    yield from _ways_back(setting, targets)
+            continue  # the instance itself requests routes from it
+        for number, (code, used) in enumerate(zip(codes, accepted, strict=True)):
+            for target in targets_of[code]:
+                if target not in used and target != number:
+                    used[target] = service
+                    targets[number] = used
+    yield from _unreachable_services(context, {(*reach.starts[number], service) for number, service in reached})
+    yield from _check_return_routes(context, targets)
 
 
-class _Places(dict[int, tuple[int, ...]]):
-    """The starts that are also where it is delivered, for each set of ends, worked out when it is first asked for."""
+class _TargetsByEnds(dict[int, tuple[int, ...]]):
+    """The starts at which messages are delivered, by number of the set of ends; computed on first access."""
 
     def __init__(self, reach: ReachabilitySets) -> None:
         super().__init__()
-        self._fates = reach.fates
+        self._ends = reach.ends
         self._numbers = {start: number for number, start in enumerate(reach.starts)}
 
     def __missing__(self, code: int) -> tuple[int, ...]:
-        delivered = (fate for fate in self._fates[code] if fate.outcome == "DELIVERED")
-        places = (Start(str(fate.instance), str(fate.database)) for fate in delivered)
+        delivered = (end for end in self._ends[code] if end.outcome == "DELIVERED")
+        places = (Start(str(end.instance), str(end.database)) for end in delivered)
         self[code] = found = tuple(self._numbers[place] for place in places if place in self._numbers)
         return found
 
 
-def _unreached(setting: CheckContext, reached: set[tuple[str, str, str]]) -> Iterator[Finding]:
-    for instance, rows in setting.rows.items():
-        for database, names in rows.services.items():
-            if not rows.databases[database].enabled:
-                continue  # said already, of the database
+def _unreachable_services(context: CheckContext, reached: set[tuple[str, str, str]]) -> Iterator[Finding]:
+    for instance, tables in context.tables.items():
+        for database, names in tables.services.items():
+            if not tables.databases[database].enabled:
+                continue  # reported for the database
             for service in names:
-                if (instance, database, service) in reached or _from_outside(setting, instance, database, service):
+                if (instance, database, service) in reached or _is_reached_from_outside(
+                    context, instance, database, service
+                ):
                     continue
-                yield about(
+                yield finding_about(
                     "SSB019",
-                    f"service {name(service)}",
-                    "is the target of no conversation",
-                    f"If it is to be one: USE <database>; CREATE ROUTE <name> WITH SERVICE_NAME = {string_literal(service)}, ADDRESS = N'<address>';",
+                    f"service {quoted_name(service)}",
+                    "no conversation reaches it",
+                    f"If it should receive conversations: USE <database>; CREATE ROUTE <name> WITH SERVICE_NAME = {string_literal(service)}, ADDRESS = N'<address>';",
                     instance=instance,
                     database=database,
                 )
 
 
-def _from_outside(setting: CheckContext, instance: str, database: str, service: str) -> bool:
-    """Whether it is reached by what arrives from instances that are not looked at; in a fleet of several, all are."""
-    if len(setting.fleet) > 1:
+def _is_reached_from_outside(context: CheckContext, instance: str, database: str, service: str) -> bool:
+    """Returns whether messages from unknown instances reach the service; a fleet of several instances is considered complete."""
+    if len(context.fleet) > 1:
         return False
-    answers = setting.ways.at(instance).arriving(service)
+    answers = context.graph.at(instance).arriving(service)
     return any(answer.target_database == database for answer in answers)
 
 
-def _ways_back(setting: CheckContext, targets: dict[int, dict[int, str]]) -> Iterator[Finding]:
-    """What the targets of each database send back to it, to each of its services that may have begun a conversation."""
-    reach = ReachabilitySets(setting.ways, is_initiator=False)
+def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str]]) -> Iterator[Finding]:
+    """Checks that the targets of each database can reach each of its services that may have started the conversation."""
+    reach = ReachabilitySets(context.graph, is_initiator=False)
     initiators: list[tuple[int, str]] = []
     missing: defaultdict[int, list[int]] = defaultdict(list)
-    for number, taken in targets.items():
-        home = reach.starts[number]
-        rows = setting.rows[home.instance]
-        sure_end = {RoutingEnd("DELIVERED", *home)}
-        for service in rows.services.get(home.database, ()):
-            codes = reach.codes(service, rows.databases[home.database].broker)
-            sure = {code for code in set(codes) if reach.fates[code] == sure_end}
-            for target in taken:
-                if codes[target] not in sure:
+    for number, used in targets.items():
+        origin = reach.starts[number]
+        tables = context.tables[origin.instance]
+        certain_end = {RoutingEnd("DELIVERED", *origin)}
+        for service in tables.services.get(origin.database, ()):
+            codes = reach.codes(service, tables.databases[origin.database].broker)
+            certain = {code for code in set(codes) if reach.ends[code] == certain_end}
+            for target in used:
+                if codes[target] not in certain:
                     missing[target].append(len(initiators))
             initiators.append((number, service))
-    told = [f"{'/'.join(reach.starts[number])}/service {name(service)}" for number, service in initiators]
+    shown_names = [f"{'/'.join(reach.starts[number])}/service {quoted_name(service)}" for number, service in initiators]
     for target, numbers in sorted(missing.items()):
         first, service = initiators[numbers[0]]
-        yield _no_way_back(
-            setting,
+        yield _no_return_route(
+            context,
             reach.starts[target],
             reach.starts[first],
             service=service,
-            taken=targets[first][target],
-            related=list(map(told.__getitem__, numbers)),
+            used=targets[first][target],
+            related=list(map(shown_names.__getitem__, numbers)),
         )
 
 
-def _no_way_back(
-    setting: CheckContext, target: Start, initiator: Start, *, service: str, taken: str, related: list[str]
+def _no_return_route(
+    context: CheckContext, target: Start, initiator: Start, *, service: str, used: str, related: list[str]
 ) -> Finding:
     others = len(related) - 1
-    more = f", nor to {others} other service{'' if others == 1 else 's'} that may have begun one" if others else ""
-    likewise = f" Likewise for {'the' if others == 1 else 'each'} other service." if others else ""
-    address = next(iter(setting.fleet[initiator.instance].addresses), "TCP://<host>:4022")
-    return about(
+    others_text = (
+        f" or to {others} other service{'' if others == 1 else 's'} that may have started one" if others else ""
+    )
+    repeat = (
+        f" Repeat this for {'the other service' if others == 1 else 'each of the other services'}." if others else ""
+    )
+    address = next(iter(context.fleet[initiator.instance].addresses), "TCP://<host>:4022")
+    return finding_about(
         "SSB017",
-        f"database {name(target.database)}",
-        f"takes conversations for {name(taken)} from {'/'.join(initiator)}, and has no sure way back to {name(service)}{more}",
+        f"database {quoted_name(target.database)}",
+        f"accepts conversations for {quoted_name(used)} from {'/'.join(initiator)}, but has no reliable return route to {quoted_name(service)}{others_text}",
         f"In {target.instance}: USE {bracketed(target.database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {string_literal(service)}, "
-        f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';{likewise}",
+        f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';{repeat}",
         instance=target.instance,
         database=target.database,
         related=related,
     )
 
 
-def broker_ids(setting: CheckContext) -> Iterator[Finding]:
-    """Broker ids that occur twice."""
+def check_broker_ids(context: CheckContext) -> Iterator[Finding]:
+    """Checks for duplicate broker ids."""
     holders: defaultdict[bytes, list[tuple[str, DatabaseRow]]] = defaultdict(list)
-    for instance, rows in setting.rows.items():
-        for database in rows.databases.values():
-            if database.broker is not None and any(database.broker):  # zeros are none: `master` and `model` have them
+    for instance, tables in context.tables.items():
+        for database in tables.databases.values():
+            if database.broker is not None and any(
+                database.broker
+            ):  # `master` and `model` have zeros, which are not an id
                 holders[database.broker].append((instance, database))
     for broker, found in holders.items():
         by_instance: defaultdict[str, list[DatabaseRow]] = defaultdict(list)
@@ -192,174 +200,166 @@ def broker_ids(setting: CheckContext) -> Iterator[Finding]:
             by_instance[instance].append(database)
         for instance, databases in by_instance.items():
             if len(databases) > 1:
-                yield about(
+                yield finding_about(
                     "SSB013",
                     f"broker id {uuid.UUID(bytes=broker)}",
-                    f"is that of {_names(databases)}",
-                    f"Give the copy an id of its own: ALTER DATABASE {bracketed(databases[-1].name)} SET NEW_BROKER;",
+                    f"is shared by {_names(databases)}",
+                    f"Give the copy a new broker id: ALTER DATABASE {bracketed(databases[-1].name)} SET NEW_BROKER;",
                     instance=instance,
                     database=databases[-1].name,
                     related=[f"{instance}/{database.name}" for database in databases],
                 )
         if len(by_instance) > 1:
             enabled = sum(any(database.enabled for database in databases) for databases in by_instance.values())
-            yield about(
+            yield finding_about(
                 "SSB012",
                 f"broker id {uuid.UUID(bytes=broker)}",
-                f"is that of databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}",
-                "Give the copy an id of its own: ALTER DATABASE <copy> SET NEW_BROKER; then renew the routes that name it.",
+                f"is shared by databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}",
+                "Give the copy a new broker id: ALTER DATABASE <copy> SET NEW_BROKER; then update the routes that name it.",
                 related=[f"{instance}/{database.name}" for instance, database in found],
                 severity="error" if enabled > 1 else "warning",
             )
 
 
 def _names(databases: list[DatabaseRow]) -> str:
-    return " and ".join(f"{name(row.name)} ({'enabled' if row.enabled else 'disabled'})" for row in databases)
+    return " and ".join(f"{quoted_name(row.name)} ({'enabled' if row.enabled else 'disabled'})" for row in databases)
 
 
-def enabled_twice(error: DuplicateError, *, instance: str) -> Finding | None:
-    """What it means that a catalog cannot be loaded, where the reason is one that a running instance has too.
-
-    Args:
-        error: What `Catalog` raised.
-        instance: Whose catalog it is.
-
-    Returns:
-        The finding, where two enabled databases have one broker id (I7); None for other reasons.
-
-    Examples:
-        >>> enabled_twice(DuplicateError("a name occurs twice", column="databases.name"), instance="NORTH") is None
-        True
-    """
+def duplicate_enabled_id(error: DuplicateError, *, instance: str) -> Finding | None:
+    """Returns the finding for a catalog that cannot be loaded because two enabled databases have the same broker id (I7), else None."""
     if error.column != "databases.service_broker_guid":
         return None
-    return about(
+    return finding_about(
         "SSB013",
         f"broker id {error.value}",
-        f"is that of two enabled databases, so the catalog cannot be used, and nothing else was looked at: {error}",
-        "Give the copy an id of its own: ALTER DATABASE <copy> SET NEW_BROKER; then renew the routes that name it.",
+        f"is shared by two enabled databases, so the catalog cannot be loaded and was not checked further: {error}",
+        "Give the copy a new broker id: ALTER DATABASE <copy> SET NEW_BROKER; then update the routes that name it.",
         instance=instance,
         severity="error",
     )
 
 
-def stale_ids(setting: CheckContext) -> Iterator[Finding]:
-    """Routes with the id of a database that is no more, to an instance where the service has another one."""
-    known = {row.broker for rows in setting.rows.values() for row in rows.databases.values()}
-    for instance, rows in setting.rows.items():
-        for route in rows.routes:
-            if not setting.is_live(route) or route.service is None or route.broker is None or route.broker in known:
+def check_stale_broker_ids(context: CheckContext) -> Iterator[Finding]:
+    """Checks for routes with the id of a database that no longer exists, to an instance where the service has another id."""
+    known = {row.broker for tables in context.tables.values() for row in tables.databases.values()}
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if not context.is_live(route) or route.service is None or route.broker is None or route.broker in known:
                 continue
-            there = instance if route.address == LOCAL else setting.fleet.at(route.address, seen_from=instance)
-            if there is None:
+            target_instance = (
+                instance if route.address == LOCAL else context.fleet.at(route.address, seen_from=instance)
+            )
+            if target_instance is None:
                 continue
-            hosts = setting.rows[there].hosts.get(route.service, [])
+            hosts = context.tables[target_instance].hosts.get(route.service, [])
             ids = [
-                row.broker for row in map(setting.rows[there].databases.__getitem__, hosts) if row.broker is not None
+                row.broker
+                for row in map(context.tables[target_instance].databases.__getitem__, hosts)
+                if row.broker is not None
             ]
             if ids:
-                yield about_route(
+                yield route_finding(
                     "SSB014",
                     instance,
                     route,
-                    f"names broker id {uuid.UUID(bytes=route.broker)}, which no database known here has; "
-                    f"{name(route.service)} in {there} has {', '.join(str(uuid.UUID(bytes=broker)) for broker in ids)}",
+                    f"has broker id {uuid.UUID(bytes=route.broker)}, which belongs to no known database; "
+                    f"{quoted_name(route.service)} in {target_instance} has {', '.join(str(uuid.UUID(bytes=broker)) for broker in ids)}",
                     f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH BROKER_INSTANCE = N'{uuid.UUID(bytes=ids[0])}';",
-                    related=[f"{there}/{host}" for host in hosts],
+                    related=[f"{target_instance}/{host}" for host in hosts],
                 )
 
 
-def delivery_off(setting: CheckContext) -> Iterator[Finding]:
-    """Disabled databases that have services."""
-    for instance, rows in setting.rows.items():
-        for database, services in rows.services.items():
-            if not rows.databases[database].enabled:
-                yield about(
+def check_disabled_databases(context: CheckContext) -> Iterator[Finding]:
+    """Checks for disabled databases that have services."""
+    for instance, tables in context.tables.items():
+        for database, services in tables.services.items():
+            if not tables.databases[database].enabled:
+                yield finding_about(
                     "SSB021",
-                    f"database {name(database)}",
-                    f"is disabled and has {len(services)} service{'' if len(services) == 1 else 's'}",
+                    f"database {quoted_name(database)}",
+                    f"message delivery is disabled, and it has {len(services)} service{'' if len(services) == 1 else 's'}",
                     f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;",
                     instance=instance,
                     database=database,
-                    related=[f"service {name(service)}" for service in services[:10]],
+                    related=[f"service {quoted_name(service)}" for service in services[:10]],
                 )
 
 
-class NearServices:
-    """The services of a fleet, to be found by names that are nearly theirs.
+class SimilarServices:
+    """The services of a fleet, searchable by a similar name."""
 
-    Args:
-        rows: The rows of each instance.
-    """
-
-    def __init__(self, rows: Mapping[str, Tables]) -> None:
-        self._folded = _Folded()
-        self.alike: defaultdict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
-        """Services that are nearly the same, each with the instance and a database that have it."""
-        for instance, each in rows.items():
+    def __init__(self, tables: Mapping[str, Tables]) -> None:
+        self._folded = _FoldedNames()
+        self.groups: defaultdict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+        """Services with similar names, each with an instance and database that have it."""
+        for instance, each in tables.items():
             for service, databases in each.hosts.items():
-                self.alike[self._folded[service]].setdefault(service, (instance, databases[0]))
+                self.groups[self._folded[service]].setdefault(service, (instance, databases[0]))
 
-    def of(self, meant: str) -> str | None:
-        """In which way a service is nearly what is meant; None where none is, or one is just that."""
-        near = self.alike.get(self._folded[meant], {})
-        if not near or meant in near:
+    def of(self, wanted: str) -> str | None:
+        """Describes how an existing service differs from `wanted`; None if there is no similar one, or if `wanted` exists."""
+        similar = self.groups.get(self._folded[wanted], {})
+        if not similar or wanted in similar:
             return None
-        service, where = next(iter(near.items()))
-        return f"{'/'.join(where)} has {name(service)}, which differs by {_difference(meant, service)} only"
+        service, where = next(iter(similar.items()))
+        return f"{'/'.join(where)} has {quoted_name(service)}, which differs only in {_difference(wanted, service)}"
 
-    def nearest(self, meant: str) -> str:
-        """The service that `of` tells of."""
-        return next(iter(self.alike[self._folded[meant]]))
+    def nearest(self, wanted: str) -> str:
+        """Returns the service that `of` describes."""
+        return next(iter(self.groups[self._folded[wanted]]))
 
 
-def near_names(setting: CheckContext) -> Iterator[Finding]:
-    """Names of routes, and of services, that are nearly those of a service."""
-    services = NearServices(setting.rows)
-    for instance, rows in setting.rows.items():
-        for route in rows.routes:
-            if route.service is not None and setting.is_live(route) and (differs := services.of(route.service)):
-                yield about_route(
+def check_similar_names(context: CheckContext) -> Iterator[Finding]:
+    """Checks for names of routes and services that are similar to that of another service."""
+    services = SimilarServices(context.tables)
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if route.service is not None and context.is_live(route) and (differs := services.of(route.service)):
+                yield route_finding(
                     "SSB018",
                     instance,
                     route,
-                    f"is for {name(route.service)}; {differs}",
+                    f"is for {quoted_name(route.service)}, but {differs}",
                     f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH SERVICE_NAME = "
                     f"{string_literal(services.nearest(route.service))};",
                 )
-    for near in services.alike.values():
-        first, *others = sorted(near)
+    for similar in services.groups.values():
+        first, *others = sorted(similar)
         for service in others:
-            instance, database = near[service]
-            there = "/".join(near[first])
-            yield about(
+            instance, database = similar[service]
+            place = "/".join(similar[first])
+            yield finding_about(
                 "SSB018",
-                f"service {name(service)}",
-                f"differs from {name(first)} in {there} by {_difference(service, first)} only",
-                "If both mean one service, make it anew under one name; names cannot be changed.",
+                f"service {quoted_name(service)}",
+                f"differs from {quoted_name(first)} in {place} only in {_difference(service, first)}",
+                "If both are meant to be the same service, drop one and create it again under the other name; a service cannot be renamed.",
                 instance=instance,
                 database=database,
-                related=[f"{there}/service {name(first)}"],
+                related=[f"{place}/service {quoted_name(first)}"],
             )
 
 
-class _Folded(dict[str, str]):
-    """Names without what makes them differ unseen, each worked out once: a fleet names a service in many routes."""
+class _FoldedNames(dict[str, str]):
+    """Names without their invisible differences, each computed once."""
 
     def __missing__(self, text: str) -> str:
-        self[text] = folded = _bare(unicodedata.normalize("NFKC", text).casefold())
+        self[text] = folded = _without_invisible_characters(unicodedata.normalize("NFKC", text).casefold())
         return folded
 
 
-def _bare(text: str) -> str:
-    """Without white space, and without the signs that show nothing."""
-    return "".join(sign for sign in text if not sign.isspace() and unicodedata.category(sign) not in ("Cc", "Cf"))
+def _without_invisible_characters(text: str) -> str:
+    """Removes white space, control and format characters."""
+    return "".join(
+        character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) not in ("Cc", "Cf")
+    )
 
 
 def _difference(one: str, other: str) -> str:
     if one.casefold() == other.casefold():
         return "case"
-    if _bare(one) == _bare(other):
+    if _without_invisible_characters(one) == _without_invisible_characters(other):
         return "white space"
     if unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other):
         return "Unicode form"
@@ -369,222 +369,233 @@ def _difference(one: str, other: str) -> str:
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])
 
 
-def dead_routes(setting: CheckContext) -> Iterator[Finding]:
-    """Routes that no conversation ever takes, each with its cause."""
-    for instance, rows in setting.rows.items():
-        taken = setting.taken[instance]
-        held = _held_addresses(rows)
-        first = _firsts(setting, rows)
-        for route in rows.routes:
-            if route.lifetime is not None and route.lifetime <= setting.now:
-                yield about_route(
+def check_unused_routes(context: CheckContext) -> Iterator[Finding]:
+    """Checks for routes that no conversation ever uses, and finds the cause."""
+    for instance, tables in context.tables.items():
+        used = context.used_routes[instance]
+        addressed_names = _names_with_address(tables)
+        first = _first_of_identical(context, tables)
+        for route in tables.routes:
+            if route.lifetime is not None and route.lifetime <= context.now:
+                yield route_finding(
                     "SSB003",
                     instance,
                     route,
-                    f"expired {_moment(setting, route.lifetime)}",
-                    f"Prolong it: {_alter(route)} LIFETIME = <seconds>; or drop it: {_drop(route)}",
+                    f"expired on {_expiry_text(context, route.lifetime)}",
+                    f"Extend it: {_alter(route)} LIFETIME = <seconds>; or drop it: {_drop(route)}",
                 )
                 continue
-            if route.key in taken:
+            if route.key in used:
                 continue
-            same = first.get(_same(route))
+            identical = first.get(_identity(route))
             if route.service is None and route.broker is not None:
-                yield about_route(
+                yield route_finding(
                     "SSB001",
                     instance,
                     route,
-                    "names a broker id and no service",
-                    f"Give it the service: {_alter(route)} SERVICE_NAME = N'<service>'; or drop it.",
+                    "has a broker id but no service name",
+                    f"Add the service name: {_alter(route)} SERVICE_NAME = N'<service>'; or drop the route.",
                 )
-            elif same is not None and same is not route:
-                yield about_route(
+            elif identical is not None and identical is not route:
+                yield route_finding(
                     "SSB005",
                     instance,
                     route,
-                    f"says the same as route {name(same.name)}",
+                    f"duplicates route {quoted_name(identical.name)}",
                     f"Drop one of the two: {_drop(route)}",
-                    related=[same],
+                    related=[identical],
                 )
             else:
-                yield from _unused(instance, rows, route, held=held, taken=taken)
+                yield from _unused_route(instance, tables, route, addressed_names=addressed_names, used=used)
 
 
-def _unused(
-    instance: str, rows: Tables, route: RouteRow, *, held: frozenset[str], taken: set[tuple[str, int]]
+def _unused_route(
+    instance: str, tables: Tables, route: RouteRow, *, addressed_names: frozenset[str], used: set[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Why a live route, which is well made and no duplicate, is never taken."""
+    """Yields why a valid, live route that is not a duplicate is never used."""
     service = route.service
-    if service is not None and route.address == TRANSPORT and service not in held:
-        yield about_route(
+    if service is not None and route.address == TRANSPORT and service not in addressed_names:
+        yield route_finding(
             "SSB007",
             instance,
             route,
-            f"goes to TRANSPORT, and {name(service)} holds no address",
-            f"Give it the address: {_alter(route)} ADDRESS = N'TCP://<host>:4022';",
+            f"has the address TRANSPORT, but {quoted_name(service)} does not begin with an address",
+            f"Set an address: {_alter(route)} ADDRESS = N'TCP://<host>:4022';",
         )
-    elif service is not None and route.address == LOCAL and not _located(rows, service, route.broker):
-        hosts = rows.hosts.get(service, [])
-        where = f"only databases that are disabled or have another broker id have {name(service)}: {', '.join(hosts)}"
-        yield about_route(
+    elif service is not None and route.address == LOCAL and not _can_locate(tables, service, route.broker):
+        hosts = tables.hosts.get(service, [])
+        where = (
+            f"the databases that have {quoted_name(service)} are disabled or have another broker id: {', '.join(hosts)}"
+        )
+        yield route_finding(
             "SSB008",
             instance,
             route,
-            f"goes to LOCAL, and {where if hosts else f'no database here has {name(service)}'}",
-            "Enable the database, create the service, or give the route the address of the instance that has it.",
+            f"leads to LOCAL, but {where if hosts else f'no database of this instance has {quoted_name(service)}'}",
+            "Enable the database, create the service, or change the route to the address of the instance that has the service.",
         )
-    elif service is None and route.address == LOCAL and route.mirror is None and not _hosts_anything(rows):
-        return  # nothing is known of its services, or all are off, which is said of their databases
-    elif (rows.databases[route.database].enabled or route.database == MSDB) and (
-        others := preferred(route, rows, taken)
+    elif service is None and route.address == LOCAL and route.mirror is None and not _hosts_anything(tables):
+        return  # its services are unknown, or all their databases are disabled, which is reported for these
+    elif (tables.databases[route.database].enabled or route.database == MSDB) and (
+        others := preferred_routes(route, tables, used)
     ):
-        yield about_route(
+        verb = "takes" if len(others) == 1 else "take"
+        yield route_finding(
             "SSB002",
             instance,
             route,
-            f"is never taken, because {', '.join(name(other.name) for other in others[:3])} always goes before it",
-            f"Drop it, or the other: {_drop(route)}",
+            f"is never used, because {', '.join(quoted_name(other.name) for other in others[:3])} always {verb} precedence",
+            f"Drop this route or the preferred one: {_drop(route)}",
             related=others,
         )
     elif service is None and route.address == LOCAL:
-        yield about_route(
+        yield route_finding(
             "SSB002",
             instance,
             route,
-            "delivers nothing, because every service that is here has a route of its own in this table",
-            "It does no harm, and serves the next service that is created here.",
+            "delivers nothing, because every service of this instance has its own route in this table",
+            "It is harmless, and will deliver to services that are created later.",
             severity="info",
         )
 
 
-def _moment(setting: CheckContext, lifetime: datetime) -> str:
-    days = abs(setting.now - lifetime).days
-    when = "ago" if lifetime <= setting.now else "from now"
+def _expiry_text(context: CheckContext, lifetime: datetime) -> str:
+    days = abs(context.now - lifetime).days
     distance = "less than a day" if days == 0 else f"{days} day{'' if days == 1 else 's'}"
-    return f"{lifetime:%Y-%m-%d %H:%M:%S} UTC, {distance} {when}"
+    when = f"{distance} ago" if lifetime <= context.now else f"in {distance}"
+    return f"{lifetime:%Y-%m-%d %H:%M:%S} UTC, {when}"
 
 
-def expiring_routes(setting: CheckContext) -> Iterator[Finding]:
-    """Routes that are about to expire."""
-    for instance, rows in setting.rows.items():
-        for route in rows.routes:
-            if route.lifetime is not None and setting.now < route.lifetime <= setting.until:
-                yield about_route(
+def check_expiring_routes(context: CheckContext) -> Iterator[Finding]:
+    """Checks for routes that are about to expire."""
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if route.lifetime is not None and context.now < route.lifetime <= context.until:
+                yield route_finding(
                     "SSB004",
                     instance,
                     route,
-                    f"expires {_moment(setting, route.lifetime)}",
-                    f"Prolong it: {_alter(route)} LIFETIME = <seconds>;",
+                    f"expires on {_expiry_text(context, route.lifetime)}",
+                    f"Extend it: {_alter(route)} LIFETIME = <seconds>;",
                 )
 
 
-def wildcards(setting: CheckContext) -> Iterator[Finding]:
-    """Tables that send to the network whatever is not here."""
-    for instance, rows in setting.rows.items():
-        tables: defaultdict[str, list[RouteRow]] = defaultdict(list)
-        for route in rows.routes:
-            if setting.is_live(route) and route.service is None and route.broker is None:
-                tables[route.database].append(route)
-        for group in tables.values():
+def check_wildcards(context: CheckContext) -> Iterator[Finding]:
+    """Checks for tables that send all services of other instances to the network."""
+    for instance, tables in context.tables.items():
+        by_table: defaultdict[str, list[RouteRow]] = defaultdict(list)
+        for route in tables.routes:
+            if context.is_live(route) and route.service is None and route.broker is None:
+                by_table[route.database].append(route)
+        for group in by_table.values():
             local = [route for route in group if route.address == LOCAL]
             for route in group:
-                if local and route.address not in (LOCAL, TRANSPORT) and route.key in setting.taken[instance]:
-                    yield about_route(
+                if local and route.address not in (LOCAL, TRANSPORT) and route.key in context.used_routes[instance]:
+                    yield route_finding(
                         "SSB006",
                         instance,
                         route,
-                        f"takes every service that is not here to {route.address}, beside {name(local[0].name)} to LOCAL",
-                        "If that is meant, ignore this code; otherwise name the services, one route for each.",
+                        f"sends all services that are not in this instance to {route.address}, next to {quoted_name(local[0].name)} to LOCAL",
+                        "If this is intended, ignore this code; otherwise create one route for each service.",
                         related=local,
                     )
 
 
-def own_addresses(setting: CheckContext) -> Iterator[Finding]:
-    """Routes to the instance itself, by its network address."""
-    for instance, rows in setting.rows.items():
-        own = set(setting.fleet[instance].addresses)
-        for route in rows.routes:
-            if setting.is_live(route) and route.address in own:
-                yield about_route(
+def check_own_addresses(context: CheckContext) -> Iterator[Finding]:
+    """Checks for routes to the network address of the instance itself."""
+    for instance, tables in context.tables.items():
+        own = set(context.fleet[instance].addresses)
+        for route in tables.routes:
+            if context.is_live(route) and route.address in own:
+                yield route_finding(
                     "SSB009",
                     instance,
                     route,
-                    f"goes to {route.address}, which is {instance} itself",
-                    f"If the service is here: {_alter(route)} ADDRESS = N'LOCAL';",
+                    f"leads to {route.address}, which is an address of this instance itself",
+                    f"If the service is in this instance: {_alter(route)} ADDRESS = N'LOCAL';",
                     severity="error" if route.database == MSDB else "warning",
                 )
 
 
-def mirrors(setting: CheckContext) -> Iterator[Finding]:
-    """Mirrored routes that CREATE ROUTE would refuse."""
-    for instance, rows in setting.rows.items():
-        for route in rows.routes:
-            if not setting.is_live(route) or route.mirror is None:
+def check_mirrors(context: CheckContext) -> Iterator[Finding]:
+    """Checks for mirrored routes that CREATE ROUTE would refuse."""
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if not context.is_live(route) or route.mirror is None:
                 continue
             if route.mirror == route.address:
-                yield about_route(
+                yield route_finding(
                     "SSB010",
                     instance,
                     route,
-                    f"has {route.address} as address and as mirror",
-                    f"Give it the partner's address: {_alter(route)} MIRROR_ADDRESS = N'TCP://<partner>:4022';",
+                    f"has {route.address} as both address and mirror address",
+                    f"Set the mirror to the partner's address: {_alter(route)} MIRROR_ADDRESS = N'TCP://<partner>:4022';",
                 )
             if route.broker is None or route.service is None:
-                missing = "broker id" if route.service is not None else "service and no broker id"
-                yield about_route(
+                missing = " or ".join(
+                    text
+                    for text, value in (("service name", route.service), ("broker id", route.broker))
+                    if value is None
+                )
+                yield route_finding(
                     "SSB011",
                     instance,
                     route,
-                    f"has a mirror address and no {missing}",
-                    f"Name them: {_alter(route)} SERVICE_NAME = N'<service>', BROKER_INSTANCE = N'<service_broker_guid>';",
+                    f"has a mirror address but no {missing}",
+                    f"Specify both: {_alter(route)} SERVICE_NAME = N'<service>', BROKER_INSTANCE = N'<service_broker_guid>';",
                 )
 
 
-def forwarding(setting: CheckContext) -> Iterator[Finding]:
-    """Ways out of msdb where forwarding is off."""
-    for instance, rows in setting.rows.items():
-        if setting.fleet[instance].message_forwarding:
+def check_forwarding(context: CheckContext) -> Iterator[Finding]:
+    """Checks for routes of msdb to other instances if forwarding is disabled."""
+    for instance, tables in context.tables.items():
+        if context.fleet[instance].message_forwarding:
             continue
-        for route in rows.routes:
-            if route.database == MSDB and route.key in setting.taken[instance] and route.address != LOCAL:
-                yield about_route(
+        for route in tables.routes:
+            if route.database == MSDB and route.key in context.used_routes[instance] and route.address != LOCAL:
+                yield route_finding(
                     "SSB016",
                     instance,
                     route,
-                    f"leads what comes from outside to {route.address}, and forwarding is off",
+                    f"forwards messages from outside to {route.address}, but message forwarding is disabled",
                     "ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or drop the route.",
                 )
 
 
-def dynamic_routing(setting: CheckContext) -> Iterator[Finding]:
-    """Local services that dynamic routing stands before."""
-    for instance, rows in setting.rows.items():
-        behaviour = setting.ways.at(instance)
-        asking = {
+def check_dynamic_routing(context: CheckContext) -> Iterator[Finding]:
+    """Checks for local services that are hidden by dynamic routing."""
+    for instance, tables in context.tables.items():
+        behaviour = context.graph.at(instance)
+        dynamic_routes = {
             route.database: route
-            for route in rows.routes
-            if route.service == BROKER_CONFIGURATION and setting.is_live(route)
+            for route in tables.routes
+            if route.service == BROKER_CONFIGURATION and context.is_live(route)
         }
-        for database, route in asking.items():
+        for database, route in dynamic_routes.items():
             hidden = [
                 service
-                for service, hosts in rows.hosts.items()
-                if any(rows.databases[host].enabled for host in hosts)
-                and any(answer.reason == "route_requested" for answer in behaviour.begun(database, service))
+                for service, hosts in tables.hosts.items()
+                if any(tables.databases[host].enabled for host in hosts)
+                and any(answer.reason == "route_requested" for answer in behaviour.from_database(database, service))
             ]
             if hidden:
-                told = ", ".join([*map(name, hidden[:_NAMED_MAX]), *(["..."] if len(hidden) > _NAMED_MAX else [])])
-                yield about_route(
+                shown_names = ", ".join(
+                    [*map(quoted_name, hidden[:_LISTED_MAX]), *(["..."] if len(hidden) > _LISTED_MAX else [])]
+                )
+                yield route_finding(
                     "SSB015",
                     instance,
                     route,
-                    f"hides {len(hidden)} service{'s' if len(hidden) > 1 else ''} of this instance: {told}",
-                    f"For each, USE {bracketed(database)}; CREATE ROUTE <name> WITH SERVICE_NAME = N'<service>', ADDRESS = N'LOCAL';",
+                    f"hides {len(hidden)} service{'s' if len(hidden) > 1 else ''} of this instance: {shown_names}",
+                    f"For each service: USE {bracketed(database)}; CREATE ROUTE <name> WITH SERVICE_NAME = N'<service>', ADDRESS = N'LOCAL';",
                 )
 
 
-def _held_addresses(rows: Tables) -> frozenset[str]:
-    """The names, among those of routes to TRANSPORT, that hold an address: as the router reads them."""
-    names = sorted({route.service for route in rows.routes if route.address == TRANSPORT and route.service is not None})
+def _names_with_address(tables: Tables) -> frozenset[str]:
+    """Returns the service names of routes to TRANSPORT that begin with an address, according to the router."""
+    names = sorted(
+        {route.service for route in tables.routes if route.address == TRANSPORT and route.service is not None}
+    )
     if not names:
         return frozenset()
     transport = dict.fromkeys(schemas.ROUTES.names) | {
@@ -594,38 +605,40 @@ def _held_addresses(rows: Tables) -> frozenset[str]:
         "address": TRANSPORT,
     }
     router = Router(Catalog(pa.Table.from_pylist([transport], schema=_NULLABLE)), tie_break="first")
-    asked = pa.record_batch(
+    conversations = pa.record_batch(
         {
             "database": pa.array(["one"] * len(names), pa.string()),
             "to_service_name": pa.array(names, pa.string()),
             "to_broker_instance": pa.nulls(len(names), pa.binary(16)),
         }
     )
-    hops = router.route(asked)["next_hop_address"].to_pylist()
+    hops = router.route(conversations)["next_hop_address"].to_pylist()
     return frozenset(service for service, hop in zip(names, hops, strict=True) if hop is not None)
 
 
-def _hosts_anything(rows: Tables) -> bool:
-    return any(rows.databases[database].enabled for database in rows.services)
+def _hosts_anything(tables: Tables) -> bool:
+    return any(tables.databases[database].enabled for database in tables.services)
 
 
-def _located(rows: Tables, service: str, broker: bytes | None) -> bool:
+def _can_locate(tables: Tables, service: str, broker: bytes | None) -> bool:
     return any(
-        rows.databases[host].enabled and (broker is None or rows.databases[host].broker == broker)
-        for host in rows.hosts.get(service, ())
+        tables.databases[host].enabled and (broker is None or tables.databases[host].broker == broker)
+        for host in tables.hosts.get(service, ())
     )
 
 
-def _same(route: RouteRow) -> tuple[str, str | None, bytes | None, str, bool]:
+def _identity(route: RouteRow) -> tuple[str, str | None, bytes | None, str, bool]:
     return route.database, route.service, route.broker, route.address, route.mirror is not None
 
 
-def _firsts(setting: CheckContext, rows: Tables) -> dict[tuple[str, str | None, bytes | None, str, bool], RouteRow]:
-    """Of the live routes that say the same, the one that stands for all."""
+def _first_of_identical(
+    context: CheckContext, tables: Tables
+) -> dict[tuple[str, str | None, bytes | None, str, bool], RouteRow]:
+    """Returns the first of each group of identical live routes."""
     found: dict[tuple[str, str | None, bytes | None, str, bool], RouteRow] = {}
-    for route in sorted(rows.routes, key=lambda route: route.route_id):
-        if setting.is_live(route):
-            found.setdefault(_same(route), route)
+    for route in sorted(tables.routes, key=lambda route: route.route_id):
+        if context.is_live(route):
+            found.setdefault(_identity(route), route)
     return found
 
 
@@ -639,24 +652,24 @@ def _drop(route: RouteRow) -> str:
 
 EXPIRES_WITHIN: Final = timedelta(days=30)
 _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Finding]], ...]] = (
-    dead_routes,
-    expiring_routes,
-    wildcards,
-    own_addresses,
-    mirrors,
-    forwarding,
-    dynamic_routing,
-    broker_ids,
-    stale_ids,
-    delivery_off,
-    near_names,
-    circles,
-    unknown_hops,
-    services,
+    check_unused_routes,
+    check_expiring_routes,
+    check_wildcards,
+    check_own_addresses,
+    check_mirrors,
+    check_forwarding,
+    check_dynamic_routing,
+    check_broker_ids,
+    check_stale_broker_ids,
+    check_disabled_databases,
+    check_similar_names,
+    check_loops,
+    check_next_hops,
+    check_services,
 )
 
 
-@without_collector
+@without_garbage_collection
 def lint(
     fleet: Fleet | Catalog,
     *,
@@ -664,22 +677,23 @@ def lint(
     expires_within: timedelta = EXPIRES_WITHIN,
     ignore: Sequence[str] | AbstractSet[str] = (),
 ) -> Findings:
-    """Finds what is wrong with the routing tables, databases and services of a fleet.
+    """Finds problems in the routing tables, databases and services of a fleet.
 
-    That a route is never taken, or shadowed, is the router's own answer: no conversation over the names and ids in play takes it.
+    Whether a route is ever used, or always superseded by others, is decided by the router itself: it routes a conversation of
+    every combination of the known service names and broker ids.
 
     Args:
-        fleet: The instances, or one.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        expires_within: What expires within this time is reported beforehand.
-        ignore: Codes that are not reported.
+        fleet: A fleet, or the catalog of a single instance.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        expires_within: Routes that expire within this time are reported in advance.
+        ignore: Codes of findings to leave out, such as `SSB006`.
 
     Returns:
-        The findings, the worst first.
+        The findings, the most severe first.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is no datetime, `expires_within` is no time from now on, or a code is none.
+        OptionError: `at` is not a datetime, `expires_within` is not a timedelta of 0 or more, or `ignore` has an unknown code.
 
     Examples:
         >>> from ssbroker import Catalog
@@ -688,7 +702,7 @@ def lint(
         >>> routes = {"database": ["Sales"], "name": ["Orders"], "remote_service_name": ["//Orders"], "broker_instance": [None],
         ...           "lifetime": [None], "address": ["LOCAL"], "mirror_address": [None]}
         >>> [str(finding) for finding in lint(Catalog(pa.table(routes)))]
-        ['SSB008 error: instance/Sales/route "Orders": goes to LOCAL, and no database here has "//Orders"']
+        ['SSB008 error: instance/Sales/route "Orders": leads to LOCAL, but no database of this instance has "//Orders"']
     """
     within: object = expires_within
     if not isinstance(within, timedelta) or within < timedelta(0):
@@ -697,11 +711,11 @@ def lint(
         {*string_list([*ignore] if isinstance(ignore, AbstractSet) else ignore, name="ignore")} - CODES.keys()
     )
     if unknown:
-        raise OptionError(f"ignore: {unknown[0]!r} is no code; expected one of {', '.join(CODES)}")
+        raise OptionError(f"ignore: {unknown[0]!r} is not a finding code; expected one of {', '.join(CODES)}")
     now = utc_datetime(at)
     try:
         until = now + expires_within
     except OverflowError:
         until = datetime.max.replace(tzinfo=now.tzinfo)
-    setting = CheckContext(fleet=Fleet.of(fleet), now=now, until=until)
-    return Findings([finding for check in _CHECKS for finding in check(setting) if finding.code not in ignore])
+    context = CheckContext(fleet=Fleet.of(fleet), now=now, until=until)
+    return Findings([finding for check in _CHECKS for finding in check(context) if finding.code not in ignore])

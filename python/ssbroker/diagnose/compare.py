@@ -1,4 +1,4 @@
-"""Compares two catalogs or fleets over traffic or over every class of conversations."""
+"""Compares two catalogs or fleets over given traffic, or over every class of conversations."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
-from ssbroker.diagnose.behaviour import ConversationClass, DecisionPair, DecisionSide, classes, counted
+from ssbroker.diagnose.behaviour import ComparedDecision, ConversationClass, DecisionPair, classes, count_pairs
 from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, RouteRow, Tables
-from ssbroker.diagnose.context import name
+from ssbroker.diagnose.context import quoted_name
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
-_FOR_ANY_SERVICE: Final = 5
+_ANY_SERVICE_STEP: Final = 5
 _CREATED: Final = "database created"
 _DROPPED: Final = "database dropped"
 
 
 class Cause(NamedTuple):
-    """Why a decision changes."""
+    """The difference that changes a decision."""
 
     kind: str
     """Such as `route vanished`."""
@@ -46,90 +46,92 @@ class _Difference(NamedTuple):
 
 
 RouteKey = tuple[str, str, int]
-"""Table, name, and the how many-eth of this name."""
+"""The database of the table, the name, and a number if the name occurs several times."""
 
 
 class Differences:
-    """All that differs between two catalogs of an instance, each at its moment."""
+    """The differences between two catalogs of an instance, each at its own time."""
 
     def __init__(self, before: Catalog, after: Catalog, *, before_at: datetime, after_at: datetime) -> None:
         self.before: Final = catalog_tables.read(before)
         self.after: Final = catalog_tables.read(after)
-        self._keys: Final = (_keyed(self.before), _keyed(self.after))
-        self._by_id: Final = tuple({route.key: key for key, route in keyed.items()} for keyed in self._keys)
+        self._routes_by_key: Final = (_by_key(self.before), _by_key(self.after))
+        self._keys_by_id: Final = tuple(
+            {route.key: key for key, route in by_key.items()} for by_key in self._routes_by_key
+        )
         self._routes: Final = dict(self._compare_routes(before_at, after_at))
         self._databases: Final = list(_compare_databases(self.before, self.after))
-        self._one_sided: Final = {
+        self._database_causes: Final = {
             each.table: each.cause for each in self._databases if each.cause.kind in (_CREATED, _DROPPED)
         }
-        self._instance: Final = list(_compare_instances(before, after))
+        self._instance_causes: Final = list(_compare_instances(before, after))
 
     def route(self, pair: DecisionPair, which: Literal[0, 1]) -> RouteKey | None:
-        """The route that is taken before (0) or after (1), as both catalogs know it: route ids may be dealt out anew."""
+        """Returns the route of the decision before (0) or after (1), by a key that both catalogs share; route ids may differ."""
         side = (pair.before, pair.after)[which]
         if side.route_id is None:
             return None
         own = pair.database or MSDB
-        by_id, keyed = self._by_id[which], self._keys[which]
+        by_id, by_key = self._keys_by_id[which], self._routes_by_key[which]
         key = by_id.get((own, side.route_id))
-        # Who comes back to its instance (R41) is told by what only a message from outside can come to.
-        again = pair.database is not None and (
+        # The route is in msdb if the conversation was routed again as from outside (R41); only then are these decisions possible.
+        is_reentered = pair.database is not None and (
             side.outcome in ("FORWARD", "DROPPED")
             or key is None
-            or (side.outcome == "LOCAL" and keyed[key].address != LOCAL)
-            or not _is_found(keyed[key], pair.service, side.match_step)
+            or (side.outcome == "LOCAL" and by_key[key].address != LOCAL)
+            or not _is_found(by_key[key], pair.service, side.match_step)
         )
-        return by_id.get((MSDB, side.route_id)) if again else key
+        return by_id.get((MSDB, side.route_id)) if is_reentered else key
 
     def cause(self, pair: DecisionPair, taken: list[RouteKey | None]) -> Cause:
-        """The difference that changes the decision: that of a route that was or is taken, else the nearest that bears on it."""
-        if pair.database in self._one_sided:
-            return self._one_sided[pair.database]
+        """Returns the difference that changes the decision: that of one of the `taken` routes, else the most closely related one."""
+        if pair.database in self._database_causes:
+            return self._database_causes[pair.database]
         for key in taken:
             if key is not None and key in self._routes:
                 return self._routes[key].cause
-        near = [each for each in self._routes.values() if each.table in (pair.database or MSDB, MSDB)]
-        near.sort(key=lambda each: each.table != (pair.database or MSDB))
-        named = (each.cause for each in near if pair.service in each.services and pair.service is not None)
+        nearby = [each for each in self._routes.values() if each.table in (pair.database or MSDB, MSDB)]
+        nearby.sort(key=lambda each: each.table != (pair.database or MSDB))
+        for_service = (each.cause for each in nearby if pair.service in each.services and pair.service is not None)
         hosted = (each.cause for each in self._databases if each.services & {pair.service, None})
-        general = (each.cause for each in near if each.services & {None, BROKER_CONFIGURATION})
-        for found in (named, hosted, general, self._instance):
+        general = (each.cause for each in nearby if each.services & {None, BROKER_CONFIGURATION})
+        for found in (for_service, hosted, general, self._instance_causes):
             for cause in found:
                 return cause
         return Cause("other", "")
 
     def _compare_routes(self, before_at: datetime, after_at: datetime) -> Iterator[tuple[RouteKey, _Difference]]:
-        before, after = self._keys
+        before, after = self._routes_by_key
         for key in before.keys() | after.keys():
             old, new = before.get(key), after.get(key)
             kind = _route_change(old, new, before_at, after_at)
             if kind is not None:
                 services = frozenset(route.service for route in (old, new) if route is not None)
-                yield key, _Difference(Cause(kind, f"{key[0]}/route {name(key[1])}"), key[0], services)
+                yield key, _Difference(Cause(kind, f"{key[0]}/route {quoted_name(key[1])}"), key[0], services)
 
 
 def _is_found(route: RouteRow, service: str | None, step: int | None) -> bool:
-    """Whether a step of the search may have found the route for a service: those that name it at 1 to 3, those that name none at 5."""
-    return route.service == (None if step == _FOR_ANY_SERVICE else service)
+    """Returns whether a step of the search can find the route: steps 1 to 3 only routes for the service, step 5 only routes for any."""
+    return route.service == (None if step == _ANY_SERVICE_STEP else service)
 
 
 def _route_change(old: RouteRow | None, new: RouteRow | None, before_at: datetime, after_at: datetime) -> str | None:
-    was = old is not None and (old.lifetime is None or old.lifetime > before_at)
-    now = new is not None and (new.lifetime is None or new.lifetime > after_at)
-    if not was and not now:
+    was_live = old is not None and (old.lifetime is None or old.lifetime > before_at)
+    is_live = new is not None and (new.lifetime is None or new.lifetime > after_at)
+    if not was_live and not is_live:
         return None
     if new is None:
         return "route vanished"
     if old is None:
         return "route appeared"
-    if was != now:
-        return "route expired" if was else "route prolonged"
-    said = [(route.service, route.broker, route.address, route.mirror) for route in (old, new)]
-    return "route changed" if said[0] != said[1] else None
+    if was_live != is_live:
+        return "route expired" if was_live else "route prolonged"
+    values = [(route.service, route.broker, route.address, route.mirror) for route in (old, new)]
+    return "route changed" if values[0] != values[1] else None
 
 
-def _keyed(rows: Tables) -> dict[RouteKey, RouteRow]:
-    """Routes by table and name, which SQL Server keeps unique; where rows do not, in the order of their ids."""
+def _by_key(rows: Tables) -> dict[RouteKey, RouteRow]:
+    """Returns the routes by key; SQL Server keeps their names unique, and a catalog with duplicates numbers them by id."""
     found: dict[RouteKey, RouteRow] = {}
     for route in sorted(rows.routes, key=lambda route: route.route_id):
         number = 0
@@ -141,12 +143,14 @@ def _keyed(rows: Tables) -> dict[RouteKey, RouteRow]:
 
 def _compare_databases(before: Tables, after: Tables) -> Iterator[_Difference]:
     for database in sorted(before.databases.keys() | after.databases.keys()):
-        had, has = set(before.services.get(database, ())), set(after.services.get(database, ()))
-        for service in sorted(had ^ has):
-            kind = "service dropped" if service in had else "service created"
-            yield _Difference(Cause(kind, f"{database}/service {name(service)}"), database, frozenset((service,)))
+        old_services, new_services = set(before.services.get(database, ())), set(after.services.get(database, ()))
+        for service in sorted(old_services ^ new_services):
+            kind = "service dropped" if service in old_services else "service created"
+            yield _Difference(
+                Cause(kind, f"{database}/service {quoted_name(service)}"), database, frozenset((service,))
+            )
         old, new = before.databases.get(database), after.databases.get(database)
-        either: frozenset[str | None] = frozenset((*had, *has, None))
+        either: frozenset[str | None] = frozenset((*old_services, *new_services, None))
         if old is None or new is None:
             yield _Difference(Cause(_DROPPED if new is None else _CREATED, database), database, either)
         elif old.enabled != new.enabled:
@@ -169,9 +173,9 @@ def _compare_instances(before: Catalog, after: Catalog) -> Iterator[Cause]:
 
 
 Kind = Literal["outcome", "database", "next_hop", "explanation"]
-"""What changes; the first that applies. `explanation`: the same end, by another route, step or reason."""
+"""What changes; the first that applies. `explanation`: the same result, but by another route, step or reason."""
 
-_TEXT: Final = (
+_TEXT_COLUMNS: Final = (
     "instance",
     "database",
     "service",
@@ -183,68 +187,71 @@ _TEXT: Final = (
     "route_before",
     "route_after",
 )
-_FIELDS: Final[list[pa.Field[Any]]] = [
+_CHANGE_FIELDS: Final[list[pa.Field[Any]]] = [
     *(
         pa.field(name, pa.string(), nullable=name in {"database", "service", "route_before", "route_after"})
-        for name in _TEXT
+        for name in _TEXT_COLUMNS
     ),
     pa.field("conversations", pa.int64()),
 ]
-CHANGES: Final = pa.schema(_FIELDS)
-"""A row for conversations that are alike and change; `conversations` is null where no traffic was given."""
-_CAUSES: Final[list[pa.Field[Any]]] = [
+CHANGES: Final = pa.schema(_CHANGE_FIELDS)
+"""The schema of `Comparison.table`: one row per change; `conversations` is null without traffic."""
+_CAUSE_FIELDS: Final[list[pa.Field[Any]]] = [
     *(pa.field(name, pa.string(), nullable=False) for name in ("instance", "cause", "object", "kind")),
     pa.field("changes", pa.int64(), nullable=False),
     pa.field("conversations", pa.int64()),
 ]
-CAUSES: Final = pa.schema(_CAUSES)
-"""The changes by their cause, the greatest first."""
-_LOAD: Final[list[pa.Field[Any]]] = [
+CAUSES: Final = pa.schema(_CAUSE_FIELDS)
+"""The schema of `Comparison.causes`: the changes by cause, the most frequent first."""
+_LOAD_FIELDS: Final[list[pa.Field[Any]]] = [
     *(pa.field(name, pa.string(), nullable=False) for name in ("instance", "service", "copy")),
     pa.field("before", pa.int64(), nullable=False),
     pa.field("after", pa.int64(), nullable=False),
     pa.field("skew_before", pa.float64()),
     pa.field("skew_after", pa.float64()),
 ]
-LOAD: Final = pa.schema(_LOAD)
-"""How many conversations each copy of a service gets. The skew of a service is the load of its busiest copy over the mean: 1 is even."""
+LOAD: Final = pa.schema(_LOAD_FIELDS)
+"""The schema of `Comparison.load`: conversations of each copy of a service. Skew is the load of the busiest copy over the mean; 1 is even."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Conversations that are alike, and what becomes of them before and after."""
+    """A class of conversations whose routing changes.
+
+    Attributes:
+        instance: The instance whose routing tables change.
+        database: The database where the conversations start; None from outside.
+        service: The target service; None represents every service that neither catalog knows.
+        kind: What changes: `outcome`, `database`, `next_hop` or `explanation`.
+        cause: The kind of cause, such as `route vanished`.
+        object: The object of the cause, such as `Sales/route "Orders"`.
+        before: Where they were routed; alternatives of a tie are separated by `|`.
+        after: Where they are routed now.
+        route_before: The route that was used.
+        route_after: The route that is used now.
+        conversations: The number of conversations in the traffic; None without traffic.
+    """
 
     instance: str
-    """Whose routing tables."""
     database: str | None
-    """Where they begin; None from outside."""
     service: str | None
-    """For which service; None for every one that neither catalog knows."""
     kind: Kind
-    """What changes."""
     cause: str
-    """Such as `route vanished`."""
     object: str
-    """What is the cause, such as `Sales/route "Orders"`."""
     before: str
-    """Where they went; several ways of a tie are separated by `|`."""
     after: str
-    """Where they go."""
     route_before: str | None
-    """By which route."""
     route_after: str | None
-    """By which route now."""
     conversations: int | None
-    """How many there were in the traffic; None where none was given."""
 
 
 class Comparison:
-    """All changes, and what they come from; `bool()` of it says whether there are any.
+    """The changes between two catalogs or fleets, and their causes; true if there are any.
 
     Args:
         changes: The changes.
-        conversations: How many were compared; None where none were given.
-        load: How many conversations each copy of a service got, by instance, service and copy, before and after.
+        conversations: The number of conversations compared; None without traffic.
+        load: The number of conversations before and after, by instance, service and copy.
     """
 
     def __init__(
@@ -263,17 +270,17 @@ class Comparison:
 
     @property
     def changed_conversations(self) -> int | None:
-        """How many conversations change; None where none were given."""
+        """The number of conversations that change; None without traffic."""
         return None if self.conversations is None else sum(change.conversations or 0 for change in self.changes)
 
     @cached_property
     def table(self) -> pa.Table:
-        """The changes, in the columns of `CHANGES`."""
+        """The changes, with the columns of `CHANGES`."""
         return pa.Table.from_pylist([asdict(change) for change in self.changes], schema=CHANGES)
 
     @cached_property
     def causes(self) -> pa.Table:
-        """The changes by their cause, in the columns of `CAUSES`."""
+        """The changes grouped by cause, with the columns of `CAUSES`."""
         changes: Counter[tuple[str, str, str, str]] = Counter()
         conversations: Counter[tuple[str, str, str, str]] = Counter()
         for change in self.changes:
@@ -291,7 +298,7 @@ class Comparison:
 
     @cached_property
     def load(self) -> pa.Table:
-        """The load of each copy of a service that more than one copy gets, or that changes, in the columns of `LOAD`."""
+        """The load of services that have several copies or whose load changes, with the columns of `LOAD`."""
         services: defaultdict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
         for (instance, service, copy), numbers in self._load.items():
             services[instance, service][copy] = numbers
@@ -315,7 +322,7 @@ class Comparison:
         return pa.Table.from_pylist(rows, schema=LOAD)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold."""
+        """Returns the comparison as values that JSON can represent."""
         return {
             "conversations": self.conversations,
             "changed_conversations": self.changed_conversations,
@@ -325,16 +332,16 @@ class Comparison:
         }
 
     def __repr__(self) -> str:
-        of = (
+        suffix = (
             ""
             if self.conversations is None
             else f", conversations={self.changed_conversations} of {self.conversations}"
         )
-        return f"Comparison(changes={len(self.changes)}{of})"
+        return f"Comparison(changes={len(self.changes)}{suffix})"
 
 
 def skew(loads: Sequence[int]) -> float | None:
-    """The greatest of the loads over their mean, of those that have any.
+    """Returns the largest load over the mean of all loads that are not 0.
 
     Examples:
         >>> skew([30, 10, 0]), skew([0])
@@ -344,8 +351,8 @@ def skew(loads: Sequence[int]) -> float | None:
     return max(used) * len(used) / sum(used) if used else None
 
 
-def kind_of(before: DecisionSide, after: DecisionSide) -> Kind:
-    """What differs between two decisions that do differ."""
+def change_kind(before: ComparedDecision, after: ComparedDecision) -> Kind:
+    """Returns what differs between two different decisions."""
     if before.outcome != after.outcome:
         return "outcome"
     if before.target_database != after.target_database:
@@ -355,49 +362,37 @@ def kind_of(before: DecisionSide, after: DecisionSide) -> Kind:
     return "explanation"
 
 
-def cause_of(cause: Cause) -> dict[str, str]:
-    """A cause as the fields of a change."""
+def cause_fields(cause: Cause) -> dict[str, str]:
+    """Returns a cause as the fields of a change."""
     return {"cause": cause.kind, "object": cause.object}
 
 
-pc: Any = pyarrow.compute  # its stubs know too little of it
+pc: Any = pyarrow.compute  # its stubs are incomplete
 INSTANCE: Final = "instance"
 _BATCH_ROWS: Final = 1 << 18
-_READ: Final = {"conversation_handle", *schemas.CONVERSATIONS.names}
+_USED_COLUMNS: Final = {"conversation_handle", *schemas.CONVERSATIONS.names}
 
 
 class TrafficPart(NamedTuple):
     """Conversations of one instance."""
 
     instance: str
-    """Whose."""
     batch: pa.RecordBatch
-    """Their columns."""
     row_of: Callable[[int], int]
-    """The row of the traffic that a row of the batch is."""
+    """Converts a row of the batch to the row of the traffic."""
 
 
-def parts(traffic: pa.Table, instances: Sequence[str]) -> Iterator[TrafficPart]:
-    """The traffic of each instance, a batch at a time.
-
-    Args:
-        traffic: The conversations; where there are several instances, with a column `instance`.
-        instances: The instances that there are.
-
-    Yields:
-        The parts.
-
-    Raises:
-        SchemaError: The column is missing, or names an instance that there is not.
+def split_traffic(traffic: pa.Table, instances: Sequence[str]) -> Iterator[TrafficPart]:
+    """Yields the traffic of each instance in batches, by the column `instance` if there are several.
 
     Examples:
         >>> traffic = pa.table({"instance": ["A", "B", "A"], "database": ["Sales", "Stores", "Billing"]})
-        >>> [(part.instance, part.batch["database"].to_pylist(), part.row_of(0)) for part in parts(traffic, ["A", "B"])]
+        >>> [(part.instance, part.batch["database"].to_pylist(), part.row_of(0)) for part in split_traffic(traffic, ["A", "B"])]
         [('A', ['Sales', 'Billing'], 0), ('B', ['Stores'], 1)]
     """
     if len(instances) > 1 and INSTANCE not in traffic.schema.names:
         raise SchemaError(
-            f"conversations.{INSTANCE}: the column is missing; there are the instances {', '.join(instances)}",
+            f"conversations.{INSTANCE}: the column is missing; it is required for the instances {', '.join(instances)}",
             column=f"conversations.{INSTANCE}",
             expected="string",
         )
@@ -411,27 +406,34 @@ def parts(traffic: pa.Table, instances: Sequence[str]) -> Iterator[TrafficPart]:
 
 
 def _by_instance(batch: pa.RecordBatch, instances: Sequence[str], first: int) -> Iterator[TrafficPart]:
-    named = without_views(batch.column(INSTANCE))
-    for instance in pc.unique(named).to_pylist():
+    instances_of_rows = without_views(batch.column(INSTANCE))
+    for instance in pc.unique(instances_of_rows).to_pylist():
         if instance not in instances:
-            row = first + pc.index(pc.is_null(named) if instance is None else pc.equal(named, instance), True).as_py()
+            row = (
+                first
+                + pc.index(
+                    pc.is_null(instances_of_rows) if instance is None else pc.equal(instances_of_rows, instance), True
+                ).as_py()
+            )
             raise SchemaError(
-                f"conversations.{INSTANCE}, row {row}: there is no instance {instance!r:.80}; expected one of {', '.join(instances)}",
+                f"conversations.{INSTANCE}, row {row}: unknown instance {instance!r:.80}; expected one of {', '.join(instances)}",
                 column=f"conversations.{INSTANCE}",
             )
-        rows = pc.indices_nonzero(pc.equal(named, instance))
+        rows = pc.indices_nonzero(pc.equal(instances_of_rows, instance))
         columns = {
-            # Of what is not read, only the name is looked at.
-            name: without_views(column).take(rows) if name in _READ else pa.nulls(len(rows))
+            # Of unused columns, only the name is checked.
+            name: without_views(column).take(rows) if name in _USED_COLUMNS else pa.nulls(len(rows))
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
             if name != INSTANCE
         }
         yield TrafficPart(
-            instance, pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), partial(_row, first, rows)
+            instance,
+            pa.RecordBatch.from_arrays(list(columns.values()), list(columns)),
+            partial(_original_row, first, rows),
         )
 
 
-def _row(first: int, rows: Any, row: int) -> int:
+def _original_row(first: int, rows: Any, row: int) -> int:
     return first + int(rows[row].as_py())
 
 
@@ -445,27 +447,28 @@ def compare(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> Comparison:
-    """Tells which conversations change outcome, next hop, database or explanation, and by which difference of the two.
+    """Returns which conversations change outcome, database, next hop or explanation, and which difference causes it.
 
-    Without traffic the answer is complete: one conversation of every class that either catalog can tell apart is looked at, with every
-    way in which ties may fall. What is not among the changes does not change.
+    Without traffic the result is complete: it covers one conversation of every class that either catalog distinguishes, with every
+    possible tie break. Anything that is not listed does not change.
 
     Args:
-        before: What stands now.
-        after: What is to stand.
-        conversations: Traffic to count over (`schemas.CONVERSATIONS`); of a fleet with a column `instance`.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        before_at: The moment for `before`, if another: with one catalog twice, what expiries change.
-        tie_break: How one of several equals is picked, where there is traffic: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
+        before: The current fleet or catalog.
+        after: The proposed fleet or catalog.
+        conversations: Traffic to count over (`schemas.CONVERSATIONS`); for several instances, with a column `instance`. None for all
+            classes of conversations.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        before_at: The time for `before`, if different; compares a catalog with itself at two times to show the effect of expiry.
+        tie_break: How one of several equal candidates is picked for traffic: `hash` or `first`.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
         The changes.
 
     Raises:
-        SchemaError: What is compared is neither a fleet nor a catalog, or a column is missing or has a type that cannot be read.
-        InputError: A value of the traffic is not what was expected.
-        OptionError: An option is not one of those allowed, or a moment no datetime.
+        SchemaError: `before` or `after` is neither a fleet nor a catalog, or a column is missing or has an unsupported type.
+        InputError: The traffic contains an invalid value.
+        OptionError: An option is invalid, or a time is not a datetime.
 
     Examples:
         >>> import pyarrow as pa
@@ -489,26 +492,26 @@ def compare(
     moments = utc_datetime(before_at), after_at
     changes = [
         change
-        for instance, pair in _paired(before, after).items()
-        for change in _complete(instance, *pair, moments=moments, pending_request=pending_request)
+        for instance, pair in _paired_catalogs(before, after).items()
+        for change in _compare_classes(instance, *pair, moments=moments, pending_request=pending_request)
     ]
     return Comparison(changes, conversations=None, load={})
 
 
 class Comparer:
-    """Compares over traffic that comes in parts; only what is counted is kept.
+    """Compares two fleets or catalogs over traffic that arrives in parts; keeps only counts in memory.
 
     Args:
-        before: What stands now.
-        after: What is to stand.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        before_at: The moment for `before`, if another.
-        tie_break: How one of several equals is picked: `hash` or `first`.
-        pending_request: What a pending request for routing information does to step 4.
+        before: The current fleet or catalog.
+        after: The proposed fleet or catalog.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        before_at: The time for `before`, if different.
+        tie_break: How one of several equal candidates is picked: `hash` or `first`.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Raises:
-        SchemaError: What is compared is neither a fleet nor a catalog.
-        OptionError: An option is not one of those allowed, or a moment no datetime.
+        SchemaError: `before` or `after` is neither a fleet nor a catalog.
+        OptionError: An option is invalid, or a time is not a datetime.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -529,9 +532,9 @@ class Comparer:
     ) -> None:
         if tie_break == "round_robin":
             raise OptionError(
-                "tie_break: round_robin takes turns, so that even equal catalogs differ; expected hash or first"
+                "tie_break: 'round_robin' is not allowed, because even equal catalogs would differ; expected 'hash' or 'first'"
             )
-        self._pairs: Final = _paired(before, after)
+        self._pairs: Final = _paired_catalogs(before, after)
         after_at = utc_datetime(at)
         self._moments: Final = (after_at if before_at is None else utc_datetime(before_at)), after_at
         self._routers: Final = {
@@ -541,13 +544,16 @@ class Comparer:
         self._counts: defaultdict[str, Counter[DecisionPair]] = defaultdict(Counter)
 
     def add(self, conversations: pa.Table) -> None:
-        """Counts a part of the traffic.
+        """Adds a part of the traffic.
+
+        Args:
+            conversations: Conversations (`schemas.CONVERSATIONS`); for several instances, with a column `instance`.
 
         Raises:
-            SchemaError: A column is missing or has a type that cannot be read.
-            InputError: A value is not what was expected.
+            SchemaError: A column is missing or has an unsupported type, or an instance is unknown.
+            InputError: A value is invalid; the error names column, row and value.
         """
-        for instance, batch, row_of in parts(conversations, list(self._pairs)):
+        for instance, batch, row_of in split_traffic(conversations, list(self._pairs)):
             try:
                 decided = [
                     router.route(batch, now=now)
@@ -556,21 +562,21 @@ class Comparer:
             except InputError as error:
                 raise renumber_row(error, row_of) from error
             database = self._pairs[instance][0].user_database
-            self._counts[instance].update(counted(batch, *decided, database=database))
+            self._counts[instance].update(count_pairs(batch, *decided, database=database))
 
     def result(self) -> Comparison:
-        """What was found so far."""
+        """Returns the comparison of the traffic so far."""
         return from_counts(self._pairs, self._counts, moments=self._moments)
 
 
-def _paired(before: Fleet | Catalog, after: Fleet | Catalog) -> dict[str, tuple[Catalog, Catalog]]:
+def _paired_catalogs(before: Fleet | Catalog, after: Fleet | Catalog) -> dict[str, tuple[Catalog, Catalog]]:
     fleets = Fleet.of(before), Fleet.of(after)
     names = dict.fromkeys((*fleets[0], *fleets[1]))
     return {name: (fleets[0].get(name, _EMPTY), fleets[1].get(name, _EMPTY)) for name in names}
 
 
 _EMPTY: Final = Catalog(pa.Table.from_batches([], schemas.ROUTES))
-"""Stands for an instance that only one of the fleets has."""
+"""The catalog of an instance that only one of the fleets has."""
 
 
 def from_counts(
@@ -579,15 +585,12 @@ def from_counts(
     *,
     moments: tuple[datetime, datetime],
 ) -> Comparison:
-    """The comparison of counted pairs, wherever the counting was done.
+    """Returns the comparison of counted pairs.
 
     Args:
-        catalogs: Before and after, of each instance.
-        counts: How many conversations there are of each pair, of each instance.
-        moments: The moments of both.
-
-    Returns:
-        The comparison.
+        catalogs: The catalogs of each instance, before and after.
+        counts: The number of conversations of each pair, by instance.
+        moments: The times at which route lifetimes are evaluated, before and after.
     """
     changes: list[Change] = []
     load: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -597,7 +600,7 @@ def from_counts(
             for side, decided in enumerate((pair.before, pair.after)):
                 load[instance, str(pair.service), str(decided)][side] += number
             routes = [differences.route(pair, 0), differences.route(pair, 1)]
-            if _plain(pair.before, routes[0]) != _plain(pair.after, routes[1]):
+            if _comparable(pair.before, routes[0]) != _comparable(pair.after, routes[1]):
                 changes.append(_change_of_pair(instance, pair, routes, differences, conversations=number))
     total = sum(sum(pairs.values()) for pairs in counts.values())
     return Comparison(changes, conversations=total, load=dict(load))
@@ -610,26 +613,26 @@ def _change_of_pair(
         instance=instance,
         database=pair.database,
         service=pair.service,
-        kind=kind_of(pair.before, pair.after),
-        **cause_of(differences.cause(pair, routes)),
+        kind=change_kind(pair.before, pair.after),
+        **cause_fields(differences.cause(pair, routes)),
         before=str(pair.before),
         after=str(pair.after),
-        route_before=_told(routes[0]),
-        route_after=_told(routes[1]),
+        route_before=_route_label(routes[0]),
+        route_after=_route_label(routes[1]),
         conversations=conversations,
     )
 
 
-def _plain(side: DecisionSide, route: RouteKey | None) -> tuple[DecisionSide, RouteKey | None]:
-    """A decision with its route as both catalogs know it."""
+def _comparable(side: ComparedDecision, route: RouteKey | None) -> tuple[ComparedDecision, RouteKey | None]:
+    """Returns a decision with the key of its route instead of the route id."""
     return side._replace(route_id=None), route
 
 
-def _told(route: RouteKey | None) -> str | None:
-    return None if route is None else f"{route[0]}/route {name(route[1])}"
+def _route_label(route: RouteKey | None) -> str | None:
+    return None if route is None else f"{route[0]}/route {quoted_name(route[1])}"
 
 
-def _complete(
+def _compare_classes(
     instance: str,
     before: Catalog,
     after: Catalog,
@@ -637,12 +640,12 @@ def _complete(
     moments: tuple[datetime, datetime],
     pending_request: PendingRequest,
 ) -> Iterator[Change]:
-    """The changes over every class of conversations."""
+    """Yields the changes over every class of conversations."""
     differences = Differences(before, after, before_at=moments[0], after_at=moments[1])
     seen: set[tuple[Any, ...]] = set()
     for each in classes(before, after, moments=moments, pending_request=pending_request):
-        change = _of_class(instance, each, differences)
-        # Classes that differ in the broker id alone, and change alike, are told once.
+        change = _change_of_class(instance, each, differences)
+        # Classes that differ only in the broker id, and change alike, are reported once.
         if (
             change is not None
             and (key := (change.database, change.service, change.before, change.after, change.object)) not in seen
@@ -651,32 +654,33 @@ def _complete(
             yield change
 
 
-def _of_class(instance: str, each: ConversationClass, differences: Differences) -> Change | None:
-    ends: list[dict[tuple[DecisionSide, RouteKey | None], None]] = [{}, {}]
+def _change_of_class(instance: str, each: ConversationClass, differences: Differences) -> Change | None:
+    ends: list[dict[tuple[ComparedDecision, RouteKey | None], None]] = [{}, {}]
     example = DecisionPair(each.database, each.service, each.before[0], each.after[0])
     for side in each.before:
-        ends[0][_plain(side, differences.route(example._replace(before=side), 0))] = None
+        ends[0][_comparable(side, differences.route(example._replace(before=side), 0))] = None
     for side in each.after:
-        ends[1][_plain(side, differences.route(example._replace(after=side), 1))] = None
+        ends[1][_comparable(side, differences.route(example._replace(after=side), 1))] = None
     old, new = (set(found) for found in ends)
     if old == new:
         return None
-    gone, come = [end for end in ends[0] if end not in new], [end for end in ends[1] if end not in old]
-    routes = [route for _, route in (*gone, *come)]
-    first = (gone or list(ends[0]))[0][0], (come or list(ends[1]))[0][0]
+    removed, added = [end for end in ends[0] if end not in new], [end for end in ends[1] if end not in old]
+    routes = [route for _, route in (*removed, *added)]
+    first = (removed or list(ends[0]))[0][0], (added or list(ends[1]))[0][0]
     texts = [" | ".join(dict.fromkeys(str(side) for side, _ in found)) for found in ends]
-    told = [
-        " | ".join(dict.fromkeys(text for _, route in found if (text := _told(route)) is not None)) for found in ends
+    route_labels = [
+        " | ".join(dict.fromkeys(text for _, route in found if (text := _route_label(route)) is not None))
+        for found in ends
     ]
     return Change(
         instance=instance,
         database=each.database,
         service=each.service,
-        kind=kind_of(*first),
-        **cause_of(differences.cause(example, routes)),
+        kind=change_kind(*first),
+        **cause_fields(differences.cause(example, routes)),
         before=texts[0],
         after=texts[1],
-        route_before=told[0] or None,
-        route_after=told[1] or None,
+        route_before=route_labels[0] or None,
+        route_after=route_labels[1] or None,
         conversations=None,
     )

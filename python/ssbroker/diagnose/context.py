@@ -1,4 +1,4 @@
-"""The context that every check receives, and how it reports findings."""
+"""The input of all checks, and helpers that create findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from ssbroker._text import quoted, restore_spaces, route_name
-from ssbroker.diagnose.behaviour import picked
+from ssbroker.diagnose.behaviour import used_routes_of
 from ssbroker.diagnose.catalog_tables import RouteRow, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import Fleet
@@ -17,34 +17,34 @@ from ssbroker.diagnose.reachability import RoutingGraph
 
 @dataclass(frozen=True, kw_only=True)
 class CheckContext:
-    """A fleet at a moment."""
+    """A fleet at a point in time."""
 
     fleet: Fleet
     now: datetime
     until: datetime
-    """What expires before this is reported beforehand."""
+    """Routes that expire before this time are reported in advance."""
 
     @cached_property
-    def rows(self) -> dict[str, Tables]:
-        """The rows of each instance."""
-        return {name: behaviour.tables for name, behaviour in self.ways.behaviours.items()}
+    def tables(self) -> dict[str, Tables]:
+        """The tables of each instance."""
+        return {name: behaviour.tables for name, behaviour in self.graph.behaviours.items()}
 
     @cached_property
-    def taken(self) -> dict[str, set[tuple[str, int]]]:
-        """The routes of each instance that some conversation takes."""
-        return {name: picked(self.fleet[name], behaviour) for name, behaviour in self.ways.behaviours.items()}
+    def used_routes(self) -> dict[str, set[tuple[str, int]]]:
+        """The routes of each instance that some conversation uses."""
+        return {name: used_routes_of(self.fleet[name], behaviour) for name, behaviour in self.graph.behaviours.items()}
 
     @cached_property
-    def ways(self) -> RoutingGraph:
-        """All ways through the fleet."""
+    def graph(self) -> RoutingGraph:
+        """All routing paths through the fleet."""
         return RoutingGraph(self.fleet, now=self.now)
 
     def is_live(self, route: RouteRow) -> bool:
-        """Whether the route is not expired."""
+        """Returns whether the route has not expired."""
         return route.lifetime is None or route.lifetime > self.now
 
 
-def about_route(
+def route_finding(
     code: str,
     instance: str,
     route: RouteRow,
@@ -54,21 +54,21 @@ def about_route(
     related: Sequence[RouteRow | str] = (),
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding about a route."""
+    """Creates a finding about a route."""
     return Finding(
         code=code,
         severity=severity or CODES[code].severity,
         instance=instance,
         database=route.database,
-        object=f"route {name(route.name)}",
+        object=f"route {quoted_name(route.name)}",
         route_id=route.route_id,
         message=restore_spaces(message),
         remedy=restore_spaces(remedy),
-        related=tuple(other if isinstance(other, str) else route_in_full(instance, other) for other in related),
+        related=tuple(other if isinstance(other, str) else qualified_route(instance, other) for other in related),
     )
 
 
-def about(
+def finding_about(
     code: str,
     what: str,
     message: str,
@@ -79,7 +79,7 @@ def about(
     related: Sequence[str] = (),
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding about something else."""
+    """Creates a finding about another object."""
     return Finding(
         code=code,
         severity=severity or CODES[code].severity,
@@ -92,11 +92,11 @@ def about(
     )
 
 
-def name(text: str) -> str:
-    """A name in quotation marks, safe for a terminal."""
+def quoted_name(text: str) -> str:
+    """Returns a name in quotation marks, safe for a terminal."""
     return restore_spaces(quoted(text))
 
 
-def route_in_full(instance: str, route: RouteRow) -> str:
-    """A route by instance, table, number and name."""
+def qualified_route(instance: str, route: RouteRow) -> str:
+    """Returns instance, database, id and name of a route."""
     return f"{instance}/{route.database}/{restore_spaces(route_name({'route_id': route.route_id, 'name': route.name}))}"

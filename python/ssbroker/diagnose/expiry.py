@@ -13,47 +13,50 @@ from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
 from ssbroker.diagnose.compare import Comparison, compare
-from ssbroker.diagnose.context import route_in_full
+from ssbroker.diagnose.context import qualified_route
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.router import PendingRequest
 
-_NEXT: Final = 5
+_LIMIT: Final = 5
 _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expiry:
-    """A moment at which routes expire, and what that changes."""
+    """A time at which routes expire, and the decisions that change then.
+
+    Attributes:
+        moment: The time of expiry.
+        routes: The routes that expire, as `instance/database/route ID "NAME"`.
+        comparison: The changes over every class of conversations.
+    """
 
     moment: datetime
-    """From when on."""
     routes: tuple[str, ...]
-    """The routes that expire then."""
     comparison: Comparison
-    """What changes, over every class of conversations."""
 
 
 def expiries(
     fleet: Fleet | Catalog,
     *,
     at: datetime | None = None,
-    limit: int = _NEXT,
+    limit: int = _LIMIT,
     pending_request: PendingRequest = "continue",
 ) -> tuple[Expiry, ...]:
-    """The next moments at which an expiry changes what becomes of some conversation; expiries that change nothing are left out.
+    """Finds the next times at which an expiring route changes a routing decision; other expiries are skipped.
 
     Args:
-        fleet: The instances, or one.
-        at: From when on, None for the current time. Without a zone it is UTC.
-        limit: How many moments at most.
-        pending_request: What a pending request for routing information does to step 4.
+        fleet: A fleet, or the catalog of a single instance.
+        at: The time from which to look; None for the current time. A datetime without a time zone is UTC.
+        limit: The maximum number of times to return.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        The moments, in order.
+        The times with their changes, in chronological order.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is no datetime.
+        OptionError: `at` is not a datetime.
 
     Examples:
         >>> from datetime import datetime, UTC
@@ -66,22 +69,22 @@ def expiries(
         >>> expiry.moment.isoformat(), expiry.routes, expiry.comparison.table["after"].to_pylist()
         ('2027-03-01T00:00:00+00:00', ('instance/Sales/route 65536 "Orders"',), ['DELAYED (no_route)'])
     """
-    whole, now = Fleet.of(fleet), utc_datetime(at)
-    return tuple(islice(_changing(whole, now, pending_request), limit))
+    whole_fleet, now = Fleet.of(fleet), utc_datetime(at)
+    return tuple(islice(_changing_expiries(whole_fleet, now, pending_request), limit))
 
 
-def _changing(fleet: Fleet, now: datetime, pending_request: PendingRequest) -> Iterator[Expiry]:
+def _changing_expiries(fleet: Fleet, now: datetime, pending_request: PendingRequest) -> Iterator[Expiry]:
     expiring: defaultdict[datetime, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for instance, catalog in fleet.items():
         for route in catalog_tables.read(catalog).routes:
             if route.lifetime is not None and route.lifetime > now:
-                expiring[route.lifetime][instance].append(route_in_full(instance, route))
-    for when, instances in sorted(expiring.items()):
-        part = Fleet({instance: fleet[instance] for instance in instances})
-        compared = compare(part, part, at=when, before_at=when - _TICK, pending_request=pending_request)
-        if compared:
+                expiring[route.lifetime][instance].append(qualified_route(instance, route))
+    for time, instances in sorted(expiring.items()):
+        affected = Fleet({instance: fleet[instance] for instance in instances})
+        comparison = compare(affected, affected, at=time, before_at=time - _TICK, pending_request=pending_request)
+        if comparison:
             yield Expiry(
-                moment=when,
+                moment=time,
                 routes=tuple(route for routes in instances.values() for route in routes),
-                comparison=compared,
+                comparison=comparison,
             )

@@ -1,4 +1,4 @@
-"""Findings, their codes, and their SARIF report."""
+"""Findings, their codes, and the SARIF report."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ import pyarrow as pa
 from ssbroker.exceptions import OptionError
 
 Severity = Literal["error", "warning", "info"]
-"""Messages are lost or wait for ever; what stands there does not do what it seems to; worth knowing."""
+"""`error`: messages are lost or delayed forever. `warning`: something has no effect or not the intended one. `info`: worth knowing."""
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Code:
-    """A kind of finding."""
+    """A kind of finding.
+
+    Attributes:
+        code: The stable code, such as `SSB002`; never reused for another kind.
+        name: A stable name, such as `route-shadowed`.
+        severity: The severity, unless a finding specifies another.
+        title: A short description.
+        why: Why it matters.
+    """
 
     code: str
-    """Stable: never given to another kind."""
     name: str
-    """In words for programs."""
     severity: Severity
-    """Unless a finding says otherwise."""
     title: str
-    """In words for people."""
     why: str
-    """Why it matters."""
 
 
 _ALL: Final = (
@@ -38,169 +41,177 @@ _ALL: Final = (
         code="SSB001",
         name="route-never-matches",
         severity="warning",
-        title="A route names a broker id and no service",
-        why="No step of the search asks for such a route, so no conversation ever takes it (R20). CREATE ROUTE refuses it.",
+        title="A route has a broker id but no service name",
+        why="No step of the search considers such a route, so no conversation ever uses it. CREATE ROUTE refuses it.",
     ),
     Code(
         code="SSB002",
         name="route-shadowed",
         severity="warning",
-        title="Other routes are always preferred to this one",
-        why="Whatever the conversation, a mirrored route goes before one to LOCAL that has the service, that before a network "
-        "address, that before TRANSPORT (R22). Who counts on this route counts on nothing.",
+        title="Other routes always take precedence over this one",
+        why="For every conversation, a mirrored route takes precedence over a LOCAL route that finds the service, which "
+        "takes precedence over a network address, which takes precedence over TRANSPORT. This route is never used.",
     ),
     Code(
         code="SSB003",
         name="route-expired",
         severity="warning",
         title="A route has expired",
-        why="It stands in the table and is ignored (R3). SQL Server never deletes it.",
+        why="The route is still in the table but is ignored. SQL Server never deletes expired routes.",
     ),
     Code(
         code="SSB004",
         name="route-expires-soon",
         severity="warning",
         title="A route is about to expire",
-        why="From its lifetime on it is ignored (R3), and what goes by it now waits, or takes another way.",
+        why="After its lifetime the route is ignored: conversations that use it now will be delayed or will use another "
+        "route.",
     ),
     Code(
         code="SSB005",
         name="route-duplicate",
         severity="info",
-        title="Two routes say the same",
-        why="Routes with the same service, broker id and address count as one (R21): the second adds neither load sharing nor safety.",
+        title="Two routes are identical",
+        why="Routes with the same service name, broker id and address count as one: the second one adds neither load "
+        "sharing nor redundancy.",
     ),
     Code(
         code="SSB006",
         name="wildcard-beside-local",
         severity="info",
-        title="Everything that is not here goes to the network",
-        why="Beside LOCAL stands a route for every service to a network address: a name that is misspelt, or whose database is "
-        "disabled, leaves this instance instead of waiting where it would be noticed (R22).",
+        title="All services that are not in this instance are sent to the network",
+        why="The table has a route for all services to a network address next to one to LOCAL. A conversation whose "
+        "service name is misspelled, or whose database is disabled, leaves this instance instead of being delayed "
+        "where it would be noticed.",
     ),
     Code(
         code="SSB007",
         name="transport-without-address",
         severity="error",
-        title="TRANSPORT for a name that holds no address",
-        why="The next hop is read from the service name, which has to begin with host:port (R23). Without one the route cannot be used.",
+        title="A route to TRANSPORT for a service name without an address",
+        why="The next hop is taken from the service name, which must begin with host:port. Otherwise the route cannot be "
+        "used.",
     ),
     Code(
         code="SSB008",
         name="local-without-service",
         severity="error",
-        title="LOCAL for a service that no enabled database has",
-        why="What is begun here waits, what comes from outside is dropped (R26).",
+        title="A route to LOCAL for a service that no enabled database has",
+        why="Conversations that start in this instance are delayed; messages from outside are dropped.",
     ),
     Code(
         code="SSB009",
         name="address-is-this-instance",
         severity="warning",
-        title="A network address that is this instance's own",
-        why="The conversation is routed again by msdb as if it came from outside (R41), where forwarding has to be on for all but LOCAL. In "
-        "msdb's own table it is a loop, and the message is dropped (R42).",
+        title="A route to this instance by its own network address",
+        why="The conversation is routed again with the table of msdb, as if it came from outside; forwarding must then be "
+        "enabled for any address except LOCAL. In the table of msdb, such a route is a loop and the message is "
+        "dropped.",
     ),
     Code(
         code="SSB010",
         name="mirror-equals-address",
         severity="error",
-        title="The mirror is the same server",
-        why="When that server fails there is no partner to go to. CREATE ROUTE refuses it.",
+        title="The address and the mirror address are the same",
+        why="If that server fails, there is no partner to fail over to. CREATE ROUTE refuses such a route.",
     ),
     Code(
         code="SSB011",
         name="mirror-without-broker-id",
         severity="warning",
-        title="A mirrored route without a broker id or a service",
-        why="Both partners hold one database, whose id does not change at a failover; without it the route leads to whatever the two "
-        "servers have. CREATE ROUTE refuses it.",
+        title="A mirrored route without a broker id or a service name",
+        why="Both partners hold the same database, whose broker id does not change at a failover. Without it, the route "
+        "may lead to any database of the two servers that has the service. CREATE ROUTE refuses such a route.",
     ),
     Code(
         code="SSB012",
         name="broker-id-in-two-instances",
         severity="error",
-        title="Two instances have a database with the same broker id",
-        why="A broker id is unique in the network (I1). Messages bound to it reach the one or the other, and the rest of the conversation is "
-        "missing there. A restored or copied database keeps the id of its source.",
+        title="Databases of several instances have the same broker id",
+        why="A broker id must be unique in the network. Messages for it reach one database or the other, and each misses "
+        "part of the conversation. A restored or copied database keeps the id of its source.",
     ),
     Code(
         code="SSB013",
         name="broker-id-twice-in-instance",
         severity="warning",
         title="Two databases of an instance have the same broker id",
-        why="They can never both be enabled (I7): ENABLE_BROKER fails with 9772.",
+        why="They can never both be enabled: ENABLE_BROKER fails with error 9772.",
     ),
     Code(
         code="SSB014",
         name="broker-id-stale",
         severity="error",
-        title="A route names a broker id that the service no longer has",
-        why="NEW_BROKER, or a copy in the place of the original, changed the id (I5). A conversation that is bound to the old one is not "
-        "delivered.",
+        title="A route has a broker id that the service no longer has",
+        why="The id was changed by NEW_BROKER, or a copy replaced the original database. Conversations that are bound to "
+        "the old id are not delivered.",
     ),
     Code(
         code="SSB015",
         name="dynamic-routing-hides-local",
         severity="warning",
         title="Dynamic routing hides services of this instance",
-        why="The table has a route to SQL/ServiceBroker/BrokerConfiguration, so a conversation for a service that no route names is DELAYED and "
-        "asked for (R14) before the route to LOCAL for every service is looked at.",
+        why="The table has a route to SQL/ServiceBroker/BrokerConfiguration. A conversation for a service that no route "
+        "names is therefore DELAYED, and a route is requested, before the route to LOCAL for all services is "
+        "considered.",
     ),
     Code(
         code="SSB016",
         name="forwarding-off",
         severity="error",
-        title="msdb leads out of an instance that does not forward",
-        why="What comes from outside and takes this route is DROPPED (R25), and its sender sends it again for ever.",
+        title="A route of msdb leads out of an instance that does not forward",
+        why="Messages from outside that use this route are DROPPED, and their sender resends them until the conversation "
+        "ends.",
     ),
     Code(
         code="SSB017",
         name="no-way-back",
         severity="error",
-        title="No way back from the target to the initiator",
-        why="The target takes the message and cannot acknowledge it: the initiator sends it again every minute until the conversation "
-        "times out, and replies never come.",
+        title="The target has no return route to the initiator",
+        why="The target accepts the message but cannot acknowledge it: the initiator resends it every minute until the "
+        "conversation times out, and replies never arrive.",
     ),
     Code(
         code="SSB018",
         name="name-nearly-equal",
         severity="warning",
-        title="A name that differs from a service only in case, white space or Unicode form",
-        why="Names compare byte by byte (R5), whatever the collation: the two are different services.",
+        title="A name differs from a service only in case, white space or Unicode form",
+        why="Service names are compared byte by byte, whatever the collation: the two names are different services.",
     ),
     Code(
         code="SSB019",
         name="service-unreachable",
         severity="info",
         title="No conversation reaches this service",
-        why="From no database that is known here does a conversation for it come to it. That is right for a service that only begins conversations.",
+        why="No conversation from any known database is routed to it. This is normal for a service that only starts "
+        "conversations.",
     ),
     Code(
         code="SSB020",
         name="loop",
         severity="error",
-        title="Messages go in circles",
-        why="Each instance passes them on to the next and the last to the first, until their hops or their lifetime are used up; then they are "
-        "DROPPED (R42).",
+        title="Messages circulate between instances",
+        why="Each instance forwards the messages to the next, and the last one to the first, until their hop limit or "
+        "lifetime is reached; then they are DROPPED.",
     ),
     Code(
         code="SSB021",
         name="delivery-off",
         severity="warning",
-        title="Message delivery is off in a database with services",
-        why="What it sends stays in its transmission queue, and its services are not found (I2, R33).",
+        title="Message delivery is disabled in a database that has services",
+        why="Messages sent by the database stay in its transmission queue, and its services are not found.",
     ),
     Code(
         code="SSB022",
         name="next-hop-unknown",
         severity="info",
         title="No instance of the fleet has this address",
-        why="Either the instance is missing from what was looked at, or host or port are wrong.",
+        why="Either the instance is not part of the fleet, or the host or port is wrong.",
     ),
 )
 
 CODES: Final = {code.code: code for code in _ALL}
-"""Every code, in order."""
+"""Every kind of finding by code, in order."""
 
 
 _COLUMNS: Final[list[pa.Field[Any]]] = [
@@ -217,35 +228,38 @@ _COLUMNS: Final[list[pa.Field[Any]]] = [
     pa.field("related", pa.list_(pa.string()), nullable=False),
 ]
 FINDINGS: Final = pa.schema(_COLUMNS)
-"""A finding a row."""
+"""The schema of `Findings.table`: one row per finding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that is wrong, or worth knowing."""
+    """A problem, or something worth knowing.
+
+    Attributes:
+        code: The code, such as `SSB002`; a key of `CODES`.
+        severity: `error`, `warning` or `info`.
+        instance: The instance; None if the finding concerns several.
+        database: The database that the routing table, service or broker id belongs to, if any.
+        object: The object, such as `route "Orders"`.
+        route_id: The id of the route, if the object is a route.
+        message: What was found.
+        remedy: What to do, in T-SQL if possible.
+        related: Other objects that are involved.
+    """
 
     code: str
-    """Stable, such as `SSB002`."""
     severity: Severity
-    """`error`, `warning` or `info`."""
     instance: str | None
-    """Whose catalog it is in; None for what is between instances."""
     database: str | None
-    """Whose table or service it is."""
     object: str
-    """What it is about, such as `route "Orders"`."""
     route_id: int | None = None
-    """Of the route, where it is one."""
     message: str
-    """What is so."""
     remedy: str
-    """What to do."""
     related: tuple[str, ...] = ()
-    """Other objects that have part in it."""
 
     @property
     def kind(self) -> Code:
-        """What kind of finding it is."""
+        """The kind of finding: its entry in `CODES`."""
         return CODES[self.code]
 
     @property
@@ -255,23 +269,26 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Instance, database and object in one text."""
+        """Instance, database and object, joined by slashes."""
         return "/".join(part for part in (self.instance, self.database, self.object) if part is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as plain values, in the columns of `FINDINGS`."""
-        own = {
+        """Returns the finding as a dict with the columns of `FINDINGS`."""
+        columns = {
             name: getattr(self, name) for name in ("severity", "instance", "database", "object", "route_id", "message")
         }
         rest = {"why": self.why, "remedy": self.remedy, "related": list(self.related)}
-        return {"code": self.code, "name": self.kind.name, **own, **rest}
+        return {"code": self.code, "name": self.kind.name, **columns, **rest}
 
     def __str__(self) -> str:
         return f"{self.code} {self.severity}: {self.where}: {self.message}"
 
 
 class Findings(Sequence[Finding]):
-    """Findings, the worst first.
+    """A sequence of findings, the most severe first.
+
+    Args:
+        findings: The findings, in any order.
 
     Examples:
         >>> found = Findings([])
@@ -282,24 +299,30 @@ class Findings(Sequence[Finding]):
     __slots__ = ("_findings",)
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        self._findings = tuple(sorted(findings, key=_order))
+        self._findings = tuple(sorted(findings, key=_sort_key))
 
     @property
     def table(self) -> pa.Table:
-        """A row for each finding, in the columns of `FINDINGS`."""
+        """One row per finding, with the columns of `FINDINGS`."""
         return pa.Table.from_pylist([finding.to_dict() for finding in self], schema=FINDINGS)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many there are of each severity."""
-        counted = Counter(finding.severity for finding in self)
-        return {severity: counted[severity] for severity in SEVERITIES}
+        """The number of findings of each severity."""
+        counter = Counter(finding.severity for finding in self)
+        return {severity: counter[severity] for severity in SEVERITIES}
 
     def at_least(self, severity: Severity) -> Findings:
-        """Those that are as bad as this, or worse.
+        """Returns the findings of at least a severity.
+
+        Args:
+            severity: `error`, `warning` or `info`.
+
+        Returns:
+            The findings of this severity and of more severe ones.
 
         Raises:
-            OptionError: It is no severity.
+            OptionError: `severity` is not a severity.
         """
         if severity not in SEVERITIES:
             raise OptionError(f"severity: expected one of {', '.join(SEVERITIES)}; got {severity!r:.80}")
@@ -307,7 +330,14 @@ class Findings(Sequence[Finding]):
         return Findings([finding for finding in self if finding.severity in kept])
 
     def without(self, codes: Sequence[str]) -> Findings:
-        """Those whose code is none of these."""
+        """Returns the findings without those of some codes.
+
+        Args:
+            codes: The codes to leave out.
+
+        Returns:
+            The other findings.
+        """
         return Findings([finding for finding in self if finding.code not in codes])
 
     @overload
@@ -330,7 +360,7 @@ class Findings(Sequence[Finding]):
         return f"Findings({counts})"
 
 
-def _order(finding: Finding) -> tuple[int, str, str, str, int, str]:
+def _sort_key(finding: Finding) -> tuple[int, str, str, str, int, str]:
     return (
         SEVERITIES.index(finding.severity),
         finding.code,
@@ -346,14 +376,15 @@ _LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def sarif(findings: Findings, *, uris: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The findings as one SARIF log.
+    """Returns the findings as a SARIF log, for code review tools.
 
     Args:
-        findings: What was found.
-        uris: The URI of each instance's file or folder, relative to the repository. What is between instances is shown at all of them.
+        findings: The findings.
+        uris: The URI of each instance's file or folder, relative to the repository. A finding that concerns several instances is
+            located at each of them.
 
     Returns:
-        The log, as JSON has it.
+        The log, ready for `json.dump`.
 
     Examples:
         >>> from ssbroker.diagnose import Findings, sarif
@@ -370,7 +401,7 @@ def sarif(findings: Findings, *, uris: Mapping[str, str] | None = None) -> dict[
         }
         for code in CODES.values()
     ]
-    numbers = {code: number for number, code in enumerate(CODES)}
+    rule_indices = {code: number for number, code in enumerate(CODES)}
     driver = {"name": "ssbroker", "version": version("ssbroker"), "rules": rules}
     return {
         "$schema": SCHEMA,
@@ -379,35 +410,35 @@ def sarif(findings: Findings, *, uris: Mapping[str, str] | None = None) -> dict[
             {
                 "tool": {"driver": driver},
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(finding, numbers, uris or {}) for finding in findings],
+                "results": [_result(finding, rule_indices, uris or {}) for finding in findings],
             }
         ],
     }
 
 
-def _result(finding: Finding, numbers: dict[str, int], uris: Mapping[str, str]) -> dict[str, Any]:
-    logical = [{"fullyQualifiedName": finding.where}]
-    # A finding is about a whole catalog, in which nobody can say the line; viewers want one.
+def _result(finding: Finding, rule_indices: dict[str, int], uris: Mapping[str, str]) -> dict[str, Any]:
+    logical_locations = [{"fullyQualifiedName": finding.where}]
+    # A finding has no line, but viewers require one.
     locations = [
         {
             "physicalLocation": {"artifactLocation": {"uri": uris[instance]}, "region": {"startLine": 1}},
-            "logicalLocations": logical,
+            "logicalLocations": logical_locations,
         }
-        for instance in _instances(finding)
+        for instance in _instances_of(finding)
         if instance in uris
     ]
     return {
         "ruleId": finding.code,
-        "ruleIndex": numbers[finding.code],
+        "ruleIndex": rule_indices[finding.code],
         "level": _LEVELS[finding.severity],
         "message": {"text": f"{finding.where}: {finding.message}. {finding.remedy}"},
-        "locations": locations or [{"logicalLocations": logical}],
+        "locations": locations or [{"logicalLocations": logical_locations}],
         "partialFingerprints": {"object/v1": f"{finding.code}/{finding.where}/{finding.route_id}"},
     }
 
 
-def _instances(finding: Finding) -> list[str]:
-    """Whose catalog it is in; of what is between instances, those of the objects that have part in it."""
+def _instances_of(finding: Finding) -> list[str]:
+    """Returns the instance of a finding, or those of the related objects if it concerns several."""
     if finding.instance is not None:
         return [finding.instance]
     return list(dict.fromkeys(related.partition("/")[0] for related in finding.related))

@@ -1,4 +1,4 @@
-"""A fleet: several instances with their catalogs and addresses."""
+"""Fleets: several instances with their catalogs and addresses."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.exceptions import DuplicateError, InputError, SchemaError
 
-ALONE = "instance"
-"""The name of the instance where there is one catalog and no name was given."""
+SINGLE_INSTANCE = "instance"
+"""The name of the instance if a single catalog is given without a name."""
 _LOOPBACK: Final = re.compile(r"TCP://(?:localhost|127\.[\d.]+|\[::1\]):")
 
 
 class Fleet(Mapping[str, Catalog]):
-    """Instances by name; a mapping to their catalogs, whose `addresses` say who is where.
+    """Several instances by name: a mapping of instance names to catalogs.
+
+    The `addresses` of each catalog determine which instance a route leads to.
 
     Args:
-        instances: The catalog of each instance.
+        instances: The catalog of each instance, by instance name.
 
     Raises:
-        SchemaError: It is no mapping, a name is no text, or a value no `Catalog`.
-        DuplicateError: Two instances have one address: nobody could say where a route to it leads. Addresses such as `localhost`, which
-            each means of itself, may be those of several.
+        SchemaError: `instances` is not a mapping, a name is not a str, or a value is not a `Catalog`.
+        DuplicateError: Two instances have the same address, so a route to it is ambiguous. Loopback addresses such as `localhost`
+            may be shared, because each instance uses them for itself.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -40,40 +42,50 @@ class Fleet(Mapping[str, Catalog]):
         ('NORTH', None)
     """
 
-    __slots__ = ("_by_address", "_instances", "_own")
+    __slots__ = ("_addresses_of", "_by_address", "_instances")
 
     def __init__(self, instances: Mapping[str, Catalog]) -> None:
         given: object = instances
         if not isinstance(given, Mapping):
-            raise SchemaError(f"instances: expected catalogs by the names of instances, got {type(given).__qualname__}")
+            raise SchemaError(
+                f"instances: expected a mapping of instance names to catalogs, got {type(given).__qualname__}"
+            )
         self._instances = dict(instances)
         self._by_address: dict[str, str] = {}
-        self._own: dict[str, frozenset[str]] = {}
-        ambiguous: set[str] = set()
+        self._addresses_of: dict[str, frozenset[str]] = {}
+        shared: set[str] = set()
         for name, catalog in self._instances.items():
-            kinds: tuple[object, object] = (name, catalog)
-            if not isinstance(kinds[0], str) or not isinstance(kinds[1], Catalog):
-                raise SchemaError(f"instances: expected names and catalogs, got {name!r:.80}: {type(catalog).__name__}")
-            self._own[name] = frozenset(catalog.addresses)
+            item: tuple[object, object] = (name, catalog)
+            if not isinstance(item[0], str) or not isinstance(item[1], Catalog):
+                raise SchemaError(
+                    f"instances: expected a str and a Catalog, got {name!r:.80}: {type(catalog).__name__}"
+                )
+            self._addresses_of[name] = frozenset(catalog.addresses)
             for address in catalog.addresses:
                 other = self._by_address.setdefault(address, name)
                 if other != name and _LOOPBACK.match(address):
-                    ambiguous.add(address)
+                    shared.add(address)
                 elif other != name:
                     raise DuplicateError(
                         f"instances: both {other!r} and {name!r} have the address {address}",
                         value=address,
-                        expected="an address of one instance",
+                        expected="an address of a single instance",
                     )
-        for address in ambiguous:
+        for address in shared:
             del self._by_address[address]
 
     @classmethod
     def of(cls, what: Fleet | Catalog) -> Fleet:
-        """A fleet as it is, and a catalog as a fleet of one instance.
+        """Returns a fleet unchanged, and a catalog as a fleet of one instance.
+
+        Args:
+            what: A fleet or a catalog. The instance of a catalog is named `instance`.
+
+        Returns:
+            The fleet.
 
         Raises:
-            SchemaError: It is neither.
+            SchemaError: `what` is neither a fleet nor a catalog.
 
         Examples:
             >>> from ssbroker import Catalog, schemas
@@ -83,24 +95,24 @@ class Fleet(Mapping[str, Catalog]):
         if isinstance(what, Fleet):
             return what
         if isinstance(what, Catalog):
-            return cls({ALONE: what})
+            return cls({SINGLE_INSTANCE: what})
         raise SchemaError(f"fleet: expected a Fleet or a Catalog, got {type(what).__qualname__}")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
-        """Reads a fleet from a folder in which every sub-folder, and every `.sql` file, is an instance, named like it.
+        """Loads a fleet from a folder in which every subfolder and every `.sql` file is an instance of that name.
 
         Args:
             path: The folder.
-            now: The moment from which LIFETIME of a script counts, None for the current time. Without a zone it is UTC.
+            now: The time from which LIFETIME counts in scripts; None for the current time. A datetime without a time zone is UTC.
 
         Returns:
             The fleet.
 
         Raises:
-            InputError: There is no such folder, it holds no instance, or a value in it is not what was expected.
-            DuplicateError: Two instances have one name or one address.
-            SchemaError: A column is missing, or has a type that cannot be read.
+            InputError: The folder does not exist, contains no instance, or a file in it has an invalid value.
+            DuplicateError: Two instances have the same name or the same address.
+            SchemaError: A column is missing or has an unsupported type.
 
         Examples:
             >>> import tempfile
@@ -115,17 +127,17 @@ class Fleet(Mapping[str, Catalog]):
 
     @staticmethod
     def paths(folder: str | os.PathLike[str]) -> dict[str, Path]:
-        """The instances that `load` finds in a folder, and where each stands.
+        """Finds the instances that `load` loads from a folder.
 
         Args:
             folder: The folder.
 
         Returns:
-            The path of each instance by its name.
+            The path of each instance, by instance name.
 
         Raises:
-            InputError: There is no such folder, or it holds no instance.
-            DuplicateError: Two instances have one name.
+            InputError: The folder does not exist or contains no instance.
+            DuplicateError: Two instances have the same name.
 
         Examples:
             >>> import tempfile
@@ -138,9 +150,7 @@ class Fleet(Mapping[str, Catalog]):
         folder = Path(folder)
         with os_errors_as_input_errors(folder):
             if not folder.is_dir():
-                raise InputError(
-                    f"{folder}: there is no such folder", value=str(folder), expected="a folder of instances"
-                )
+                raise InputError(f"{folder}: no such folder", value=str(folder), expected="a folder of instances")
             entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
             folders = {entry for entry in entries if entry.is_dir()}
         paths: dict[str, Path] = {}
@@ -149,26 +159,28 @@ class Fleet(Mapping[str, Catalog]):
                 continue
             name = entry.name if entry in folders else entry.stem
             if name in paths:
-                raise DuplicateError(f"{folder}: {paths[name].name} and {entry.name} are both the instance {name!r}")
+                raise DuplicateError(
+                    f"{folder}: {paths[name].name} and {entry.name} are both named as the instance {name!r}; rename one of them"
+                )
             paths[name] = entry
         if not paths:
-            raise InputError(f"{folder}: holds no instance; expected a folder or a .sql script for each")
+            raise InputError(f"{folder}: contains no instance; expected a folder or a .sql script for each instance")
         return paths
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The instance of each address; without those that several have, which each means of itself."""
+        """The instance of each address, without addresses that several instances share, such as `localhost`."""
         return dict(self._by_address)
 
     def at(self, address: str, *, seen_from: str | None = None) -> str | None:
-        """The instance that an address leads to.
+        """Returns the instance that has an address.
 
         Args:
-            address: In its normal form `TCP://host:port`.
-            seen_from: The instance whose route it is: its own addresses lead to itself, `localhost` too.
+            address: The address in normal form, `TCP://host:port`.
+            seen_from: The instance whose route has the address. Its own addresses, including `localhost`, lead to itself.
 
         Returns:
-            The instance; None if none of the fleet has the address.
+            The name of the instance; None if no instance of the fleet has the address.
 
         Examples:
             >>> from ssbroker import Catalog, schemas
@@ -177,7 +189,7 @@ class Fleet(Mapping[str, Catalog]):
             >>> fleet.at("TCP://localhost:4022"), fleet.at("TCP://localhost:4022", seen_from="SOUTH")
             (None, 'SOUTH')
         """
-        if seen_from is not None and address in self._own[seen_from]:
+        if seen_from is not None and address in self._addresses_of[seen_from]:
             return seen_from
         return self._by_address.get(address)
 
@@ -194,35 +206,25 @@ class Fleet(Mapping[str, Catalog]):
         return f"Fleet(instances={len(self)}, addresses={len(self._by_address)})"
 
 
-Options = ParamSpec("Options")
-Result = TypeVar("Result")
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
-def without_collector(work: Callable[Options, Result]) -> Callable[Options, Result]:
-    """Has a function run while the collector of cycles rests.
+def without_garbage_collection(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Decorates a function to run with the cyclic garbage collector disabled.
 
-    The answers of a large fleet are millions of small tuples without a cycle among them. The collector would walk them again and
-    again, and take two fifths of the time; what is not needed any more goes without it.
-
-    Args:
-        work: The function.
-
-    Returns:
-        The same; afterwards the collector is as it was.
-
-    Examples:
-        >>> without_collector(gc.isenabled)(), gc.isenabled()
-        (False, True)
+    The answers of a large fleet are millions of small tuples without cycles. Scanning them repeatedly would take two fifths of
+    the time.
     """
 
-    @wraps(work)
-    def quietly(*args: Options.args, **kwargs: Options.kwargs) -> Result:
+    @wraps(function)
+    def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         if not gc.isenabled():
-            return work(*args, **kwargs)
+            return function(*args, **kwargs)
         gc.disable()
         try:
-            return work(*args, **kwargs)
+            return function(*args, **kwargs)
         finally:
             gc.enable()
 
-    return quietly
+    return wrapper

@@ -1,4 +1,4 @@
-"""Which services each database reaches across a fleet, and routing loops."""
+"""Which services each database of a fleet reaches, and routing loops."""
 
 from __future__ import annotations
 
@@ -16,48 +16,53 @@ import pyarrow.compute
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
-from ssbroker.diagnose.behaviour import Answer, Behaviour, Place, Question, TargetKey, may_hold_address
+from ssbroker.diagnose.behaviour import Answer, Behaviour, Origin, Question, Target, may_begin_with_address
 from ssbroker.diagnose.catalog_tables import MSDB
-from ssbroker.diagnose.fleet import Fleet, without_collector
+from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
 from ssbroker.router import PendingRequest
 
 Ending = Literal["DELIVERED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"]
-"""What may become of a message: in a queue; waiting at its sender; discarded on the way; sent to an address that no instance of the fleet
-has; going in circles until its lifetime or its hops are used up."""
+"""What can happen to a message: delivered to a queue; delayed at its sender; dropped on the path; sent to an address outside the fleet;
+circulating until its hop limit or lifetime is reached.
+"""
 
 
 class RoutingEnd(NamedTuple):
-    """One way in which it may end."""
+    """A possible end of a message's path.
+
+    Attributes:
+        outcome: `DELIVERED`, `DELAYED`, `DROPPED`, `ELSEWHERE` (sent to an address that no instance of the fleet has) or `LOOP`.
+        instance: The instance where it ends; None for a loop.
+        database: The database that accepted the message, if delivered.
+        address: The address that it was sent to, if `ELSEWHERE`.
+        reason: The reason of the decision, if delayed, dropped or a loop.
+    """
 
     outcome: Ending
     instance: str | None = None
-    """Where; None for a loop, which is everywhere in its circle."""
     database: str | None = None
-    """Which took it, where it is delivered."""
     address: str | None = None
-    """Where it went, where that is none of the fleet's."""
     reason: str | None = None
-    """The decision's."""
 
 
 LOOP: Final = RoutingEnd("LOOP", reason="routing_loop")
 
 
-Fates = frozenset[RoutingEnd]
+Ends = frozenset[RoutingEnd]
 Node = tuple[str, Question]
 Ids = tuple[bytes | None, ...]
 
 
-class Move(NamedTuple):
-    """What an instance may do with any conversation of a class: end it, or hand it on."""
+class Transition(NamedTuple):
+    """What can happen to a class of conversations at an instance: they end, or go to another instance."""
 
-    ends: Fates
+    ends: Ends
     hops: tuple[tuple[str, bytes | None], ...]
-    """The instances that it may go to, and the broker id that a conversation without one is bound to."""
+    """The possible next instances, and the broker id that a conversation without one is bound to."""
 
 
 class MessageKey(NamedTuple):
-    """What a message says that is passed from instance to instance: who forwards it cannot change a signed header."""
+    """The header fields that routing uses; a forwarder cannot change them, because the header is signed."""
 
     service: str
     broker: bytes | None
@@ -65,219 +70,226 @@ class MessageKey(NamedTuple):
 
 
 class RoutingGraph:
-    """All ways through a fleet.
+    """All routing paths through a fleet.
 
     Args:
         fleet: The instances.
-        now: The moment at which routes expire.
-        pending_request: What a pending request for routing information does to step 4.
+        now: The time at which route lifetimes are evaluated.
+        pending_request: How step 4 of the search treats a service with a pending route request.
     """
 
     def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest = "continue") -> None:
         self.fleet: Final = fleet
         self._options: Final[dict[str, Any]] = {"now": now, "pending_request": pending_request}
-        self._made: Final[dict[str, Behaviour]] = {}
-        self._forms: Final[dict[str, str]] = {}
-        self._addresses: Final = fleet.addresses
-        self.moves: Final[list[Move]] = []
-        """Every move by its number."""
-        self._numbers: Final[dict[Move, int]] = {}
-        self._moved: Final[defaultdict[str, list[int]]] = defaultdict(list)
-        self._arrivals: Final[defaultdict[bool, defaultdict[TargetKey, dict[str, int]]]] = defaultdict(
+        self._behaviours: Final[dict[str, Behaviour]] = {}
+        self._normalized: Final[dict[str, str]] = {}
+        self._instances_by_address: Final = fleet.addresses
+        self.transitions: Final[list[Transition]] = []
+        """Every transition by its number."""
+        self._numbers: Final[dict[Transition, int]] = {}
+        self._transition_numbers: Final[defaultdict[str, list[int]]] = defaultdict(list)
+        self._arrivals: Final[defaultdict[bool, defaultdict[Target, dict[str, int]]]] = defaultdict(
             lambda: defaultdict(dict)
         )
-        self._fates: Final[defaultdict[MessageKey, dict[str, Fates]]] = defaultdict(dict)
+        self._ends: Final[defaultdict[MessageKey, dict[str, Ends]]] = defaultdict(dict)
 
     def at(self, instance: str) -> Behaviour:
-        """What an instance does, made when it is first asked for."""
-        if instance not in self._made:
+        """Returns the behaviour of an instance; computed on first access."""
+        if instance not in self._behaviours:
             catalog = self.fleet[instance]
-            rows = catalog_tables.read(catalog, self._forms)
-            self._made[instance] = Behaviour(catalog, rows=rows, **self._options)
-        return self._made[instance]
+            rows = catalog_tables.read(catalog, self._normalized)
+            self._behaviours[instance] = Behaviour(catalog, rows=rows, **self._options)
+        return self._behaviours[instance]
 
     @cached_property
     def behaviours(self) -> dict[str, Behaviour]:
-        """What every instance does."""
+        """The behaviour of every instance."""
         return {instance: self.at(instance) for instance in self.fleet}
 
     @cached_property
     def ids(self) -> dict[str, Ids]:
-        """Every broker id with which a conversation for each name of a route or a database may arrive, and none."""
+        """Every broker id with which a conversation for each known service name can arrive, including None."""
         found: defaultdict[str, set[bytes | None]] = defaultdict(lambda: {None})
         for behaviour in self.behaviours.values():
             for route in behaviour.tables.routes:
                 if route.service is not None:
                     found[route.service].add(route.broker)
-        for service, ids in self.ids_of_hosts.items():
+        for service, ids in self.host_ids.items():
             found[service].update(ids)
-        return _in_order(found)
+        return _sorted(found)
 
     @cached_property
-    def ids_of_hosts(self) -> dict[str, Ids]:
-        """The broker ids of the databases that have each service, none where it is not known."""
+    def host_ids(self) -> dict[str, Ids]:
+        """The broker ids of the databases that have each service; None if unknown."""
         found: defaultdict[str, set[bytes | None]] = defaultdict(set)
         for behaviour in self.behaviours.values():
             databases = behaviour.tables.databases
             for service, hosts in behaviour.tables.hosts.items():
                 found[service].update(databases[host].broker for host in hosts)
-        return _in_order(found)
+        return _sorted(found)
 
     @cached_property
-    def _reading(self) -> list[str]:
-        return sorted(filter(may_hold_address, self.ids))
+    def _addressed_names(self) -> list[str]:
+        return sorted(filter(may_begin_with_address, self.ids))
 
-    def learn(self, instance: str, place: Place, ids: Mapping[str, Ids]) -> Iterator[tuple[TargetKey, int]]:
-        """Asks an instance in one go for all names in play there, each with some ids; the number of the move for each."""
+    def answer_known_names(self, instance: str, origin: Origin, ids: Mapping[str, Ids]) -> Iterator[tuple[Target, int]]:
+        """Routes all known names of an instance in one batch, with the given ids; returns the number of the transition for each."""
         behaviour = self.at(instance)
-        learnt = behaviour.learn(place, ids, reading=self._reading)
-        self._move(instance, len(behaviour.answers) - 1)
-        moved = self._moved[instance]
-        return ((class_, moved[number]) for class_, number in learnt)
+        answered = behaviour.answer_known_names(origin, ids, addressed_names=self._addressed_names)
+        self._transition_number(instance, len(behaviour.answers) - 1)
+        numbers = self._transition_numbers[instance]
+        return ((class_, numbers[number]) for class_, number in answered)
 
-    def prepare(self, *, is_initiator: bool = True) -> None:
-        """Asks every instance in one go for all that may arrive there and is not like everything else."""
+    def answer_arrivals(self, *, is_initiator: bool = True) -> None:
+        """Routes in one batch for each instance all messages that can arrive and are not like unknown ones."""
         arrivals = self._arrivals[is_initiator]
         if arrivals:
             return
-        ids = self.ids if is_initiator else self.ids_of_hosts
+        ids = self.ids if is_initiator else self.host_ids
         for instance in self.fleet:
-            for class_, move in self.learn(instance, (None, is_initiator), ids):
-                arrivals[class_][instance] = move
+            for class_, transition in self.answer_known_names(instance, (None, is_initiator), ids):
+                arrivals[class_][instance] = transition
 
-    def move(self, instance: str, question: Question) -> Move:
-        """What the instance may do with it."""
+    def transition(self, instance: str, question: Question) -> Transition:
+        """Returns what can happen to a conversation at an instance."""
         database, service, broker, is_initiator = question
         if database is None:
             return self.arriving(instance, MessageKey(service, broker, is_initiator))
-        return self.moves[self.numbered(instance, (database, is_initiator), service, broker)]
+        return self.transitions[self.transition_of(instance, (database, is_initiator), service, broker)]
 
-    def numbered(self, instance: str, place: Place, service: str, broker: bytes | None) -> int:
-        """The number of the move for one question."""
-        return self._move(instance, self.at(instance).number(place, service, broker))
+    def transition_of(self, instance: str, origin: Origin, service: str, broker: bytes | None) -> int:
+        """Returns the number of the transition for one question."""
+        return self._transition_number(instance, self.at(instance).number(origin, service, broker))
 
-    def arriving(self, instance: str, key: MessageKey) -> Move:
-        """What the instance may do with what arrives there."""
+    def arriving(self, instance: str, key: MessageKey) -> Transition:
+        """Returns what can happen to a message that arrives at an instance."""
         service, broker, is_initiator = key
-        number = self._arrivals[is_initiator].get((service, broker), _NOWHERE).get(instance)
+        number = self._arrivals[is_initiator].get((service, broker), _NO_ARRIVALS).get(instance)
         if number is None:
-            number = self.numbered(instance, (None, is_initiator), service, broker)
-        return self.moves[number]
+            number = self.transition_of(instance, (None, is_initiator), service, broker)
+        return self.transitions[number]
 
-    def fates(self, instance: str, question: Question) -> Fates:
-        """Every end that a conversation may come to, whichever way ties fall."""
-        return self.joined(self.move(instance, question), MessageKey(*question[1:]))
+    def ends(self, instance: str, question: Question) -> Ends:
+        """Returns every possible end of a conversation, over all tie breaks."""
+        return self.ends_after(self.transition(instance, question), MessageKey(*question[1:]))
 
-    def joined(self, move: Move, key: MessageKey) -> Fates:
-        """Every end that it may come to after a move."""
-        if not move.hops:
-            return move.ends
-        behind = []
-        for there, bound in move.hops:
-            # Who begins a conversation binds it to the route's id; one that names an id keeps it.
-            onward = key if key.broker or not bound else key._replace(broker=bound)
-            fates = self._fates[onward]
-            if there not in fates:
-                self._solve(onward, there)
-            behind.append(fates[there])
-        return move.ends.union(*behind)
+    def ends_after(self, transition: Transition, key: MessageKey) -> Ends:
+        """Returns every possible end after a transition."""
+        if not transition.hops:
+            return transition.ends
+        ends_after_hops = []
+        for next_instance, broker_id in transition.hops:
+            # A conversation without a broker id is bound to that of the first route; otherwise it keeps its id.
+            onward = key if key.broker or not broker_id else key._replace(broker=broker_id)
+            ends = self._ends[onward]
+            if next_instance not in ends:
+                self._solve(onward, next_instance)
+            ends_after_hops.append(ends[next_instance])
+        return transition.ends.union(*ends_after_hops)
 
-    def forget(self) -> None:
-        """Gives back the memory of what was found; what instances answer is kept."""
-        self._fates.clear()
+    def clear_ends(self) -> None:
+        """Frees the memory of computed ends; the answers of the instances are kept."""
+        self._ends.clear()
 
     def onward(self, instance: str, question: Question, answer: Answer) -> RoutingEnd | Node:
-        """Where one answer leads: to an end, or to the next instance."""
-        onward = self._onward(instance, answer)
+        """Returns where an answer leads: to an end, or to the next instance."""
+        onward = self._end_or_hop(instance, answer)
         if isinstance(onward, RoutingEnd):
             return onward
-        there, bound = onward
-        return there, Question(None, question.service, question.broker or bound, question.is_initiator)
+        next_instance, broker_id = onward
+        return next_instance, Question(None, question.service, question.broker or broker_id, question.is_initiator)
 
-    def _onward(self, instance: str, answer: Answer) -> RoutingEnd | tuple[str, bytes | None]:
+    def _end_or_hop(self, instance: str, answer: Answer) -> RoutingEnd | tuple[str, bytes | None]:
         if answer.outcome == "LOCAL":
             return RoutingEnd("DELIVERED", instance, answer.target_database)
         if answer.next_hop is None:
             return RoutingEnd("DELAYED" if answer.outcome == "DELAYED" else "DROPPED", instance, reason=answer.reason)
-        there = self._addresses.get(answer.next_hop)
-        if there is None:
+        next_instance = self._instances_by_address.get(answer.next_hop)
+        if next_instance is None:
             return RoutingEnd("ELSEWHERE", instance, address=answer.next_hop)
-        # Who begins it binds it to the route's id; who passes it on cannot change a signed header.
-        return there, answer.broker if answer.outcome == "REMOTE" else None
+        # Only the sender binds the broker id of the route; a forwarder cannot change a signed header.
+        return next_instance, answer.broker if answer.outcome == "REMOTE" else None
 
-    def _move(self, instance: str, number: int) -> int:
-        """The number of the move that a set of answers leads to."""
-        moved, answers = self._moved[instance], self.at(instance).answers
-        while len(moved) <= number:
-            found = dict.fromkeys(self._onward(instance, answer) for answer in answers[len(moved)])
+    def _transition_number(self, instance: str, number: int) -> int:
+        """Returns the number of the transition of a set of answers."""
+        numbers, answers = self._transition_numbers[instance], self.at(instance).answers
+        while len(numbers) <= number:
+            found = dict.fromkeys(self._end_or_hop(instance, answer) for answer in answers[len(numbers)])
             ends = frozenset(each for each in found if isinstance(each, RoutingEnd))
-            move = Move(ends, tuple(each for each in found if not isinstance(each, RoutingEnd)))
-            moved.append(self._numbers.setdefault(move, len(self.moves)))
-            if moved[-1] == len(self.moves):
-                self.moves.append(move)
-        return moved[number]
+            transition = Transition(ends, tuple(each for each in found if not isinstance(each, RoutingEnd)))
+            numbers.append(self._numbers.setdefault(transition, len(self.transitions)))
+            if numbers[-1] == len(self.transitions):
+                self.transitions.append(transition)
+        return numbers[number]
 
     def _solve(self, key: MessageKey, start: str) -> None:
-        """Ends for everything that can be reached from an instance: first what surely ends, from the ends back; the rest may go in circles."""
-        fates = self._fates[key]
-        moves: dict[str, Move] = {}
-        waiting = [start]
-        while waiting:
-            instance = waiting.pop()
-            if instance in moves or instance in fates:
+        """Computes the ends for all instances reachable from `start`: backwards from certain ends, then for cycles."""
+        ends = self._ends[key]
+        transitions: dict[str, Transition] = {}
+        pending = [start]
+        while pending:
+            instance = pending.pop()
+            if instance in transitions or instance in ends:
                 continue
-            moves[instance] = move = self.arriving(instance, key)
-            if move.hops:
-                waiting += [there for there, _ in move.hops]
+            transitions[instance] = transition = self.arriving(instance, key)
+            if transition.hops:
+                pending += [next_instance for next_instance, _ in transition.hops]
             else:
-                fates[instance] = move.ends
-        self._settle({instance: move for instance, move in moves.items() if move.hops}, fates)
+                ends[instance] = transition.ends
+        self._propagate({instance: transition for instance, transition in transitions.items() if transition.hops}, ends)
 
     @staticmethod
-    def _settle(moves: dict[str, Move], fates: dict[str, Fates]) -> None:
-        """Ends for instances that pass it on."""
-        callers: defaultdict[str, list[str]] = defaultdict(list)
-        left: dict[str, int] = {}
-        for instance, move in moves.items():
-            inner = [there for there, _ in move.hops if there in moves]
-            left[instance] = len(inner)
-            for there in inner:
-                callers[there].append(instance)
-        settled = [instance for instance, count in left.items() if count == 0]
-        for instance in settled:  # grows while it is walked
-            fates[instance] = moves[instance].ends.union(*(fates[there] for there, _ in moves[instance].hops))
-            for caller in callers[instance]:
-                left[caller] -= 1
-                if left[caller] == 0:
-                    settled.append(caller)
-        _circle({instance: moves[instance] for instance, count in left.items() if count > 0}, callers, fates)
+    def _propagate(transitions: dict[str, Transition], ends: dict[str, Ends]) -> None:
+        """Computes the ends of forwarding instances from those of their next hops."""
+        senders: defaultdict[str, list[str]] = defaultdict(list)
+        unsolved: dict[str, int] = {}
+        for instance, transition in transitions.items():
+            unsolved_hops = [next_instance for next_instance, _ in transition.hops if next_instance in transitions]
+            unsolved[instance] = len(unsolved_hops)
+            for next_instance in unsolved_hops:
+                senders[next_instance].append(instance)
+        solved = [instance for instance, count in unsolved.items() if count == 0]
+        for instance in solved:  # grows during iteration
+            ends[instance] = transitions[instance].ends.union(
+                *(ends[next_instance] for next_instance, _ in transitions[instance].hops)
+            )
+            for sender in senders[instance]:
+                unsolved[sender] -= 1
+                if unsolved[sender] == 0:
+                    solved.append(sender)
+        _solve_cycles(
+            {instance: transitions[instance] for instance, count in unsolved.items() if count > 0}, senders, ends
+        )
 
 
-def _in_order(ids: Mapping[str, set[bytes | None]]) -> dict[str, Ids]:
+def _sorted(ids: Mapping[str, set[bytes | None]]) -> dict[str, Ids]:
     return {service: tuple(sorted(found, key=lambda broker: broker or b"")) for service, found in ids.items()}
 
 
-_NOWHERE: Final[dict[str, int]] = {}
+_NO_ARRIVALS: Final[dict[str, int]] = {}
 
 
-def _circle(moves: dict[str, Move], callers: dict[str, list[str]], fates: dict[str, Fates]) -> None:
-    """Each of these can come into a circle: what one may end in, all that lead to it may."""
+def _solve_cycles(transitions: dict[str, Transition], senders: dict[str, list[str]], ends: dict[str, Ends]) -> None:
+    """Computes the ends of instances that can reach a cycle: each gets the ends of all its next hops, and a loop."""
     loop = frozenset((LOOP,))
     found = {
-        instance: loop.union(move.ends, *(fates[there] for there, _ in move.hops if there not in moves))
-        for instance, move in moves.items()
+        instance: loop.union(
+            transition.ends,
+            *(ends[next_instance] for next_instance, _ in transition.hops if next_instance not in transitions),
+        )
+        for instance, transition in transitions.items()
     }
-    waiting = list(moves)
-    while waiting:
-        instance = waiting.pop()
-        for caller in callers[instance]:
-            if caller in moves and not found[instance] <= found[caller]:
-                found[caller] |= found[instance]
-                waiting.append(caller)
-    fates.update(found)
+    pending = list(transitions)
+    while pending:
+        instance = pending.pop()
+        for sender in senders[instance]:
+            if sender in transitions and not found[instance] <= found[sender]:
+                found[sender] |= found[instance]
+                pending.append(sender)
+    ends.update(found)
 
 
-pc: Any = pyarrow.compute  # its stubs know too little of it
+pc: Any = pyarrow.compute  # its stubs are incomplete
 _NAMES: Final = pa.dictionary(pa.int32(), pa.string())
 REACHABILITY: Final = pa.schema(
     [
@@ -292,20 +304,20 @@ REACHABILITY: Final = pa.schema(
         pa.field("certain", pa.bool_(), nullable=False),
     ]
 )
-"""One row for each outcome that a conversation from a database to a service may have; `certain` where it is the only one."""
+"""The schema of `reachability`: one row per possible outcome of a conversation; `certain` is true if it is the only one."""
 _SERVICES_IN_A_BATCH: Final = 256
-_OF_A_FATE: Final = ("outcome", "instance", "database", "address", "reason")
+_END_FIELDS: Final = ("outcome", "instance", "database", "address", "reason")
 _NO_ID: Final[tuple[bytes | None, ...]] = (None,)
 
 
 class Start(NamedTuple):
-    """A database in which conversations begin."""
+    """A database in which conversations start."""
 
     instance: str
     database: str
 
 
-@without_collector
+@without_garbage_collection
 def reachability(
     fleet: Fleet | Catalog,
     *,
@@ -313,23 +325,23 @@ def reachability(
     at: datetime | None = None,
     pending_request: PendingRequest = "continue",
 ) -> pa.Table:
-    """What may become of a conversation, from every database of a fleet to every service, whichever way ties fall.
+    """Returns the possible outcomes of a conversation from every database of a fleet to every service, over all tie breaks.
 
-    The conversation names no broker id. `msdb` is among the databases only where it has services.
+    The conversations name no broker id. `msdb` is included only if it has services.
 
     Args:
-        fleet: The instances, or one.
-        services: The names to ask for; all that databases have or routes name if left out.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        pending_request: What a pending request for routing information does to step 4.
+        fleet: A fleet, or the catalog of a single instance.
+        services: The service names; None for all that databases have or routes name.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        A row for each outcome, in the columns of `REACHABILITY`: `DELIVERED`, `DELAYED`, `DROPPED`, `ELSEWHERE` (an address that no
-        instance of the fleet has), `LOOP`.
+        One row per possible outcome, with the columns of `REACHABILITY`. Outcomes are `DELIVERED`, `DELAYED`, `DROPPED`,
+        `ELSEWHERE` (sent to an address that no instance of the fleet has) and `LOOP`.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is no datetime, or `services` are no texts.
+        OptionError: `at` is not a datetime, or `services` is not a sequence of strings.
 
     Examples:
         >>> import pyarrow as pa
@@ -341,212 +353,213 @@ def reachability(
         >>> matrix.select(["database", "service", "outcome", "next_hop_address"]).to_pylist()
         [{'database': 'Sales', 'service': '//Orders', 'outcome': 'ELSEWHERE', 'next_hop_address': 'TCP://orders:4022'}]
     """
-    whole = Fleet.of(fleet)
-    asked = None if services is None else string_list(_listed(services), name="services")
-    ways = RoutingGraph(whole, now=utc_datetime(at), pending_request=pending_request)
-    return matrix(ways, sorted(all_services(ways)) if asked is None else list(dict.fromkeys(asked)))
+    whole_fleet = Fleet.of(fleet)
+    names = None if services is None else string_list(_as_list(services), name="services")
+    graph = RoutingGraph(whole_fleet, now=utc_datetime(at), pending_request=pending_request)
+    return matrix(graph, sorted(all_services(graph)) if names is None else list(dict.fromkeys(names)))
 
 
-def _listed(values: object) -> object:
-    """What may be walked through once as a list; a lone text, which has letters, stays one."""
+def _as_list(values: object) -> object:
+    """Returns an iterable as a list; a string stays one, so that it is refused."""
     return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
-def matrix(ways: RoutingGraph, services: list[str]) -> pa.Table:
-    """The matrix of a fleet for some services."""
-    reach = ReachabilitySets(ways)
+def matrix(graph: RoutingGraph, services: list[str]) -> pa.Table:
+    """Returns the reachability table of some services."""
+    reach = ReachabilitySets(graph)
     parts = []
     for first in range(0, len(services), _SERVICES_IN_A_BATCH):
         codes = array("i")
         for service in services[first : first + _SERVICES_IN_A_BATCH]:
             codes.extend(reach.codes(service))
         parts.append((first, codes))
-    build = _Builder(reach, services)
+    build = _TableBuilder(reach, services)
     return pa.Table.from_batches([build(codes, first) for first, codes in parts], schema=REACHABILITY)
 
 
 class ReachabilitySets:
-    """The ends of conversations from every start, a service at a time; sets of ends are numbered, so that equal ones are worked out once.
+    """The possible ends of conversations from every start to a service; equal sets of ends share a number.
 
-    Args:
-        ways: All ways through the fleet.
-        is_initiator: Whether the conversations begin there, mostly without a broker id, or are what a target sends back, mostly with
-            that of a database that has the service.
+    With `is_initiator`, conversations start there, usually without a broker id. Otherwise they are replies of a target, usually with
+    the id of a database that has the service.
     """
 
-    def __init__(self, ways: RoutingGraph, *, is_initiator: bool = True) -> None:
-        self.ways: Final = ways
+    def __init__(self, graph: RoutingGraph, *, is_initiator: bool = True) -> None:
+        self.graph: Final = graph
         self._is_initiator: Final = is_initiator
-        self.starts: Final = all_starts(ways)
-        self.fates: Final[list[Fates]] = []
-        """Every set of ends, by its number."""
-        self._codes: dict[Fates, int] = {}
-        self._ids: Final = dict.fromkeys(ways.ids, _NO_ID) if is_initiator else ways.ids_of_hosts
-        self._placed: defaultdict[TargetKey, list[tuple[int, int]]] = defaultdict(list)
-        self._others: list[int] = []
+        self.starts: Final = all_starts(graph)
+        self.ends: Final[list[Ends]] = []
+        """Every set of ends by its number."""
+        self._codes: dict[Ends, int] = {}
+        self._ids: Final = dict.fromkeys(graph.ids, _NO_ID) if is_initiator else graph.host_ids
+        self._numbered_targets: defaultdict[Target, list[tuple[int, int]]] = defaultdict(list)
+        self._default_transitions: list[int] = []
         for number, (instance, database) in enumerate(self.starts):
-            for class_, move in ways.learn(instance, (database, is_initiator), self._ids):
-                self._placed[class_].append((number, move))
-            self._others.append(self._asked(number, ways.at(instance).other, None))
-        ways.prepare(is_initiator=is_initiator)
-        self._settled: dict[int, int] = {}
+            for class_, transition in graph.answer_known_names(instance, (database, is_initiator), self._ids):
+                self._numbered_targets[class_].append((number, transition))
+            self._default_transitions.append(self._transition(number, graph.at(instance).unknown_name, None))
+        graph.answer_arrivals(is_initiator=is_initiator)
+        self._fixed_ends: dict[int, int] = {}
 
     def codes(self, service: str, broker: bytes | None = None) -> list[int]:
-        """The number of the set of ends, for each start in order."""
+        """Returns the number of the set of ends for each start, in order."""
         if broker in self._ids.get(service, ()):
-            moves = self._others.copy()
-            for number, move in self._placed[service, broker]:
-                moves[number] = move
+            transitions = self._default_transitions.copy()
+            for number, transition in self._numbered_targets[service, broker]:
+                transitions[number] = transition
         else:
-            moves = [self._asked(number, service, broker) for number in range(len(self.starts))]
-        known = _Ends(self, MessageKey(service, broker, self._is_initiator))
-        codes = list(map(known.__getitem__, moves))
-        self.ways.forget()
+            transitions = [self._transition(number, service, broker) for number in range(len(self.starts))]
+        known = _EndsByTransition(self, MessageKey(service, broker, self._is_initiator))
+        codes = list(map(known.__getitem__, transitions))
+        self.graph.clear_ends()
         return codes
 
-    def end(self, move: int, key: MessageKey) -> int:
-        """The number of the set of ends of a service."""
-        settled = self._settled.get(move)
-        if settled is not None:
-            return settled
-        made = self.ways.moves[move]
-        if made.hops:
-            return self._code(self.ways.joined(made, key))
-        self._settled[move] = self._code(made.ends)
-        return self._settled[move]
+    def end(self, transition: int, key: MessageKey) -> int:
+        """Returns the number of the set of ends after a transition."""
+        solved = self._fixed_ends.get(transition)
+        if solved is not None:
+            return solved
+        reached_transition = self.graph.transitions[transition]
+        if reached_transition.hops:
+            return self._code(self.graph.ends_after(reached_transition, key))
+        self._fixed_ends[transition] = self._code(reached_transition.ends)
+        return self._fixed_ends[transition]
 
-    def _asked(self, number: int, service: str, broker: bytes | None) -> int:
+    def _transition(self, number: int, service: str, broker: bytes | None) -> int:
         instance, database = self.starts[number]
-        return self.ways.numbered(instance, (database, self._is_initiator), service, broker)
+        return self.graph.transition_of(instance, (database, self._is_initiator), service, broker)
 
-    def _code(self, fates: Fates) -> int:
-        code = self._codes.setdefault(fates, len(self._codes))
-        if code == len(self.fates):
-            self.fates.append(fates)
+    def _code(self, ends: Ends) -> int:
+        code = self._codes.setdefault(ends, len(self._codes))
+        if code == len(self.ends):
+            self.ends.append(ends)
         return code
 
 
-class _Ends(dict[int, int]):
-    """The set of ends for each move, of one service, worked out when it is first asked for."""
+class _EndsByTransition(dict[int, int]):
+    """The number of the set of ends after each transition, for one service; computed on first access."""
 
     def __init__(self, reach: ReachabilitySets, key: MessageKey) -> None:
         super().__init__()
         self._reach = reach
         self._key = key
 
-    def __missing__(self, move: int) -> int:
-        self[move] = code = self._reach.end(move, self._key)
+    def __missing__(self, transition: int) -> int:
+        self[transition] = code = self._reach.end(transition, self._key)
         return code
 
 
-def all_starts(ways: RoutingGraph) -> list[Start]:
-    """Every database in which conversations may begin."""
+def all_starts(graph: RoutingGraph) -> list[Start]:
+    """Returns every database in which conversations can start."""
     return [
         Start(instance, database)
-        for instance, behaviour in ways.behaviours.items()
+        for instance, behaviour in graph.behaviours.items()
         for database in behaviour.tables.databases
         if database != "msdb" or behaviour.tables.services.get("msdb")
     ]
 
 
-def all_services(ways: RoutingGraph) -> set[str]:
-    """Every name that a database has a service of, or a route is for."""
-    return set(ways.ids)
+def all_services(graph: RoutingGraph) -> set[str]:
+    """Returns every service name that a database has or a route names."""
+    return set(graph.ids)
 
 
-class _Builder:
-    """From numbers to rows."""
+class _TableBuilder:
+    """Builds rows from the numbers of sets."""
 
     def __init__(self, reach: ReachabilitySets, services: list[str]) -> None:
         numbers: dict[RoutingEnd, int] = {}
-        lists = [[numbers.setdefault(fate, len(numbers)) for fate in sorted(fates, key=str)] for fates in reach.fates]
+        lists = [[numbers.setdefault(end, len(numbers)) for end in sorted(ends, key=str)] for ends in reach.ends]
         self._lists: Any = pa.array(lists, pa.list_(pa.int32()))
-        self._fates = [_encoded(getattr(fate, name) for fate in numbers) for name in _OF_A_FATE]
-        self._places = [_encoded(getattr(start, name) for start in reach.starts) for name in Start._fields]
+        self._ends = [_dictionary(getattr(end, name) for end in numbers) for name in _END_FIELDS]
+        self._start_columns = [_dictionary(getattr(start, name) for start in reach.starts) for name in Start._fields]
         self._services = pa.array(services, pa.string())
         self._starts = len(reach.starts)
 
     def __call__(self, codes: array[int], first: int) -> pa.RecordBatch:
-        """The rows of some services, from `first` on: for each of them, a code for each start."""
-        picked = self._lists.take(pa.Array.from_buffers(pa.int32(), len(codes), [None, pa.py_buffer(codes)]))
-        cells = pc.list_parent_indices(picked)
-        service = pc.divide(cells, max(1, self._starts))
-        start = pc.subtract(cells, pc.multiply(service, self._starts))
-        fate = pc.list_flatten(picked)
-        columns = [column.take(start) for column in self._places]
+        """Returns the rows of some services, from number `first` on; `codes` has one entry per service and start."""
+        ends_of_cells = self._lists.take(pa.Array.from_buffers(pa.int32(), len(codes), [None, pa.py_buffer(codes)]))
+        cell_indices = pc.list_parent_indices(ends_of_cells)
+        service = pc.divide(cell_indices, max(1, self._starts))
+        start = pc.subtract(cell_indices, pc.multiply(service, self._starts))
+        end = pc.list_flatten(ends_of_cells)
+        columns = [column.take(start) for column in self._start_columns]
         numbers = pc.cast(pc.add(service, first), pa.int32())
         columns.append(pa.DictionaryArray.from_arrays(numbers, self._services))
-        columns += [column.take(fate) for column in self._fates]
-        columns.append(pc.equal(pc.list_value_length(picked).take(cells), 1))
+        columns += [column.take(end) for column in self._ends]
+        columns.append(pc.equal(pc.list_value_length(ends_of_cells).take(cell_indices), 1))
         return pa.RecordBatch.from_arrays(columns, schema=REACHABILITY)
 
 
-def _encoded(values: Iterable[str | None]) -> pa.DictionaryArray[Any, Any]:
+def _dictionary(values: Iterable[str | None]) -> pa.DictionaryArray[Any, Any]:
     return pa.array(list(values), pa.string()).dictionary_encode()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loop:
-    """Instances that pass a message on in a circle."""
+    """A group of instances that forward a message in a circle.
+
+    Attributes:
+        instances: The instances in order; the last one forwards to the first.
+        services: The service names that circulate; None represents every name that no instance of the fleet knows.
+        broker_instances: The broker id of the message for each of `services`; None for messages without one.
+    """
 
     instances: tuple[str, ...]
-    """In the order of the message's way; the last passes it to the first."""
     services: tuple[str | None, ...]
-    """The names that go in this circle; None stands for every name that no instance of the fleet knows."""
     broker_instances: tuple[bytes | None, ...]
-    """The broker id that the message names, for each of `services`."""
 
     def __str__(self) -> str:
         return " -> ".join((*self.instances, self.instances[0]))
 
 
-@without_collector
+@without_garbage_collection
 def loops(
     fleet: Fleet | Catalog, *, at: datetime | None = None, pending_request: PendingRequest = "continue"
 ) -> tuple[Loop, ...]:
-    """Every group of instances between which messages can go in circles, with one circle of it.
+    """Finds the groups of instances between which messages can circulate, each with one cycle.
 
-    All messages that can arrive anywhere are looked at: for each name that a route or a database has, with each broker id that a route
-    or a database has, without one, and for a name that nothing knows.
+    All messages that can arrive at an instance are considered: every service name that a route or a database has, with every known
+    broker id and without one, and an unknown service name.
 
     Args:
-        fleet: The instances, or one.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        pending_request: What a pending request for routing information does to step 4.
+        fleet: A fleet, or the catalog of a single instance.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        The loops, each with all services that go in it.
+        The loops, each with all service names that circulate in it.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is no datetime.
+        OptionError: `at` is not a datetime.
 
     Examples:
         >>> import pyarrow as pa
         >>> from ssbroker import Catalog
         >>> from ssbroker.diagnose import Fleet, loops
-        >>> def passes_on(to, *, address):
+        >>> def forwarder(to, *, address):
         ...     routes = {"database": ["msdb"], "name": ["All"], "remote_service_name": pa.nulls(1, pa.string()),
         ...               "broker_instance": pa.nulls(1), "lifetime": pa.nulls(1), "address": [to], "mirror_address": pa.nulls(1)}
         ...     return Catalog(pa.table(routes), addresses=[address], message_forwarding=True)
-        >>> fleet = Fleet({"A": passes_on("TCP://b", address="TCP://a"), "B": passes_on("TCP://a", address="TCP://b")})
+        >>> fleet = Fleet({"A": forwarder("TCP://b", address="TCP://a"), "B": forwarder("TCP://a", address="TCP://b")})
         >>> [str(loop) for loop in loops(fleet)]
         ['A -> B -> A']
     """
-    return circling(RoutingGraph(Fleet.of(fleet), now=utc_datetime(at), pending_request=pending_request))
+    return find_loops(RoutingGraph(Fleet.of(fleet), now=utc_datetime(at), pending_request=pending_request))
 
 
-def circling(ways: RoutingGraph) -> tuple[Loop, ...]:
-    """The loops of a fleet whose ways are known."""
-    ways.prepare()
+def find_loops(graph: RoutingGraph) -> tuple[Loop, ...]:
+    """Returns the loops of a routing graph."""
+    graph.answer_arrivals()
     found: defaultdict[tuple[str, ...], list[tuple[str | None, bytes | None]]] = defaultdict(list)
-    unknown = _unknown_name(ways)
-    knowing, reading = _entries(ways)
-    for service, broker in _keys(ways, unknown):
-        entries = ways.fleet if service == unknown else (*knowing.get(service, ()), *reading)
-        graph = _passing(ways, MessageKey(service, broker, is_initiator=True), entries)
-        for circle in circles(graph):
-            found[_turned(circle)].append((None if service == unknown else service, broker))
+    unknown = _unknown_name(graph)
+    knowing, name_readers = _entry_instances(graph)
+    for service, broker in _message_keys(graph, unknown):
+        entries = graph.fleet if service == unknown else (*knowing.get(service, ()), *name_readers)
+        hops = _forwarding_graph(graph, MessageKey(service, broker, is_initiator=True), entries)
+        for cycle in cycles(hops):
+            found[_rotated(cycle)].append((None if service == unknown else service, broker))
     return tuple(
         Loop(
             instances=instances,
@@ -557,83 +570,81 @@ def circling(ways: RoutingGraph) -> tuple[Loop, ...]:
     )
 
 
-def _passing(ways: RoutingGraph, key: MessageKey, entries: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The instances that pass on what arrives at some, or what those send them, and to which."""
-    graph: dict[str, tuple[str, ...]] = {}
-    waiting = list(entries)
-    while waiting:
-        instance = waiting.pop()
-        if instance not in graph and (hops := ways.arriving(instance, key).hops):
-            graph[instance] = tuple(sorted(there for there, _ in hops))
-            waiting += graph[instance]
-    return {instance: tuple(there for there in following if there in graph) for instance, following in graph.items()}
+def _forwarding_graph(graph: RoutingGraph, key: MessageKey, entries: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Returns the instances that forward a message which arrives at one of `entries`, and their next hops."""
+    forwarding: dict[str, tuple[str, ...]] = {}
+    pending = list(entries)
+    while pending:
+        instance = pending.pop()
+        if instance not in forwarding and (hops := graph.arriving(instance, key).hops):
+            forwarding[instance] = tuple(sorted(next_instance for next_instance, _ in hops))
+            pending += forwarding[instance]
+    return {
+        instance: tuple(next_instance for next_instance in following if next_instance in forwarding)
+        for instance, following in forwarding.items()
+    }
 
 
-def _entries(ways: RoutingGraph) -> tuple[dict[str, list[str]], list[str]]:
-    """The instances that know each name, and those that may read an address in any: only there a name's ways are its own.
+def _entry_instances(graph: RoutingGraph) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns the instances that know each service name, and those that may use an address in any name.
 
-    A circle in which none of them has part is also that of the name that nobody knows.
+    A cycle that contains none of these is also a cycle of the unknown name.
     """
     knowing: defaultdict[str, list[str]] = defaultdict(list)
-    for instance, behaviour in ways.behaviours.items():
-        for service in behaviour.in_play[MSDB]:
+    for instance, behaviour in graph.behaviours.items():
+        for service in behaviour.known_names[MSDB]:
             knowing[service].append(instance)
-    return knowing, [instance for instance, behaviour in ways.behaviours.items() if behaviour.asks_names(MSDB)]
+    return knowing, [instance for instance, behaviour in graph.behaviours.items() if behaviour.reads_names(MSDB)]
 
 
-def _keys(ways: RoutingGraph, unknown: str) -> Iterable[tuple[str, bytes | None]]:
+def _message_keys(graph: RoutingGraph, unknown: str) -> Iterable[tuple[str, bytes | None]]:
     yield unknown, None
-    for service, ids in sorted(ways.ids.items()):
+    for service, ids in sorted(graph.ids.items()):
         for broker in ids:
             yield service, broker
 
 
-def _unknown_name(ways: RoutingGraph) -> str:
-    taken = {name for behaviour in ways.behaviours.values() for names in behaviour.in_play.values() for name in names}
+def _unknown_name(graph: RoutingGraph) -> str:
+    known = {
+        name for behaviour in graph.behaviours.values() for names in behaviour.known_names.values() for name in names
+    }
     name = "any other service"
-    while name in taken:
+    while name in known:
         name += "."
     return name
 
 
-def _turned(circle: list[str]) -> tuple[str, ...]:
-    """A circle, from its first instance by name on."""
-    first = circle.index(min(circle))
-    return (*circle[first:], *circle[:first])
+def _rotated(cycle: list[str]) -> tuple[str, ...]:
+    """Rotates a cycle to start at its first instance by name."""
+    first = cycle.index(min(cycle))
+    return (*cycle[first:], *cycle[:first])
 
 
-def circles(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
-    """The strongly connected parts of a graph that hold a circle, each as one circle of nodes in their order.
-
-    Args:
-        graph: What follows each node.
-
-    Yields:
-        A shortest circle through the first node of each part.
-    """
-    for part in _components(graph):
+def cycles(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
+    """Yields a shortest cycle through the first node of each strongly connected component that has one."""
+    for part in _cyclic_components(graph):
         inside = set(part)
         first = min(part)
-        came: dict[str, str] = {}
-        waiting = [first]
-        for node in waiting:  # grows while it is walked: breadth first
+        previous: dict[str, str] = {}
+        pending = [first]
+        for node in pending:  # breadth first: grows during iteration
             for following in graph[node]:
                 if following == first:
-                    circle = [node]
-                    while circle[-1] != first:
-                        circle.append(came[circle[-1]])
-                    yield circle[::-1]
+                    cycle = [node]
+                    while cycle[-1] != first:
+                        cycle.append(previous[cycle[-1]])
+                    yield cycle[::-1]
                     break
-                if following in inside and following not in came:
-                    came[following] = node
-                    waiting.append(following)
+                if following in inside and following not in previous:
+                    previous[following] = node
+                    pending.append(following)
             else:
                 continue
             break
 
 
-def _components(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
-    """Tarjan's strongly connected parts, those with a circle only, without recursion."""
+def _cyclic_components(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
+    """Yields the strongly connected components that contain a cycle; Tarjan's algorithm without recursion."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -63,84 +63,77 @@ if (filter) filter.addEventListener("input", () => {
 
 
 _SWEEPS: Final = 4
-_ACROSS: Final = 300
-_DOWN: Final = 62
-_RING: Final = 36
-_RING_LEAST: Final = 150
+_COLUMN_WIDTH: Final = 300
+_ROW_HEIGHT: Final = 62
+_RING_SPACING: Final = 36
+_RING_RADIUS_MIN: Final = 150
 
 
 class Point(NamedTuple):
-    """A place in a picture, from its left upper corner."""
+    """A position in the graph; the origin is the upper left corner."""
 
     x: float
     y: float
 
 
-def arranged(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, Point]:
-    """A place for each node.
-
-    Args:
-        nodes: The nodes.
-        edges: From which to which.
-
-    Returns:
-        The places; the least x and y are 0.
+def layout(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, Point]:
+    """Returns a position for each node; the least x and y are 0.
 
     Examples:
-        >>> arranged(["A", "B", "C"], [("A", "B"), ("A", "C")])
+        >>> layout(["A", "B", "C"], [("A", "B"), ("A", "C")])
         {'A': Point(x=0.0, y=31.0), 'B': Point(x=300.0, y=0.0), 'C': Point(x=300.0, y=62.0)}
     """
     names = sorted(set(nodes))
-    after: dict[str, list[str]] = {name: [] for name in names}
-    before: dict[str, list[str]] = {name: [] for name in names}
-    for one, other in sorted(set(edges)):
-        if one != other:
-            after[one].append(other)
-            before[other].append(one)
-    columns = _columns(names, after, before)
-    places = _ring(names) if columns is None else _in_columns(columns, after, before)
+    successors: dict[str, list[str]] = {name: [] for name in names}
+    predecessors: dict[str, list[str]] = {name: [] for name in names}
+    for source, destination in sorted(set(edges)):
+        if source != destination:
+            successors[source].append(destination)
+            predecessors[destination].append(source)
+    columns = _columns(names, successors, predecessors)
+    places = _ring_layout(names) if columns is None else _column_layout(columns, successors, predecessors)
     left, top = (min((place[side] for place in places.values()), default=0.0) for side in (0, 1))
     return {name: Point(x - left, y - top) for name, (x, y) in places.items()}
 
 
 def _columns(
-    names: list[str], after: Mapping[str, list[str]], before: Mapping[str, list[str]]
+    names: list[str], successors: Mapping[str, list[str]], predecessors: Mapping[str, list[str]]
 ) -> dict[str, int] | None:
-    """The longest way to each node; None where there are circles."""
-    left = {name: len(before[name]) for name in names}
-    column = {name: 0 for name in names if left[name] == 0}
+    """Returns the length of the longest path to each node; None if there are cycles."""
+    unvisited = {name: len(predecessors[name]) for name in names}
+    column = {name: 0 for name in names if unvisited[name] == 0}
     ready = list(column)
-    for name in ready:  # grows while it is walked
-        for each in after[name]:
+    for name in ready:  # grows during iteration
+        for each in successors[name]:
             column[each] = max(column.get(each, 0), column[name] + 1)
-            left[each] -= 1
-            if left[each] == 0:
+            unvisited[each] -= 1
+            if unvisited[each] == 0:
                 ready.append(each)
     return column if len(ready) == len(names) else None
 
 
-def _in_columns(
-    column: Mapping[str, int], after: Mapping[str, list[str]], before: Mapping[str, list[str]]
+def _column_layout(
+    column: Mapping[str, int], successors: Mapping[str, list[str]], predecessors: Mapping[str, list[str]]
 ) -> dict[str, Point]:
-    """Columns from left to right, each ordered so that few lines cross."""
+    """Arranges columns from left to right, each ordered to reduce crossing edges."""
     columns: defaultdict[int, list[str]] = defaultdict(list)
     for name, number in sorted(column.items()):
         columns[number].append(name)
     order = {name: float(number) for members in columns.values() for number, name in enumerate(members)}
     for sweep in range(_SWEEPS):
-        near = before if sweep % 2 == 0 else after
+        adjacent = predecessors if sweep % 2 == 0 else successors
         for number in sorted(columns, reverse=sweep % 2 == 1):
-            columns[number].sort(key=lambda name: (_middle(name, near, order), name))
+            columns[number].sort(key=lambda name: (_mean_position(name, adjacent, order), name))
             order.update({name: float(place) for place, name in enumerate(columns[number])})
     return {
-        name: Point(float(number * _ACROSS), (place - (len(members) - 1) / 2) * _DOWN)
+        name: Point(float(number * _COLUMN_WIDTH), (place - (len(members) - 1) / 2) * _ROW_HEIGHT)
         for number, members in sorted(columns.items())
         for place, name in enumerate(members)
     }
 
 
-def _ring(names: list[str]) -> dict[str, Point]:
-    radius = max(_RING_LEAST, _RING * len(names))
+def _ring_layout(names: list[str]) -> dict[str, Point]:
+    radius = max(_RING_RADIUS_MIN, _RING_SPACING * len(names))
     turn = 2 * math.pi / len(names)
     return {
         name: Point(round(1.3 * radius * math.sin(turn * number), 1), round(-radius * math.cos(turn * number), 1))
@@ -148,115 +141,109 @@ def _ring(names: list[str]) -> dict[str, Point]:
     }
 
 
-def _middle(name: str, near: Mapping[str, list[str]], order: Mapping[str, float]) -> float:
-    neighbours = near[name]
-    return sum(order[each] for each in neighbours) / len(neighbours) if neighbours else order[name]
+def _mean_position(name: str, adjacent: Mapping[str, list[str]], order: Mapping[str, float]) -> float:
+    adjacent_nodes = adjacent[name]
+    return sum(order[each] for each in adjacent_nodes) / len(adjacent_nodes) if adjacent_nodes else order[name]
 
 
-SHOWN: Final = 150
-"""More instances than these make no picture."""
-_WIDTH: Final = 190
-_HEIGHT: Final = 40
+GRAPH_NODES_MAX: Final = 150
+"""Larger graphs are not drawn."""
+_BOX_WIDTH: Final = 190
+_BOX_HEIGHT: Final = 40
 _BEND: Final = 18
 _MARGIN: Final = 24
-_LETTERS: Final = 26
-_TIP: Final = (
+_LABEL_CHARACTERS_MAX: Final = 26
+_ARROWHEAD: Final = (
     '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>'
 )
 
 
 class _Edges(NamedTuple):
-    """How many routes lead from where to where."""
+    """The number of routes from each node to each other."""
 
     inside: Counter[tuple[str, str]]
     outside: Counter[tuple[str, str]]
     """To addresses that no instance has."""
 
 
-def drawn(fleet: Fleet, findings: Findings) -> str:
-    """The picture; a sentence where there are too many instances for one.
-
-    Args:
-        fleet: The instances.
-        findings: Of which each instance has the colour of its worst.
-
-    Returns:
-        SVG, or a paragraph.
-    """
-    edges = _edges(fleet)
-    names = [*fleet, *dict.fromkeys(there for _, there in edges.outside)]
-    if len(names) > SHOWN:
-        return f"<p>{len(names):,} instances and addresses are too many for a picture; it is drawn for {SHOWN} at most.</p>"
-    places = arranged(names, [*edges.inside, *edges.outside])
+def graph_svg(fleet: Fleet, findings: Findings) -> str:
+    """Returns the graph as SVG, with each instance in the colour of its most severe finding; a paragraph if it is too large."""
+    edges = _count_edges(fleet)
+    names = [*fleet, *dict.fromkeys(destination for _, destination in edges.outside)]
+    if len(names) > GRAPH_NODES_MAX:
+        return f"<p>The graph is omitted: it has {len(names):,} instances and addresses, and at most {GRAPH_NODES_MAX} can be drawn.</p>"
+    places = layout(names, [*edges.inside, *edges.outside])
     worst = {finding.instance: finding.severity for finding in reversed(list(findings)) if finding.instance is not None}
     width, height = (
         max((place[side] for place in places.values()), default=0.0) + size + 2 * _MARGIN
-        for side, size in ((0, _WIDTH), (1, _HEIGHT))
+        for side, size in ((0, _BOX_WIDTH), (1, _BOX_HEIGHT))
     )
     parts = [
         f'<svg role="img" aria-label="Instances and routes" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}">',
-        _TIP,
+        _ARROWHEAD,
     ]
-    for (here, there), count in sorted((edges.inside + edges.outside).items()):
-        parts.append(_edge(_centre(places[here]), _centre(places[there]), count, f"{here} to {there}"))
+    for (source, destination), count in sorted((edges.inside + edges.outside).items()):
+        parts.append(_edge(_centre(places[source]), _centre(places[destination]), count, f"{source} to {destination}"))
     for name, place in places.items():
         style = f"instance {worst.get(name, 'fine')}" if name in fleet else "address"
         parts.append(_box(name, _centre(place), style))
     return "".join([*parts, "</svg>"])
 
 
-def _edges(fleet: Fleet) -> _Edges:
+def _count_edges(fleet: Fleet) -> _Edges:
     inside: Counter[tuple[str, str]] = Counter()
     outside: Counter[tuple[str, str]] = Counter()
     for instance, catalog in fleet.items():
         for route in catalog_tables.read(catalog).routes:
             if route.address in (LOCAL, TRANSPORT):
                 continue
-            there = fleet.at(route.address, seen_from=instance)
-            if there is None:
+            destination = fleet.at(route.address, seen_from=instance)
+            if destination is None:
                 outside[instance, route.address] += 1
-            elif there != instance:
-                inside[instance, there] += 1
+            elif destination != instance:
+                inside[instance, destination] += 1
     return _Edges(inside, outside)
 
 
 def _centre(place: Point) -> Point:
-    return Point(place.x + _MARGIN + _WIDTH / 2, place.y + _MARGIN + _HEIGHT / 2)
+    return Point(place.x + _MARGIN + _BOX_WIDTH / 2, place.y + _MARGIN + _BOX_HEIGHT / 2)
 
 
-def _edge(here: Point, there: Point, count: int, title: str) -> str:
-    """A line from border to border, bent a little, so that there and back are two lines."""
-    across, down = there.x - here.x, there.y - here.y
-    length = max(1.0, math.hypot(across, down))
-    middle = Point((here.x + there.x) / 2 - _BEND * down / length, (here.y + there.y) / 2 + _BEND * across / length)
-    start, end = _border(here, middle), _border(there, middle)
+def _edge(source: Point, destination: Point, count: int, title: str) -> str:
+    """Returns a curved line from border to border, so that both directions of a pair are visible."""
+    dx, dy = destination.x - source.x, destination.y - source.y
+    length = max(1.0, math.hypot(dx, dy))
+    middle = Point(
+        (source.x + destination.x) / 2 - _BEND * dy / length, (source.y + destination.y) / 2 + _BEND * dx / length
+    )
+    start, end = _border(source, middle), _border(destination, middle)
     routes = f"{count:,} route{'' if count == 1 else 's'}"
     path = f"M{start.x:.1f} {start.y:.1f} Q{middle.x:.1f} {middle.y:.1f} {end.x:.1f} {end.y:.1f}"
     return f'<path class="edge" d="{path}" marker-end="url(#tip)"><title>{escape(title)}: {routes}</title></path>'
 
 
 def _border(centre: Point, towards: Point) -> Point:
-    """Where the line from the middle of a box to another point leaves the box."""
-    across, down = towards.x - centre.x, towards.y - centre.y
-    part = min((_WIDTH / 2) / abs(across) if across else math.inf, (_HEIGHT / 2) / abs(down) if down else math.inf, 1.0)
-    return Point(centre.x + across * part, centre.y + down * part)
+    """Returns where the line from the centre of a box to another point crosses its border."""
+    dx, dy = towards.x - centre.x, towards.y - centre.y
+    fraction = min((_BOX_WIDTH / 2) / abs(dx) if dx else math.inf, (_BOX_HEIGHT / 2) / abs(dy) if dy else math.inf, 1.0)
+    return Point(centre.x + dx * fraction, centre.y + dy * fraction)
 
 
 def _box(name: str, centre: Point, style: str) -> str:
-    plain = name.removeprefix("TCP://")
-    shown = plain if len(plain) <= _LETTERS else f"{plain[: _LETTERS - 1]}…"
+    address = name.removeprefix("TCP://")
+    label = address if len(address) <= _LABEL_CHARACTERS_MAX else f"{address[: _LABEL_CHARACTERS_MAX - 1]}…"
     return (
-        f'<g class="{style}"><title>{escape(name)}</title><rect x="{centre.x - _WIDTH / 2:.1f}" y="{centre.y - _HEIGHT / 2:.1f}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" rx="6"/><text x="{centre.x:.1f}" y="{centre.y + 4:.1f}">{escape(shown)}</text></g>'
+        f'<g class="{style}"><title>{escape(name)}</title><rect x="{centre.x - _BOX_WIDTH / 2:.1f}" y="{centre.y - _BOX_HEIGHT / 2:.1f}" '
+        f'width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"/><text x="{centre.x:.1f}" y="{centre.y + 4:.1f}">{escape(label)}</text></g>'
     )
 
 
-_CELLS: Final = 20_000
-"""So many cells of the matrix a page shows."""
-_ROWS: Final = 500
-_WORST: Final = ("LOOP", "DROPPED", "DELAYED", "ELSEWHERE", "DELIVERED")
-_SIGNS: Final = {"DELIVERED": "✓", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
+_CELLS_MAX: Final = 20_000
+"""The maximum number of cells of the matrix."""
+_ROWS_MAX: Final = 500
+_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "ELSEWHERE", "DELIVERED")
+_SYMBOLS: Final = {"DELIVERED": "✓", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
 
 
 def html_report(
@@ -267,21 +254,23 @@ def html_report(
     at: datetime | None = None,
     title: str = "Service Broker routing",
 ) -> str:
-    """A page with the graph of instances and routes, the findings, what reaches what, and what changes.
+    """Returns an HTML page with the routing graph, the findings, the reachability matrix, and optionally a comparison.
+
+    The page is self-contained: it loads nothing from the network.
 
     Args:
-        fleet: The instances, or one.
-        findings: What was found; looked for if left out.
-        comparison: What changes, where two were compared.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        title: What stands above it.
+        fleet: A fleet, or the catalog of a single instance.
+        findings: The findings to show; None to run `lint`.
+        comparison: The comparison to show, if any.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        title: The title of the page.
 
     Returns:
         The page.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is no datetime.
+        OptionError: `at` is not a datetime.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -289,37 +278,37 @@ def html_report(
         >>> page.startswith("<!doctype html>"), "http" in page
         (True, False)
     """
-    whole, now = Fleet.of(fleet), utc_datetime(at)
-    found = lint(whole, at=now) if findings is None else findings
+    whole_fleet, now = Fleet.of(fleet), utc_datetime(at)
+    lint_findings = lint(whole_fleet, at=now) if findings is None else findings
     sections = [
-        ("graph", "Instances and routes", drawn(whole, found)),
-        ("findings", "Findings", _findings(found)),
-        ("matrix", "What reaches what", _matrix(whole, now)),
+        ("graph", "Instances and routes", graph_svg(whole_fleet, lint_findings)),
+        ("findings", "Findings", _findings(lint_findings)),
+        ("matrix", "Reachability", _matrix(whole_fleet, now)),
     ]
     if comparison is not None:
-        sections.append(("changes", "What changes", _changes(comparison)))
+        sections.append(("changes", "Changes", _changes(comparison)))
     links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading, _ in sections)
     body = "".join(
         f'<section id="{anchor}"><h2>{escape(heading)}</h2>{content}</section>' for anchor, heading, content in sections
     )
     counts = ", ".join(
         f"{number:,} {severity}{'' if number == 1 or severity == 'info' else 's'}"
-        for severity, number in found.counts.items()
+        for severity, number in lint_findings.counts.items()
     )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f"<header><h1>{escape(title)}</h1><p>{len(whole):,} instance{'' if len(whole) == 1 else 's'}, "
+        f"<header><h1>{escape(title)}</h1><p>{len(whole_fleet):,} instance{'' if len(whole_fleet) == 1 else 's'}, "
         f"as of {now:%Y-%m-%d %H:%M:%S} UTC: {counts}</p><nav>{links}</nav></header><main>{body}</main>"
         f"<script>{SCRIPT}</script></body></html>\n"
     )
 
 
-def _findings(found: Findings) -> str:
-    if not found:
-        return "<p>Nothing is found.</p>"
+def _findings(lint_findings: Findings) -> str:
+    if not lint_findings:
+        return "<p>No findings.</p>"
     by_code: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for finding in found:
+    for finding in lint_findings:
         by_code[finding.code, finding.severity].append(finding)
     parts = [
         '<p><input id="filter" type="search" placeholder="Filter: a code, an instance, a name" aria-label="Filter"></p>'
@@ -327,21 +316,21 @@ def _findings(found: Findings) -> str:
     for (code, severity), group in by_code.items():
         rows = "".join(
             f'<tr class="finding"><td>{escape(each.where)}</td><td>{escape(each.message)}<br><code>{escape(each.remedy)}</code></td></tr>'
-            for each in group[:_ROWS]
+            for each in group[:_ROWS_MAX]
         )
         parts.append(
             f'<details open class="{severity}"><summary><b>{code}</b> {severity}: {escape(CODES[code].title)} ({len(group):,})</summary>'
-            f"<p>{escape(CODES[code].why)}</p><table>{rows}</table>{_more(len(group))}</details>"
+            f"<p>{escape(CODES[code].why)}</p><table>{rows}</table>{_omitted_count(len(group))}</details>"
         )
     return "".join(parts)
 
 
 def _matrix(fleet: Fleet, now: datetime) -> str:
-    rows = reachability(fleet, at=now).to_pylist() if _size(fleet) <= _CELLS else None
+    rows = reachability(fleet, at=now).to_pylist() if _matrix_size(fleet) <= _CELLS_MAX else None
     if rows is None:
-        return "<p>The matrix is too large for a page; <code>ssbroker.diagnose.reachability</code> gives it as a table.</p>"
+        return "<p>The matrix is too large for this page; <code>ssbroker.diagnose.reachability</code> returns it as a table.</p>"
     if not rows:
-        return "<p>No database begins a conversation for a service that is known.</p>"
+        return "<p>There is no database or no known service.</p>"
     cells: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         cells[f"{row['instance']}/{row['database']}", row["service"]].append(row)
@@ -353,15 +342,17 @@ def _matrix(fleet: Fleet, now: datetime) -> str:
         f'<tr><th scope="row">{escape(start)}</th>{"".join(_cell(start, service, cells[start, service]) for service in services)}</tr>'
         for start in sorted({start for start, _ in cells})
     ]
-    legend = " ".join(f'<span class="{name.lower()}">{_SIGNS[name]} {name.lower()}</span>' for name in reversed(_WORST))
+    legend = " ".join(
+        f'<span class="{name.lower()}">{_SYMBOLS[name]} {name.lower()}</span>' for name in reversed(_OUTCOMES)
+    )
     return f'<p class="legend">{legend}</p><div class="scroll"><table class="matrix"><tr><th></th>{head}</tr>{"".join(lines)}</table></div>'
 
 
 def _cell(start: str, service: str, rows: list[dict[str, Any]]) -> str:
-    """The worst that may happen gives the colour, all that may happen the signs; both stand in words behind them."""
-    worst = min((row["outcome"] for row in rows), key=_WORST.index)
-    signs = "".join(_SIGNS[name] for name in _WORST if any(row["outcome"] == name for row in rows))
-    told = "; ".join(
+    """Returns a cell: coloured by the worst outcome, with a symbol for each possible outcome, and all details as tooltip."""
+    worst = min((row["outcome"] for row in rows), key=_OUTCOMES.index)
+    symbols = "".join(_SYMBOLS[name] for name in _OUTCOMES if any(row["outcome"] == name for row in rows))
+    details = "; ".join(
         " ".join(
             str(row[name])
             for name in ("outcome", "at_instance", "target_database", "next_hop_address", "reason")
@@ -369,10 +360,10 @@ def _cell(start: str, service: str, rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     )
-    return f'<td class="{worst.lower()}" title="{escape(f"{start} to {service}: {told}")}">{signs}</td>'
+    return f'<td class="{worst.lower()}" title="{escape(f"{start} to {service}: {details}")}">{symbols}</td>'
 
 
-def _size(fleet: Fleet) -> int:
+def _matrix_size(fleet: Fleet) -> int:
     services: set[str] = set()
     starts = 0
     for catalog in fleet.values():
@@ -384,32 +375,36 @@ def _size(fleet: Fleet) -> int:
 
 def _changes(comparison: Comparison) -> str:
     if not comparison:
-        return "<p>Nothing changes.</p>"
-    counted = comparison.conversations is not None
-    said = (
-        f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change." if counted else ""
+        return "<p>No changes.</p>"
+    has_traffic = comparison.conversations is not None
+    summary = (
+        f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change."
+        if has_traffic
+        else ""
     )
     names = ("cause", "object", "instance", "database", "service", "kind", "before", "after", "conversations")
-    changes = _table(names, comparison.table.to_pylist()[:_ROWS])
-    load = comparison.load.to_pylist()[:_ROWS]
+    changes = _table(names, comparison.table.to_pylist()[:_ROWS_MAX])
+    load = comparison.load.to_pylist()[:_ROWS_MAX]
     copies = _table(tuple(load[0]), load) if load else ""
-    return f"<p>{said}</p>{changes}{_more(len(comparison.changes))}" + (
+    return f"<p>{summary}</p>{changes}{_omitted_count(len(comparison.changes))}" + (
         f"<h3>Load of each copy</h3>{copies}" if copies else ""
     )
 
 
 def _table(names: Iterable[str], rows: list[dict[str, Any]]) -> str:
-    chosen = list(names)
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in chosen)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(_shown(row[name]))}</td>' for name in chosen)}</tr>" for row in rows)
+    columns = list(names)
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in columns)
+    lines = "".join(
+        f"<tr>{''.join(f'<td>{escape(_cell_text(row[name]))}</td>' for name in columns)}</tr>" for row in rows
+    )
     return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'
 
 
-def _shown(value: object) -> str:
+def _cell_text(value: object) -> str:
     if value is None:
         return ""
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 
-def _more(count: int) -> str:
-    return f"<p>and {count - _ROWS:,} more</p>" if count > _ROWS else ""
+def _omitted_count(count: int) -> str:
+    return f"<p>and {count - _ROWS_MAX:,} more</p>" if count > _ROWS_MAX else ""

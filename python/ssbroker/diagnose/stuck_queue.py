@@ -1,4 +1,4 @@
-"""What waits in a transmission queue, row by row: what the server said, what is decided now, which finding is the cause."""
+"""Explains the messages of a transmission queue: the current decision, and the finding that is the cause."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import Question
 from ssbroker.diagnose.catalog_tables import MSDB
-from ssbroker.diagnose.checks import NearServices, lint
-from ssbroker.diagnose.context import name
+from ssbroker.diagnose.checks import SimilarServices, lint
+from ssbroker.diagnose.context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reachability import RoutingGraph
-from ssbroker.diagnose.trace import Follower, Hop, Trace, ending, place
+from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, resolve_database
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.router import PendingRequest, Router
 
@@ -37,9 +37,9 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("remedy", pa.string()),
 ]
 STUCK: Final = pa.schema(_FIELDS)
-"""One row for each message: its decision now (`outcome`, `reason`), where that ends, and the finding that is the cause."""
-_NEEDED: Final = ("database", "to_service_name")
-_OF_CONVERSATIONS: Final = (*_NEEDED, "to_broker_instance", "is_initiator")
+"""The schema of `stuck`: one row per message, with the current decision (`outcome`, `reason`), where it ends, and the cause."""
+_REQUIRED: Final = ("database", "to_service_name")
+_CONVERSATION_COLUMNS: Final = (*_REQUIRED, "to_broker_instance", "is_initiator")
 
 
 def stuck(
@@ -50,25 +50,27 @@ def stuck(
     at: datetime | None = None,
     pending_request: PendingRequest = "continue",
 ) -> pa.Table:
-    """Explains a stuck `sys.transmission_queue` row by row.
+    """Explains why messages are stuck in `sys.transmission_queue`, row by row.
 
-    Each conversation is followed as `trace` does, and back; of the findings that bear on a route it takes, on its service or on its way
-    back, the nearest is the cause.
+    Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
+    the conversation uses, about its service, or about its return path.
 
     Args:
-        fleet: The instances, or one.
-        queue: Rows of `sys.transmission_queue`; `to_broker_instance`, `is_initiator`, `from_service_name` and `transmission_status` may be left out.
-        instance: Whose queue it is; may be left out where there is one instance.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        pending_request: What a pending request for routing information does to step 4.
+        fleet: A fleet, or the catalog of a single instance.
+        queue: Rows of `sys.transmission_queue` with the columns `database` and `to_service_name`, and optionally
+            `to_broker_instance`, `is_initiator`, `from_service_name` and `transmission_status`.
+        instance: The instance of the queue; optional if there is only one.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        A row for each row of the queue, in its order, in the columns of `STUCK`.
+        One row per row of the queue, in the same order, with the columns of `STUCK`.
 
     Raises:
-        SchemaError: A column is missing, or `fleet` is neither a fleet nor a catalog.
-        InputError: A value is not what was expected.
-        OptionError: `at` is no datetime.
+        SchemaError: A column is missing or has an unsupported type, or `fleet` is neither a fleet nor a catalog.
+        UnknownDatabaseError: The instance or a database does not exist, or the instance must be specified.
+        InputError: A value is invalid; the error names column, row and value.
+        OptionError: `at` is not a datetime.
 
     Examples:
         >>> import pyarrow as pa
@@ -80,22 +82,25 @@ def stuck(
         >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
-    whole, now = Fleet.of(fleet), utc_datetime(at)
-    waiting = as_table(queue, name="queue")
-    for column in _NEEDED:
-        if column not in waiting.schema.names:
+    whole_fleet, now = Fleet.of(fleet), utc_datetime(at)
+    messages = as_table(queue, name="queue")
+    for column in _REQUIRED:
+        if column not in messages.schema.names:
             raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
-    if waiting.num_rows:
-        _check(whole[place(whole, instance, MSDB)[0]], waiting)
-    explainer = _Explainer(whole, now=now, pending_request=pending_request)
-    rows = [explainer.row(row, *place(whole, instance, str(row["database"]))) for row in waiting.to_pylist()]
+    if messages.num_rows:
+        _check(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
+    explainer = _Explainer(whole_fleet, now=now, pending_request=pending_request)
+    rows = [
+        explainer.row(row, *resolve_database(whole_fleet, instance, str(row["database"])))
+        for row in messages.to_pylist()
+    ]
     return pa.Table.from_pylist(rows, schema=STUCK)
 
 
-def _check(catalog: Catalog, waiting: pa.Table) -> None:
-    """Refuses rows that are no conversations of the instance, as the router does."""
+def _check(catalog: Catalog, messages: pa.Table) -> None:
+    """Refuses rows that are not valid conversations of the instance, as the router does."""
     for column in ("transmission_status", "from_service_name"):
-        found = next((field.type for field in waiting.schema if field.name == column), None)
+        found = next((field.type for field in messages.schema if field.name == column), None)
         if found is not None and not _is_text(found):
             raise SchemaError(
                 f"queue.{column}: expected text, found {found}",
@@ -103,12 +108,16 @@ def _check(catalog: Catalog, waiting: pa.Table) -> None:
                 expected="text",
                 actual=str(found),
             )
-    asked = waiting.select([number for number, name in enumerate(waiting.schema.names) if name in _OF_CONVERSATIONS])
-    if "to_broker_instance" not in asked.schema.names:
-        asked = asked.append_column("to_broker_instance", pa.nulls(asked.num_rows, pa.binary(16)))
-    Router(catalog, tie_break="first").route(asked)
-    if waiting["database"].null_count:
-        row, expected = waiting["database"].is_null().index(True).as_py(), "the database in which the message waits"
+    conversations = messages.select(
+        [number for number, name in enumerate(messages.schema.names) if name in _CONVERSATION_COLUMNS]
+    )
+    if "to_broker_instance" not in conversations.schema.names:
+        conversations = conversations.append_column(
+            "to_broker_instance", pa.nulls(conversations.num_rows, pa.binary(16))
+        )
+    Router(catalog, tie_break="first").route(conversations)
+    if messages["database"].null_count:
+        row, expected = messages["database"].is_null().index(True).as_py(), "the database in which the message waits"
         raise NullError(
             f"queue.database, row {row}: null is not allowed here; expected {expected}",
             column="queue.database",
@@ -118,22 +127,24 @@ def _check(catalog: Catalog, waiting: pa.Table) -> None:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
     checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    return any(check(plain) for check in checks)
+    return any(check(value_type) for check in checks)
 
 
 class _Explainer:
-    """Follows each kind of conversation once."""
+    """Traces each distinct conversation once."""
 
     def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest) -> None:
-        self._ways = RoutingGraph(fleet, now=now, pending_request=pending_request)
-        self._near = NearServices({instance: each.tables for instance, each in self._ways.behaviours.items()})
+        self._graph = RoutingGraph(fleet, now=now, pending_request=pending_request)
+        self._similar_services = SimilarServices(
+            {instance: each.tables for instance, each in self._graph.behaviours.items()}
+        )
         self._by_table: defaultdict[tuple[str | None, str | None], list[Finding]] = defaultdict(list)
         for finding in lint(fleet, at=now):
             self._by_table[finding.instance, finding.database].append(finding)
-        self._follower = Follower(self._ways, conversation_id=None, pending_request=pending_request, now=now)
-        self._known: dict[tuple[str, Question, str | None], dict[str, Any]] = {}
+        self._tracer = Tracer(self._graph, conversation_id=None, pending_request=pending_request, now=now)
+        self._results: dict[tuple[str, Question, str | None], dict[str, Any]] = {}
 
     def row(self, row: dict[str, Any], instance: str, database: str) -> dict[str, Any]:
         broker = row.get("to_broker_instance")
@@ -144,85 +155,86 @@ class _Explainer:
             row.get("is_initiator") is not False,
         )
         key = instance, question, row.get("from_service_name")
-        if key not in self._known:
-            self._known[key] = self._explained(*key)
+        if key not in self._results:
+            self._results[key] = self._explain(*key)
         return {
             "database": database,
             "to_service_name": question.service,
             "transmission_status": row.get("transmission_status"),
-            **self._known[key],
+            **self._results[key],
         }
 
-    def _explained(self, instance: str, question: Question, from_service_name: str | None) -> dict[str, Any]:
-        there = self._follower.follow(instance, question)
-        back = self._follower.back(there, from_service_name) if question.is_initiator else None
-        lost = back is not None and not back.returned_to(there)
-        last = back if back is not None and lost else there
-        finding = self._cause(there, back if lost else None)
-        decision = there.hops[0].decision
-        told: dict[str, Any] = {
+    def _explain(self, instance: str, question: Question, from_service_name: str | None) -> dict[str, Any]:
+        forward = self._tracer.follow(instance, question)
+        acknowledgement = self._tracer.acknowledgement(forward, from_service_name) if question.is_initiator else None
+        is_lost = acknowledgement is not None and not acknowledgement.returned_to(forward)
+        last = acknowledgement if acknowledgement is not None and is_lost else forward
+        finding = self._cause(forward, acknowledgement if is_lost else None)
+        decision = forward.hops[0].decision
+        result: dict[str, Any] = {
             "outcome": decision["outcome"],
             "reason": decision["reason"],
-            "end": restore_spaces(ending(there.end) + (f"; the way back: {ending(last.end)}" if lost else "")),
+            "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(last.end)}" if is_lost else "")),
         }
         if finding is not None:
-            return told | {
+            return result | {
                 "code": finding.code,
                 "cause": f"{finding.where}: {finding.message}",
                 "remedy": finding.remedy,
             }
-        if there.end.outcome in ("DELAYED", "DROPPED") and (near := self._near.of(question.service)):
-            service = self._near.nearest(question.service)
-            return told | {
+        if forward.end.outcome in ("DELAYED", "DROPPED") and (similar := self._similar_services.of(question.service)):
+            service = self._similar_services.nearest(question.service)
+            return result | {
                 "code": "SSB018",
-                "cause": f"the conversation is for {name(question.service)}; {near}",
-                "remedy": f"Begin it again with the service's own name: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(service))};",
+                "cause": f"the conversation is for {quoted_name(question.service)}, but {similar}",
+                "remedy": f"Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(service))};",
             }
-        return told | {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}
+        return result | {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}
 
-    def _cause(self, there: Trace, back: Trace | None) -> Finding | None:
-        """The finding that is nearest: about a route that is taken, then about the service, then about the end."""
-        if there.end.outcome in ("DELIVERED", "ELSEWHERE") and back is None:
+    def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
+        """Returns the most closely related finding: about a route that is used, about the service, or about the end."""
+        if forward.end.outcome in ("DELIVERED", "ELSEWHERE") and acknowledgement is None:
             return None
-        if back is not None:
-            target = there.end.instance, there.end.database
-            return _first(f for f in self._by_table[target] if f.code == "SSB017")
-        taken = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in there.hops}
-        tables = dict.fromkeys((instance, table) for instance, table, _ in taken)
-        near = [finding for table in tables for finding in self._by_table[table]]
+        if acknowledgement is not None:
+            target = forward.end.instance, forward.end.database
+            return _most_severe(f for f in self._by_table[target] if f.code == "SSB017")
+        used_routes = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in forward.hops}
+        tables = dict.fromkeys((instance, table) for instance, table, _ in used_routes)
+        candidates = [finding for table in tables for finding in self._by_table[table]]
         return (
-            _first(f for f in near if f.route_id is not None and (f.instance, f.database, f.route_id) in taken)
-            or _first(self._of_service(there.to_service_name, tables))
-            or _first(self._at_end(there))
+            _most_severe(
+                f for f in candidates if f.route_id is not None and (f.instance, f.database, f.route_id) in used_routes
+            )
+            or _most_severe(self._findings_on_service(forward.to_service_name, tables))
+            or _most_severe(self._findings_at_end(forward))
         )
 
-    def _of_service(self, service: str, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-        """Findings about routes of this service, or that name it, in some tables."""
+    def _findings_on_service(self, service: str, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+        """Yields findings about routes of this service, or that mention it, in some tables."""
         for instance, table in tables:
-            routes = self._ways.at(instance).tables.routes
-            own = {route.route_id for route in routes if (route.database, route.service) == (table, service)}
+            routes = self._graph.at(instance).tables.routes
+            route_ids = {route.route_id for route in routes if (route.database, route.service) == (table, service)}
             for finding in self._by_table[instance, table]:
-                if finding.route_id in own or name(service) in finding.message:
+                if finding.route_id in route_ids or quoted_name(service) in finding.message:
                     yield finding
 
-    def _at_end(self, there: Trace) -> Iterator[Finding]:
-        last = there.hops[-1]
-        if there.end.outcome == "LOOP":
+    def _findings_at_end(self, forward: Trace) -> Iterator[Finding]:
+        last = forward.hops[-1]
+        if forward.end.outcome == "LOOP":
             for finding in self._by_table[None, None]:
                 if finding.code == "SSB020" and last.instance in finding.object.removeprefix("loop ").split(" -> "):
                     yield finding
-        if there.end.reason == "sender_disabled":
+        if forward.end.reason == "sender_disabled":
             yield from (finding for finding in self._by_table[last.instance, last.database] if finding.code == "SSB021")
 
 
-def _first(findings: Iterator[Finding]) -> Finding | None:
-    """The worst of them."""
+def _most_severe(findings: Iterator[Finding]) -> Finding | None:
     found = Findings(list(findings))
     return found[0] if found else None
 
 
 def _advice(hop: Hop) -> str | None:
-    told = advice(hop.explanation.details)
-    if not told:
+    actions = advice(hop.explanation.details)
+    if not actions:
         return None
-    return restore_spaces(" ".join(part for part in told[0] if part is not None))
+    return restore_spaces(" ".join(part for part in actions[0] if part is not None))

@@ -1,4 +1,4 @@
-"""Follows one conversation from instance to instance, and its acknowledgement back."""
+"""Follows a conversation from instance to instance, and its acknowledgement back."""
 
 from __future__ import annotations
 
@@ -20,126 +20,137 @@ from ssbroker.router import PendingRequest, Router, TieBreak
 
 
 def render(trace: Trace) -> str:
-    """The trace in lines."""
+    """Returns the text of a trace."""
     return restore_spaces("\n".join(_lines(trace)))
 
 
 def _lines(trace: Trace) -> Iterator[str]:
-    yield f"{_place(trace)} begins a conversation for {quoted(trace.to_service_name)}."
-    yield from _way(trace)
-    back = trace.acknowledgement
-    if back is not None:
+    yield f"{_location(trace)} starts a conversation with {quoted(trace.to_service_name)}."
+    yield from _path(trace)
+    acknowledgement = trace.acknowledgement
+    if acknowledgement is not None:
         yield ""
-        yield f"The acknowledgement goes back to {quoted(back.to_service_name)} in {_place(trace)}."
-        yield from _way(back)
-        if not back.returned_to(trace):
-            yield "It does not come back: the initiator sends the message again, about every minute, until the conversation times out."
+        yield f"The acknowledgement returns to {quoted(acknowledgement.to_service_name)} in {_location(trace)}."
+        yield from _path(acknowledgement)
+        if not acknowledgement.returned_to(trace):
+            yield "It does not arrive: the initiator resends the message about every minute until the conversation times out."
 
 
-def _place(trace: Trace) -> str:
+def _location(trace: Trace) -> str:
     return printable(f"{trace.instance}/{trace.database}")
 
 
-def _way(trace: Trace) -> Iterator[str]:
+def _path(trace: Trace) -> Iterator[str]:
     for number, hop in enumerate(trace.hops, start=1):
-        yield f"  {number}. {printable(hop.instance)}, table of {quoted(hop.database or 'msdb')}: {_decided(hop)}"
-    yield f"  => {ending(trace.end)}"
-    others = [fate for fate in trace.possible if fate != trace.end]
-    for fate in others:
-        yield f"     or, where a tie falls another way: {ending(fate)}"
+        yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or 'msdb')}: {_decision_text(hop)}"
+    yield f"  => {end_text(trace.end)}"
+    others = [end for end in trace.possible if end != trace.end]
+    for end in others:
+        yield f"     or, if a tie is broken differently: {end_text(end)}"
 
 
-def _decided(hop: Hop) -> str:
+def _decision_text(hop: Hop) -> str:
     decision = hop.decision
     outcome, reason = decision["outcome"], decision["reason"]
-    told = outcome if outcome != "LOCAL" else f"LOCAL in {quoted(decision['target_database'])}"
+    text = outcome if outcome != "LOCAL" else f"LOCAL in {quoted(decision['target_database'])}"
     if decision["next_hop_address"] is not None:
-        told += f" to {decision['next_hop_address']}"
-    how = [] if decision["match_step"] is None else [f"step {decision['match_step']}"]
+        text += f" to {decision['next_hop_address']}"
+    details = [] if decision["match_step"] is None else [f"step {decision['match_step']}"]
     route = _route(hop)
     if route is not None:
-        how.append(route_name(route))
+        details.append(route_name(route))
     if reason != "matched":
-        how.append(reason)
-    return f"{told} ({', '.join(how)})"
+        details.append(reason)
+    return f"{text} ({', '.join(details)})"
 
 
 def _route(hop: Hop) -> dict[str, Any] | None:
-    """The route that was taken, by the last table that was read."""
+    """Returns the route that was used, from the last table that was read."""
     passes = hop.explanation.details["passes"]
     picked = [group["picked"] for group in passes[-1]["classes"] if group["picked"] is not None]
     return picked[-1] if picked and hop.decision["route_id"] == picked[-1]["route_id"] else None
 
 
-def ending(fate: RoutingEnd) -> str:
-    """What becomes of a message, in words.
+def end_text(end: RoutingEnd) -> str:
+    """Describes the end of a message's path.
 
     Examples:
-        >>> restore_spaces(ending(RoutingEnd("DELAYED", "NORTH", reason="no_route")))
+        >>> restore_spaces(end_text(RoutingEnd("DELAYED", "NORTH", reason="no_route")))
         'DELAYED: waits in NORTH (no_route)'
     """
-    instance = printable(fate.instance or "")
-    if fate.outcome == "DELIVERED":
-        return f"DELIVERED to {instance}/{printable(fate.database or '')}"
-    if fate.outcome == "DELAYED":
-        return f"DELAYED: waits in {instance} ({fate.reason})"
-    if fate.outcome == "DROPPED":
-        return f"DROPPED by {instance} ({fate.reason}): not acknowledged, so the sender sends it again"
-    if fate.outcome == "ELSEWHERE":
-        return f"ELSEWHERE: leaves for {fate.address}, which no instance here has"
-    return "LOOP: goes in circles until its hops or its lifetime are used up"
+    instance = printable(end.instance or "")
+    if end.outcome == "DELIVERED":
+        return f"DELIVERED to {instance}/{printable(end.database or '')}"
+    if end.outcome == "DELAYED":
+        return f"DELAYED: waits in {instance} ({end.reason})"
+    if end.outcome == "DROPPED":
+        return f"DROPPED by {instance} ({end.reason}): not acknowledged, so the sender resends it"
+    if end.outcome == "ELSEWHERE":
+        return f"ELSEWHERE: sent to {end.address}, which is not an address of any instance"
+    return "LOOP: circulates until its hop limit or lifetime is reached"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hop:
-    """What one instance does with the message."""
+    """The routing of a message at one instance.
+
+    Attributes:
+        instance: The instance.
+        database: The database where the conversation starts; None if the message arrives from another instance.
+        explanation: How the instance routed it.
+    """
 
     instance: str
-    """The instance."""
     database: str | None
-    """Where the message begins; None where it arrives."""
     explanation: Explanation
-    """The whole way within the instance."""
 
     @property
     def decision(self) -> dict[str, Any]:
-        """The columns of the decision."""
+        """The decision, by the column names of `schemas.DECISIONS`."""
         return self.explanation.decision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """The way of one conversation; `str()` of it is what an administrator wants to read."""
+    """The path of a conversation through a fleet; `str()` returns it as text for an administrator.
+
+    Attributes:
+        instance: The instance where the conversation starts.
+        database: The database where it starts.
+        to_service_name: The target service.
+        is_initiator: False for a message from the target.
+        hops: The instances on the path.
+        end: What finally happens to the message.
+        possible: Every possible end of such a conversation, over all tie breaks.
+        acknowledgement: The path of the acknowledgement; None if the message is not delivered, or the initiator's database has no
+            service.
+    """
 
     instance: str
-    """Where it begins."""
     database: str
-    """In which database."""
     to_service_name: str
-    """For which service."""
     is_initiator: bool
-    """False for what the target sends back."""
     hops: tuple[Hop, ...]
-    """Every instance on the way."""
     end: RoutingEnd
-    """What becomes of it."""
     possible: tuple[RoutingEnd, ...]
-    """Everything that may become of such a conversation, whichever way ties fall."""
     acknowledgement: Trace | None = None
-    """The way back from the database that took it; None where none did, or where nothing begins conversations."""
 
     @property
     def delivered(self) -> bool:
-        """Whether the message comes into a queue, and its acknowledgement back."""
-        there = self.end.outcome == "DELIVERED"
-        return there and (self.acknowledgement is None or self.acknowledgement.returned_to(self))
+        """Whether the message reaches a queue and its acknowledgement returns."""
+        is_delivered = self.end.outcome == "DELIVERED"
+        return is_delivered and (self.acknowledgement is None or self.acknowledgement.returned_to(self))
 
     def returned_to(self, first: Trace) -> bool:
-        """Whether this way, back, ends where the other began."""
+        """Returns whether this path, of an acknowledgement, ends where another one starts.
+
+        Args:
+            first: The trace of the acknowledged message.
+        """
         return (self.end.outcome, self.end.instance, self.end.database) == ("DELIVERED", first.instance, first.database)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold."""
+        """Returns the trace as values that JSON can represent."""
         return {
             "instance": self.instance,
             "database": self.database,
@@ -150,7 +161,7 @@ class Trace:
                 for hop in self.hops
             ],
             "end": self.end._asdict(),
-            "possible": [fate._asdict() for fate in self.possible],
+            "possible": [end._asdict() for end in self.possible],
             "delivered": self.delivered,
             "acknowledgement": None if self.acknowledgement is None else self.acknowledgement.to_dict(),
         }
@@ -171,27 +182,28 @@ def trace(
     at: datetime | None = None,
     pending_request: PendingRequest = "continue",
 ) -> Trace:
-    """Follows a conversation hop by hop to delivery, delay, drop or loop, and the acknowledgement back.
+    """Follows a conversation hop by hop until it is delivered, delayed, dropped or in a loop, and its acknowledgement back.
 
     Args:
-        fleet: The instances, or one.
-        to_service_name: The service that the conversation is for.
-        instance: Where it begins; may be left out where there is one instance.
-        database: In which database; may be left out where the instance has one beside `msdb`.
-        from_service_name: The service that begins it, to which the acknowledgement goes; the database's first by name if left out.
-        to_broker_instance: The broker id that it names, if any.
-        conversation_id: Picks among equals by `hash`; left out, the first candidate is taken.
-        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
-        pending_request: What a pending request for routing information does to step 4.
+        fleet: A fleet, or the catalog of a single instance.
+        to_service_name: The target service.
+        instance: The instance where the conversation starts; optional if there is only one.
+        database: The database where it starts; optional if the instance has only one besides `msdb`.
+        from_service_name: The initiator service, to which the acknowledgement returns; None for the first service of the database by
+            name.
+        to_broker_instance: The broker id that the conversation names; None for none.
+        conversation_id: The id by which one of several equal candidates is picked (tie break `hash`); None picks the first candidate.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        The trace; print it.
+        The trace; print it for a readable text.
 
     Raises:
-        UnknownDatabaseError: There is no such instance or database, or it has to be named.
-        SchemaError: `fleet` is neither a fleet nor a catalog, or the name no text.
-        InvalidGuidError: An id is no GUID.
-        OptionError: `at` is no datetime.
+        UnknownDatabaseError: The instance or database does not exist, or must be specified.
+        SchemaError: `fleet` is neither a fleet nor a catalog, or `to_service_name` is not a str.
+        InvalidGuidError: An id is not a valid GUID.
+        OptionError: `at` is not a datetime.
 
     Examples:
         >>> import pyarrow as pa
@@ -203,67 +215,71 @@ def trace(
         >>> found.end.outcome, found.end.address
         ('ELSEWHERE', 'TCP://orders:4022')
     """
-    whole = Fleet.of(fleet)
+    whole_fleet = Fleet.of(fleet)
     name: object = to_service_name
     if not isinstance(name, str):
         raise SchemaError(f"to_service_name: expected str, got {type(name).__name__}", column="to_service_name")
     now = utc_datetime(at)
-    follower = Follower(
-        RoutingGraph(whole, now=now, pending_request=pending_request),
+    tracer = Tracer(
+        RoutingGraph(whole_fleet, now=now, pending_request=pending_request),
         conversation_id=None if conversation_id is None else guid_bytes(conversation_id, name="conversation_id"),
         pending_request=pending_request,
         now=now,
     )
-    begun_at, begun_in = place(whole, instance, database)
+    start_instance, start_database = resolve_database(whole_fleet, instance, database)
     broker = None if to_broker_instance is None else guid_bytes(to_broker_instance, name="to_broker_instance")
-    there = follower.follow(begun_at, Question(begun_in, to_service_name, broker))
-    back = follower.back(there, from_service_name)
-    return Trace(**{field: getattr(there, field) for field in _WITHOUT_BACK}, acknowledgement=back)
+    forward = tracer.follow(start_instance, Question(start_database, to_service_name, broker))
+    acknowledgement = tracer.acknowledgement(forward, from_service_name)
+    return Trace(**{field: getattr(forward, field) for field in _FORWARD_FIELDS}, acknowledgement=acknowledgement)
 
 
-_WITHOUT_BACK: Final = ("instance", "database", "to_service_name", "is_initiator", "hops", "end", "possible")
+_FORWARD_FIELDS: Final = ("instance", "database", "to_service_name", "is_initiator", "hops", "end", "possible")
 
 
-def place(fleet: Fleet, instance: str | None, database: str | None) -> tuple[str, str]:
-    """The instance and the database that are meant.
+def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -> tuple[str, str]:
+    """Returns the instance and database, with defaults for those that are not specified.
 
     Raises:
-        UnknownDatabaseError: There are none, or they have to be named.
+        UnknownDatabaseError: They do not exist, or must be specified.
     """
     if instance is None:
         if len(fleet) != 1:
-            raise UnknownDatabaseError(f"instance: has to be named; the fleet has {', '.join(fleet) or 'none'}")
+            hint = f"specify one of {', '.join(fleet)}" if fleet else "the fleet has no instances"
+            raise UnknownDatabaseError(f"instance: {hint}")
         instance = next(iter(fleet))
     if instance not in fleet:
         raise UnknownDatabaseError(
-            f"instance: the fleet has no {instance!r:.80}; expected one of {', '.join(fleet)}", value=instance
+            f"instance: unknown instance {instance!r:.80}; expected one of {', '.join(fleet)}", value=instance
         )
     names = [str(found) for found in fleet[instance].databases["name"].to_pylist()]
     if database is None:
         database = fleet[instance].user_database
         if database is None:
-            raise UnknownDatabaseError(f"database: has to be named; {instance} has {', '.join(sorted(names))}")
+            raise UnknownDatabaseError(
+                f"database: specify one of the databases of {instance}: {', '.join(sorted(names))}"
+            )
     if database not in names:
         raise UnknownDatabaseError(
-            f"database: {instance} has no {database!r:.80}; expected one of {', '.join(sorted(names))}", value=database
+            f"database: unknown database {database!r:.80} in {instance}; expected one of {', '.join(sorted(names))}",
+            value=database,
         )
     return instance, database
 
 
-class Follower:
-    """Follows messages of one conversation id at one moment."""
+class Tracer:
+    """Follows messages with one conversation id at one time."""
 
     def __init__(
-        self, ways: RoutingGraph, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
+        self, graph: RoutingGraph, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
     ) -> None:
-        self._ways = ways
+        self._graph = graph
         self._conversation_id = conversation_id
         tie_break: TieBreak = "first" if conversation_id is None else "hash"
         self._options: dict[str, Any] = {"tie_break": tie_break, "pending_request": pending_request}
         self._now = now
 
     def follow(self, instance: str, question: Question) -> Trace:
-        """The way of one message."""
+        """Follows one message."""
         hops: list[Hop] = []
         seen: set[Node] = set()
         node: Node = (instance, question)
@@ -272,14 +288,14 @@ class Follower:
             seen.add(node)
             hop = self._hop(*node)
             hops.append(hop)
-            onward = self._ways.onward(node[0], node[1], _answer(hop.decision))
+            onward = self._graph.onward(node[0], node[1], _answer(hop.decision))
             if isinstance(onward, RoutingEnd):
                 end = onward
             elif onward in seen:
                 end = LOOP
             else:
                 node = onward
-        possible = self._ways.fates(instance, question)
+        possible = self._graph.ends(instance, question)
         return Trace(
             instance=instance,
             database=question.database or "msdb",
@@ -290,21 +306,21 @@ class Follower:
             possible=tuple(sorted(possible, key=str)),
         )
 
-    def back(self, there: Trace, from_service_name: str | None) -> Trace | None:
-        """The way of the acknowledgement, where the message was delivered."""
-        if there.end.instance is None or there.end.database is None:
+    def acknowledgement(self, forward: Trace, from_service_name: str | None) -> Trace | None:
+        """Follows the acknowledgement of a delivered message."""
+        if forward.end.instance is None or forward.end.database is None:
             return None
-        rows = self._ways.at(there.instance).tables
+        rows = self._graph.at(forward.instance).tables
         service = from_service_name
         if service is None:
-            service = min(rows.services.get(there.database, ()), default=None)
+            service = min(rows.services.get(forward.database, ()), default=None)
         if service is None:
             return None
-        broker = rows.databases[there.database].broker
-        return self.follow(there.end.instance, Question(there.end.database, service, broker, is_initiator=False))
+        broker = rows.databases[forward.database].broker
+        return self.follow(forward.end.instance, Question(forward.end.database, service, broker, is_initiator=False))
 
     def _hop(self, instance: str, question: Question) -> Hop:
-        router = Router(self._ways.fleet[instance], **self._options)
+        router = Router(self._graph.fleet[instance], **self._options)
         explanation = router.explain(
             question.service,
             to_broker_instance=question.broker,

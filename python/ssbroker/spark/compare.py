@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.behaviour import SIDE, DecisionPair, pair
+from ssbroker.diagnose.behaviour import COMPARED_COLUMNS, DecisionPair, pair
 from ssbroker.diagnose.compare import Comparison, from_counts
-from ssbroker.diagnose.fleet import ALONE
+from ssbroker.diagnose.fleet import SINGLE_INSTANCE
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
@@ -47,14 +47,16 @@ class SparkComparison:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         keys: dict[str, str] = {name: name for name in ("database", "to_service_name") if name in self.rows.columns}
-        keys |= {f"{which}_{name}": f"{which} {name}" for which in ("before", "after") for name in SIDE}
+        keys |= {f"{which}_{name}": f"{which} {name}" for which in ("before", "after") for name in COMPARED_COLUMNS}
         selected = self.rows.select(*(sf.col(quoted(name)).alias(alias) for name, alias in keys.items()))
         grouped = selected.groupBy(*map(quoted, keys.values())).agg(sf.count("*").alias(_COUNT))
         counts: Counter[DecisionPair] = Counter()
         for row in grouped.toLocalIterator():
             values: dict[str, Any] = row.asDict()
             counts[pair({"database": self.before.user_database, **values})] += values[_COUNT]
-        return from_counts({ALONE: (self.before, self.after)}, {ALONE: counts}, moments=self.moments)
+        return from_counts(
+            {SINGLE_INSTANCE: (self.before, self.after)}, {SINGLE_INSTANCE: counts}, moments=self.moments
+        )
 
 
 def compare(
