@@ -1,4 +1,4 @@
-"""A small network on disk, conversations for it, and the command run in this process."""
+"""A small network on disk, conversations for it, and a fixture that runs the command in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from ssbroker import Catalog, Router
 from ssbroker.cli import main
-from tests.cli.spark_calls import SparkCalls
+from tests.cli.spark_process import SparkProcess
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 NOW_TEXT = "2026-11-20T21:00:00Z"
@@ -26,7 +26,7 @@ COPIES = [str(uuid.UUID(int=number)) for number in (11, 12, 13)]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run of the command left behind."""
+    """The result of a run of the command."""
 
     status: int
     out: str
@@ -38,7 +38,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs `ssbroker` with some arguments."""
+    """Runs `ssbroker` with arguments in this process."""
 
     def ssbroker(*arguments: object) -> Result:
         status = main([str(argument) for argument in arguments])
@@ -49,15 +49,15 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture(scope="session")
-def on_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCalls]:
-    """Runs `ssbroker` with some arguments where Spark may be started."""
-    with SparkCalls(tmp_path_factory.mktemp("on-spark")) as calls:
+def run_on_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    """Runs `ssbroker` with arguments in a process that may start Spark."""
+    with SparkProcess(tmp_path_factory.mktemp("on-spark")) as calls:
         yield calls
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Path:
-    """A folder of tables: two user databases, services here and elsewhere, copies with equal routes."""
+    """A folder of tables: two user databases, local and remote services, and copies of a service with equal routes."""
     folder = tmp_path / "network"
     folder.mkdir()
     routes = [
@@ -81,7 +81,7 @@ def catalog(tmp_path: Path) -> Path:
 
 
 def conversations(rows: int, *, seed: int = 7) -> pa.Table:
-    """Conversations of every kind that the network knows, with columns of the user's own beside them."""
+    """Conversations of every kind that the network knows, with extra columns."""
     source = random.Random(seed)
     services = ["//Stock", "//Ledger", "//Copied", "//Orders", "//Nowhere", 'with "quotes", and\nmore']
     kinds = [(database, service) for database in ("Sales", "Billing", None) for service in services]
@@ -101,16 +101,16 @@ def conversations(rows: int, *, seed: int = 7) -> pa.Table:
     )
 
 
-def expected(catalog: Path, table: pa.Table, **options: Any) -> list[dict[str, Any]]:
-    """The decisions that the Python API gives, `broker_instance` as text."""
+def expected_decisions(catalog: Path, table: pa.Table, **options: Any) -> list[dict[str, Any]]:
+    """The decisions of the Python API, with `broker_instance` as text."""
     decisions = Router(Catalog.load(catalog), **options).route(table.combine_chunks().to_batches()[0], now=NOW)
-    return [readable(row) for row in decisions.to_pylist()]
+    return [as_text(row) for row in decisions.to_pylist()]
 
 
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its ids as text, and with bytes that are none as digits."""
-    return {name: _text(name, value) if isinstance(value, bytes) else value for name, value in row.items()}
+def as_text(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with ids as GUIDs and other bytes as hexadecimal digits."""
+    return {name: _value_as_text(name, value) if isinstance(value, bytes) else value for name, value in row.items()}
 
 
-def _text(name: str, value: bytes) -> str:
+def _value_as_text(name: str, value: bytes) -> str:
     return f"0x{value.hex()}" if name.endswith(("_body", "_signature", "_key")) else str(uuid.UUID(bytes=value))

@@ -1,4 +1,4 @@
-"""Every format that the command reads and writes, by other hands than the command's own."""
+"""Writes and reads every format of the command, with other libraries than the command uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssbroker import schemas
-from tests.cli.conftest import readable
+from tests.cli.conftest import as_text
 
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".arrow", ".arrows")
 _INTEGERS = ("match_step", "route_id", "priority")
@@ -19,7 +19,7 @@ _NUMBERS = ("_number", "_fragment", "_fragments", "_count", "_bytes")
 
 
 def write(table: pa.Table, path: Path) -> Path:
-    """Writes conversations as a user's tool would."""
+    """Writes a table in the format of the suffix, as a tool of a user would."""
     if path.suffix == ".parquet":
         pq.write_table(table, path, row_group_size=max(1, table.num_rows // 3))
     elif path.suffix in {".arrow", ".arrows"}:
@@ -31,29 +31,29 @@ def write(table: pa.Table, path: Path) -> Path:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(table.column_names)
-            writer.writerows(readable(row).values() for row in table.to_pylist())
+            writer.writerows(as_text(row).values() for row in table.to_pylist())
     else:
-        lines = [json.dumps(readable(row), ensure_ascii=False) for row in table.to_pylist()]
+        lines = [json.dumps(as_text(row), ensure_ascii=False) for row in table.to_pylist()]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Reads what the command wrote, ids as text; of CSV, an empty cell is null."""
+    """Reads an output of the command, with ids as text; an empty cell of CSV is null."""
     if path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8") as file:
             return [_typed(row) for row in csv.DictReader(file)]
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if path.suffix == ".parquet":
-        return [readable(row) for row in pq.read_table(path).to_pylist()]
+        return [as_text(row) for row in pq.read_table(path).to_pylist()]
     kind = pa.ipc.open_file if path.suffix == ".arrow" else pa.ipc.open_stream
     with path.open("rb") as opened:
-        return [readable(row) for row in kind(opened).read_all().to_pylist()]
+        return [as_text(row) for row in kind(opened).read_all().to_pylist()]
 
 
 def decisions_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The columns that routing adds, which have to be the last."""
+    """Returns the columns that routing adds, which must be the last ones."""
     names = schemas.DECISIONS.names
     assert all(list(row)[-len(names) :] == names for row in rows)
     return [{name: row[name] for name in names} for row in rows]

@@ -1,4 +1,4 @@
-"""Fragments of every kind of trouble, and what the Python API makes of them."""
+"""Fragments with every kind of damage, and what the Python API makes of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import ssbroker
-from tests.cli.conftest import readable
+from tests.cli.conftest import as_text
 
 CONVERSATIONS = [uuid.UUID(int=number) for number in (1, 2, 3)]
 KEYS = {CONVERSATIONS[0]: bytes(range(16)), CONVERSATIONS[2]: bytes(range(32))}
@@ -18,7 +18,7 @@ TABLES = ("messages", "rejected", "incomplete", "acknowledgements")
 
 
 def messages(count: int, *, body_bytes: int = 300, seed: int = 7) -> pa.Table:
-    """Messages of three conversations in both directions, with columns of the user's own."""
+    """Messages of three conversations in both directions, with extra columns."""
     source = random.Random(seed)
     numbers: dict[tuple[uuid.UUID, bool], int] = {}
     rows = []
@@ -45,41 +45,41 @@ def shuffled(table: pa.Table, *, seed: int = 7) -> pa.Table:
     return table.take(order)
 
 
-def trouble(count: int, *, seed: int = 7, **options: Any) -> pa.Table:
-    """Fragments that are shuffled, here and there lost, sent twice and damaged."""
+def damaged_fragments(count: int, *, seed: int = 7, **options: Any) -> pa.Table:
+    """Fragments that are shuffled, and some of them lost, duplicated, damaged or in conflict."""
     table = shuffled(ssbroker.fragment(messages(count, seed=seed), max_fragment_bytes=64, **options), seed=seed)
     source = random.Random(seed)
     rows = []
     for row in table.to_pylist():
-        fate = source.random()
-        if fate < 0.02 and row["message_body"]:
+        damage = source.random()
+        if damage < 0.02 and row["message_body"]:
             rows.append(row | {"message_body": b"damaged"})
-        if fate < 0.05:
+        if damage < 0.05:
             rows.append(row | {"fragment_count": row["fragment_count"] + 1})
-        if fate > 0.01:
-            rows += [row] * (2 if fate > 0.97 else 1)
+        if damage > 0.01:
+            rows += [row] * (2 if damage > 0.97 else 1)
     return pa.Table.from_pylist(rows, schema=table.schema)
 
 
-def expected(fragments: pa.Table, **options: Any) -> dict[str, list[dict[str, Any]]]:
-    """What the Python API makes of them, in one push, bytes as text."""
+def expected_tables(fragments: pa.Table, **options: Any) -> dict[str, list[dict[str, Any]]]:
+    """The tables of the Python API after one push, with bytes as text."""
     found = ssbroker.reassemble(fragments, **options)
     tables = (found.messages, found.rejected, found.pending, found.acknowledgements)
-    return {name: rows(table) for name, table in zip(TABLES, tables, strict=True)}
+    return {name: rows_as_text(table) for name, table in zip(TABLES, tables, strict=True)}
 
 
-def rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table, bytes as text."""
-    return [readable(row) for row in table.to_pylist()]
+def rows_as_text(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table, with bytes as text."""
+    return [as_text(row) for row in table.to_pylist()]
 
 
-def text_ids(table: pa.Table) -> pa.Table:
-    """The same with ids as text, as a tool without binary columns has them."""
+def with_text_ids(table: pa.Table) -> pa.Table:
+    """The table with ids as text, as a tool without binary columns writes it."""
     ids = [str(uuid.UUID(bytes=value)) for value in table["conversation_id"].to_pylist()]
     return table.set_column(table.column_names.index("conversation_id"), "conversation_id", pa.array(ids))
 
 
-def bytes_of(table: pa.Table) -> int:
-    """The bytes of all bodies."""
+def body_bytes(table: pa.Table) -> int:
+    """The total size of the bodies."""
     total: int = pc.sum(pc.binary_length(table["message_body"])).as_py()
     return total

@@ -1,4 +1,4 @@
-"""Wrong use and bad input: exit status 2, one line that names the file, nothing written, the old file still there."""
+"""Wrong use and bad input: exit status 2, one line that names the file, nothing written, the old file kept."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
 
 ID = str(uuid.UUID(int=1))
-OLD = "what stood there before"
+OLD = "old content"
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few thousand rows are many pieces."""
-    monkeypatch.setattr(chunks, "PIECE_ROWS", 1000)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes chunks small, so that a few thousand rows are many of them."""
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 1000)
     monkeypatch.setattr(readers, "BLOCK_BYTES", 100_000)
 
 
 def refused(run: Run, catalog: Path, given: Path, *options: object, output: str = "out.csv") -> str:
-    """Runs `route` over a file that is to be refused; the one line that it tells."""
+    """Runs `route` over a file that must be refused; returns the error message."""
     folder = catalog.parent / "result"
     folder.mkdir(exist_ok=True)
     (folder / output).write_text(OLD)
@@ -45,7 +45,7 @@ def refused(run: Run, catalog: Path, given: Path, *options: object, output: str 
 
 
 def changed(column: str, value: object, *, row: int, rows: int = 3000) -> Callable[[Path, str], Path]:
-    """Makes a file in which one value is bad, beyond the first piece."""
+    """Returns a function that writes a file with one bad value, after the first chunk."""
 
     def make(folder: Path, suffix: str) -> Path:
         table = conversations(1).drop_columns(["conversation_id", "to_broker_instance"])
@@ -70,7 +70,7 @@ def changed(column: str, value: object, *, row: int, rows: int = 3000) -> Callab
     ],
     ids=["unknown database", "conversation id", "broker id"],
 )
-def test_a_bad_value_is_told_with_its_row_in_the_file(
+def test_invalid_value_is_reported_with_its_row_in_the_file(
     tmp_path: Path, catalog: Path, run: Run, make: Callable[[Path, str], Path], wanted: str, suffix: str
 ) -> None:
     given = make(tmp_path, suffix)
@@ -78,7 +78,7 @@ def test_a_bad_value_is_told_with_its_row_in_the_file(
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".arrow"])
-def test_a_null_service_name_is_told_with_its_row_in_the_file(
+def test_null_service_name_is_reported_with_its_row_in_the_file(
     tmp_path: Path, catalog: Path, run: Run, suffix: str
 ) -> None:
     given = changed("to_service_name", None, row=2500)(tmp_path, suffix)
@@ -86,23 +86,23 @@ def test_a_null_service_name_is_told_with_its_row_in_the_file(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_missing_column_is_told(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+def test_missing_column(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
     given = write(conversations(5).drop_columns(["to_service_name"]), tmp_path / f"in{suffix}")
     assert refused(run, catalog, given).startswith(f"{given}: to_service_name: the column is missing")
 
 
 @pytest.mark.parametrize("output", ["out.csv", "out.jsonl"])
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_misspelt_column_is_told(tmp_path: Path, catalog: Path, run: Run, suffix: str, output: str) -> None:
-    """Also where lines of JSON are passed on as they stand."""
+def test_misspelled_column(tmp_path: Path, catalog: Path, run: Run, suffix: str, output: str) -> None:
+    """Also when lines of JSON are copied to the output."""
     table = conversations(5)
     names = ["Database" if name == "database" else name for name in table.column_names]
     given = write(table.rename_columns(names), tmp_path / f"in{suffix}")
-    says = f'{given}: database: expected a column of this very name, found "Database"'
-    assert refused(run, catalog, given, output=output).startswith(says)
+    message = f'{given}: database: expected a column of this very name, found "Database"'
+    assert refused(run, catalog, given, output=output).startswith(message)
 
 
-def test_a_mistyped_column_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_column_with_wrong_type(tmp_path: Path, catalog: Path, run: Run) -> None:
     table = conversations(5)
     number = table.column_names.index("is_initiator")
     given = write(table.set_column(number, "is_initiator", pa.array([1.5] * 5)), tmp_path / "in.parquet")
@@ -111,13 +111,13 @@ def test_a_mistyped_column_is_told(tmp_path: Path, catalog: Path, run: Run) -> N
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 0.999])
-def test_a_truncated_file_is_told(tmp_path: Path, catalog: Path, run: Run, suffix: str, share: float) -> None:
+def test_truncated_file(tmp_path: Path, catalog: Path, run: Run, suffix: str, share: float) -> None:
     given = write(conversations(3000), tmp_path / f"in{suffix}")
     given.write_bytes(given.read_bytes()[: int(given.stat().st_size * share)])
     assert refused(run, catalog, given).startswith(f"{given}: ")
 
 
-def test_a_broken_page_of_parquet_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_corrupt_parquet_page(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = tmp_path / "in.parquet"
     pq.write_table(conversations(5000), given, use_dictionary=False, compression="zstd")
     data = bytearray(given.read_bytes())
@@ -126,7 +126,7 @@ def test_a_broken_page_of_parquet_is_told(tmp_path: Path, catalog: Path, run: Ru
     assert refused(run, catalog, given).startswith(f"{given}: ")
 
 
-def test_broken_offsets_in_arrow_ipc_are_told(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_corrupt_arrow_offsets(tmp_path: Path, catalog: Path, run: Run) -> None:
     names = conversations(100)["to_service_name"].combine_chunks()
     validity, offsets, data = names.buffers()
     broken = bytearray(offsets or b"")
@@ -139,44 +139,47 @@ def test_broken_offsets_in_arrow_ipc_are_told(tmp_path: Path, catalog: Path, run
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", "is empty; expected a header line"),
-        ("database,to_service_name\nSales,//A\n\nSales\n", "row 1: has 1 cells, expected 2: 'Sales'"),
-        ("database,to_service_name\nSales,//A,\n", "row 0: has 3 cells, expected 2: 'Sales,//A,'"),
+        ("", "the file is empty; expected a header line"),
+        ("database,to_service_name\nSales,//A\n\nSales\n", "row 1: expected 2 cells, as in the header, got 1: 'Sales'"),
+        ("database,to_service_name\nSales,//A,\n", "row 0: expected 2 cells, as in the header, got 3: 'Sales,//A,'"),
         (
             "database,to_service_name\nSales,//A\nSales,\xff\n",
-            "to_service_name, row 1: is no text in UTF-8 (byte 0xff)",
+            "to_service_name, row 1: not valid UTF-8 (byte 0xff)",
         ),
-        ('database,to_service_name\n,//A\n,//A\n",//A\n,//A\n', "row 2: a quote that begins here has no end"),
-        ('to_service_name,note\n//A,1\n//A,"2\n//A,3\n', "row 1: a quote that begins here has no end"),
-        ('to_service_name,note\n//A,1\n//A,"2', "row 1: a quote that begins here has no end"),
-        ("database;to_service_name\nSales;//A\n", "'database;to_service_name', names no known column"),
-        ("Sales,//A\n", "'Sales,//A', names no known column; expected a header line with columns such as"),
-        ("database,database,to_service_name\nSales,Sales,//A\n", "has the column database twice"),
+        ('database,to_service_name\n,//A\n,//A\n",//A\n,//A\n', "row 2: a quoted cell that starts here is not closed"),
+        ('to_service_name,note\n//A,1\n//A,"2\n//A,3\n', "row 1: a quoted cell that starts here is not closed"),
+        ('to_service_name,note\n//A,1\n//A,"2', "row 1: a quoted cell that starts here is not closed"),
+        ("database;to_service_name\nSales;//A\n", "no known column in the first line, 'database;to_service_name'"),
+        (
+            "Sales,//A\n",
+            "no known column in the first line, 'Sales,//A'; expected a header line with comma-separated columns such as",
+        ),
+        ("database,database,to_service_name\nSales,Sales,//A\n", "duplicate column database"),
         (
             "database,to_service_name,is_initiator\nSales,//A,1\nSales,//A,maybe\n",
-            "is_initiator, row 1: 'maybe' is not true",
+            "is_initiator, row 1: 'maybe' is not valid; expected true",
         ),
-        ("to_service_name,outcome\n//A,LOCAL\n", "has the column outcome, which routing adds"),
+        ("to_service_name,outcome\n//A,LOCAL\n", "routing adds the column outcome; drop or rename"),
     ],
 )
-def test_a_bad_csv_file_is_told(tmp_path: Path, catalog: Path, run: Run, text: str, wanted: str) -> None:
+def test_malformed_csv_file(tmp_path: Path, catalog: Path, run: Run, text: str, wanted: str) -> None:
     given = tmp_path / "in.csv"
     given.write_bytes(text.encode("latin-1"))
-    told = refused(run, catalog, given, "--tie-break", "first")
-    assert told.startswith(f"{given}: ")
-    assert wanted in told
+    message = refused(run, catalog, given, "--tie-break", "first")
+    assert message.startswith(f"{given}: ")
+    assert wanted in message
 
 
-def test_a_quote_that_never_ends_is_told_however_far_it_reaches(tmp_path: Path, run: Run) -> None:
-    """What followed it, further than a block, was the end of one cell: those rows were missing, and all was said to be done."""
+def test_quoted_cell_that_is_not_closed_in_a_large_file(tmp_path: Path, run: Run) -> None:
+    """The cell extends over more than one block, which would otherwise swallow rows silently."""
     given = tmp_path / "in.csv"
     rows = [f"//A,{number}\n" for number in range(300_000)]
     rows[150_000] = '//A,"open\n'
     given.write_text("to_service_name,note\n" + "".join(rows))
     lone = tmp_path / "lone.csv"
     lone.write_text("name,address\nAll,LOCAL\n")
-    told = refused(run, lone, given, "--tie-break", "first")
-    assert told.startswith(f"{given}: row 150000: a quote that begins here has no end")
+    message = refused(run, lone, given, "--tie-break", "first")
+    assert message.startswith(f"{given}: row 150000: a quoted cell that starts here is not closed")
     given.write_text(given.read_text().replace('"open', '5" pipe'))
     done = run("route", "--catalog", lone, "--conversations", given, "--tie-break", "first", "-o", tmp_path / "out.csv")
     assert (done.status, done.err) == (0, "")
@@ -194,26 +197,26 @@ AFTER_BLANK_LINES = f"\n{_FULL}\n \t\n{_FULL}"
     ("text", "wanted"),
     [
         (f"{GOOD}{{nothing\n", "row 1: Expecting property name"),
-        (f"{GOOD}[1]\n", "row 1: b'[1]' is no object"),
-        (f"[{GOOD.strip()}]\n", "is no object; expected one JSON object a line"),
+        (f"{GOOD}[1]\n", "row 1: '[1]' is not a JSON object"),
+        (f"[{GOOD.strip()}]\n", "is not a JSON object; expected one JSON object per line"),
         (f"{GOOD}{GOOD.strip()} {GOOD}", "row 1: Extra data"),
         (GOOD.replace(", ", ",\n") * 2, "row 0: Expecting"),
-        (f'{GOOD}{{"to_service_name": 7}}\n', "to_service_name, row 1: 7 is not text"),
+        (f'{GOOD}{{"to_service_name": 7}}\n', "to_service_name, row 1: 7 is not valid; expected a string"),
         (
             f'{GOOD}{{"to_service_name": "//A", "is_initiator": "no"}}\n',
-            'is_initiator, row 1: "no" is not true or false',
+            'is_initiator, row 1: "no" is not valid; expected true or false',
         ),
-        (f'{GOOD}{{"to_service_name": "//A", "reason": null}}\n', "has the column reason, which routing adds"),
+        (f'{GOOD}{{"to_service_name": "//A", "reason": null}}\n', "routing adds the column reason; drop or rename"),
     ],
 )
-def test_a_bad_file_of_json_lines_is_told(
+def test_malformed_json_lines_file(
     tmp_path: Path, catalog: Path, run: Run, text: str, wanted: str, output: str
 ) -> None:
     given = tmp_path / "in.jsonl"
     given.write_text(text)
-    told = refused(run, catalog, given, "--tie-break", "first", output=output)
-    assert told.startswith(f"{given}: ")
-    assert wanted in told
+    message = refused(run, catalog, given, "--tie-break", "first", output=output)
+    assert message.startswith(f"{given}: ")
+    assert wanted in message
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
@@ -221,75 +224,73 @@ def test_a_bad_file_of_json_lines_is_told(
     ("bad", "wanted"),
     [
         ("{nothing", "row 5: Expecting property name"),
-        ('{"to_service_name": 7}', "to_service_name, row 5: 7 is not text"),
+        ('{"to_service_name": 7}', "to_service_name, row 5: 7 is not valid; expected a string"),
         ('{"to_service_name": null}', "to_service_name, row 5: null is not allowed"),
         ('{"to_service_name": "//A", "database": "Nowhere"}', "database, row 5: 'Nowhere' is not a database"),
         ('{"to_service_name": "//A", "to_broker_instance": "x"}', "to_broker_instance, row 5: 'x' is no GUID"),
     ],
 )
-def test_a_blank_line_of_json_counts_as_one_whatever_is_wrong(
+def test_blank_json_lines_count_in_reported_rows(
     tmp_path: Path, catalog: Path, run: Run, bad: str, wanted: str, output: str
 ) -> None:
-    """The row that is told is the line of the file, counted from 0: by that it is found."""
+    """The reported row is the line of the file, counted from 0."""
     given = tmp_path / "in.jsonl"
     given.write_text(f"{AFTER_BLANK_LINES}{bad}\n")
     assert wanted in refused(run, catalog, given, "--tie-break", "first", output=output)
 
 
-def test_a_blank_line_of_json_counts_where_a_column_changes_its_type(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_blank_json_lines_count_in_reported_row_of_changed_type(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = tmp_path / "in.jsonl"
     given.write_text(AFTER_BLANK_LINES + '{"to_service_name": "//A", "x": {}}\n')
-    assert "x, row 5: is" in refused(run, catalog, given, "--tie-break", "first", output="out.parquet")
+    assert "x, row 5: the type is" in refused(run, catalog, given, "--tie-break", "first", output="out.parquet")
 
 
-def test_a_blank_line_of_json_counts_for_fragments_and_keys(tmp_path: Path, run: Run) -> None:
+def test_blank_json_lines_count_in_reported_rows_of_fragments_and_keys(tmp_path: Path, run: Run) -> None:
     keys, fragments = tmp_path / "keys.jsonl", tmp_path / "in.jsonl"
     row = {"is_initiator": True, "message_sequence_number": 0, "fragment_number": 0, "fragment_count": 2}
     lines = [json.dumps({"conversation_id": ID, **row, "message_body": body}) for body in ("00", "no digits")]
     fragments.write_text("\n\n".join(lines) + "\n")
-    told = run("reassemble", fragments, "-o", tmp_path / "out.csv").err
-    assert "message_body, row 2: 'no digits' is not bytes" in told
+    message = run("reassemble", fragments, "-o", tmp_path / "out.csv").err
+    assert "message_body, row 2: 'no digits' is not valid; expected hexadecimal" in message
     lines = [json.dumps({"conversation_id": ID, "session_key": key}) for key in ("00" * 16, "00")]
     keys.write_text("\n\n".join(lines) + "\n")
     fragments.write_text("")
-    told = run("reassemble", fragments, "-o", tmp_path / "out.csv", "--session-keys", keys).err
-    assert "session_key, row 2: expected" in told
+    message = run("reassemble", fragments, "-o", tmp_path / "out.csv", "--session-keys", keys).err
+    assert "session_key, row 2: expected" in message
 
 
-def test_a_column_of_json_that_appears_late_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
-    """Where a conversation began may not change its meaning in the middle of a file."""
+def test_json_column_that_appears_late(tmp_path: Path, catalog: Path, run: Run) -> None:
+    """The meaning of `database` must not change in the middle of a file."""
     given = tmp_path / "in.jsonl"
     line = json.dumps({"to_service_name": "//A", "padding": "x" * 1000})
     given.write_text(f"{line}\n" * 300 + GOOD)
-    told = refused(run, catalog, given, "--tie-break", "first", output="out.jsonl")
-    assert told.startswith(f"{given}: ")
-    assert "database" in told
+    message = refused(run, catalog, given, "--tie-break", "first", output="out.jsonl")
+    assert message.startswith(f"{given}: ")
+    assert "database" in message
 
 
-def test_a_column_of_json_with_two_types_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_json_column_with_two_types(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = tmp_path / "in.jsonl"
     line = json.dumps({"database": "Sales", "to_service_name": "//A", "x": 1, "padding": "x" * 1000})
     given.write_text(f"{line}\n" * 300 + line.replace('"x": 1', '"x": {}') + "\n")
-    told = refused(run, catalog, given, "--tie-break", "first", output="out.parquet")
-    assert "x, row " in told
-    assert "expected one type" in told
+    message = refused(run, catalog, given, "--tie-break", "first", output="out.parquet")
+    assert "x, row " in message
+    assert "expected one type" in message
 
 
 @pytest.mark.parametrize(
     ("other", "wanted"),
     [
-        (conversations(5).drop_columns(["database"]), "2.parquet: lacks the column database, which "),
-        (conversations(5).append_column("further", pa.nulls(5)), "1.parquet: lacks the column further, which "),
+        (conversations(5).drop_columns(["database"]), "2.parquet: the column database is missing, but "),
+        (conversations(5).append_column("extra", pa.nulls(5)), "1.parquet: the column extra is missing, but "),
         (
             conversations(5).drop_columns(["priority"]).append_column("priority", pa.array(["high"] * 5)),
-            "2.parquet: priority is string, and int8 in ",
+            "2.parquet: the type of priority is string, but int8 in ",
         ),
     ],
-    ids=["less", "more", "another type"],
+    ids=["missing column", "extra column", "another type"],
 )
-def test_files_that_differ_in_their_columns_are_told(
-    tmp_path: Path, catalog: Path, run: Run, other: pa.Table, wanted: str
-) -> None:
+def test_files_with_different_columns(tmp_path: Path, catalog: Path, run: Run, other: pa.Table, wanted: str) -> None:
     write(conversations(5), tmp_path / "1.parquet")
     write(other, tmp_path / "2.parquet")
     assert wanted in refused(run, catalog, tmp_path / "?.parquet")
@@ -300,22 +301,22 @@ def test_files_that_differ_in_their_columns_are_told(
     [
         ("nothing.csv", "no such file or folder"),
         ("*.csv", "no file matches the pattern"),
-        ("empty", "holds no file of a known format"),
-        ("text.txt", "neither suffix nor first bytes tell the format"),
+        ("empty", "the folder has no file of a known format"),
+        ("text.txt", "unknown format; expected one of the suffixes"),
     ],
 )
-def test_files_that_are_not_there_are_told(tmp_path: Path, catalog: Path, run: Run, given: str, wanted: str) -> None:
+def test_missing_files(tmp_path: Path, catalog: Path, run: Run, given: str, wanted: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("hello")
     assert wanted in refused(run, catalog, tmp_path / given)
 
 
-def test_a_file_given_twice_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_file_given_twice(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(5), tmp_path / "1.csv")
-    assert "is given twice" in refused(run, catalog, given, "--conversations", tmp_path / "*.csv")
+    assert "the file is given twice" in refused(run, catalog, given, "--conversations", tmp_path / "*.csv")
 
 
-def test_a_bad_catalog_is_told(tmp_path: Path, run: Run, catalog: Path) -> None:
+def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
     given = write(conversations(5), tmp_path / "in.csv")
     (tmp_path / "routes.csv").write_text("name,remote_service_name,address\nA,//A,TCP//a\n")
     result = run("route", "--catalog", tmp_path / "routes.csv", "--conversations", given, "-o", tmp_path / "out.csv")
@@ -343,7 +344,7 @@ def test_a_bad_catalog_is_told(tmp_path: Path, run: Run, catalog: Path) -> None:
         ),
         (
             ["route", "--catalog", "x", "--conversations", "y", "-o", "z.csv", "--now", "noon"],
-            "--now: 'noon' is no moment",
+            "--now: 'noon' is not a valid time",
         ),
         (
             ["explain", "--catalog", "no-such-folder", "--to-service", "//A"],
@@ -351,40 +352,38 @@ def test_a_bad_catalog_is_told(tmp_path: Path, run: Run, catalog: Path) -> None:
         ),
     ],
 )
-def test_wrong_use_is_told_in_one_line(run: Run, arguments: list[str], wanted: str) -> None:
+def test_wrong_use_is_one_line(run: Run, arguments: list[str], wanted: str) -> None:
     result = run(*arguments)
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"ssbroker: {wanted}")
     assert result.err.count("\n") == 1
 
 
-def test_an_output_of_an_unknown_format_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_output_with_unknown_format(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(5), tmp_path / "in.csv")
-    assert "the suffix tells no format" in refused(run, catalog, given, output="out.xlsx")
+    assert "unknown format; use one of the suffixes" in refused(run, catalog, given, output="out.xlsx")
 
 
 @pytest.mark.parametrize("quote", ["", '"'])
-def test_a_header_of_csv_that_is_very_long_is_told(tmp_path: Path, catalog: Path, run: Run, quote: str) -> None:
-    """It was a traceback."""
+def test_very_long_csv_header(tmp_path: Path, catalog: Path, run: Run, quote: str) -> None:
     given = tmp_path / "in.csv"
     given.write_text(quote + "x" * 200_000 + "\n1\n")
     assert refused(run, catalog, given).startswith(f"{given}: field larger than field limit")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_value_that_is_nested_very_deeply_is_told(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
-    """It was a traceback, whatever was written. Pythons differ in how deep JSON may be, and as JSON it may be written again."""
+def test_deeply_nested_value(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+    """Python versions differ in the depth that they parse, and that they write."""
     given = tmp_path / "in.jsonl"
     depth = 100_000 if suffix == ".jsonl" else 1500
     row = f'"conversation_id": "{ID}", "database": "Sales", "to_service_name": "a"'
     given.write_text(f'{{{row}, "x": {"[" * depth}{"]" * depth}}}\n')
-    told = refused(run, catalog, given, output=f"out{suffix}")
-    assert "nested too deeply" in told or "maximum recursion depth exceeded while decoding" in told
+    message = refused(run, catalog, given, output=f"out{suffix}")
+    assert "nested too deeply" in message or "maximum recursion depth exceeded while decoding" in message
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has none")
-def test_a_pipe_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
-    """It was said to be empty."""
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_input_cannot_be_a_pipe(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = tmp_path / "in.csv"
     os.mkfifo(given)
-    assert refused(run, catalog, given).startswith(f"{given}: is no regular file")
+    assert refused(run, catalog, given).startswith(f"{given}: not a regular file")

@@ -1,4 +1,4 @@
-"""`ssbroker certificates`: what `ssbroker serve` needs to begin with (P24, N8)."""
+"""`ssbroker certificates`, which creates what `ssbroker serve` needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ssbroker.security.certificates import (
 from tests.broker import shops
 from tests.broker.shops import ORDERS, SHOP, STOCK
 from tests.cli.conftest import Run
-from tests.cli.served import DEADLINE, Served
+from tests.cli.serve_process import DEADLINE, ServeProcess
 
 
 def trust(folder: Path, name: str, *names: str) -> Trust:
@@ -48,12 +48,12 @@ def test_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: Run)
     TlsContexts.of(trust(folder, "shop", "stock"))
 
 
-def test_keys_are_for_their_owner_alone(tmp_path: Path, run: Run) -> None:
+def test_keys_are_readable_by_their_owner_only(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     assert {stat.S_IMODE(key.stat().st_mode) for key in tmp_path.glob("*.key")} == {0o600}
 
 
-def test_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: Run) -> None:
+def test_existing_authority_signs_more_certificates(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     before = fingerprint((tmp_path / "authority.pem").read_bytes())
     assert run("certificates", tmp_path, "--name", "stock", "--days", "7").status == 0
@@ -82,21 +82,21 @@ def test_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: Run
         "*",
     ],
 )
-def test_a_name_that_is_no_file_is_refused(tmp_path: Path, run: Run, name: str) -> None:
+def test_invalid_names_are_refused(tmp_path: Path, run: Run, name: str) -> None:
     result = run("certificates", tmp_path / "keys", "--name", name)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "keys").exists()
 
 
 @pytest.mark.parametrize("name", ["a" * 65, "sh\N{LATIN SMALL LETTER O WITH DIAERESIS}p"])
-def test_a_name_that_no_certificate_can_have_leaves_nothing_behind(tmp_path: Path, run: Run, name: str) -> None:
-    """Not the authority either, nor the certificates of the names before it."""
+def test_name_that_a_certificate_cannot_have_creates_no_files(tmp_path: Path, run: Run, name: str) -> None:
+    """Neither an authority nor certificates for the names before it."""
     result = run("certificates", tmp_path / "keys", "--name", "stock", "--name", name)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "keys").exists()
 
 
-def test_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
+def test_existing_certificate_is_not_overwritten(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     before = (tmp_path / "shop.pem").read_bytes()
     result = run("certificates", tmp_path, "--name", "stock", "--name", "shop")
@@ -107,31 +107,31 @@ def test_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["shop", "authority"])
 @pytest.mark.parametrize("kind", ["file", "link", "dangling"])
-def test_a_private_key_is_never_overwritten(tmp_path: Path, run: Run, name: str, kind: str) -> None:
-    """Not one whose certificate is gone either, nor what a link leads to."""
-    folder, there = tmp_path / "keys", tmp_path / "elsewhere"
+def test_private_key_is_never_overwritten(tmp_path: Path, run: Run, name: str, kind: str) -> None:
+    """Even if its certificate is missing, or the key is a link."""
+    folder, link_target = tmp_path / "keys", tmp_path / "elsewhere"
     folder.mkdir()
     key = folder / f"{name}.key"
     if kind == "file":
         key.write_text("precious")
     else:
-        key.symlink_to(there)
+        key.symlink_to(link_target)
     if kind == "link":
-        there.write_text("precious")
+        link_target.write_text("precious")
     result = run("certificates", folder, "--name", "stock", "--name", "shop")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
-    assert f"{name}.key: is there already" in result.err
+    assert f"{name}.key: the file already exists" in result.err
     assert [path.name for path in folder.iterdir()] == [key.name]
-    assert there.exists() == (kind == "link")
+    assert link_target.exists() == (kind == "link")
     assert kind == "dangling" or key.read_text() == "precious"
 
 
-def test_what_fails_midway_leaves_nothing_new(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what came in between stays: here another process makes a key of the same name."""
+def test_failure_midway_removes_new_files(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that another process created in the meantime is kept."""
 
     def opened(path: Path, flags: int, mode: int = 0o777) -> int:
         if Path(path).name == "stock.key":
-            Path(path).write_text("another's")
+            Path(path).write_text("content of another process")
         return system(path, flags, mode)
 
     system = os.open
@@ -139,10 +139,12 @@ def test_what_fails_midway_leaves_nothing_new(tmp_path: Path, run: Run, monkeypa
     result = run("certificates", tmp_path, "--name", "shop", "--name", "stock")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert "stock.key: cannot be written: File exists" in result.err
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("stock.key", "another's")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("stock.key", "content of another process")
+    ]
 
 
-def test_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) -> None:
+def test_authority_without_its_key_is_refused(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     (tmp_path / "authority.key").unlink()
     result = run("certificates", tmp_path, "--name", "stock")
@@ -150,24 +152,26 @@ def test_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) -> No
     assert "authority.key: cannot be read" in result.err
 
 
-def test_no_certificate_holds_longer_than_its_authority(tmp_path: Path, run: Run) -> None:
-    """Who makes one says until when it is believed, not what was asked for."""
+def test_certificate_expires_no_later_than_its_authority(tmp_path: Path, run: Run) -> None:
+    """Even if a longer validity is requested; the output shows the actual end."""
     assert run("certificates", tmp_path, "--name", "shop", "--days", "30").status == 0
     result = run("certificates", tmp_path, "--name", "stock", "--days", "365")
     authority, made = (read_certificate((tmp_path / f"{name}.pem").read_bytes()) for name in ("authority", "stock"))
     assert made.not_valid_after_utc == authority.not_valid_after_utc
-    assert f"until {authority.not_valid_after_utc:%Y-%m-%d}" in result.out
+    assert f"valid until {authority.not_valid_after_utc:%Y-%m-%d}" in result.out
 
 
-@pytest.mark.parametrize("flaw", ["has ended on", "it may sign no others", "it is another one's"])
-def test_an_authority_that_nobody_would_believe_signs_nothing(tmp_path: Path, run: Run, flaw: str) -> None:
+@pytest.mark.parametrize(
+    "flaw", ["the authority expired on", "it cannot sign other certificates", "not the private key of"]
+)
+def test_invalid_authority_signs_nothing(tmp_path: Path, run: Run, flaw: str) -> None:
     now = datetime.now(UTC)
-    over = Validity(now - timedelta(days=2), now - timedelta(days=1))
-    holds = Validity(now - timedelta(days=2), now + timedelta(days=1))
-    made = make_authority("old", over) if "ended" in flaw else make_authority("old", holds)
-    if "sign" in flaw:
-        made = make_certificate(["old"], holds)
-    key = make_authority("old", holds).key if "another" in flaw else made.key
+    expired = Validity(now - timedelta(days=2), now - timedelta(days=1))
+    valid = Validity(now - timedelta(days=2), now + timedelta(days=1))
+    made = make_authority("old", expired) if "expired" in flaw else make_authority("old", valid)
+    if "cannot sign" in flaw:
+        made = make_certificate(["old"], valid)
+    key = make_authority("old", valid).key if "private key" in flaw else made.key
     (tmp_path / "authority.pem").write_bytes(made.certificate)
     (tmp_path / "authority.key").write_bytes(key)
     result = run("certificates", tmp_path, "--name", "shop")
@@ -176,15 +180,15 @@ def test_an_authority_that_nobody_would_believe_signs_nothing(tmp_path: Path, ru
     assert not (tmp_path / "shop.pem").exists()
 
 
-def test_an_address_is_nobodys_name(tmp_path: Path, run: Run) -> None:
-    """It would stand in the certificate as an address, and who connects is known by a name of DNS."""
+def test_ip_address_is_not_a_name(tmp_path: Path, run: Run) -> None:
+    """The certificate would name an address, but peers are identified by DNS name."""
     result = run("certificates", tmp_path / "keys", "--name", "127.0.0.1")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
-    assert "--name: expected the name of an instance" in result.err
+    assert "--name: 127.0.0.1 is an IP address; expected the name of an instance" in result.err
 
 
 @pytest.mark.rule("P24")
-def test_two_processes_believe_each_other(tmp_path: Path, run: Run) -> None:
+def test_certificates_work_between_two_processes(tmp_path: Path, run: Run) -> None:
     keys = tmp_path / "keys"
     run("certificates", keys, "--name", "shop", "--name", "stock")
     for name, make in (("shop", shops.shop), ("stock", shops.stock)):
@@ -193,20 +197,20 @@ def test_two_processes_believe_each_other(tmp_path: Path, run: Run) -> None:
 
     def options(name: str, other: str) -> list[str]:
         files = {"--certificate": f"{name}.pem", "--key": f"{name}.key", "--authority": "authority.pem"}
-        said = [part for option, file in files.items() for part in (option, str(keys / file))]
-        return ["--listen", "127.0.0.1:0", "--name", other, *said]
+        tls = [part for option, file in files.items() for part in (option, str(keys / file))]
+        return ["--listen", "127.0.0.1:0", "--name", other, *tls]
 
     with (
-        Served(tmp_path / "shop", *options("shop", "stock")) as near,
-        Served(tmp_path / "stock", *options("stock", "shop")) as far,
+        ServeProcess(tmp_path / "shop", *options("shop", "stock")) as shop_process,
+        ServeProcess(tmp_path / "stock", *options("stock", "shop")) as stock_process,
         Instance.open(tmp_path / "shop", background=False) as shop,
         Instance.open(tmp_path / "stock") as stock,
     ):
         sales, orders = shop.database("Sales"), stock.database("Stock")
-        sales.create_route("there", service_name=STOCK, address=f"TCP://{far.serving['listen']}")
-        orders.create_route("back", service_name=SHOP, address=f"TCP://{near.serving['listen']}")
+        sales.create_route("there", service_name=STOCK, address=f"TCP://{stock_process.serving['listen']}")
+        orders.create_route("back", service_name=SHOP, address=f"TCP://{shop_process.serving['listen']}")
         with sales.transaction() as t:
             t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
         with orders.transaction() as t:
             assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [b"two chairs"]
-        assert [near.stop(), far.stop()] == [0, 0]
+        assert [shop_process.stop(), stock_process.stop()] == [0, 0]

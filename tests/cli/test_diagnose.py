@@ -29,7 +29,7 @@ AT = ("--at", NOW_TEXT)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two instances, of which the one cannot answer."""
+    """Two instances, of which SOUTH has no route for replies."""
     made = tmp_path / "fleet"
     made.mkdir()
     (made / "NORTH.sql").write_text(NORTH)
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Path:
-    """The same, and it can."""
+    """The same with the missing route."""
     made = tmp_path / "planned"
     made.mkdir()
     (made / "NORTH.sql").write_text(NORTH)
@@ -55,20 +55,20 @@ def test_lint_prints_each_code_with_its_findings(folder: Path, run: Run) -> None
     assert found.out.endswith("\n1 error, 1 warning\n")
 
 
-def test_lint_as_json_says_what_the_function_says(folder: Path, run: Run) -> None:
+def test_lint_as_json_equals_the_function(folder: Path, run: Run) -> None:
     found = run("lint", "--fleet", folder, *AT, "--json", "--level", "info")
     expected = lint(Fleet.load(folder, now=NOW), at=NOW)
     assert json.loads(found.out) == {"counts": expected.counts, "findings": expected.table.to_pylist()}
 
 
-def test_lint_of_catalogs_is_lint_of_their_fleet(folder: Path, run: Run) -> None:
+def test_lint_of_several_catalogs_equals_lint_of_their_fleet(folder: Path, run: Run) -> None:
     by_folder = run("lint", "--fleet", folder, *AT, "--json")
     assert run("lint", folder / "NORTH.sql", folder / "SOUTH.sql", *AT, "--json") == by_folder
 
 
-def test_lint_ends_with_0_where_nothing_is_found(folder: Path, run: Run) -> None:
+def test_lint_without_findings(folder: Path, run: Run) -> None:
     found = run("lint", "--fleet", folder, *AT, "--ignore", "SSB017", "--expires-within", "0")
-    assert (found.status, found.out, found.err) == (0, "Nothing is found.\n", "")
+    assert (found.status, found.out, found.err) == (0, "No problems found.\n", "")
 
 
 def test_lint_writes_sarif(folder: Path, run: Run, tmp_path: Path) -> None:
@@ -83,19 +83,19 @@ def test_lint_writes_sarif(folder: Path, run: Run, tmp_path: Path) -> None:
     for each in done["results"]:
         assert rules[each["ruleIndex"]]["id"] == each["ruleId"]
         assert each["message"]["text"]
-    places = [each["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for each in done["results"]]
-    assert places == [(folder / "SOUTH.sql").as_uri(), (folder / "NORTH.sql").as_uri()]
+    uris = [each["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for each in done["results"]]
+    assert uris == [(folder / "SOUTH.sql").as_uri(), (folder / "NORTH.sql").as_uri()]
 
 
-def test_sarif_names_files_as_uris_and_has_a_place_for_what_is_between_instances(
+def test_sarif_uses_uris_and_lists_all_instances_of_a_loop(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    there = tmp_path / "my fleet"
-    there.mkdir()
+    fleet = tmp_path / "my fleet"
+    fleet.mkdir()
     for name, other in (("A #1", "b"), ("B\u00fcro", "a")):
         own = "a" if other == "b" else "b"
-        (there / f"{name}.sql").write_text(
+        (fleet / f"{name}.sql").write_text(
             f"-- ssbroker: addresses=TCP://{own}\n"
             "CREATE ENDPOINT E STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);\n"
             f"USE msdb; DROP ROUTE AutoCreatedLocal; CREATE ROUTE Out WITH ADDRESS = N'TCP://{other}';\n"
@@ -112,7 +112,7 @@ def test_sarif_names_files_as_uris_and_has_a_place_for_what_is_between_instances
     assert {each["region"]["startLine"] for each in physical} == {1}
 
 
-def test_lint_and_compare_write_a_page(folder: Path, planned: Path, run: Run, tmp_path: Path) -> None:
+def test_lint_and_compare_write_html(folder: Path, planned: Path, run: Run, tmp_path: Path) -> None:
     run("lint", "--fleet", folder, *AT, "--html", tmp_path / "lint.html")
     run("compare", "--fleet", folder, planned, *AT, "--html", tmp_path / "compare.html")
     loaded = Fleet.load(folder, now=NOW), Fleet.load(planned, now=NOW)
@@ -123,7 +123,7 @@ def test_lint_and_compare_write_a_page(folder: Path, planned: Path, run: Run, tm
     )
 
 
-def test_trace_prints_the_way(folder: Path, run: Run) -> None:
+def test_trace_prints_the_hops(folder: Path, run: Run) -> None:
     given = ("trace", "--fleet", folder, *AT, "--from", "NORTH/Sales", "--to-service", "//Stock")
     expected = trace(Fleet.load(folder, now=NOW), "//Stock", instance="NORTH", database="Sales", at=NOW)
     plain, as_json = run(*given), run(*given, "--json")
@@ -131,20 +131,20 @@ def test_trace_prints_the_way(folder: Path, run: Run) -> None:
     assert json.loads(as_json.out) == expected.to_dict()
 
 
-def test_trace_of_one_instance_needs_no_from(folder: Path, run: Run) -> None:
+def test_trace_of_one_instance_does_not_require_from(folder: Path, run: Run) -> None:
     found = run("trace", folder / "NORTH.sql", *AT, "--to-service", "//Stock", "--json")
     assert json.loads(found.out)["end"]["outcome"] == "ELSEWHERE"
     assert run("trace", folder / "NORTH.sql", *AT, "--to-service", "//Stock", "--from", "Sales", "--json") == found
 
 
-def test_trace_from_an_instance_with_one_database_needs_only_the_instance(folder: Path, run: Run) -> None:
+def test_trace_from_an_instance_with_one_database(folder: Path, run: Run) -> None:
     given = ("trace", "--fleet", folder, *AT, "--to-service", "//Stock", "--from")
     found = run(*given, "NORTH")
     assert (found.status, found.err) == (0, "")
     assert found == run(*given, "NORTH/Sales")
 
 
-def test_compare_without_traffic_is_complete(folder: Path, planned: Path, run: Run) -> None:
+def test_compare_without_traffic(folder: Path, planned: Path, run: Run) -> None:
     found = run("compare", "--fleet", folder, planned, *AT)
     assert (found.status, found.err) == (1, "")
     assert 'route appeared: SOUTH/Stores/route "Back"' in found.out
@@ -152,10 +152,10 @@ def test_compare_without_traffic_is_complete(folder: Path, planned: Path, run: R
     assert found.out.endswith('Next expiry: 2026-11-20 22:00:00 UTC, NORTH/Sales/route 65538 "Soon"\n1 change.\n')
     same = run("compare", "--fleet", folder, folder, *AT)
     assert same.status == 0
-    assert same.out.endswith("Nothing changes, whatever the conversation.\n")
+    assert same.out.endswith("No conversation changes.\n")
 
 
-def test_compare_over_files_says_what_the_function_says(catalog: Path, run: Run, tmp_path: Path) -> None:
+def test_compare_over_files_equals_the_function(catalog: Path, run: Run, tmp_path: Path) -> None:
     rows = conversations(500)
     for number, suffix in enumerate(("one", "two")):
         pq.write_table(rows.slice(250 * number, 250), tmp_path / f"{suffix}.parquet")
@@ -174,9 +174,9 @@ def test_compare_over_files_says_what_the_function_says(catalog: Path, run: Run,
     expected = compare(Catalog.load(catalog), Catalog.load(other), rows, at=NOW)
     assert expected.changes
     assert found.status == as_json.status == 1
-    told = json.loads(as_json.out)
-    assert told.pop("next_expiries") == []
-    assert {**told, "changes": sorted(map(str, told["changes"]))} == {
+    printed = json.loads(as_json.out)
+    assert printed.pop("next_expiries") == []
+    assert {**printed, "changes": sorted(map(str, printed["changes"]))} == {
         **expected.to_dict(),
         "changes": sorted(map(str, expected.to_dict()["changes"])),
     }
@@ -184,7 +184,7 @@ def test_compare_over_files_says_what_the_function_says(catalog: Path, run: Run,
     assert "route vanished: instance/Sales/route" in found.out
 
 
-def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
+def test_compare_one_catalog_at_two_times(folder: Path, run: Run) -> None:
     found = run("compare", folder / "NORTH.sql", folder / "NORTH.sql", "--before-at", NOW_TEXT, "--at", "2026-11-21")
     assert found.status == 1
     assert 'route expired: instance/Sales/route "Soon"' in found.out
@@ -197,11 +197,11 @@ def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
         (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: no such folder\n"),
         (
             ("lint", "{folder}/NORTH.sql", "--at", "noon"),
-            "ssbroker: --at: 'noon' is no moment; expected one such as 2026-11-20T21:00:00Z\n",
+            "ssbroker: --at: 'noon' is not a valid time; expected one such as 2026-11-20T21:00:00Z\n",
         ),
         (
             ("lint", "{folder}/NORTH.sql", "{folder}/NORTH.sql"),
-            "ssbroker: {folder}/NORTH.sql: two catalogs are of the instance 'NORTH'\n",
+            "ssbroker: {folder}/NORTH.sql: there is already a catalog for the instance 'NORTH'\n",
         ),
         (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (
@@ -210,7 +210,7 @@ def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
         ),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock", "--from", "/Sales"),
-            "ssbroker: --from: '/Sales'; expected INSTANCE/DATABASE\n",
+            "ssbroker: --from: '/Sales' is not valid; expected INSTANCE/DATABASE\n",
         ),
         (
             ("compare", "{folder}/NORTH.sql", "{folder}/NORTH.sql", "--conversations", "{folder}/SOUTH.sql"),
@@ -218,7 +218,7 @@ def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
         ),
     ],
 )
-def test_wrong_use_is_one_line_and_status_2(folder: Path, run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_wrong_use_is_one_line(folder: Path, run: Run, arguments: tuple[str, ...], message: str) -> None:
     result = run(*(argument.format(folder=folder) for argument in arguments))
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(message.format(folder=folder))
@@ -226,7 +226,7 @@ def test_wrong_use_is_one_line_and_status_2(folder: Path, run: Run, arguments: t
 
 
 @pytest.mark.rule("I7")
-def test_an_id_that_is_enabled_twice_is_a_finding_and_the_other_instances_are_looked_at(run: Run, folder: Path) -> None:
+def test_broker_id_enabled_twice_is_a_finding_and_other_instances_are_checked(run: Run, folder: Path) -> None:
     twice = folder / "TWICE"
     twice.mkdir()
     (twice / "routes.csv").write_text("database,name,address\nA,one,LOCAL\n")
@@ -256,21 +256,20 @@ def test_an_id_that_is_enabled_twice_is_a_finding_and_the_other_instances_are_lo
     ],
     ids=" ".join,
 )
-def test_a_report_does_not_take_the_place_of_a_catalog(
+def test_report_cannot_overwrite_a_catalog(
     folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    """The script was gone, and a page stood in its place."""
     monkeypatch.chdir(folder.parent)
     refused = run(*arguments)
     assert (refused.status, refused.out) == (2, "")
-    assert "cannot be written: it belongs to the catalog (fleet" in refused.err
+    assert "cannot be written: it is part of the catalog (fleet" in refused.err
     assert [(entry.name, entry.read_text()) for entry in sorted(folder.iterdir())] == [
         ("NORTH.sql", NORTH),
         ("SOUTH.sql", SOUTH),
     ]
 
 
-def test_a_report_does_not_take_the_place_of_another_or_of_the_traffic(folder: Path, run: Run, tmp_path: Path) -> None:
+def test_report_cannot_overwrite_another_report_or_an_input(folder: Path, run: Run, tmp_path: Path) -> None:
     twice = run("lint", folder / "NORTH.sql", "--html", tmp_path / "out", "--sarif", tmp_path / "out")
     assert (twice.status, "it is given for two outputs" in twice.err) == (2, True)
     traffic = tmp_path / "day.parquet"

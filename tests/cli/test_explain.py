@@ -29,7 +29,7 @@ ID = str(uuid.UUID(int=99))
         (["--database", "Sales", "--conversation-id", ID], {"database": "Sales", "conversation_id": ID}),
     ],
 )
-def test_it_prints_the_explanation(catalog: Path, run: Run, options: list[str], arguments: dict[str, Any]) -> None:
+def test_prints_the_explanation(catalog: Path, run: Run, options: list[str], arguments: dict[str, Any]) -> None:
     explanation = Router(Catalog.load(catalog)).explain("//Copied", now=NOW, **arguments)
     given = ("--catalog", catalog, "--to-service", "//Copied", "--now", NOW_TEXT, *options)
 
@@ -39,7 +39,7 @@ def test_it_prints_the_explanation(catalog: Path, run: Run, options: list[str], 
     assert json.loads(as_json.out) == explanation.to_dict()
 
 
-def test_the_options_of_the_router_are_its_options(catalog: Path, run: Run) -> None:
+def test_router_options(catalog: Path, run: Run) -> None:
     explanation = Router(Catalog.load(catalog), tie_break="first", pending_request="delay").explain(
         "//Copied", database="Sales", now=NOW
     )
@@ -47,26 +47,23 @@ def test_the_options_of_the_router_are_its_options(catalog: Path, run: Run) -> N
     assert run("explain", "--catalog", catalog, "--to-service", "//Copied", *options).out == f"{explanation}\n"
 
 
-def test_the_one_user_database_is_where_it_begins(tmp_path: Path, run: Run) -> None:
+def test_only_user_database_is_the_default(tmp_path: Path, run: Run) -> None:
     (tmp_path / "routes.csv").write_text("name,remote_service_name,address\nA,//A,TCP://a\n")
     result = run("explain", "--catalog", tmp_path / "routes.csv", "--to-service", "//A", "--json")
     assert json.loads(result.out)["conversation"]["database"] == "user"
 
 
-def test_of_several_databases_one_has_to_be_named(catalog: Path, run: Run) -> None:
+def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> None:
     result = run("explain", "--catalog", catalog, "--to-service", "//Stock")
     assert (result.status, result.out) == (2, "")
-    assert result.err == (
-        "ssbroker: where does the conversation begin? Give --database or --from-outside; "
-        "the catalog has the databases Billing, Sales\n"
-    )
+    assert result.err == ("ssbroker: give --database or --from-outside; the catalog has the databases Billing, Sales\n")
 
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
         (["--database", "Nowhere"], "'Nowhere' is not a database"),
-        (["--database", "Sales", "--from-outside"], "--database and --from-outside exclude each other"),
+        (["--database", "Sales", "--from-outside"], "--database and --from-outside cannot be used together"),
         (["--database", "Sales", "--broker-instance", "12"], "to_broker_instance: '12' is not a GUID"),
         (["--database", "Sales", "--conversation-id", "12"], "conversation_id: '12' is not a GUID"),
     ],
@@ -78,7 +75,7 @@ def test_bad_input_is_one_line(catalog: Path, run: Run, options: list[str], want
     assert result.err.count("\n") == 1
 
 
-def test_colours_change_no_word() -> None:
+def test_colours_do_not_change_the_text() -> None:
     text = "Decision: REMOTE, to TCP://a:4022 (was DELAYED, was DROPPED).\n"
     coloured = command._coloured(text)
     assert coloured.plain == text

@@ -1,4 +1,4 @@
-"""The output appears whole or not at all, and never in the place of what is read."""
+"""Outputs are replaced only when they are complete, and never overwrite inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def given(tmp_path: Path) -> Path:
     return write(conversations(20_000), tmp_path / "in.parquet")
 
 
-def test_what_stood_there_is_replaced_and_keeps_its_mode(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+def test_existing_file_is_replaced_and_keeps_its_mode(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
     output = tmp_path / "result" / "out.csv"
     output.parent.mkdir()
     output.write_text("old")
@@ -38,7 +38,7 @@ def test_what_stood_there_is_replaced_and_keeps_its_mode(tmp_path: Path, catalog
     assert list(output.parent.iterdir()) == [output]
 
 
-def test_a_link_stays_a_link(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+def test_output_link_is_kept(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "out.csv"
     link.symlink_to(tmp_path / "elsewhere" / "real.csv")
@@ -50,7 +50,7 @@ def test_a_link_stays_a_link(tmp_path: Path, catalog: Path, given: Path, run: Ru
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, catalog: Path, given: Path, suffix: str) -> None:
+def test_full_disk_keeps_the_old_file(tmp_path: Path, catalog: Path, given: Path, suffix: str) -> None:
     output = tmp_path / "result" / f"out{suffix}"
     output.parent.mkdir()
     output.write_text("old")
@@ -66,20 +66,18 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, catalog: Path, given: P
     assert output.read_text() == "old"
 
 
-# The process gets the signal while a piece is being routed.
+# Sends the signal to the process while it routes a chunk.
 INTERRUPTED = """
 import os, sys
 from ssbroker.cli import main, route as route_files
-count = route_files.count
-route_files.count = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count(decisions))[1]
+count_values = route_files.count_values
+route_files.count_values = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count_values(decisions))[1]
 sys.exit(main(sys.argv[2:]))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_the_old_file(
-    tmp_path: Path, catalog: Path, given: Path, number: signal.Signals
-) -> None:
+def test_interrupted_run_keeps_the_old_file(tmp_path: Path, catalog: Path, given: Path, number: signal.Signals) -> None:
     output = tmp_path / "result" / "out.jsonl"
     output.parent.mkdir()
     output.write_text("old")
@@ -98,7 +96,7 @@ def test_an_interrupted_run_leaves_the_old_file(
     assert output.read_text() == "old"
 
 
-def test_an_interrupt_in_the_middle_leaves_nothing(
+def test_interrupted_run_leaves_no_files(
     tmp_path: Path, catalog: Path, given: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -114,8 +112,8 @@ def test_an_interrupt_in_the_middle_leaves_nothing(
     assert list(output.parent.iterdir()) == []
 
 
-def test_an_output_that_cannot_be_written_is_seen_before_anything_is_read(tmp_path: Path, run: Run) -> None:
-    """The catalog is not there either, and is not what is told."""
+def test_output_is_checked_before_input_is_read(tmp_path: Path, run: Run) -> None:
+    """The missing catalog is not reported."""
     given = write(conversations(5), tmp_path / "in.csv")
     result = run(
         "route", "--catalog", tmp_path / "nothing", "--conversations", given, "-o", tmp_path / "no" / "out.csv"
@@ -124,24 +122,24 @@ def test_an_output_that_cannot_be_written_is_seen_before_anything_is_read(tmp_pa
     assert result.err == f"ssbroker: {tmp_path / 'no' / 'out.csv'}: cannot be written: No such file or directory\n"
 
 
-def test_a_folder_or_device_is_no_output(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+def test_output_cannot_be_a_folder_or_device(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "null.csv").symlink_to(os.devnull)
-    for name, what in (("folder.csv", "it is a folder"), ("null.csv", "it is no regular file")):
+    for name, what in (("folder.csv", "it is a folder"), ("null.csv", "it is not a regular file")):
         result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / name)
         assert (result.status, result.err) == (2, f"ssbroker: {tmp_path / name}: cannot be written: {what}\n")
 
 
-def test_a_pipe_is_no_output(catalog: Path, given: Path) -> None:
-    """`/dev/stdout` of a pipe leads to a name that is nowhere: it was said not to exist."""
+def test_output_cannot_be_a_pipe(catalog: Path, given: Path) -> None:
+    """`/dev/stdout` of a pipe is a link to a name that does not exist."""
     program = "import sys; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"
     files = ["--catalog", str(catalog), "--conversations", str(given), "-o", "/dev/stdout", "--format", "csv"]
     done = subprocess.run([sys.executable, "-c", program, "route", *files], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ssbroker: /dev/stdout: cannot be written: it is no regular file\n"
+    assert done.stderr == "ssbroker: /dev/stdout: cannot be written: it is not a regular file\n"
 
 
-def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out.csv").write_text("old")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(OutputError, match="read-only"), replacing_files([tmp_path / "out.csv"]):
@@ -149,7 +147,7 @@ def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "out.csv").read_text() == "old"
 
 
-def test_the_output_may_not_be_an_input(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+def test_output_cannot_be_an_input(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
     before = given.read_bytes()
     (tmp_path / "link.parquet").symlink_to(given)
     (tmp_path / "hard.parquet").hardlink_to(given)
@@ -160,15 +158,15 @@ def test_the_output_may_not_be_an_input(tmp_path: Path, catalog: Path, given: Pa
     assert given.read_bytes() == before
 
 
-def test_the_output_may_not_be_the_catalogs(catalog: Path, given: Path, run: Run) -> None:
+def test_output_cannot_be_part_of_the_catalog(catalog: Path, given: Path, run: Run) -> None:
     for output in (catalog / "routes.parquet", catalog / "databases.csv"):
         result = run("route", "--catalog", catalog, "--conversations", given, "-o", output)
         assert result.status == 2
-        assert result.err.endswith(f"cannot be written: it belongs to the catalog ({catalog})\n")
+        assert result.err.endswith(f"cannot be written: it is part of the catalog ({catalog})\n")
     assert pq.read_table(catalog / "routes.parquet").num_rows == 9
 
 
-def test_a_folder_is_replaced_only_if_spark_wrote_it(tmp_path: Path) -> None:
+def test_folder_is_replaced_only_if_spark_wrote_it(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     for _ in range(2):
         with replacing_folder(folder) as part:
@@ -176,13 +174,13 @@ def test_a_folder_is_replaced_only_if_spark_wrote_it(tmp_path: Path) -> None:
             (part / "part-0.parquet").touch()
             (part / "_SUCCESS").touch()
     (folder / "letter.txt").touch()
-    with pytest.raises(OutputError, match="what Spark did not write"), replacing_folder(folder):
+    with pytest.raises(OutputError, match="a file that Spark did not write"), replacing_folder(folder):
         pass
     assert sorted(entry.name for entry in folder.iterdir()) == ["_SUCCESS", "letter.txt", "part-0.parquet"]
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_that_is_not_completed_leaves_the_old_one(tmp_path: Path) -> None:
+def test_incomplete_folder_does_not_replace_the_old_one(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "part-0").touch()

@@ -1,4 +1,4 @@
-"""`ssbroker reassemble`: every format in and out, the order, the limits, session keys, going on from a state."""
+"""`ssbroker reassemble`: formats, order, limits, session keys, and continuing from a state."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ import pytest
 
 import ssbroker
 from ssbroker.cli import chunks, readers
-from ssbroker.cli.reassemble import Acknowledged
+from ssbroker.cli.reassemble import LatestAcknowledgements
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write
-from tests.cli.fragments import CONVERSATIONS, KEYS, TABLES, expected, messages, rows, shuffled, text_ids, trouble
+from tests.cli.fragments import (
+    CONVERSATIONS,
+    KEYS,
+    TABLES,
+    damaged_fragments,
+    expected_tables,
+    messages,
+    rows_as_text,
+    shuffled,
+    with_text_ids,
+)
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few dozen rows are many pieces."""
-    monkeypatch.setattr(chunks, "PIECE_ROWS", 20)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes chunks small, so that a few dozen rows are many of them."""
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
     monkeypatch.setattr(readers, "BLOCK_BYTES", 3_000)
 
 
@@ -37,41 +47,37 @@ def options(written: dict[str, Path]) -> list[object]:
 @pytest.mark.rule("P11", "P12", "P14", "P18", "P21")
 @pytest.mark.parametrize("output", SUFFIXES)
 @pytest.mark.parametrize("source", SUFFIXES)
-def test_any_format_in_and_any_out_give_the_rows_of_the_reassembler(
-    tmp_path: Path, run: Run, source: str, output: str
-) -> None:
-    """However the rows are cut into pieces."""
-    table = trouble(60).drop_columns(["note"])
-    if source == ".csv":  # text has no other types
+def test_every_input_and_output_format(tmp_path: Path, run: Run, source: str, output: str) -> None:
+    table = damaged_fragments(60).drop_columns(["note"])
+    if source == ".csv":  # all columns of CSV are text
         table = table.set_column(table.column_names.index("priority"), "priority", table["priority"].cast(pa.string()))
     given, written = write(table, tmp_path / f"in{source}"), outputs(tmp_path, output)
 
     result = run("reassemble", given, *options(written))
 
     assert (result.status, result.err) == (0, "")
-    wanted = expected(table)
+    wanted = expected_tables(table)
     assert {row["reason"] for row in wanted["rejected"]} == {"duplicate", "corrupt_fragment", "conflict"}
     assert {row["waits_for_sequence_number"] is None for row in wanted["incomplete"]} == {True, False}
     for name in TABLES:
-        assert plain(read(written[name])) == plain(wanted[name]), name
+        assert with_text_priority(read(written[name])) == with_text_priority(wanted[name]), name
 
 
-def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in which a number of a further column may be text."""
+def with_text_priority(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the extra column `priority` as text, as in CSV."""
     return [{name: str(value) if name == "priority" else value for name, value in row.items()} for row in found]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows", ".jsonl"])
-def test_further_columns_are_those_of_the_first_fragment(tmp_path: Path, run: Run, suffix: str) -> None:
-    """M3."""
-    table = trouble(60)
+def test_extra_columns_are_those_of_the_first_fragment(tmp_path: Path, run: Run, suffix: str) -> None:
+    table = damaged_fragments(60)
     given, written = write(table, tmp_path / f"in{suffix}"), outputs(tmp_path, suffix)
     assert run("reassemble", given, *options(written)).status == 0
-    assert read(written["messages"]) == expected(table)["messages"]
+    assert read(written["messages"]) == expected_tables(table)["messages"]
     assert list(read(written["messages"])[0])[-2:] == ["note", "priority"]
 
 
-def test_bytes_as_digits_with_a_mark_or_without(tmp_path: Path, run: Run) -> None:
+def test_hexadecimal_digits_with_and_without_prefix(tmp_path: Path, run: Run) -> None:
     header = "conversation_handle,is_initiator,message_sequence_number,fragment_number,fragment_count,message_body,message_signature"
     signature = "5D41402ABC4B2A76B9719D911017C592"
     lines = [
@@ -87,20 +93,20 @@ def test_bytes_as_digits_with_a_mark_or_without(tmp_path: Path, run: Run) -> Non
     assert [row["reason"] for row in read(tmp_path / "no.jsonl")] == ["conflict"]
 
 
-def test_no_signatures_and_no_fragments(tmp_path: Path, run: Run) -> None:
-    table = trouble(20).drop_columns(["message_signature", "fragment_signature"])
+def test_empty_input_without_signatures(tmp_path: Path, run: Run) -> None:
+    table = damaged_fragments(20).drop_columns(["message_signature", "fragment_signature"])
     for suffix in SUFFIXES:
         given, written = write(table.slice(0, 0), tmp_path / f"in{suffix}"), outputs(tmp_path, suffix)
         result = run("reassemble", given, *options(written))
         assert (result.status, result.err) == (0, "")
         assert [read(path) for path in written.values()] == [[], [], [], []]
-        assert result.out.startswith("0 acknowledgements, to ")
+        assert result.out.startswith("0 acknowledgements, written to ")
         assert "\n0 messages (0 B) of 0 fragments reassembled in " in result.out
 
 
-def test_many_files_are_one_stream_in_the_order_given(tmp_path: Path, run: Run) -> None:
-    """Columns may stand in another order, and in another layout."""
-    table = trouble(60)
+def test_files_are_read_in_the_order_given(tmp_path: Path, run: Run) -> None:
+    """The order and layout of their columns may differ."""
+    table = damaged_fragments(60)
     third = table.num_rows // 3
     other = table.slice(third, third).select(list(reversed(table.column_names)))
     other = other.set_column(1, "note", other["note"].cast(pa.large_string()).dictionary_encode())
@@ -111,11 +117,11 @@ def test_many_files_are_one_stream_in_the_order_given(tmp_path: Path, run: Run) 
     result = run("reassemble", tmp_path / "0.parquet", tmp_path / "[12].*", "-o", tmp_path / "out.jsonl")
 
     assert (result.status, result.err) == (0, "")
-    assert read(tmp_path / "out.jsonl") == expected(table)["messages"]
+    assert read(tmp_path / "out.jsonl") == expected_tables(table)["messages"]
 
 
-def test_numbers_of_another_width_are_read(tmp_path: Path, run: Run) -> None:
-    """A tool that knows one kind of whole number writes all with 64 bits."""
+def test_integers_of_another_width(tmp_path: Path, run: Run) -> None:
+    """Some tools write all integers with 64 bits."""
     table = shuffled(ssbroker.fragment(messages(20), max_fragment_bytes=64))
     wide = pa.table(
         {
@@ -127,14 +133,13 @@ def test_numbers_of_another_width_are_read(tmp_path: Path, run: Run) -> None:
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 20
 
 
-def test_any_order_waits_for_nothing(tmp_path: Path, run: Run) -> None:
-    """M13."""
-    table = trouble(60)
+def test_any_order(tmp_path: Path, run: Run) -> None:
+    table = damaged_fragments(60)
     given = write(table, tmp_path / "in.parquet")
     assert run("reassemble", given, "-o", tmp_path / "out.parquet", "--any-order").status == 0
     found = read(tmp_path / "out.parquet")
-    assert found == expected(table, in_order=False)["messages"]
-    assert len(found) > len(expected(table)["messages"])
+    assert found == expected_tables(table, in_order=False)["messages"]
+    assert len(found) > len(expected_tables(table)["messages"])
 
 
 @pytest.mark.parametrize(
@@ -147,24 +152,21 @@ def test_any_order_waits_for_nothing(tmp_path: Path, run: Run) -> None:
         ("--max-sequence-distance", "2", {"max_sequence_distance": 2}),
     ],
 )
-def test_the_limits_are_the_reassemblers(
-    tmp_path: Path, run: Run, option: str, value: str, argument: dict[str, Any]
-) -> None:
-    """M15 to M18."""
-    table = trouble(60)
+def test_limit_options(tmp_path: Path, run: Run, option: str, value: str, argument: dict[str, Any]) -> None:
+    table = damaged_fragments(60)
     given, written = write(table, tmp_path / "in.parquet"), outputs(tmp_path, ".parquet")
 
     result = run("reassemble", given, *options(written), option, value)
 
     reassembler = ssbroker.Reassembler(**argument)
     found = reassembler.push(table)
-    assert read(written["messages"]) == rows(found.messages)
-    assert read(written["rejected"]) == rows(found.rejected)
-    assert "limit_exceeded" in {row["reason"] for row in rows(found.rejected)}
-    assert "limit_exceeded: --help tells the limits, which can be raised\n" in result.out
+    assert read(written["messages"]) == rows_as_text(found.messages)
+    assert read(written["rejected"]) == rows_as_text(found.rejected)
+    assert "limit_exceeded" in {row["reason"] for row in rows_as_text(found.rejected)}
+    assert "limit_exceeded: raise one of the limits that --help lists\n" in result.out
 
 
-def test_no_limit_is_none(tmp_path: Path, run: Run) -> None:
+def test_limit_none(tmp_path: Path, run: Run) -> None:
     table = shuffled(ssbroker.fragment(messages(20), max_fragment_bytes=64))
     given = write(table, tmp_path / "in.parquet")
     none = [word for name in ("bytes", "messages") for word in (f"--max-pending-{name}", "none")]
@@ -176,23 +178,23 @@ def test_no_limit_is_none(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_session_keys_from_a_file(tmp_path: Path, run: Run, suffix: str) -> None:
-    """Without its key, whatever is signed with one is corrupt."""
-    table = trouble(60, session_keys=KEYS)
+    """Fragments that are signed with a key are corrupt without it."""
+    table = damaged_fragments(60, session_keys=KEYS)
     given, written = write(table, tmp_path / "in.parquet"), outputs(tmp_path, ".parquet")
     ids = pa.array([id_.bytes for id_ in KEYS], pa.binary(16))
     keys = write(pa.table({"conversation_id": ids, "session_key": list(KEYS.values())}), tmp_path / f"keys{suffix}")
 
     assert run("reassemble", given, *options(written), "--session-keys", keys).status == 0
 
-    wanted = expected(table, session_keys=KEYS)
+    wanted = expected_tables(table, session_keys=KEYS)
     assert {name: read(path) for name, path in written.items()} == wanted
-    assert len(wanted["messages"]) > len(expected(table)["messages"])
+    assert len(wanted["messages"]) > len(expected_tables(table)["messages"])
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_session_keys_from_a_column(tmp_path: Path, run: Run, suffix: str) -> None:
-    """The keys themselves are in no output."""
-    table = trouble(60, session_keys=KEYS).drop_columns(["note", "priority"])
+    """No output has the keys."""
+    table = damaged_fragments(60, session_keys=KEYS).drop_columns(["note", "priority"])
     by_id: dict[Any, bytes] = {id_.bytes: key for id_, key in KEYS.items()}
     keys = pa.array([by_id.get(id_) for id_ in table["conversation_id"].to_pylist()], pa.binary())
     given = write(table.append_column("the_session_key", keys), tmp_path / f"in{suffix}")
@@ -200,22 +202,24 @@ def test_session_keys_from_a_column(tmp_path: Path, run: Run, suffix: str) -> No
     result = run("reassemble", given, "-o", tmp_path / "out.jsonl", "--session-key-column", "the_session_key")
 
     assert (result.status, result.err) == (0, "")
-    assert read(tmp_path / "out.jsonl") == expected(table, session_keys=KEYS)["messages"]
+    assert read(tmp_path / "out.jsonl") == expected_tables(table, session_keys=KEYS)["messages"]
 
 
-def test_ids_of_keys_and_fragments_may_differ_in_form(tmp_path: Path, run: Run) -> None:
-    given = write(text_ids(trouble(30, session_keys=KEYS)), tmp_path / "in.parquet")
+def test_ids_of_keys_and_fragments_with_different_spelling(tmp_path: Path, run: Run) -> None:
+    given = write(with_text_ids(damaged_fragments(30, session_keys=KEYS)), tmp_path / "in.parquet")
     lines = [f"{{{str(id_).upper()}}},{key.hex()}\n" for id_, key in KEYS.items()]
     (tmp_path / "keys.csv").write_text("conversation_handle,session_key\n" + "".join(lines))
     result = run("reassemble", given, "-o", tmp_path / "out.jsonl", "--session-keys", tmp_path / "keys.csv")
     assert (result.status, result.err) == (0, "")
-    assert read(tmp_path / "out.jsonl") == expected(trouble(30, session_keys=KEYS), session_keys=KEYS)["messages"]
+    assert (
+        read(tmp_path / "out.jsonl")
+        == expected_tables(damaged_fragments(30, session_keys=KEYS), session_keys=KEYS)["messages"]
+    )
 
 
 @pytest.mark.parametrize("column", [None, "key"])
-def test_going_on_from_a_state_gives_what_never_stopping_gives(tmp_path: Path, run: Run, column: str | None) -> None:
-    """M23."""
-    table = trouble(60, session_keys=KEYS)
+def test_runs_with_a_state_equal_one_run(tmp_path: Path, run: Run, column: str | None) -> None:
+    table = damaged_fragments(60, session_keys=KEYS)
     keys = pa.table({"conversation_id": [id_.bytes for id_ in KEYS], "session_key": list(KEYS.values())})
     by = ["--session-keys", write(keys, tmp_path / "keys.parquet")]
     if column is not None:
@@ -231,15 +235,14 @@ def test_going_on_from_a_state_gives_what_never_stopping_gives(tmp_path: Path, r
         for name in TABLES:
             found[name] = read(written[name]) if name == "incomplete" else found[name] + read(written[name])
 
-    wanted = expected(table, session_keys=column or KEYS)
+    wanted = expected_tables(table, session_keys=column or KEYS)
     assert [found[name] for name in TABLES[:3]] == [wanted[name] for name in TABLES[:3]]
     restored = ssbroker.Reassembler.restore(state.read_bytes())
     assert restored.pending_messages == len(wanted["incomplete"]) > 0
 
 
-def test_a_state_keeps_limits_and_order(tmp_path: Path, run: Run) -> None:
-    """M23."""
-    table = trouble(60)
+def test_state_keeps_limits_and_order(tmp_path: Path, run: Run) -> None:
+    table = damaged_fragments(60)
     given, state = write(table, tmp_path / "in.parquet"), tmp_path / "pending.bin"
     empty = write(table.slice(0, 0), tmp_path / "empty.parquet")
     files = ("-o", tmp_path / "out.parquet", "--rejected", tmp_path / "no.parquet", "--state", state)
@@ -248,35 +251,35 @@ def test_a_state_keeps_limits_and_order(tmp_path: Path, run: Run) -> None:
     assert run("reassemble", given, *files).status == 0
 
     found = ssbroker.Reassembler(in_order=False, max_fragments_per_message=3).push(table)
-    assert read(tmp_path / "out.parquet") == rows(found.messages)
-    assert read(tmp_path / "no.parquet") == rows(found.rejected)
+    assert read(tmp_path / "out.parquet") == rows_as_text(found.messages)
+    assert read(tmp_path / "no.parquet") == rows_as_text(found.rejected)
 
 
-def test_an_acknowledgement_that_does_not_hold_any_more_is_not_told(tmp_path: Path, run: Run) -> None:
-    """The first fragment is acknowledged by one push, and rejected with its whole message by the next."""
+def test_outdated_partial_acknowledgement_is_removed(tmp_path: Path, run: Run) -> None:
+    """One push acknowledges the first fragment; the next rejects the whole message."""
     table = ssbroker.fragment(messages(60), max_fragment_bytes=100)
     two = table.filter(pc.field("fragment_count") == pc.scalar(2)).slice(0, 2)
-    lie = two.set_column(
+    forged = two.set_column(
         two.column_names.index("message_signature"), "message_signature", pa.array([bytes(16)] * 2, pa.binary(16))
     )
-    first = lie.set_column(2, "message_sequence_number", pa.array([0, 0], pa.int64()))
+    first = forged.set_column(2, "message_sequence_number", pa.array([0, 0], pa.int64()))
     given = [write(first.slice(number, 1), tmp_path / f"{number}.parquet") for number in (0, 1)]
     written = outputs(tmp_path, ".jsonl")
 
     assert run("reassemble", *given, *options(written)).status == 0
 
     assert [row["reason"] for row in read(written["rejected"])] == ["corrupt_message"] * 2
-    (told,) = read(written["acknowledgements"])
-    assert [told[name] for name in list(told)[2:]] == [None, None, None]
+    (acknowledgement,) = read(written["acknowledgements"])
+    assert [acknowledgement[name] for name in list(acknowledgement)[2:]] == [None, None, None]
 
 
-def test_acknowledgements_are_summed_up_before_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The latest of each direction, in the order in which they first came."""
-    monkeypatch.setattr("ssbroker.cli.reassemble._WAITING_MAX", 10)
+def test_acknowledgements_are_merged_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the latest of each direction is kept, in the order in which the directions appeared."""
+    monkeypatch.setattr("ssbroker.cli.reassemble._UNMERGED_ROWS_MAX", 10)
     table = shuffled(ssbroker.fragment(messages(200), max_fragment_bytes=64))
-    reassembler, acknowledged = ssbroker.Reassembler(), Acknowledged()
+    reassembler, acknowledged = ssbroker.Reassembler(), LatestAcknowledgements()
     for start in range(0, table.num_rows, 7):
         acknowledged.add(reassembler.push(table.slice(start, 7)).acknowledgements)
-        assert sum(part.num_rows for part in acknowledged._waiting) <= 10
+        assert sum(part.num_rows for part in acknowledged._unmerged) <= 10
     wanted = ssbroker.reassemble(table).acknowledgements
     assert acknowledged.table(pending=reassembler.pending()).to_pylist() == wanted.to_pylist()

@@ -1,4 +1,4 @@
-"""`ssbroker reassemble --spark`: the same rows and the same summary, as folders that appear whole or not at all."""
+"""`ssbroker reassemble --spark`: the same rows and summary as the local run, in folders of Parquet files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 import ssbroker
 from tests.cli.conftest import Run
 from tests.cli.formats import write
-from tests.cli.fragments import KEYS, messages, rows, shuffled, text_ids
-from tests.cli.spark_calls import SparkCalls
+from tests.cli.fragments import KEYS, messages, rows_as_text, shuffled, with_text_ids
+from tests.cli.spark_process import SparkProcess
 
 
 def traffic() -> pa.Table:
-    """Fragments without contradictions, whose outcome would hang on the order in which Spark brings them."""
+    """Fragments without conflicts, whose outcome would depend on the order in which Spark reads them."""
     table = ssbroker.fragment(messages(60), max_fragment_bytes=64, session_keys=KEYS)
     kept = shuffled(table).slice(5)
     bodies = pa.array([b"damaged"] * 3, pa.binary())
@@ -28,12 +28,12 @@ def traffic() -> pa.Table:
     return pa.concat_tables([damaged, kept, kept.slice(20, 10)]).drop_columns(["priority"])
 
 
-def test_spark_reassembles_and_counts_the_same(tmp_path: Path, run: Run, on_spark: SparkCalls) -> None:
+def test_spark_equals_the_local_run(tmp_path: Path, run: Run, run_on_spark: SparkProcess) -> None:
     table = traffic()
     given = [write(table.slice(0, 100), tmp_path / "in-1.parquet"), write(table.slice(100), tmp_path / "in-2.parquet")]
     keys = pa.table({"conversation_id": [id_.bytes for id_ in KEYS], "session_key": list(KEYS.values())})
     by_keys = ("--session-keys", write(keys, tmp_path / "keys.csv"), "--json")
-    bad = text_ids(table).set_column(0, "conversation_id", pa.array(["no guid"] * table.num_rows))
+    bad = with_text_ids(table).set_column(0, "conversation_id", pa.array(["no guid"] * table.num_rows))
     output = tmp_path / "result" / "out"
     output.parent.mkdir()
     tables = ("--rejected", tmp_path / "rejected", "--incomplete", tmp_path / "incomplete")
@@ -43,38 +43,38 @@ def test_spark_reassembles_and_counts_the_same(tmp_path: Path, run: Run, on_spar
         ("reassemble", "--spark", *given, "-o", output, "--any-order", "--max-fragments-per-message", 2, *by_keys),
         ("reassemble", "--spark", write(bad, tmp_path / "bad.parquet"), "-o", output),
     ]
-    told = [on_spark(*call) for call in calls]
+    results = [run_on_spark(*call) for call in calls]
 
-    assert [one.noise for one in told] == ["", "", ""]
-    assert [one.status for one in told] == [0, 0, 2]
+    assert [result.noise for result in results] == ["", "", ""]
+    assert [result.status for result in results] == [0, 0, 2]
     wanted = ssbroker.reassemble(table, session_keys=KEYS)
     for folder, rows_wanted in (("rejected", wanted.rejected), ("incomplete", wanted.pending)):
-        assert by_text(tmp_path / folder) == sorted(map(str, rows(rows_wanted)))
+        assert sorted_rows(tmp_path / folder) == sorted(map(str, rows_as_text(rows_wanted)))
     local = ("reassemble", *given, "-o", tmp_path / "out.parquet", *by_keys)
-    for one, options in zip(told[:2], ((), ("--any-order", "--max-fragments-per-message", 2)), strict=True):
-        assert counts(one.out) == counts(run(*local, *options).out)
+    for result, options in zip(results[:2], ((), ("--any-order", "--max-fragments-per-message", 2)), strict=True):
+        assert counts(result.out) == counts(run(*local, *options).out)
     limited = ssbroker.Reassembler(in_order=False, max_fragments_per_message=2, session_keys=KEYS).push(table)
-    assert by_text(output) == sorted(map(str, rows(limited.messages)))
-    assert told[2].err.startswith("ssbroker: conversation_id, row ")
-    assert "'no guid' is no GUID" in told[2].err
-    assert told[2].err.count("\n") == 1
+    assert sorted_rows(output) == sorted(map(str, rows_as_text(limited.messages)))
+    assert results[2].err.startswith("ssbroker: conversation_id, row ")
+    assert "'no guid' is no GUID" in results[2].err
+    assert results[2].err.count("\n") == 1
     assert [entry.name for entry in output.parent.iterdir()] == ["out"]
 
 
-def by_text(folder: Path) -> list[str]:
-    return sorted(map(str, rows(pq.read_table(folder))))
+def sorted_rows(folder: Path) -> list[str]:
+    return sorted(map(str, rows_as_text(pq.read_table(folder))))
 
 
 def counts(summary: str) -> dict[str, Any]:
-    told = json.loads(summary)
-    places = {name: {key: value for key, value in told[name].items() if key != "output"} for name in WITH_PLACES}
-    return places | {"rows": told["rows"], "fragments": told["fragments"]}
+    printed = json.loads(summary)
+    tables = {name: {key: value for key, value in printed[name].items() if key != "output"} for name in SUMMARY_TABLES}
+    return tables | {"rows": printed["rows"], "fragments": printed["fragments"]}
 
 
-WITH_PLACES = ("messages", "rejected", "incomplete")
+SUMMARY_TABLES = ("messages", "rejected", "incomplete")
 
 
-def test_without_pyspark_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_pyspark_is_one_line(tmp_path: Path) -> None:
     given = write(traffic(), tmp_path / "in.parquet")
     program = "import sys; sys.modules['pyspark'] = None; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ["reassemble", "--spark", str(given), "-o", str(tmp_path / "out")]
@@ -87,16 +87,16 @@ def test_without_pyspark_one_line_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "options", "wanted"),
     [
-        (["1.csv"], [], "1.csv: --spark reads fragments from Parquet alone"),
-        (["1.parquet"], ["--rejected", "no.csv"], "no.csv: --spark writes folders of Parquet, no other format"),
-        (["1.parquet"], ["--format", "csv"], "out: --spark writes folders of Parquet, no other format"),
-        (["1.parquet"], ["--state", "s"], "--spark leaves neither --state nor --acknowledgements"),
-        (["1.parquet"], ["--acknowledgements", "a"], "--spark leaves neither --state nor --acknowledgements"),
-        (["1.parquet"], ["--max-sequence-distance", "9"], "--spark has no limit --max-sequence-distance"),
-        (["1.parquet", "other.parquet"], [], "other.parquet: lacks the column note, which 1.parquet has"),
+        (["1.csv"], [], "1.csv: --spark reads fragments only from Parquet"),
+        (["1.parquet"], ["--rejected", "no.csv"], "no.csv: --spark writes only folders of Parquet files"),
+        (["1.parquet"], ["--format", "csv"], "out: --spark writes only folders of Parquet files"),
+        (["1.parquet"], ["--state", "s"], "--spark supports neither --state nor --acknowledgements"),
+        (["1.parquet"], ["--acknowledgements", "a"], "--spark supports neither --state nor --acknowledgements"),
+        (["1.parquet"], ["--max-sequence-distance", "9"], "--spark does not support --max-sequence-distance"),
+        (["1.parquet", "other.parquet"], [], "other.parquet: the column note is missing, but 1.parquet has it"),
     ],
 )
-def test_what_spark_cannot_do_is_told_before_it_starts(
+def test_unsupported_spark_options(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, files: list[str], options: list[str], wanted: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

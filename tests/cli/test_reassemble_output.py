@@ -1,4 +1,4 @@
-"""The results of `ssbroker reassemble`: all appear, or none; bad input and wrong use are one line; memory stays bounded."""
+"""The outputs of `ssbroker reassemble`: replaced only together; bad input and wrong use; bounded memory."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ from ssbroker.cli.writers import replacing_files
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write
-from tests.cli.fragments import CONVERSATIONS, TABLES, expected, messages, shuffled, text_ids, trouble
+from tests.cli.fragments import (
+    CONVERSATIONS,
+    TABLES,
+    damaged_fragments,
+    expected_tables,
+    messages,
+    shuffled,
+    with_text_ids,
+)
 
-OLD = "what stood there before"
+OLD = "old content"
 STATE = "pending.bin"
 
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    return write(trouble(60), tmp_path / "in.parquet")
+    return write(damaged_fragments(60), tmp_path / "in.parquet")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with all results of an earlier run."""
+    """A folder with all outputs of an earlier run."""
     folder = tmp_path / "result"
     folder.mkdir()
     for name in TABLES:
@@ -42,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def arguments(folder: Path) -> list[object]:
+def output_options(folder: Path) -> list[object]:
     tables = [word for name in TABLES[1:] for word in (f"--{name}", folder / f"{name}.csv")]
     return ["-o", folder / f"{TABLES[0]}.csv", *tables, "--state", folder / STATE]
 
@@ -54,8 +62,8 @@ def untouched(folder: Path) -> bool:
 
 
 def refused(run: Run, folder: Path, *options: object) -> str:
-    """Runs what is to be refused; the one line that it tells."""
-    result = run("reassemble", *options, *arguments(folder))
+    """Runs a command that must be refused; returns the error message."""
+    result = run("reassemble", *options, *output_options(folder))
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith("ssbroker: ")
     assert result.err.count("\n") == 1
@@ -63,20 +71,20 @@ def refused(run: Run, folder: Path, *options: object) -> str:
     return result.err.removeprefix("ssbroker: ").rstrip("\n")
 
 
-def test_all_results_are_replaced(run: Run, given: Path, folder: Path) -> None:
-    assert run("reassemble", given, *arguments(folder)).status == 0
+def test_all_outputs_are_replaced(run: Run, given: Path, folder: Path) -> None:
+    assert run("reassemble", given, *output_options(folder)).status == 0
     assert sorted(entry.name for entry in folder.iterdir()) == sorted([*(f"{name}.csv" for name in TABLES), STATE])
     assert OLD not in {(folder / f"{name}.csv").read_text() for name in TABLES}
     assert ssbroker.Reassembler.restore((folder / STATE).read_bytes()).pending_messages > 0
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_bad_value_is_told_with_its_row_in_the_file(
+def test_invalid_value_is_reported_with_its_row_in_the_file(
     tmp_path: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr(chunks, "PIECE_ROWS", 20)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
     monkeypatch.setattr(readers, "BLOCK_BYTES", 3_000)
-    table = text_ids(trouble(60)).drop_columns(["note", "priority"])
+    table = with_text_ids(damaged_fragments(60)).drop_columns(["note", "priority"])
     ids = table["conversation_id"].to_pylist()
     ids[120] = "no guid"
     bad = write(table.set_column(0, "conversation_id", pa.array(ids)), tmp_path / f"bad{suffix}")
@@ -90,22 +98,28 @@ GOOD = f"{CONVERSATIONS[0]},1,0,0,1,00"
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        (GOOD.replace(",00", ",0"), "message_body, row 1: '0' is not bytes as hexadecimal digits, such as 0x01ff"),
-        (GOOD.replace(",00", ",\\x00"), "message_body, row 1: '\\\\x00' is not bytes as hexadecimal"),
+        (
+            GOOD.replace(",00", ",0"),
+            "message_body, row 1: '0' is not valid; expected hexadecimal digits, such as 0x01ff",
+        ),
+        (GOOD.replace(",00", ",\\x00"), "message_body, row 1: '\\\\x00' is not valid; expected hexadecimal"),
         (GOOD.replace(",00", ","), "message_body, row 1: null is not allowed"),
         (
             GOOD.replace("1,0,0,1", "1,0,0,2147483648"),
-            "fragment_count, row 1: '2147483648' is not a whole number of 32",
+            "fragment_count, row 1: '2147483648' is not valid; expected a 32-bit integer",
         ),
         (
             GOOD.replace("1,0,0,1", "1,0.5,0,1"),
-            "message_sequence_number, row 1: '0.5' is not a whole number of 64 bits",
+            "message_sequence_number, row 1: '0.5' is not valid; expected a 64-bit integer",
         ),
         (GOOD.replace("1,0,0,1", "1,,0,1"), "message_sequence_number, row 1: null is not allowed"),
-        (GOOD.replace("1,0,0,1", "maybe,0,0,1"), "is_initiator, row 1: 'maybe' is not true, false, 1 or 0"),
+        (
+            GOOD.replace("1,0,0,1", "maybe,0,0,1"),
+            "is_initiator, row 1: 'maybe' is not valid; expected true, false, 1 or 0",
+        ),
     ],
 )
-def test_a_bad_cell_of_csv_is_told(tmp_path: Path, run: Run, folder: Path, line: str, wanted: str) -> None:
+def test_invalid_csv_cell(tmp_path: Path, run: Run, folder: Path, line: str, wanted: str) -> None:
     (tmp_path / "in.csv").write_text(f"{HEADER}\n{GOOD}\n{line}\n")
     assert refused(run, folder, tmp_path / "in.csv").startswith(f"{tmp_path / 'in.csv'}: {wanted}")
 
@@ -113,19 +127,33 @@ def test_a_bad_cell_of_csv_is_told(tmp_path: Path, run: Run, folder: Path, line:
 @pytest.mark.parametrize(
     ("given", "changed", "wanted"),
     [
-        ('"00"', '"0g"', "message_body, row 1: '0g' is not bytes as hexadecimal digits"),
-        ('"00"', "7", "message_body, row 1: 7 is not text"),
+        ('"00"', '"0g"', "message_body, row 1: '0g' is not valid; expected hexadecimal digits"),
+        ('"00"', "7", "message_body, row 1: 7 is not valid; expected a string"),
         ('"00"', "null", "message_body, row 1: null is not allowed"),
-        ('"fragment_number": 0', '"fragment_number": "0"', 'fragment_number, row 1: "0" is not a whole number of 32'),
-        ('"fragment_number": 0', '"fragment_number": true', "fragment_number, row 1: true is not a whole number of 32"),
-        ('"fragment_count": 1', '"fragment_count": 2147483648', "fragment_count, row 1: 2147483648 is not a whole"),
-        ('"fragment_count": 1', '"fragment_count": 1.5', "fragment_count, row 1: 1.5 is not a whole number of 32 bits"),
-        ('"is_initiator": true', '"is_initiator": 1', "is_initiator, row 1: 1 is not true or false"),
+        (
+            '"fragment_number": 0',
+            '"fragment_number": "0"',
+            'fragment_number, row 1: "0" is not valid; expected a 32-bit integer',
+        ),
+        (
+            '"fragment_number": 0',
+            '"fragment_number": true',
+            "fragment_number, row 1: true is not valid; expected a 32-bit integer",
+        ),
+        (
+            '"fragment_count": 1',
+            '"fragment_count": 2147483648',
+            "fragment_count, row 1: 2147483648 is not valid; expected a 32-bit integer",
+        ),
+        (
+            '"fragment_count": 1',
+            '"fragment_count": 1.5',
+            "fragment_count, row 1: 1.5 is not valid; expected a 32-bit integer",
+        ),
+        ('"is_initiator": true', '"is_initiator": 1', "is_initiator, row 1: 1 is not valid; expected true or false"),
     ],
 )
-def test_a_bad_value_of_json_is_told(
-    tmp_path: Path, run: Run, folder: Path, given: str, changed: str, wanted: str
-) -> None:
+def test_invalid_json_value(tmp_path: Path, run: Run, folder: Path, given: str, changed: str, wanted: str) -> None:
     names, values = HEADER.split(","), [f'"{CONVERSATIONS[0]}"', "true", "0", "0", "1", '"00"']
     line = ", ".join(f'"{name}": {value}' for name, value in zip(names, values, strict=True))
     assert given in line
@@ -134,13 +162,13 @@ def test_a_bad_value_of_json_is_told(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_missing_column_is_told(tmp_path: Path, run: Run, folder: Path, suffix: str) -> None:
-    given = write(trouble(20).drop_columns(["fragment_count"]), tmp_path / f"in{suffix}")
+def test_missing_column(tmp_path: Path, run: Run, folder: Path, suffix: str) -> None:
+    given = write(damaged_fragments(20).drop_columns(["fragment_count"]), tmp_path / f"in{suffix}")
     assert refused(run, folder, given).startswith(f"{given}: fragment_count: the column is missing")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 0.999])
-def test_a_truncated_file_is_told(given: Path, run: Run, folder: Path, share: float) -> None:
+def test_truncated_file(given: Path, run: Run, folder: Path, share: float) -> None:
     given.write_bytes(given.read_bytes()[: int(given.stat().st_size * share)])
     assert refused(run, folder, given).startswith(f"{given}: ")
 
@@ -165,26 +193,32 @@ def test_a_truncated_file_is_told(given: Path, run: Run, folder: Path, share: fl
         ),
     ],
 )
-def test_bad_session_keys_are_told_and_no_key_is(
+def test_invalid_session_keys_are_reported_without_the_key(
     given: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, wanted: str
 ) -> None:
     monkeypatch.chdir(folder.parent)
     Path("keys.csv").write_text(text)
-    told = refused(run, folder, given, "--session-keys", "keys.csv")
-    assert told.startswith(wanted)
-    assert "00" not in told.replace("00000000-0000-0000-0000-000000000001", "")
+    message = refused(run, folder, given, "--session-keys", "keys.csv")
+    assert message.startswith(wanted)
+    assert "00" not in message.replace("00000000-0000-0000-0000-000000000001", "")
 
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        (["--session-keys", "a", "--session-key-column", "b"], "--session-keys and --session-key-column exclude each"),
+        (
+            ["--session-keys", "a", "--session-key-column", "b"],
+            "--session-keys and --session-key-column cannot be used together",
+        ),
         (["--session-key-column", "nothing"], "in.parquet: nothing: the column is missing"),
         (
             ["--max-pending-bytes", "many"],
-            "--max-pending-bytes: 'many' is no size; expected one such as 256MiB, or none",
+            "--max-pending-bytes: 'many' is not a valid size; expected one such as 256MiB, or none",
         ),
-        (["--max-pending-messages", "1e6"], "--max-pending-messages: '1e6' is no number; expected one such as 1000000"),
+        (
+            ["--max-pending-messages", "1e6"],
+            "--max-pending-messages: '1e6' is not a valid number; expected one such as 1000000",
+        ),
         (["--max-pending-bytes", "9" * 5000], "--max-pending-bytes: '999"),
         (["--max-pending-messages", "9" * 5000], "--max-pending-messages: '999"),
         (["--max-message-bytes", "none"], "max_message_bytes: expected a whole number from 1 to 2147483647; got None"),
@@ -194,7 +228,7 @@ def test_bad_session_keys_are_told_and_no_key_is(
         ),
     ],
 )
-def test_wrong_options_are_told(given: Path, run: Run, folder: Path, options: list[str], wanted: str) -> None:
+def test_invalid_options(given: Path, run: Run, folder: Path, options: list[str], wanted: str) -> None:
     (folder / STATE).unlink()
     result = run("reassemble", given, "-o", folder / "messages.csv", *options)
     assert (result.status, result.out) == (2, "")
@@ -203,25 +237,28 @@ def test_wrong_options_are_told(given: Path, run: Run, folder: Path, options: li
     assert (folder / "messages.csv").read_text() == OLD
 
 
-def test_a_state_is_not_given_other_limits(given: Path, run: Run, folder: Path) -> None:
-    told = refused(run, folder, given, "--any-order", "--max-pending-bytes", "1GiB")
-    assert told == f"{folder / STATE}: holds its own limits and order; expected no --max-pending-bytes, --any-order"
+def test_limits_cannot_be_combined_with_a_state(given: Path, run: Run, folder: Path) -> None:
+    message = refused(run, folder, given, "--any-order", "--max-pending-bytes", "1GiB")
+    assert (
+        message
+        == f"{folder / STATE}: the state keeps the limits and order of its first run; remove --max-pending-bytes, --any-order"
+    )
 
 
 @pytest.mark.parametrize("damage", ["cut off", "altered", "empty"])
-def test_a_damaged_state_is_told(given: Path, run: Run, folder: Path, damage: str) -> None:
+def test_damaged_state(given: Path, run: Run, folder: Path, damage: str) -> None:
     state = folder / STATE
     good = state.read_bytes()
     state.write_bytes({"cut off": good[:-1], "altered": good[:-1] + bytes([good[-1] ^ 1]), "empty": b""}[damage])
     bad = state.read_bytes()
-    result = run("reassemble", given, *arguments(folder))
+    result = run("reassemble", given, *output_options(folder))
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"ssbroker: {state}: state: ")
     assert result.err.count("\n") == 1
     assert state.read_bytes() == bad
 
 
-def test_no_output_is_an_input_or_another_output(given: Path, run: Run, folder: Path) -> None:
+def test_output_cannot_be_an_input_or_another_output(given: Path, run: Run, folder: Path) -> None:
     before = given.read_bytes()
     keys = write(pa.table({"conversation_id": [bytes(16)], "session_key": [bytes(16)]}), folder.parent / "keys.parquet")
     output, link = folder / "messages.csv", folder.parent / "link.csv"
@@ -237,7 +274,7 @@ def test_no_output_is_an_input_or_another_output(given: Path, run: Run, folder: 
     assert (given.read_bytes(), output.read_text()) == (before, OLD)
 
 
-def test_an_output_that_cannot_be_written_is_seen_before_anything_is_read(run: Run, given: Path, folder: Path) -> None:
+def test_output_is_checked_before_input_is_read(run: Run, given: Path, folder: Path) -> None:
     given.write_text("no Parquet")
     for option in ("--rejected", "--state"):
         nowhere = folder / "no" / "out.csv"
@@ -249,22 +286,20 @@ def test_an_output_that_cannot_be_written_is_seen_before_anything_is_read(run: R
     assert untouched(folder)
 
 
-def test_files_are_moved_in_the_order_given_when_all_are_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The state comes last: until it has changed, a run can be repeated."""
+def test_files_are_moved_in_order_when_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state is last: until then a run can be repeated."""
     places = [tmp_path / name for name in ("messages", "rejected", "state")]
     moved: list[str] = []
     replace = Path.replace
 
     def move(part: Path, target: Path) -> Path:
         if target.name == "state":
-            raise OSError(5, "torn")
+            raise OSError(5, "broken")
         moved.append(target.name)
         return replace(part, target)
 
     monkeypatch.setattr(Path, "replace", move)
-    with pytest.raises(OutputError, match="state: cannot be written: torn"), replacing_files(places) as parts:
+    with pytest.raises(OutputError, match="state: cannot be written: broken"), replacing_files(places) as parts:
         for part in parts:
             part.write_text("new")
         assert moved == []
@@ -272,10 +307,10 @@ def test_files_are_moved_in_the_order_given_when_all_are_complete(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["messages", "rejected"]
 
 
-def test_a_full_disk_leaves_the_old_files(tmp_path: Path, run: Run, folder: Path) -> None:
+def test_full_disk_keeps_the_old_files(tmp_path: Path, run: Run, folder: Path) -> None:
     table = ssbroker.fragment(messages(400, body_bytes=4000), max_fragment_bytes=1000)
     given = write(table, tmp_path / "in.parquet")
-    words = " ".join(str(word) for word in arguments(folder))
+    words = " ".join(str(word) for word in output_options(folder))
     limit = f"ulimit -f 64; exec {sys.executable} -m ssbroker reassemble {given} {words}"
     done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -283,26 +318,26 @@ def test_a_full_disk_leaves_the_old_files(tmp_path: Path, run: Run, folder: Path
     assert untouched(folder)
 
 
-# The process gets the signal when a piece has been put together.
+# Sends the signal to the process when a chunk has been reassembled.
 INTERRUPTED = """
 import os, sys
-from ssbroker.cli import main, reassemble as reassemble_flow
-write = reassemble_flow._write
-reassemble_flow._write = lambda *given: (os.kill(os.getpid(), int(sys.argv[1])), write(*given))
+from ssbroker.cli import main, reassemble as reassemble_module
+write = reassemble_module._write
+reassemble_module._write = lambda *given: (os.kill(os.getpid(), int(sys.argv[1])), write(*given))
 sys.exit(main(sys.argv[2:]))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_the_old_files(given: Path, folder: Path, number: signal.Signals) -> None:
-    words = map(str, ["reassemble", given, *arguments(folder)])
+def test_interrupted_run_keeps_the_old_files(given: Path, folder: Path, number: signal.Signals) -> None:
+    words = map(str, ["reassemble", given, *output_options(folder)])
     command = [sys.executable, "-c", INTERRUPTED, str(int(number)), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ssbroker: interrupted; nothing was written\n")
     assert untouched(folder)
 
 
-def test_a_row_longer_than_a_block_is_read(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_longer_than_a_block(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES", 500)
     monkeypatch.setattr(readers, "BLOCK_BYTES", 500)
     table = shuffled(ssbroker.fragment(messages(30, body_bytes=3000), max_fragment_bytes=2000)).drop_columns(
@@ -312,39 +347,41 @@ def test_a_row_longer_than_a_block_is_read(tmp_path: Path, run: Run, monkeypatch
         given = write(table.drop_columns(["note"]), tmp_path / f"in{suffix}")
         result = run("reassemble", given, "-o", tmp_path / "out.jsonl", "--json")
         assert json.loads(result.out)["rejected"]["rows"] == 0
-        assert read(tmp_path / "out.jsonl") == expected(table.drop_columns(["note"]))["messages"]
+        assert read(tmp_path / "out.jsonl") == expected_tables(table.drop_columns(["note"]))["messages"]
 
 
-def test_a_row_that_has_no_end_is_told(tmp_path: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_longer_than_the_limit(tmp_path: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES", 1000)
     monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES_MAX", 1 << 20)
     given = tmp_path / "in.csv"
     given.write_text(f"{HEADER}\n" + f"{GOOD}\n" * 100 + f'{CONVERSATIONS[0]},1,0,0,1,"' + "0" * (2 << 20))
-    told = refused(run, folder, given)
-    assert told.endswith(" or later: a row is longer than 1 MiB, or a quote has no end")
+    message = refused(run, folder, given)
+    assert message.endswith(" or later: a row is longer than 1 MiB, or a quoted cell is not closed")
 
 
-HOSTILE_ROWS = 10_000
-HOSTILE_BODY = 50_000
+MEMORY_TEST_ROWS = 10_000
+MEMORY_TEST_BODY = 50_000
 
 
 @pytest.mark.rule("P26")
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process its peak")
-@pytest.mark.parametrize("are_whole", [True, False])
-def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, *, are_whole: bool) -> None:
-    """500 MB in one row group, of whole messages or of beginnings alone, with room for 16 MiB of what is pending.
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not report the peak memory of a process"
+)
+@pytest.mark.parametrize("are_complete", [True, False])
+def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, *, are_complete: bool) -> None:
+    """500 MB in one row group, of complete messages or of first fragments, with 16 MiB for pending messages.
 
-    110 runs took 390 to 450 MB, one 483; with the file as a whole it would be more than 650.
+    110 runs took 390 to 450 MB, one 483; with the whole file in memory it would be more than 650.
     """
-    body = os.urandom(HOSTILE_BODY)
-    count = HOSTILE_ROWS
+    body = os.urandom(MEMORY_TEST_BODY)
+    count = MEMORY_TEST_ROWS
     table = pa.table(
         {
             "conversation_id": pa.array([bytes(15) + bytes([row % 200]) for row in range(count)], pa.binary(16)),
             "is_initiator": [True] * count,
             "message_sequence_number": pa.array([row // 200 for row in range(count)], pa.int64()),
             "fragment_number": pa.array([0] * count, pa.int32()),
-            "fragment_count": pa.array([1 if are_whole else 2] * count, pa.int32()),
+            "fragment_count": pa.array([1 if are_complete else 2] * count, pa.int32()),
             "message_body": pa.array([body]).take(pa.array([0] * count, pa.int32())),
         }
     )
@@ -369,4 +406,4 @@ def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, *, are_whole
     status, peak_kb = map(int, done.stdout.split())
     assert status == 0
     assert peak_kb < 540_000
-    assert pq.ParquetFile(tmp_path / "out.parquet").metadata.num_rows == (count if are_whole else 0)
+    assert pq.ParquetFile(tmp_path / "out.parquet").metadata.num_rows == (count if are_complete else 0)

@@ -1,4 +1,4 @@
-"""What `ssbroker reassemble` tells at the end, and on the way."""
+"""The summary and the progress bar of `ssbroker reassemble`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import pytest
 import ssbroker
 from tests.cli.conftest import Run
 from tests.cli.formats import write
-from tests.cli.fragments import bytes_of, expected, messages, trouble
+from tests.cli.fragments import body_bytes, damaged_fragments, expected_tables, messages
 
 
-def test_the_summary_for_programs_counts_what_came_out(tmp_path: Path, run: Run) -> None:
-    table = trouble(200)
+def test_json_summary(tmp_path: Path, run: Run) -> None:
+    table = damaged_fragments(200)
     given, output, state = write(table, tmp_path / "in.parquet"), tmp_path / "out.csv", tmp_path / "state.bin"
     files = ("-o", output, "--incomplete", tmp_path / "wait.csv", "--state", state)
 
-    told = json.loads(run("reassemble", given, *files, "--json").out)
+    summary = json.loads(run("reassemble", given, *files, "--json").out)
 
-    wanted = expected(table)
+    wanted = expected_tables(table)
     pending = wanted["incomplete"]
     reasons = Counter(row["reason"] for row in wanted["rejected"])
-    assert told.pop("seconds") > 0
-    assert told.pop("rows_per_second") > 0
-    assert told == {
+    assert summary.pop("seconds") > 0
+    assert summary.pop("rows_per_second") > 0
+    assert summary == {
         "fragments": [str(given)],
         "state": str(state),
         "rows": table.num_rows,
         "messages": {
             "rows": len(wanted["messages"]),
-            "bytes": bytes_of(ssbroker.reassemble(table).messages),
+            "bytes": body_bytes(ssbroker.reassemble(table).messages),
             "output": str(output),
         },
         "rejected": {"rows": len(wanted["rejected"]), "reasons": reasons, "output": None},
@@ -45,18 +45,18 @@ def test_the_summary_for_programs_counts_what_came_out(tmp_path: Path, run: Run)
         },
         "acknowledgements": {"rows": None, "output": None},
     }
-    assert list(told["rejected"]["reasons"].values()) == sorted(reasons.values(), reverse=True)
+    assert list(summary["rejected"]["reasons"].values()) == sorted(reasons.values(), reverse=True)
 
 
-def test_what_nobody_asked_for_is_told_with_the_option_that_writes_it(tmp_path: Path, run: Run) -> None:
-    table = trouble(200)
+def test_text_summary_with_and_without_optional_outputs(tmp_path: Path, run: Run) -> None:
+    table = damaged_fragments(200)
     given, output = write(table, tmp_path / "in.parquet"), tmp_path / "out.parquet"
-    wanted = expected(table)
+    wanted = expected_tables(table)
     waiting = sum(row["first_missing_fragment"] is None for row in wanted["incomplete"])
     incomplete = f"{len(wanted['incomplete']) - waiting} messages incomplete and {waiting} waiting ("
 
     plain = run("reassemble", given, "-o", output)
-    files = [tmp_path / name for name in ("no.csv", "wait.csv", "told.csv", "state.bin")]
+    files = [tmp_path / name for name in ("no.csv", "wait.csv", "ack.csv", "state.bin")]
     options = ("--rejected", files[0], "--incomplete", files[1], "--acknowledgements", files[2], "--state", files[3])
     asked = run("reassemble", given, "-o", output, *options)
 
@@ -64,36 +64,36 @@ def test_what_nobody_asked_for_is_told_with_the_option_that_writes_it(tmp_path: 
     assert table_lines[0].split() == ["Rejected", "Fragments", "Share"]
     assert {line.split()[0] for line in table_lines[2:-1]} == {row["reason"] for row in wanted["rejected"]}
     assert max(map(len, table_lines)) <= 80
-    assert rejected == f"{len(wanted['rejected'])} fragments rejected; --rejected FILE writes which"
+    assert rejected == f"{len(wanted['rejected'])} fragments rejected; --rejected FILE lists them"
     assert pending.startswith(incomplete)
-    assert pending.endswith("; --incomplete FILE writes which")
+    assert pending.endswith("; --incomplete FILE lists them")
     assert done.startswith(f"{len(wanted['messages'])} messages (")
     assert f" of {table.num_rows} fragments reassembled in " in done
     assert done.endswith(f" rows/s) to {output}")
     assert "\x1b" not in plain.out
     *_, rejected, pending, acknowledged, done = asked.out.splitlines()
-    assert rejected == f"{len(wanted['rejected'])} fragments rejected, to {files[0]}"
+    assert rejected == f"{len(wanted['rejected'])} fragments rejected, written to {files[0]}"
     assert pending.startswith(incomplete)
-    assert pending.endswith(f", to {files[1]}; kept in {files[3]}")
-    assert acknowledged == f"{len(wanted['acknowledgements'])} acknowledgements, to {files[2]}"
+    assert pending.endswith(f", written to {files[1]}; saved in {files[3]}")
+    assert acknowledged == f"{len(wanted['acknowledgements'])} acknowledgements, written to {files[2]}"
 
 
-def test_when_all_is_well_one_line_is_enough(tmp_path: Path, run: Run) -> None:
+def test_text_summary_is_one_line_without_problems(tmp_path: Path, run: Run) -> None:
     table = messages(1)
     given = write(ssbroker.fragment(table, max_fragment_bytes=1000), tmp_path / "in.parquet")
     out = run("reassemble", given, "-o", tmp_path / "out.parquet").out
-    assert out.startswith(f"1 message ({bytes_of(table)} B) of 1 fragment reassembled in ")
+    assert out.startswith(f"1 message ({body_bytes(table)} B) of 1 fragment reassembled in ")
     assert out.count("\n") == 1
 
 
 @pytest.mark.parametrize("quiet", ["--quiet", "-q"])
 def test_quiet_prints_nothing(tmp_path: Path, run: Run, quiet: str) -> None:
-    result = run("reassemble", write(trouble(20), tmp_path / "in.parquet"), "-o", tmp_path / "out.csv", quiet)
+    result = run("reassemble", write(damaged_fragments(20), tmp_path / "in.parquet"), "-o", tmp_path / "out.csv", quiet)
     assert (result.status, result.out, result.err) == (0, "", "")
 
 
-def test_the_bar_tells_rows_and_the_end(tmp_path: Path, run: Run) -> None:
-    table = trouble(100)
+def test_progress_bar(tmp_path: Path, run: Run) -> None:
+    table = damaged_fragments(100)
     given = write(table, tmp_path / "in.parquet")
 
     shown = run("reassemble", given, "-o", tmp_path / "out.parquet", "--progress", "--json")
@@ -105,7 +105,7 @@ def test_the_bar_tells_rows_and_the_end(tmp_path: Path, run: Run) -> None:
     assert run("reassemble", given, "-o", tmp_path / "out.parquet").err == ""
 
 
-def test_what_only_waits_is_not_called_incomplete(tmp_path: Path, run: Run) -> None:
+def test_waiting_messages_are_not_called_incomplete(tmp_path: Path, run: Run) -> None:
     early = ssbroker.fragment(messages(40), max_fragment_bytes=1000)
     early = early.filter(pc.field("message_sequence_number") > pc.scalar(0))
     given = write(early, tmp_path / "in.parquet")

@@ -1,4 +1,4 @@
-"""`ssbroker route`: every format in and out, many files, the order, the options."""
+"""`ssbroker route`: formats, several files, order and options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssbroker import schemas
-from tests.cli.conftest import NOW_TEXT, Run, conversations, expected, readable
+from tests.cli.conftest import NOW_TEXT, Run, as_text, conversations, expected_decisions
 from tests.cli.formats import SUFFIXES, decisions_of, read, write
 
 
 @pytest.mark.parametrize("output", SUFFIXES)
 @pytest.mark.parametrize("source", SUFFIXES)
-def test_any_format_in_and_any_out_give_the_decisions_of_the_router(
-    tmp_path: Path, catalog: Path, run: Run, source: str, output: str
-) -> None:
+def test_every_input_and_output_format(tmp_path: Path, catalog: Path, run: Run, source: str, output: str) -> None:
     table = conversations(200)
     given = write(table, tmp_path / f"in{source}")
     written = tmp_path / f"out{output}"
@@ -27,13 +25,13 @@ def test_any_format_in_and_any_out_give_the_decisions_of_the_router(
 
     assert (result.status, result.err) == (0, "")
     rows = read(written)
-    assert decisions_of(rows) == expected(catalog, table)
+    assert decisions_of(rows) == expected_decisions(catalog, table)
     ids = [row["conversation_id"] for row in rows]
     assert ids == [row["conversation_id"] for row in read(write(table, tmp_path / "again.jsonl"))]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows", ".jsonl"])
-def test_further_columns_are_carried_through_untouched(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+def test_extra_columns_are_kept(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
     table = conversations(50)
     given = write(table, tmp_path / f"in{suffix}")
     written = tmp_path / f"out{suffix}"
@@ -44,7 +42,7 @@ def test_further_columns_are_carried_through_untouched(tmp_path: Path, catalog: 
     assert [{name: value for name, value in row.items() if name not in names} for row in read(written)] == read(given)
 
 
-def test_the_columns_of_a_csv_file_stay_text(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_extra_csv_columns_stay_text(tmp_path: Path, catalog: Path, run: Run) -> None:
     (tmp_path / "in.csv").write_text('database,to_service_name,code,note\nSales,//Stock,007,""\nSales,//Stock,1.10,\n')
 
     assert (
@@ -66,7 +64,7 @@ def test_the_columns_of_a_csv_file_stay_text(tmp_path: Path, catalog: Path, run:
     assert [(row["code"], row["note"]) for row in rows] == [("007", ""), ("1.10", None)]
 
 
-def test_a_line_of_json_keeps_its_text(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_json_line_keeps_its_text(tmp_path: Path, catalog: Path, run: Run) -> None:
     line = '{"database": "Sales", "to_service_name": "//Stock",  "amount": 1.10, "nested": {"b": [1e5, null]}, "outcomes": {}}'
     (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + f"\n{line}\r\n\n  {line}".encode())
 
@@ -87,7 +85,7 @@ def test_a_line_of_json_keeps_its_text(tmp_path: Path, catalog: Path, run: Run) 
     assert [text.startswith(f'{line[:-1]},"outcome":"REMOTE",') for text in written] == [True, True]
 
 
-def test_lines_of_json_may_differ_in_their_further_columns(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_json_lines_with_different_extra_columns(tmp_path: Path, catalog: Path, run: Run) -> None:
     lines: list[dict[str, object]] = [
         {"x": 1},
         {"x": 1.5, "when": "2026-11-20T21:00:00Z", "tags": []},
@@ -121,7 +119,7 @@ def test_lines_of_json_may_differ_in_their_further_columns(tmp_path: Path, catal
 
 @pytest.mark.parametrize("output", SUFFIXES)
 @pytest.mark.parametrize("source", SUFFIXES)
-def test_no_conversations_give_no_decisions(tmp_path: Path, catalog: Path, run: Run, source: str, output: str) -> None:
+def test_empty_input(tmp_path: Path, catalog: Path, run: Run, source: str, output: str) -> None:
     given = write(conversations(1).slice(0, 0), tmp_path / f"in{source}")
 
     result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / f"out{output}")
@@ -131,8 +129,8 @@ def test_no_conversations_give_no_decisions(tmp_path: Path, catalog: Path, run: 
     assert "0 conversations" in result.out
 
 
-def test_many_files_folders_and_patterns_are_routed_in_the_order_given(tmp_path: Path, catalog: Path, run: Run) -> None:
-    rows = [readable(row) for row in conversations(600).drop_columns(["priority"]).to_pylist()]
+def test_files_folders_and_patterns_are_routed_in_order(tmp_path: Path, catalog: Path, run: Run) -> None:
+    rows = [as_text(row) for row in conversations(600).drop_columns(["priority"]).to_pylist()]
     parts = [pa.Table.from_pylist(rows[start : start + 100]) for start in range(0, 600, 100)]
     (tmp_path / "day").mkdir()
     (tmp_path / "day" / "_SUCCESS").touch()
@@ -149,7 +147,7 @@ def test_many_files_folders_and_patterns_are_routed_in_the_order_given(tmp_path:
     assert [row["conversation_id"] for row in read(tmp_path / "out.jsonl")] == wanted
 
 
-def test_files_of_one_type_in_several_layouts_make_one_output(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_files_with_different_layouts_of_one_schema(tmp_path: Path, catalog: Path, run: Run) -> None:
     table = conversations(20)
     other = table.select(list(reversed(table.column_names)))
     position = other.column_names.index("to_service_name")
@@ -166,9 +164,7 @@ def test_files_of_one_type_in_several_layouts_make_one_output(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("threads", [1, 5])
-def test_round_robin_takes_turns_in_the_order_of_the_rows(
-    tmp_path: Path, catalog: Path, run: Run, threads: int
-) -> None:
+def test_round_robin_follows_row_order(tmp_path: Path, catalog: Path, run: Run, threads: int) -> None:
     table = pa.concat_tables([conversations(90_000)] * 2)
     given = write(table, tmp_path / "in.parquet")
 
@@ -178,11 +174,11 @@ def test_round_robin_takes_turns_in_the_order_of_the_rows(
         == 0
     )
 
-    wanted = [row["route_id"] for row in expected(catalog, table, tie_break="round_robin")]
+    wanted = [row["route_id"] for row in expected_decisions(catalog, table, tie_break="round_robin")]
     assert pq.read_table(tmp_path / "out.parquet")["route_id"].to_pylist() == wanted
 
 
-def test_format_says_what_the_suffix_does_not(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_format_option(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(3), tmp_path / "in.parquet").rename(tmp_path / "in")
 
     result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out", "--format", "csv")
@@ -191,7 +187,7 @@ def test_format_says_what_the_suffix_does_not(tmp_path: Path, catalog: Path, run
     assert (tmp_path / "out").read_text().startswith('"note","conversation_id"')
 
 
-def test_expiry_is_looked_at_for_the_given_moment(tmp_path: Path, run: Run) -> None:
+def test_now_option_decides_expiry(tmp_path: Path, run: Run) -> None:
     (tmp_path / "routes.csv").write_text(
         "name,remote_service_name,address,lifetime\nA,//A,TCP://a,2026-11-20T21:00:00Z\n"
     )
@@ -213,7 +209,7 @@ def test_expiry_is_looked_at_for_the_given_moment(tmp_path: Path, run: Run) -> N
     assert outcomes == ["REMOTE", "DELAYED"]
 
 
-def test_a_pending_request_delays_only_if_asked_to(tmp_path: Path, run: Run) -> None:
+def test_pending_request_option(tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "pending"
     folder.mkdir()
     rows = "A,SQL/ServiceBroker/BrokerConfiguration,TCP://a\nB,,TCP://b\n"

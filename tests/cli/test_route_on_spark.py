@@ -1,4 +1,4 @@
-"""`ssbroker route --spark`: the same decisions and the same summary, as a folder that appears whole or not at all."""
+"""`ssbroker route --spark`: the same decisions and summary as the local run, in a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.conftest import NOW_TEXT, Run, conversations, expected, readable
+from tests.cli.conftest import NOW_TEXT, Run, as_text, conversations, expected_decisions
 from tests.cli.formats import decisions_of, write
-from tests.cli.spark_calls import SparkCalls
+from tests.cli.spark_process import SparkProcess
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    return [readable(row) for row in pq.read_table(folder).to_pylist()]
+    return [as_text(row) for row in pq.read_table(folder).to_pylist()]
 
 
-def test_spark_decides_and_counts_the_same(tmp_path: Path, catalog: Path, run: Run, on_spark: SparkCalls) -> None:
+def test_spark_equals_the_local_run(tmp_path: Path, catalog: Path, run: Run, run_on_spark: SparkProcess) -> None:
     table = conversations(300)
-    wanted = expected(catalog, table)
+    wanted = expected_decisions(catalog, table)
     common = ("route", "--catalog", catalog, "--now", NOW_TEXT, "--json")
     inputs = [write(table, tmp_path / f"in{suffix}") for suffix in (".parquet", ".csv", ".jsonl")]
     bad = tmp_path / "bad.csv"
     bad.write_text("conversation_id,database,to_service_name,is_initiator\nno-guid,Sales,//A,true\n")
     worse = tmp_path / "worse.csv"
     worse.write_text(bad.read_text().replace("true", "maybe"))
-    results = tmp_path / "results"
-    results.mkdir()
-    outputs = [results / file.suffix[1:] for file in inputs]
+    folder = tmp_path / "results"
+    folder.mkdir()
+    outputs = [folder / file.suffix[1:] for file in inputs]
 
-    told = [on_spark(*common, "--spark", "--conversations", *each) for each in zip(inputs, repeat("-o"), outputs)]
+    results = [
+        run_on_spark(*common, "--spark", "--conversations", *each) for each in zip(inputs, repeat("-o"), outputs)
+    ]
     refused = [
-        on_spark(*common, "--spark", "--conversations", *each, "-o", outputs[0])
+        run_on_spark(*common, "--spark", "--conversations", *each, "-o", outputs[0])
         for each in (
             (bad,),
             (worse,),
@@ -44,29 +46,29 @@ def test_spark_decides_and_counts_the_same(tmp_path: Path, catalog: Path, run: R
         )
     ]
 
-    assert [one.noise for one in (*told, *refused)] == [""] * 6
-    assert [one.status for one in (*told, *refused)] == [0, 0, 0, 2, 2, 2]
+    assert [result.noise for result in (*results, *refused)] == [""] * 6
+    assert [result.status for result in (*results, *refused)] == [0, 0, 0, 2, 2, 2]
     for output in outputs:
         found = rows(output)
         order = {row["conversation_id"]: decision for row, decision in zip(table.to_pylist(), wanted, strict=True)}
         assert {row["conversation_id"]: row["route_id"] for row in found} == {
-            readable({"id": key})["id"]: decision["route_id"] for key, decision in order.items()
+            as_text({"id": key})["id"]: decision["route_id"] for key, decision in order.items()
         }
         assert sorted(map(str, decisions_of(found))) == sorted(map(str, wanted))
     local = json.loads(run(*common, "--conversations", inputs[0], "-o", tmp_path / "out.parquet").out)
-    for one in told:
-        summary = json.loads(one.out)
+    for result in results:
+        summary = json.loads(result.out)
         for name in ("rows", "outcomes", "reasons", "match_steps", "next_hops", "target_databases"):
             assert summary[name] == local[name]
-    assert [one.err.count("\n") for one in refused] == [1, 1, 1]
+    assert [result.err.count("\n") for result in refused] == [1, 1, 1]
     assert refused[0].err.startswith("ssbroker: conversation_id, row 0: 'no-guid' is no GUID")
     assert "is_initiator: expected true, false, 1 or 0; got maybe" in refused[1].err
     assert "round_robin" in refused[2].err
     assert len(rows(outputs[0])) == 300
-    assert sorted(results.iterdir()) == sorted(outputs)
+    assert sorted(folder.iterdir()) == sorted(outputs)
 
 
-def test_without_pyspark_one_line_says_what_to_install(tmp_path: Path, catalog: Path) -> None:
+def test_missing_pyspark_is_one_line(tmp_path: Path, catalog: Path) -> None:
     given = write(conversations(5), tmp_path / "in.parquet")
     program = "import sys; sys.modules['pyspark'] = None; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"
     arguments = ["route", "--spark", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out"]
@@ -82,14 +84,14 @@ def test_without_pyspark_one_line_says_what_to_install(tmp_path: Path, catalog: 
 @pytest.mark.parametrize(
     ("files", "options", "wanted"),
     [
-        (["1.arrow"], ["-o", "out"], "--spark reads parquet, csv, jsonl, not Arrow IPC"),
-        (["1.csv", "2.parquet"], ["-o", "out"], "--spark reads files of one format at a time"),
-        (["1.parquet"], ["-o", "out.csv"], "--spark writes a folder of Parquet, no other format"),
-        (["1.parquet"], ["-o", "out", "--format", "csv"], "--spark writes a folder of Parquet, no other format"),
-        (["1.parquet", "other.parquet"], ["-o", "out"], "lacks the column database"),
+        (["1.arrow"], ["-o", "out"], "--spark reads parquet, csv, jsonl, but not Arrow IPC"),
+        (["1.csv", "2.parquet"], ["-o", "out"], "--spark reads only one format at a time"),
+        (["1.parquet"], ["-o", "out.csv"], "--spark writes only a folder of Parquet files"),
+        (["1.parquet"], ["-o", "out", "--format", "csv"], "--spark writes only a folder of Parquet files"),
+        (["1.parquet", "other.parquet"], ["-o", "out"], "the column database is missing"),
     ],
 )
-def test_what_spark_cannot_do_is_told_before_it_starts(
+def test_unsupported_spark_options(
     tmp_path: Path,
     catalog: Path,
     run: Run,

@@ -1,4 +1,4 @@
-"""What `ssbroker route` tells at the end, and on the way."""
+"""The summary, progress bar and warnings of `ssbroker route`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.cli import route
-from ssbroker.cli.route import COUNTED, RouteCounts, count
-from tests.cli.conftest import NOW_TEXT, Run, conversations, expected
+from ssbroker.cli.route import COUNTED_COLUMNS, RouteCounts, count_values
+from tests.cli.conftest import NOW_TEXT, Run, conversations, expected_decisions
 from tests.cli.formats import write
 
 
-def test_the_summary_counts_what_was_decided(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_json_summary(tmp_path: Path, catalog: Path, run: Run) -> None:
     table = conversations(500)
     given = write(table, tmp_path / "in.parquet")
 
@@ -30,26 +30,26 @@ def test_the_summary_counts_what_was_decided(tmp_path: Path, catalog: Path, run:
         NOW_TEXT,
         "--json",
     )
-    told = json.loads(run("route", *arguments).out)
+    summary = json.loads(run("route", *arguments).out)
 
-    decisions = expected(catalog, table)
-    counted = {name: Counter(row[name] for row in decisions) for name in COUNTED}
-    assert told["rows"] == 500
-    assert told["outcomes"] == counted["outcome"]
-    assert told["reasons"] == counted["reason"]
-    assert told["match_steps"] == {
+    decisions = expected_decisions(catalog, table)
+    counted = {name: Counter(row[name] for row in decisions) for name in COUNTED_COLUMNS}
+    assert summary["rows"] == 500
+    assert summary["outcomes"] == counted["outcome"]
+    assert summary["reasons"] == counted["reason"]
+    assert summary["match_steps"] == {
         "none" if step is None else str(step): rows for step, rows in counted["match_step"].items()
     }
     hops = counted["next_hop_address"]
     del hops[None]
-    assert {hop["address"]: hop["rows"] for hop in told["next_hops"]} == hops
-    assert [hop["rows"] for hop in told["next_hops"]] == sorted(hops.values(), reverse=True)
-    assert told["target_databases"] == [{"database": "Sales", "rows": counted["target_database"]["Sales"]}]
-    assert told["conversations"] == [str(given)]
-    assert (told["now"], told["tie_break"], told["output"]) == (NOW_TEXT, "hash", str(tmp_path / "out.csv"))
+    assert {hop["address"]: hop["rows"] for hop in summary["next_hops"]} == hops
+    assert [hop["rows"] for hop in summary["next_hops"]] == sorted(hops.values(), reverse=True)
+    assert summary["target_databases"] == [{"database": "Sales", "rows": counted["target_database"]["Sales"]}]
+    assert summary["conversations"] == [str(given)]
+    assert (summary["now"], summary["tie_break"], summary["output"]) == (NOW_TEXT, "hash", str(tmp_path / "out.csv"))
 
 
-def test_the_tables_can_be_read(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_text_summary(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(1200), tmp_path / "in.parquet")
 
     out = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.csv").out
@@ -69,7 +69,7 @@ def test_quiet_prints_nothing(tmp_path: Path, catalog: Path, run: Run, quiet: st
     assert (result.status, result.out, result.err) == (0, "", "")
 
 
-def test_the_bar_tells_rows_speed_bytes_and_the_end(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_progress_bar(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(3000), tmp_path / "in.csv")
     files = ("--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.csv")
 
@@ -85,7 +85,7 @@ def test_the_bar_tells_rows_speed_bytes_and_the_end(tmp_path: Path, catalog: Pat
     assert run("route", *files, "--no-progress").err == ""
 
 
-def test_a_warning_is_one_line(tmp_path: Path, run: Run) -> None:
+def test_warning_is_one_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "net.sql").write_text(
         "CREATE DATABASE Sales\nGO\nUSE Sales\nGO\nGRANT SEND ON SERVICE::A TO public\nGO\n"
     )
@@ -101,17 +101,17 @@ def test_a_warning_is_one_line(tmp_path: Path, run: Run) -> None:
     assert run("route", *files, "--tie-break", "first", "--quiet").err == ""
 
 
-def test_the_tally_sums_up_before_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "_WAITING_MAX", 10)
+def test_counts_are_merged_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "_UNMERGED_ROWS_MAX", 10)
     counted = RouteCounts()
     for number in range(100):
         values = [f"{number % 7}", f"{number % 5}", None]
-        columns = {name: pa.array(values).dictionary_encode() for name in COUNTED}
-        counted.add(count(pa.record_batch(columns | {"match_step": pa.array([1, 1, None], pa.int8())})), rows=3)
+        columns = {name: pa.array(values).dictionary_encode() for name in COUNTED_COLUMNS}
+        counted.add(count_values(pa.record_batch(columns | {"match_step": pa.array([1, 1, None], pa.int8())})), rows=3)
 
     wanted = Counter([f"{number % 7}" for number in range(100)] + [f"{number % 5}" for number in range(100)])
-    assert dict(counted.counts("outcome").values) == wanted
-    assert dict(counted.counts("match_step").values) == {1: 200, None: 100}
-    assert counted.counts("outcome", top=2).values == tuple(wanted.most_common(2))
+    assert dict(counted.of_column("outcome").values) == wanted
+    assert dict(counted.of_column("match_step").values) == {1: 200, None: 100}
+    assert counted.of_column("outcome", top=2).values == tuple(wanted.most_common(2))
     assert all(sum(table.num_rows for table in tables) <= 20 for tables in counted._counts.values())
     assert counted.rows == 300

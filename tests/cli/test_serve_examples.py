@@ -1,4 +1,4 @@
-"""The files of `examples/serve` say what the command takes."""
+"""The files of `examples/serve` agree with the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = ROOT / "examples" / "serve"
 
 
 def commands() -> list[list[str]]:
-    """How the unit and the image call `ssbroker`."""
+    """The calls of `ssbroker` in the systemd unit and in the image."""
     unit = (FOLDER / "ssbroker@.service").read_text(encoding="utf-8")
     image = (FOLDER / "Containerfile").read_text(encoding="utf-8")
     called = re.search(r"^ExecStart=/usr/bin/env --ignore-signal=HUP \S*/ssbroker (.*)$", unit, re.MULTILINE)
@@ -33,7 +33,7 @@ def _default(name: str) -> object:
     return getattr(EndpointLimits() if hasattr(EndpointLimits, name) else protocol.ProtocolSettings(), name)
 
 
-def test_the_settings_are_those_that_the_command_reads() -> None:
+def test_example_settings_are_valid() -> None:
     settings = ServeSettings.read(FOLDER / "serve.toml")
     assert settings.tls.certificate == FOLDER / "shop.pem"
     assert {**settings.limits} == {name: _default(name) for name in LIMITS}
@@ -44,8 +44,8 @@ def test_the_settings_are_those_that_the_command_reads() -> None:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_unit_and_image_call_the_command_as_it_is(command: list[str], tmp_path: Path, run: Run) -> None:
-    """With a file of settings in place: what is missing then is the instance itself."""
+def test_systemd_unit_and_image_call_the_command_correctly(command: list[str], tmp_path: Path, run: Run) -> None:
+    """With a valid settings file, only the instance is missing."""
     (tmp_path / "serve.toml").write_text('allow_unencrypted = true\nlisten = "127.0.0.1:0"')
     here = [
         str(tmp_path / "serve.toml") if part.endswith("serve.toml") else str(tmp_path / "none") if "/" in part else part
@@ -56,7 +56,7 @@ def test_unit_and_image_call_the_command_as_it_is(command: list[str], tmp_path: 
     assert "none" in result.err
 
 
-def test_the_unit_repeats_a_start_unless_the_settings_are_wrong(tmp_path: Path, run: Run) -> None:
+def test_systemd_unit_retries_unless_the_settings_are_wrong(tmp_path: Path, run: Run) -> None:
     unit = (FOLDER / "ssbroker@.service").read_text(encoding="utf-8")
     (never,) = re.findall(r"^RestartPreventExitStatus=(\d+)$", unit, re.MULTILINE)
     wrong = run("serve", tmp_path, "--allow-unencrypted", "--log", "xml")
@@ -64,7 +64,7 @@ def test_the_unit_repeats_a_start_unless_the_settings_are_wrong(tmp_path: Path, 
     assert (wrong.status == int(never), may_pass.status == int(never)) == (True, False)
 
 
-def test_the_image_asks_for_health_where_the_settings_answer() -> None:
+def test_health_check_of_the_image_uses_the_configured_port() -> None:
     monitor = ServeSettings.read(FOLDER / "serve.toml").monitor
     assert monitor is not None
     assert f":{monitor.port}/health" in (FOLDER / "Containerfile").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Whoever reads what a command says, or nobody: the work is done to its end, and the exit status is that of the work."""
+"""A command runs to its end and keeps its exit status, whether or not its output is read."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ssbroker.broker.database import context_of as database_context
 from tests.cli.conftest import Run
 from tests.cli.test_command import COMMAND
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="the shell and its devices are those of Unix")
-FINDS = "USE Sales; CREATE ROUTE Orders WITH SERVICE_NAME = '//Orders', ADDRESS = 'LOCAL';\n"
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="requires a Unix shell and devices")
+SCRIPT_WITH_FINDING = "USE Sales; CREATE ROUTE Orders WITH SERVICE_NAME = '//Orders', ADDRESS = 'LOCAL';\n"
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
-    """Runs a line of a shell."""
+    """Runs a shell command."""
     return subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
-    """A catalog in which something is found."""
+    """A catalog with a finding."""
     path = tmp_path / "net.sql"
-    path.write_text(FINDS)
+    path.write_text(SCRIPT_WITH_FINDING)
     return path
 
 
@@ -42,8 +42,9 @@ def net(tmp_path: Path) -> Path:
         ("lint nosuch.sql", 2, ">&- 2>&-"),
     ],
 )
-def test_nobody_reads(net: Path, tmp_path: Path, arguments: str, status: int, streams: str) -> None:
-    """The status was always 1, as where something is found."""
+def test_closed_streams_do_not_change_the_exit_status(
+    net: Path, tmp_path: Path, arguments: str, status: int, streams: str
+) -> None:
     command = f"{COMMAND} {arguments.format(net=net)}"
     redirected, _, pipe = streams.partition("|")
     done = shell(f"(sleep 0.01; {command} {redirected}; echo $? > {tmp_path}/status) {'| ' if pipe else ''}{pipe}")
@@ -51,24 +52,24 @@ def test_nobody_reads(net: Path, tmp_path: Path, arguments: str, status: int, st
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_an_encoding_that_lacks_a_sign_has_its_escape(net: Path) -> None:
-    """The name was said not to be UTF-8, and nothing was told: so on Windows, where what is piped has the encoding of the region."""
+def test_characters_missing_in_the_encoding_are_escaped(net: Path) -> None:
+    """On Windows, the encoding of a pipe is that of the region."""
     command = [COMMAND, "explain", "--catalog", str(net), "--to-service", "//注文/größe", "--json"]
     done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout.decode("latin-1"))["conversation"]["to_service_name"] == "//注文/größe"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no such device")
-def test_a_full_disk_under_the_output_is_one_line(net: Path) -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_full_disk_for_standard_output_is_one_line(net: Path) -> None:
     done = shell(f"{COMMAND} lint {net} > /dev/full")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "ssbroker: standard output: cannot be written: No space left on device\n"
     assert shell(f"{COMMAND} lint nosuch.sql 2> /dev/full").returncode == 2
 
 
-def test_scripts_are_run_to_the_last_whoever_reads(tmp_path: Path) -> None:
-    """The second script was not run, and the status was 1: `head` had gone after the first line."""
+def test_all_scripts_run_if_the_pipe_is_closed(tmp_path: Path) -> None:
+    """`head` ends after the first line."""
     for number in (1, 2, 3):
         lines = ["USE Sales", "GO", *(f"PRINT 'skipped {each}'" for each in range(40)), f"CREATE QUEUE Q{number}"]
         (tmp_path / f"{number}.sql").write_text("\n".join(lines))
@@ -81,8 +82,7 @@ def test_scripts_are_run_to_the_last_whoever_reads(tmp_path: Path) -> None:
         assert {name for _, name in database_context(instance.database("Sales")).objects().queues} == {"Q1", "Q2", "Q3"}
 
 
-def test_an_interrupt_does_not_deny_what_was_done(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It said that nothing was written."""
+def test_interrupted_sql_reports_completed_batches(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from ssbroker.broker import scripts  # noqa: PLC0415 - to be patched
 
     def interrupt(*_: object) -> None:
@@ -91,4 +91,4 @@ def test_an_interrupt_does_not_deny_what_was_done(tmp_path: Path, run: Run, monk
     (tmp_path / "1.sql").write_text("CREATE DATABASE Sales")
     monkeypatch.setattr(scripts, "execute_file", interrupt)
     stopped = run("sql", tmp_path / "shop", "--create", tmp_path / "1.sql")
-    assert (stopped.status, stopped.err) == (130, "ssbroker: interrupted; the batches that were done stand\n")
+    assert (stopped.status, stopped.err) == (130, "ssbroker: interrupted; completed batches are saved\n")

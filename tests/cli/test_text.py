@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.cli.chunks import fragments as intake_of_fragments
-from ssbroker.cli.chunks import from_csv, from_json
+from ssbroker.cli.input_columns import convert_csv, convert_json, fragment_columns
 from ssbroker.cli.text import csv_cells, guid_text, hex_text, json_values
 
 COLUMNS: list[tuple[pa.Array[Any], list[Any]]] = [
@@ -59,40 +58,44 @@ def test_text_survives_json(values: list[str | None], start: int) -> None:
 
 
 @given(st.lists(st.none() | st.uuids()), st.integers(0, 3))
-@pytest.mark.parametrize("kind", [pa.binary(16), pa.binary(), pa.large_binary(), pa.binary_view()])
-def test_ids_are_written_as_guids(kind: pa.DataType, values: list[uuid.UUID | None], start: int) -> None:
-    column = pa.array([value and value.bytes for value in values], kind)[start:]
+@pytest.mark.parametrize("data_type", [pa.binary(16), pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_ids_are_written_as_guids(data_type: pa.DataType, values: list[uuid.UUID | None], start: int) -> None:
+    column = pa.array([value and value.bytes for value in values], data_type)[start:]
     assert guid_text(column).to_pylist() == [value and str(value) for value in values[start:]]
     assert csv_cells(column, name="conversation_id").to_pylist() == [value and str(value) for value in values[start:]]
 
 
 @given(st.lists(st.none() | st.binary()), st.integers(0, 3))
-def test_bytes_are_written_as_digits(values: list[bytes | None], start: int) -> None:
+def test_bytes_are_written_as_hexadecimal_digits(values: list[bytes | None], start: int) -> None:
     found = hex_text(pa.array(values, pa.binary())[start:]).to_pylist()
     assert found == [None if value is None else value.hex() for value in values[start:]]
 
 
 @given(st.lists(st.none() | st.binary()), st.integers(0, 3), st.sampled_from(["", "0x", "0X"]))
-def test_digits_are_read_as_bytes(values: list[bytes | None], start: int, mark: str) -> None:
+def test_hexadecimal_digits_are_read_as_bytes(values: list[bytes | None], start: int, prefix: str) -> None:
     digits = [None if value is None else value.hex() for value in values]
-    spelt = [value and mark + (value.upper() if mark == "0X" else value) for value in digits]
-    text = pa.array(spelt, pa.string())[start:]
-    for read, name in ((from_json, "message_body"), (from_json, "message_signature"), (from_csv, "message_body")):
-        batch = read(pa.record_batch({name: text}), intake_of_fragments(), file=Path("x"))
+    spelled = [value and prefix + (value.upper() if prefix == "0X" else value) for value in digits]
+    text = pa.array(spelled, pa.string())[start:]
+    for read, name in (
+        (convert_json, "message_body"),
+        (convert_json, "message_signature"),
+        (convert_csv, "message_body"),
+    ):
+        batch = read(pa.record_batch({name: text}), fragment_columns(), file=Path("x"))
         assert batch[name].to_pylist() == values[start:]
 
 
-def test_an_empty_cell_is_no_signature_and_an_empty_body() -> None:
+def test_empty_cell_is_a_null_signature_and_an_empty_body() -> None:
     cells = pa.array(["", "0x", None])
     batch = pa.record_batch({"message_body": cells, "message_signature": cells})
-    found = from_csv(batch, intake_of_fragments(), file=Path("x"))
+    found = convert_csv(batch, fragment_columns(), file=Path("x"))
     assert found.to_pydict() == {"message_body": [b"", b"", None], "message_signature": [None, b"", None]}
 
 
-def test_an_id_column_of_other_lengths_is_no_guid() -> None:
+def test_id_column_with_other_lengths_is_hexadecimal() -> None:
     assert csv_cells(pa.array([b"ab"]), name="conversation_id").to_pylist() == ["0x6162"]
 
 
 @pytest.mark.parametrize("name", ["message_body", "message_signature", "fragment_signature"])
-def test_sixteen_bytes_that_are_no_id_are_digits(name: str) -> None:
+def test_sixteen_bytes_that_are_not_an_id_are_hexadecimal(name: str) -> None:
     assert csv_cells(pa.array([bytes(16)], pa.binary(16)), name=name).to_pylist() == [f"0x{'00' * 16}"]

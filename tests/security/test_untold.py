@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ssbroker
-from ssbroker.cli.options import load_keys
+from ssbroker.cli.session_keys import load_session_keys
 from ssbroker.ddl.lexer import ScriptSource, batches
 from ssbroker.exceptions import InputError
 from ssbroker.spark.streams.options import BucketCount
@@ -85,7 +85,7 @@ def test_a_key_in_a_file_that_cannot_be_read_is_not_told(tmp_path: Path, file: s
     """It may be the right one in another form, such as base64."""
     (tmp_path / file).write_text(content.format(id=uuid.UUID(int=1)))
     with pytest.raises(InputError, match=file) as caught:
-        load_keys(tmp_path / file)
+        load_session_keys(tmp_path / file)
     assert "t0psecret" not in str(caught.value)
     assert "t0psecret" not in str(caught.value.value)
     assert caught.value.__cause__ is None
@@ -96,7 +96,7 @@ def test_a_file_of_keys_that_cannot_be_reached_is_told_to_be_so(tmp_path: Path, 
     """What the system says holds nothing of the content."""
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match=r"Is a directory|no such file|File name too long"):
-        load_keys(tmp_path / file)
+        load_session_keys(tmp_path / file)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow"])
@@ -105,4 +105,4 @@ def test_a_file_of_keys_that_is_empty_is_told_to_be_so(tmp_path: Path, ending: s
     file = tmp_path / f"keys.{ending}"
     file.touch()
     with pytest.raises(InputError, match="is empty"):
-        load_keys(file)
+        load_session_keys(file)

@@ -1,4 +1,4 @@
-"""The command line. Nothing imports it but the command itself."""
+"""The command line `ssbroker`."""
 
 from __future__ import annotations
 

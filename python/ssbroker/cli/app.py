@@ -1,4 +1,4 @@
-"""The command `ssbroker`: its subcommands, and every error as one line."""
+"""The command `ssbroker`: its subcommands, and the reporting of errors as one line."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 
 from ssbroker.cli import certificates, compare, explain, lint, reassemble, route, serve, sql, status, trace
-from ssbroker.cli.errors import one_line, standard_streams
+from ssbroker.cli.errors import one_line
+from ssbroker.cli.streams import standard_streams
 from ssbroker.exceptions import SsbrokerError
 
 _NAME: Final = "ssbroker"
-_MANY: Final = "--conversations"
+_MULTIPLE_FILES_OPTION: Final = "--conversations"
 _INTERRUPTED: Final = 130
-_STANDS: Final = {"sql": "the batches that were done stand", "certificates": "the certificates that were told of stand"}
-"""What is left of a command that is interrupted, where it is something."""
+_INTERRUPTED_NOTES: Final = {
+    "sql": "completed batches are saved",
+    "certificates": "the certificates listed above were created",
+}
+"""The state that an interrupted command leaves, if it is not the state before."""
 
 app = typer.Typer(
     name=_NAME,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
-    help="Service Broker: routing and reassembly over files, and a broker in a folder.",
+    help="Route and reassemble messages of SQL Server Service Broker, check routing tables, and run a broker.",
 )
 app.command("route", epilog=route.EXAMPLES)(route.route)
 app.command("reassemble", epilog=reassemble.EXAMPLES)(reassemble.reassemble)
@@ -41,8 +45,8 @@ app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("status", epilog=status.EXAMPLES)(status.status)
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it with the value alone
-    if asked:
+def _print_version(is_requested: bool) -> None:  # noqa: FBT001 - typer passes the value by position
+    if is_requested:
         typer.echo(f"{_NAME} {version(_NAME)}")
         raise typer.Exit
 
@@ -52,7 +56,7 @@ def _root(
     context: typer.Context,
     *,
     _version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -63,10 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: What follows the command's name; None takes them from the process.
+        arguments: The command-line arguments; None takes those of the process.
 
     Returns:
-        The exit status: 0 done, 2 wrong use or bad input with one line on standard error, 130 interrupted.
+        The exit status: 0 for success, 2 for wrong use or bad input, 130 if interrupted, 1 as documented by the subcommand. Errors are one line
+        on standard error.
 
     Examples:
         >>> main(["route", "--help"])  # doctest: +ELLIPSIS
@@ -75,16 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0
     """
     with standard_streams():
-        return _run(spread(sys.argv[1:] if arguments is None else arguments))
+        return _run(repeat_option(sys.argv[1:] if arguments is None else arguments))
 
 
-def _run(given: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     try:
-        with _warnings_as_lines(quiet="--quiet" in given or "-q" in given), _terminated_as_interrupted():
-            code = app(args=given, prog_name=_NAME, standalone_mode=False)
+        with _warnings_as_lines(quiet="--quiet" in arguments or "-q" in arguments), _sigterm_as_interrupt():
+            code = app(args=arguments, prog_name=_NAME, standalone_mode=False)
             sys.stdout.flush()
         if code == _INTERRUPTED:
-            return _interrupted(given)
+            return _interrupted(arguments)
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", _NAME)
@@ -92,44 +97,42 @@ def _run(given: Sequence[str]) -> int:
     except SsbrokerError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return _interrupted(given)
+        return _interrupted(arguments)
     except RecursionError:
-        return _fail("a value is nested too deeply; expected one within a few hundred others at most")
+        return _fail("a value is nested too deeply; expected at most a few hundred levels")
     except OSError as error:
         return _fail(f"{error.filename or _NAME}: {error.strerror or error}")
-    except (
-        UnicodeEncodeError
-    ) as error:  # of what is not UTF-8 on the command line or on the disk, Python makes lone surrogates
-        return _fail(
-            f"{error.object[max(0, error.start - 40) : error.end + 40]!r} is not UTF-8; expected names that are"
-        )
+    except UnicodeEncodeError as error:
+        # Python decodes arguments and file names that are not UTF-8 to lone surrogates.
+        name = error.object[max(0, error.start - 40) : error.end + 40]
+        return _fail(f"{name!r} is not valid UTF-8; expected names in UTF-8")
 
 
-def spread(arguments: Sequence[str]) -> list[str]:
-    """Lets one `--conversations` take many files, as a shell makes them of a pattern.
+def repeat_option(arguments: Sequence[str]) -> list[str]:
+    """Repeats `--conversations` before each of its files, so that a shell pattern can follow it.
 
     Examples:
-        >>> spread(["route", "--conversations", "a.csv", "b.csv", "-o", "c.csv"])
+        >>> repeat_option(["route", "--conversations", "a.csv", "b.csv", "-o", "c.csv"])
         ['route', '--conversations', 'a.csv', '--conversations', 'b.csv', '-o', 'c.csv']
     """
-    spreaded: list[str] = []
-    within = False
+    repeated: list[str] = []
+    is_after_option = False
     for number, argument in enumerate(arguments):
         if argument.startswith("-") and argument != "-":
-            within = argument == _MANY or argument.startswith(f"{_MANY}=")
-        elif within and arguments[number - 1] != _MANY:
-            spreaded.append(_MANY)
-        spreaded.append(argument)
-    return spreaded
+            is_after_option = argument == _MULTIPLE_FILES_OPTION or argument.startswith(f"{_MULTIPLE_FILES_OPTION}=")
+        elif is_after_option and arguments[number - 1] != _MULTIPLE_FILES_OPTION:
+            repeated.append(_MULTIPLE_FILES_OPTION)
+        repeated.append(argument)
+    return repeated
 
 
-def _interrupted(given: Sequence[str]) -> int:
-    command = next((argument for argument in given if not argument.startswith("-")), "")
-    return _fail(f"interrupted; {_STANDS.get(command, 'nothing was written')}", status=_INTERRUPTED)
+def _interrupted(arguments: Sequence[str]) -> int:
+    command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return _fail(f"interrupted; {_INTERRUPTED_NOTES.get(command, 'nothing was written')}", status=_INTERRUPTED)
 
 
 def _fail(message: str, *, status: int = 2) -> int:
-    with suppress(OSError):  # where not even this can be written, the status tells
+    with suppress(OSError):  # if not even this can be written, only the exit status reports the error
         sys.stderr.write(f"{_NAME}: {one_line(message)}\n")
     return status
 
@@ -154,15 +157,15 @@ def _warnings_as_lines(*, quiet: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A polite request to end removes what is half written, like Ctrl-C does."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treats SIGTERM like Ctrl-C, so that incomplete outputs are removed."""
 
     def interrupt(_number: int, _frame: Any) -> None:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: nobody can be told of signals
+    except ValueError:  # not the main thread, which alone handles signals
         yield
         return
     try:

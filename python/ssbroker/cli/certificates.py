@@ -1,4 +1,4 @@
-"""`ssbroker certificates`: an authority and certificates, to begin with (P24, N8)."""
+"""`ssbroker certificates`: creates an authority, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -28,97 +28,102 @@ from ssbroker.security.certificates import (
 
 EXAMPLES = """[bold]Examples[/bold]
 
-Certificates for two instances, and the authority that has signed them:
+Create an authority and certificates for two instances:
 
   ssbroker certificates keys/ --name shop --name stock
 
-Later, one more of the same authority:
+Add a certificate of the same authority:
 
   ssbroker certificates keys/ --name office
 """
 AUTHORITY: Final = "authority"
-DAYS: Final = 365
-# What is a name of a file everywhere, and one of DNS.
-_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]|\.(?=[a-z0-9_]))*", re.ASCII | re.IGNORECASE)
-_EARLIER: Final = timedelta(hours=1)
-"""Certificates hold from a little before now on, since not all clocks are right."""
+DEFAULT_DAYS: Final = 365
+# Valid as a file name on every system, and as a DNS name.
+_NAME_PATTERN: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]|\.(?=[a-z0-9_]))*", re.ASCII | re.IGNORECASE)
+_CLOCK_TOLERANCE: Final = timedelta(hours=1)
+"""Certificates are valid from this long before now, because clocks differ."""
 
 
 def certificates(
     *,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where they stand; made where it is not there.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder; created if missing.")],
     name: Annotated[
-        list[str], typer.Option(metavar="NAME", help="An instance that gets a certificate. May be repeated.")
+        list[str],
+        typer.Option(metavar="NAME", help="Name of an instance to create a certificate for. Can be repeated."),
     ],
-    days: Annotated[int, typer.Option(min=1, max=36_500, help="For how long they hold.")] = DAYS,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Validity in days.")] = DEFAULT_DAYS,
 ) -> None:
-    """Make an authority and certificates that it has signed: NAME.pem and NAME.key for each instance, and authority.pem for all.
+    """Create an authority, and certificates that it signs: NAME.pem and NAME.key for each instance, and authority.pem for all.
 
-    Where the authority is there already, it signs the new ones, and none of them holds longer than itself. Who has authority.key can make certificates that all instances believe: keep it where no instance runs.
+    An existing authority in the folder signs the new certificates, which expire no later than its own. Anyone who has authority.key can
+    create certificates that all instances trust: keep it away from the machines that run instances.
     """
-    begins = datetime.now(UTC) - _EARLIER
-    validity = Validity(begins, begins + _EARLIER + timedelta(days=days))
+    now = datetime.now(UTC)
+    validity = Validity(now - _CLOCK_TOLERANCE, now + timedelta(days=days))
     for each in name:
         _check_name(each)
-        _refuse_taken(folder, each, "remove it, or choose another name")
-    is_new = not os.path.lexists(_files(folder, AUTHORITY)[0])
+        _refuse_existing(folder, each, "remove it, or choose another name")
+    is_new = not os.path.lexists(_certificate_and_key(folder, AUTHORITY)[0])
     if is_new:
-        _refuse_taken(
-            folder, AUTHORITY, "it may be all that is left of an authority; move it away, or choose another folder"
+        _refuse_existing(
+            folder, AUTHORITY, "it may be part of an authority; move it elsewhere, or choose another folder"
         )
-    authority = make_authority("ssbroker authority", validity) if is_new else _authority(folder)
-    validity = _within(folder, validity, holds(authority.certificate)[1])
+    authority = make_authority("ssbroker authority", validity) if is_new else _load_authority(folder)
+    validity = _limit_to_authority(folder, validity, holds(authority.certificate)[1])
     made = {each: make_certificate([each], validity, authority=authority) for each in name}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _write_all(folder, {AUTHORITY: authority, **made} if is_new else made)
     if is_new:
-        typer.echo(f"{_files(folder, AUTHORITY)[0]}: the authority, which all instances believe")
+        typer.echo(
+            f"{_certificate_and_key(folder, AUTHORITY)[0]}: certificate of the authority, which all instances must trust"
+        )
     for each in made:
-        typer.echo(f"{_files(folder, each)[0]}: for {each}, until {validity.ends:%Y-%m-%d}")
+        typer.echo(
+            f"{_certificate_and_key(folder, each)[0]}: certificate of {each}, valid until {validity.ends:%Y-%m-%d}"
+        )
 
 
-def _authority(folder: Path) -> CertificateWithKey:
-    """The authority of a folder."""
-    certificate, key = _files(folder, AUTHORITY)
+def _load_authority(folder: Path) -> CertificateWithKey:
+    certificate, key = _certificate_and_key(folder, AUTHORITY)
     try:
         found = CertificateWithKey(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}", value=str(error.filename)) from error
     if not may_sign(found.certificate):
-        raise InputError(f"{certificate}: expected the certificate of an authority; it may sign no others")
+        raise InputError(f"{certificate}: not the certificate of an authority: it cannot sign other certificates")
     if read_key(found.key).public_key() != read_certificate(found.certificate).public_key():
-        raise InputError(f"{key}: expected the private key of {certificate}; it is another one's")
+        raise InputError(f"{key}: not the private key of {certificate}")
     return found
 
 
-def _within(folder: Path, validity: Validity, ends: datetime) -> Validity:
-    """No certificate is believed longer than the authority that has signed it."""
+def _limit_to_authority(folder: Path, validity: Validity, ends: datetime) -> Validity:
+    """Ends the validity no later than that of the authority."""
     if ends <= datetime.now(UTC):
         raise InputError(
-            f"{_files(folder, AUTHORITY)[0]}: the authority has ended on {ends:%Y-%m-%d}, so nobody would believe what it signs; "
-            "make another one in another folder"
+            f"{_certificate_and_key(folder, AUTHORITY)[0]}: the authority expired on {ends:%Y-%m-%d}; "
+            "create a new one in another folder"
         )
     return Validity(validity.begins, min(validity.ends, ends))
 
 
 def _check_name(name: str) -> None:
-    if name.lower() == AUTHORITY or _NAME.fullmatch(name) is None:
+    if name.lower() == AUTHORITY or _NAME_PATTERN.fullmatch(name) is None:
         raise OptionError(
-            f"--name: expected letters, digits, '_', '-' and single dots between them, and not {AUTHORITY}; got {name!r:.80}"
+            f"--name: {name!r:.80} is not a valid name; expected letters, digits, '_', '-' and single dots, and not {AUTHORITY!r}"
         )
-    if _is_address(name):
-        raise OptionError(f"--name: expected the name of an instance, which says who it is and not where; got {name}")
+    if _is_ip_address(name):
+        raise OptionError(f"--name: {name} is an IP address; expected the name of an instance")
 
 
-def _refuse_taken(folder: Path, name: str, advice: str) -> None:
-    """A private key that is overwritten is lost for good; so may be one that a link leads to, which may not be there now."""
-    for file in _files(folder, name):
+def _refuse_existing(folder: Path, name: str, advice: str) -> None:
+    """Raises if a file exists; an overwritten private key is lost. Dangling links count as existing."""
+    for file in _certificate_and_key(folder, name):
         if os.path.lexists(file):
-            raise OptionError(f"{file}: is there already; {advice}")
+            raise OptionError(f"{file}: the file already exists; {advice}")
 
 
-def _is_address(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     with suppress(ValueError):
         ipaddress.ip_address(name)
         return True
@@ -126,14 +131,14 @@ def _is_address(name: str) -> bool:
 
 
 def _write_all(folder: Path, made: Mapping[str, CertificateWithKey]) -> None:
-    """Writes files that are not there, all of them or none."""
+    """Creates all files, or none after an error."""
     written: list[Path] = []
     try:
-        for name, certified in made.items():
-            certificate, key = _files(folder, name)
-            for file, data, mode in ((key, certified.key, 0o600), (certificate, certified.certificate, 0o644)):
+        for name, pair in made.items():
+            certificate, key = _certificate_and_key(folder, name)
+            for file, data, mode in ((key, pair.key, 0o600), (certificate, pair.certificate, 0o644)):
                 with writing(file):
-                    # Exclusively, so that neither what came meanwhile is overwritten nor what a link leads to.
+                    # O_EXCL overwrites neither a file that was created in the meantime nor the target of a link.
                     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
                     written.append(file)
                     with os.fdopen(descriptor, "wb") as opened:
@@ -145,5 +150,5 @@ def _write_all(folder: Path, made: Mapping[str, CertificateWithKey]) -> None:
         raise
 
 
-def _files(folder: Path, name: str) -> tuple[Path, Path]:
+def _certificate_and_key(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / f"{name}.pem", folder / f"{name}.key"

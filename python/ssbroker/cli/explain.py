@@ -1,4 +1,4 @@
-"""`ssbroker explain`: the whole way of one conversation, told."""
+"""`ssbroker explain`: explains the routing of one conversation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ssbroker.router import Router
 
 EXAMPLES = """[bold]Examples[/bold]
 
-Where does a conversation for //Orders go?
+Explain a conversation with the service //Orders:
 
   ssbroker explain --catalog net.sql --to-service //Orders
 
-Where it begins has to be said if there are several databases:
+The same if there are several databases:
 
   ssbroker explain --catalog net.sql --to-service //Orders --database Sales
 
-A reply that arrives from another instance:
+Explain a reply that arrives from another instance:
 
   ssbroker explain --catalog net/ --to-service //Me --from-outside --from-target
 """
@@ -33,42 +33,44 @@ A reply that arrives from another instance:
 def explain(
     *,
     catalog: CatalogOption,
-    to_service: Annotated[str, typer.Option(metavar="NAME", help="The service that the conversation is for.")],
+    to_service: Annotated[str, typer.Option(metavar="NAME", help="Target service of the conversation.")],
     broker_instance: Annotated[
-        str | None, typer.Option(metavar="GUID", help="The broker id that the conversation names.")
+        str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
     ] = None,
     database: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Where the conversation began. The one user database if left out."),
+        typer.Option(
+            metavar="NAME", help="Database in which the conversation starts. Default: the only user database."
+        ),
     ] = None,
     from_outside: Annotated[
-        bool, typer.Option("--from-outside", help="The conversation arrived from another instance.")
+        bool, typer.Option("--from-outside", help="The conversation arrives from another instance.")
     ] = False,
     from_target: Annotated[
         bool, typer.Option("--from-target", help="The message comes from the target, not from the initiator.")
     ] = False,
     conversation_id: Annotated[
-        str | None, typer.Option(metavar="GUID", help="The conversation; picks among equal routes.")
+        str | None, typer.Option(metavar="GUID", help="Id of the conversation; it decides between equal routes.")
     ] = None,
     now: NowOption = None,
     tie_break: TieBreakOption = "hash",
     pending_request: PendingRequestOption = "continue",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as a JSON object.")] = False,
 ) -> None:
-    """Explain where one conversation goes: the table read, each step with the routes it saw, the choice, the decision."""
+    """Explain the routing of one conversation: the routing table, the routes found in each step, the choice and the decision."""
     if from_outside and database is not None:
         raise OptionError(
-            "--database and --from-outside exclude each other: the conversation begins in one of this instance's or outside"
+            "--database and --from-outside cannot be used together: the conversation starts in this instance or outside"
         )
-    moment = parse_now(now)
-    loaded = Catalog.load(catalog, now=moment)
+    time = parse_now(now)
+    loaded = Catalog.load(catalog, now=time)
     explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
         to_service,
         to_broker_instance=broker_instance,
         database=None if from_outside else _database(loaded, database),
         is_initiator=not from_target,
         conversation_id=conversation_id,
-        now=moment,
+        now=time,
     )
     if as_json:
         typer.echo(json.dumps(explanation.to_dict(), indent=2, ensure_ascii=False))
@@ -86,8 +88,8 @@ def _database(catalog: Catalog, name: str | None) -> str:
     if catalog.user_database is not None:
         return catalog.user_database
     names = sorted(str(found) for found in catalog.databases["name"].to_pylist() if found != "msdb")
-    have = f"the catalog has the databases {', '.join(names)}" if names else "the catalog has no database but msdb"
-    raise OptionError(f"where does the conversation begin? Give --database or --from-outside; {have}")
+    found = f"the databases {', '.join(names)}" if names else "no database other than msdb"
+    raise OptionError(f"give --database or --from-outside; the catalog has {found}")
 
 
 def _coloured(text: str) -> Text:

@@ -1,4 +1,4 @@
-"""The file formats that are read and written."""
+"""The file formats that the commands read and write."""
 
 from __future__ import annotations
 
@@ -31,51 +31,33 @@ _SUFFIXES: Final = {
     ".ipc": Format.ARROW,
     ".arrows": Format.ARROWS,
 }
-_MAGIC: Final = {b"PAR1": Format.PARQUET, b"ARRO": Format.ARROW, b"\xff\xff\xff\xff": Format.ARROWS}
+_FIRST_BYTES: Final = {b"PAR1": Format.PARQUET, b"ARRO": Format.ARROW, b"\xff\xff\xff\xff": Format.ARROWS}
 KNOWN_SUFFIXES: Final = ", ".join(_SUFFIXES)
 
 
 def by_suffix(path: Path) -> Format | None:
-    """The format that the name of a file tells, None where it tells none.
-
-    Examples:
-        >>> by_suffix(Path("conversations.ndjson"))
-        <Format.JSONL: 'jsonl'>
-    """
+    """Returns the format for the suffix of a file name; None if the suffix is unknown."""
     return _SUFFIXES.get(path.suffix.lower())
 
 
-def of_output(path: Path, chosen: Format | None) -> Format:
-    """The format to write: the one chosen, else the one that the suffix tells.
-
-    Raises:
-        OptionError: Neither tells.
-
-    Examples:
-        >>> of_output(Path("decisions.csv"), None)
-        <Format.CSV: 'csv'>
-    """
-    found = chosen or by_suffix(path)
+def of_output(path: Path, requested: Format | None) -> Format:
+    """Returns the format to write: the one requested, or the one for the suffix."""
+    found = requested or by_suffix(path)
     if found is None:
-        raise OptionError(
-            f"{path}: the suffix tells no format; expected one of {KNOWN_SUFFIXES}, or the option --format"
-        )
+        raise OptionError(f"{path}: unknown format; use one of the suffixes {KNOWN_SUFFIXES}, or give --format")
     return found
 
 
 def of_input(path: Path) -> Format:
-    """The format of an existing file: told by its suffix, and for Arrow IPC and where there is none by its first bytes.
-
-    Raises:
-        InputError: Neither tells.
-        OSError: The file cannot be read.
-    """
-    suffix = by_suffix(path)
-    if suffix in (Format.PARQUET, Format.CSV, Format.JSONL):
-        return suffix
+    """Returns the format of an existing file: by its suffix, or for Arrow IPC and unknown suffixes by its first bytes."""
+    expected = by_suffix(path)
+    if expected in (Format.PARQUET, Format.CSV, Format.JSONL):
+        return expected
     with path.open("rb") as file:
-        content = _MAGIC.get(file.read(4))
-    found = content if suffix is None or content is Format.ARROWS else suffix
+        content = _FIRST_BYTES.get(file.read(4))
+    found = content if expected is None or content is Format.ARROWS else expected
     if found is None:
-        raise InputError(f"{path}: neither suffix nor first bytes tell the format; expected one of {KNOWN_SUFFIXES}")
+        raise InputError(
+            f"{path}: unknown format; expected one of the suffixes {KNOWN_SUFFIXES}, or the first bytes of Parquet or Arrow IPC"
+        )
     return found

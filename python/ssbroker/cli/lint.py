@@ -15,7 +15,14 @@ from rich.console import Console
 
 from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, places, write_text
+from ssbroker.cli.diagnose_options import (
+    AtOption,
+    CatalogsArgument,
+    FleetOption,
+    HtmlOption,
+    instance_paths,
+    write_text,
+)
 from ssbroker.cli.options import parse_now
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import DuplicateError
@@ -26,20 +33,19 @@ if TYPE_CHECKING:
 
 EXAMPLES = """[bold]Examples[/bold]
 
-One instance:
+Check one instance:
 
   ssbroker lint net.sql
 
-Many, each in its folder or script, with what is only worth knowing:
+Check a folder of instances, including informational findings:
 
   ssbroker lint --fleet instances/ --level info
 
-For a pipeline, and for tools that show findings beside the code:
+Write the findings for code review tools:
 
   ssbroker lint --fleet instances/ --ignore SSB006 --sarif findings.sarif
 """
 Level: TypeAlias = Literal["error", "warning", "info"]
-"""The severities of findings."""
 
 
 def lint(
@@ -49,36 +55,40 @@ def lint(
     at: AtOption = None,
     expires_within: Annotated[
         int,
-        typer.Option(metavar="DAYS", min=0, max=timedelta.max.days, help="Report what expires within so many days."),
+        typer.Option(
+            metavar="DAYS", min=0, max=timedelta.max.days, help="Report routes that expire within this number of days."
+        ),
     ] = 30,
-    level: Annotated[Level, typer.Option(help="Leave out what is less bad.")] = "warning",
+    level: Annotated[Level, typer.Option(help="Minimum severity to report.")] = "warning",
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="CODE", help="Leave out a code. May be given several times.")
+        list[str] | None, typer.Option(metavar="CODE", help="Code of findings to omit. Can be repeated.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON object.")] = False,
     sarif_file: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
     ] = None,
     html: HtmlOption = None,
 ) -> None:
-    """Find what is wrong with the routing tables, databases and services of one instance, or of many together.
+    """Find problems in the routing tables, databases and services of one or more instances.
 
-    Exit status 1 if anything is found, 0 if nothing is.
+    Exit status: 1 if anything is found, 0 otherwise.
     """
-    from ssbroker.diagnose import Findings, html_report, sarif  # noqa: PLC0415 - the same
-    from ssbroker.diagnose import lint as find  # noqa: PLC0415 - the same
+    from ssbroker.diagnose import Findings, html_report, sarif  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same
 
     now = parse_now(at, option="--at")
-    where = places(catalogs, is_fleet=fleet)
-    refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*where.values()])
-    loaded, refused = _loaded(where, now=now)
-    lasting = find(loaded, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ())
-    found = Findings([*lasting, *refused]).without(ignore or ()).at_least(level)
+    paths = instance_paths(catalogs, is_fleet=fleet)
+    refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
+    instances, duplicate_id_findings = _load_instances(paths, now=now)
+    fleet_findings = find_problems(
+        instances, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ()
+    )
+    found = Findings([*fleet_findings, *duplicate_id_findings]).without(ignore or ()).at_least(level)
     if sarif_file is not None:
-        log = sarif(found, uris={name: _uri(place) for name, place in where.items()})
+        log = sarif(found, uris={name: _uri(path) for name, path in paths.items()})
         write_text(sarif_file, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
     if html is not None:
-        write_text(html, html_report(loaded, findings=found, at=now))
+        write_text(html, html_report(instances, findings=found, at=now))
     if as_json:
         findings = [finding.to_dict() for finding in found]
         typer.echo(json.dumps({"counts": found.counts, "findings": findings}, indent=2, ensure_ascii=False))
@@ -88,36 +98,36 @@ def lint(
         raise typer.Exit(1)
 
 
-def _uri(place: Path) -> str:
-    """Where an instance stands: relative as it was given, for a tool that knows the repository."""
-    return place.as_uri() if place.is_absolute() else quote(place.as_posix())
+def _uri(path: Path) -> str:
+    """Returns a relative URI for a relative path, so that a tool resolves it in the repository."""
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
-def _loaded(where: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Finding]]:
-    """The instances whose catalogs can be used, and what was found about the others."""
-    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - the help comes quicker without what finds
+def _load_instances(paths: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Finding]]:
+    """Returns the instances with valid catalogs, and findings for those in which a broker id is enabled twice."""
+    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose.checks import duplicate_enabled_id  # noqa: PLC0415 - the same
 
     usable: dict[str, Catalog] = {}
-    refused: list[Finding] = []
-    for name, place in where.items():
+    duplicate_id_findings: list[Finding] = []
+    for name, path in paths.items():
         try:
-            usable[name] = Catalog.load(place, now=now)
+            usable[name] = Catalog.load(path, now=now)
         except DuplicateError as error:
             finding = duplicate_enabled_id(error, instance=name)
             if finding is None:
                 raise
-            refused.append(finding)
-    return Fleet(usable), refused
+            duplicate_id_findings.append(finding)
+    return Fleet(usable), duplicate_id_findings
 
 
-_SHOWN: Final = 10
+_SHOWN_FINDINGS_MAX: Final = 10
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def print_findings(found: Findings, console: Console) -> None:
-    """Prints each code with its findings, the worst first."""
-    from ssbroker.diagnose import CODES  # noqa: PLC0415 - the help comes quicker without what finds
+    """Prints the findings grouped by code, the most severe first."""
+    from ssbroker.diagnose import CODES  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str | None = None) -> None:
         console.print(terminal_safe(text), style=style, markup=False, highlight=False, soft_wrap=True)
@@ -126,15 +136,15 @@ def print_findings(found: Findings, console: Console) -> None:
         findings = list(group)
         line(f"{code} {severity}: {CODES[code].title}", _COLOURS[severity])
         line(f"  {CODES[code].why}")
-        for finding in findings[:_SHOWN]:
+        for finding in findings[:_SHOWN_FINDINGS_MAX]:
             line(f"  - {finding.where}: {finding.message}")
             line(f"    {finding.remedy}", "dim")
-        if len(findings) > _SHOWN:
-            line(f"  - and {len(findings) - _SHOWN:,} more; --json has them all")
+        if len(findings) > _SHOWN_FINDINGS_MAX:
+            line(f"  - and {len(findings) - _SHOWN_FINDINGS_MAX:,} more; --json lists all")
         line("")
     counts = ", ".join(
         f"{number:,} {severity}{'' if number == 1 or severity == 'info' else 's'}"
         for severity, number in found.counts.items()
         if number
     )
-    line(counts or "Nothing is found.")
+    line(counts or "No problems found.")

@@ -1,4 +1,4 @@
-"""What a served instance writes while it runs: one line for each record, for people or for programs (N28)."""
+"""The log of `ssbroker serve`: one line per record, as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,50 +14,37 @@ from typing import Any, Final, Literal, TextIO
 
 from ssbroker.protocol.events import Event
 
-Form = Literal["json", "text"]
+LogFormat = Literal["json", "text"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-ROOT: Final = "ssbroker"
+ROOT_LOGGER: Final = "ssbroker"
 
 
-def write_log(form: Form, level: str, *, to: TextIO | None = None) -> logging.Handler:
-    """Has everything that the library logs written as lines.
-
-    Args:
-        form: `json` for one JSON object a line, `text` for people.
-        level: The least level that is written.
-        to: Where to; None is standard error.
-
-    Returns:
-        What writes, to be given to `end_log`.
-    """
+def start_logging(log_format: LogFormat, level: str, *, to: TextIO | None = None) -> logging.Handler:
+    """Writes the log records of the library to `to` (default: standard error); returns the handler for `stop_logging`."""
     stream = to or sys.stderr
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines(is_ascii=not _is_utf8(stream)) if form == "json" else TextLines())
-    logger = logging.getLogger(ROOT)
+    handler.setFormatter(JsonLines(is_ascii=not _is_utf8(stream)) if log_format == "json" else TextLines())
+    logger = logging.getLogger(ROOT_LOGGER)
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])
     return handler
 
 
-def end_log(handler: logging.Handler) -> None:
-    """Writes no more.
-
-    Args:
-        handler: What `write_log` returned.
-    """
-    logger = logging.getLogger(ROOT)
+def stop_logging(handler: logging.Handler) -> None:
+    """Removes a handler of `start_logging`."""
+    logger = logging.getLogger(ROOT_LOGGER)
     logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)
 
 
 class JsonLines(logging.Formatter):
-    """A record as one JSON object: `time`, `level`, `logger`, `message`, and what else there is to say.
+    """Formats a record as one JSON object: `time`, `level`, `logger`, `message`, and the details of the record.
 
-    An event of the broker comes with its name as `event`, and its attributes by their names.
+    The record of an event has the name of the event as `event`, and its attributes.
 
     Args:
-        is_ascii: Whether all other letters are escaped, for a stream that does not write UTF-8: what it has no letter for it would escape as
-            Python does, which is no JSON.
+        is_ascii: Whether to escape all other characters, for a stream that is not UTF-8: it would write them as Python escapes, which are not
+            valid JSON.
 
     Examples:
         >>> record = logging.LogRecord("ssbroker.broker", logging.INFO, "", 0, "serving %s", ("shop",), None)
@@ -70,9 +57,9 @@ class JsonLines(logging.Formatter):
         self._is_ascii: Final = is_ascii
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Returns the line."""
         line: dict[str, Any] = {
-            "time": _moment(record),
+            "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -85,14 +72,14 @@ class JsonLines(logging.Formatter):
                 for field in fields(event)
                 if (value := getattr(event, field.name)) is not None and field.name != "at"
             }
-        line |= getattr(record, "said", {})
+        line |= getattr(record, "details", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=self._is_ascii, default=_plain)
+        return json.dumps(line, ensure_ascii=self._is_ascii, default=_json_default)
 
 
 class TextLines(logging.Formatter):
-    """A record as one line for people; of an exception, what Python says follows.
+    """Formats a record as one line of text, followed by the traceback of an exception.
 
     Examples:
         >>> record = logging.LogRecord("ssbroker.broker", logging.INFO, "", 0, "serving %s", ("shop",), None)
@@ -101,25 +88,24 @@ class TextLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        words = record.getMessage()
-        shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in words)
-        line = f"{_moment(record)} {record.levelname} {shown}"
+        """Returns the line."""
+        message = record.getMessage()
+        printable = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in message)
+        line = f"{_timestamp(record)} {record.levelname} {printable}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def _is_utf8(stream: TextIO) -> bool:
-    """Whether all letters can be written to a stream as JSON has them; one in memory takes any."""
+    """Whether the stream can write every character; a stream in memory can."""
     encoding: str | None = getattr(stream, "encoding", None)
     return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _plain(value: object) -> object:
-    """What JSON has no word for."""
+def _json_default(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Enum):

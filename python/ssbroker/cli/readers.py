@@ -25,98 +25,38 @@ import pyarrow.parquet as pq
 
 from ssbroker._arrow import reject_misspelled_columns, type_without_views, without_views
 from ssbroker.cli import formats
-from ssbroker.cli.chunks import (
-    Chunk,
-    InputColumns,
-    InputFile,
-    WorkUnit,
-    from_csv,
-    from_json,
-    joined,
-    rows_of,
-    without_rows,
-)
-from ssbroker.cli.errors import located, one_line, reading
+from ssbroker.cli.chunks import Chunk, InputFile, LoadedChunk, empty_batch, rechunk, rows_per_chunk
+from ssbroker.cli.errors import error_in_file, one_line, reading
 from ssbroker.cli.formats import Format
-from ssbroker.cli.pipeline import UNDER_WAY_BYTES, in_order
+from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
+from ssbroker.cli.parallel import IN_FLIGHT_BYTES_MAX, ordered_map
 from ssbroker.cli.progress import ProgressBar
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
-_READ_CHARACTERS: Final = 1 << 20
-_SHOWN_MAX: Final = 80
-_NO_UTF8: Final = re.compile("[\udc80-\udcff]")
-
-
-def may_lack_a_quote(file: Path, *, encoding: str) -> bool:
-    """Whether a quote of the file may have no end: they are an odd number."""
-    count = 0
-    with file.open(encoding=encoding, errors="replace", newline="") as text:
-        while read := text.read(_READ_CHARACTERS):
-            count += read.count('"')
-    return count % 2 == 1
-
-
-def wrong_row(file: Path, header: Sequence[str], *, encoding: str, cell_max: int) -> MalformedDataError | None:
-    """The first row that is no CSV in UTF-8 with as many cells as the header.
-
-    Args:
-        file: The file.
-        header: The names of its columns.
-        encoding: Its encoding.
-        cell_max: The longest cell.
-
-    Returns:
-        The error to raise, None where every row is sound.
-    """
-    row = 0
-    with (
-        _cells_of(cell_max),
-        file.open(
-            encoding=encoding, errors="surrogateescape" if encoding == "utf-8-sig" else "replace", newline=""
-        ) as text,
-    ):
-        rows = csv.reader(text, strict=True)
-        try:
-            next(rows)
-            for cells in rows:
-                if cells and len(cells) != len(header):
-                    shown = ",".join(cells)[:_SHOWN_MAX]
-                    told = f"has {len(cells)} cells, expected {len(header)}: {shown!a}"
-                    return _malformed_csv(f"{file}: row {row}: {told}", row)
-                for name, cell in zip(header, cells, strict=False):
-                    if found := _NO_UTF8.search(cell):
-                        told = f"is no text in UTF-8 (byte 0x{ord(found[0]) - 0xDC00:02x}); save the file as UTF-8 or UTF-16"
-                        return _malformed_csv(f"{file}: {name}, row {row}: {told}", row)
-                row += bool(cells)
-        except csv.Error as error:
-            told = "a quote that begins here has no end" if "unexpected end" in str(error) else str(error)
-            return _malformed_csv(f"{file}: row {row}: {told}", row)
-    return None
-
-
-def _malformed_csv(message: str, row: int) -> MalformedDataError:
-    return MalformedDataError(message, row=row, expected="CSV in UTF-8 with a header line")
-
-
-@contextmanager
-def _cells_of(length: int) -> Iterator[None]:
-    before = csv.field_size_limit(length)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
+pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
+_SHOWN_CHARACTERS_MAX: Final = 80
 
 _PROBE_ROWS: Final = 1024
 _READ_BYTES: Final = 1 << 20
+
 _CSV_BLOCK_BYTES: Final = 2 << 20
 _CSV_BLOCK_GROWTH: Final = 16
 _CSV_BLOCK_BYTES_MAX: Final = 512 << 20
-_TOO_LONG: Final = "straddling"
-_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+_CSV_READ_CHARACTERS: Final = 1 << 20
+_ROW_TOO_LONG: Final = "straddling"
+"""A word of pyarrow's message about a row that is longer than a block."""
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8, as Python's `surrogateescape` decodes it."""
+
+BLOCK_BYTES: Final = 1 << 20
+_JSON_EXPECTED: Final = "one JSON object per line"
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+
+_HIDDEN_PREFIXES: Final = (".", "_")
 
 
-class ParquetSource:
+class ParquetInput:
     """A Parquet file, read page by page: row groups may be larger than memory."""
 
     def __init__(self, file: Path) -> None:
@@ -124,69 +64,77 @@ class ParquetSource:
         with reading(file):
             self._parquet = pq.ParquetFile(file, buffer_size=_READ_BYTES, pre_buffer=False)
             self.schema = self._parquet.schema_arrow.remove_metadata()
-        self.rows = self._parquet.metadata.num_rows
+        self._row_count = self._parquet.metadata.num_rows
 
-    def pieces(self) -> Iterator[Chunk]:
-        """The rows, in order."""
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields the rows in order."""
         with reading(self.file), self._parquet:
-            yield from joined(self._batches(), self.file)
+            yield from rechunk(self._batches(), self.file)
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        size, done = self.file.stat().st_size, 0
-        if self.rows == 0:
-            yield without_rows(self.schema), size
+        size, rows_read = self.file.stat().st_size, 0
+        if self._row_count == 0:
+            yield empty_batch(self.schema), size
         for group in range(self._parquet.num_row_groups):
-            for batch in self._parquet.iter_batches(self._step(group), row_groups=[group]):
-                done += batch.num_rows
-                yield batch, size * done // self.rows
+            for batch in self._parquet.iter_batches(self._batch_rows(group), row_groups=[group]):
+                rows_read += batch.num_rows
+                yield batch, size * rows_read // self._row_count
 
-    def _step(self, group: int) -> int:
-        """What the rows of a group take in memory is not told by the file, so a few are looked at."""
+    def _batch_rows(self, group: int) -> int:
+        """Estimates the rows per batch from the first rows, because the file does not state their size in memory."""
         if self._parquet.metadata.row_group(group).num_rows <= _PROBE_ROWS:
             return _PROBE_ROWS
         probe = next(self._parquet.iter_batches(_PROBE_ROWS, row_groups=[group]))
-        return rows_of(probe.nbytes, rows=probe.num_rows)
+        return rows_per_chunk(probe.nbytes, rows=probe.num_rows)
 
 
-class ArrowSource:
-    """An Arrow IPC file or stream, mapped into memory: its batches may be larger than memory."""
+class ArrowInput:
+    """A memory-mapped Arrow IPC file or stream: its batches may be larger than memory."""
 
-    rows = None
-
-    def __init__(self, file: Path, *, stream: bool) -> None:
+    def __init__(self, file: Path, *, is_stream: bool) -> None:
         self.file = file
-        self._stream = stream
+        self._is_stream = is_stream
         with reading(file):
             if file.stat().st_size == 0:
-                raise MalformedDataError(f"{file}: is empty; expected Arrow IPC")
+                raise MalformedDataError(f"{file}: the file is empty; expected Arrow IPC")
             with file.open("rb") as opened:
                 self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
             self._buffer = pa.BufferReader(pa.py_buffer(self._map))
-            self._reader: Any = pa.ipc.open_stream(self._buffer) if stream else pa.ipc.open_file(self._buffer)
-            self.schema = pa.schema([_with_plain_words(field) for field in self._reader.schema.remove_metadata()])
+            self._reader: Any = pa.ipc.open_stream(self._buffer) if is_stream else pa.ipc.open_file(self._buffer)
+            self.schema = pa.schema([_without_view_values(field) for field in self._reader.schema.remove_metadata()])
 
-    def pieces(self) -> Iterator[Chunk]:
-        """The rows, in order."""
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields the rows in order."""
         with reading(self.file):
-            for piece in joined(self._batches(), self.file):
-                yield piece
-                if hasattr(mmap, "MADV_DONTNEED"):  # what has been read may leave memory; it is read again if need be
+            for chunk in rechunk(self._batches(), self.file):
+                yield chunk
+                if hasattr(mmap, "MADV_DONTNEED"):  # frees the pages that were read; they are mapped again if needed
                     self._map.madvise(mmap.MADV_DONTNEED)
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        size, empty = len(self._map), True
-        for batch, position in self._stream_batches() if self._stream else self._file_batches():
-            empty = False
-            step = rows_of(batch.nbytes, rows=batch.num_rows)
+        size, is_empty = len(self._map), True
+        for batch, position in self._stream_batches() if self._is_stream else self._file_batches():
+            is_empty = False
+            step = rows_per_chunk(batch.nbytes, rows=batch.num_rows)
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
                 part.validate(full=True)
                 yield part, position
-        if empty:
-            yield without_rows(self.schema), size
+        if is_empty:
+            yield empty_batch(self.schema), size
 
-    def _plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with plain words in its dictionaries: of views, which Polars writes, pyarrow looks none up."""
+    def _stream_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        for batch in self._reader:
+            yield self._with_supported_dictionaries(batch), self._buffer.tell()
+
+    def _file_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        count = self._reader.num_record_batches
+        for number in range(count):
+            batch = self._with_supported_dictionaries(self._reader.get_batch(number))
+            yield batch, len(self._map) * (number + 1) // count
+
+    def _with_supported_dictionaries(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Converts dictionaries of views, which Polars writes: pyarrow cannot look up their values."""
         for number, field in enumerate(self.schema):
             column: Any = batch.column(number)
             if column.type != field.type:
@@ -194,77 +142,70 @@ class ArrowSource:
                 batch = batch.set_column(number, field, without_views(column))
         return batch
 
-    def _stream_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        for batch in self._reader:
-            yield self._plain(batch), self._buffer.tell()
 
-    def _file_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        count = self._reader.num_record_batches
-        for number in range(count):
-            yield self._plain(self._reader.get_batch(number)), len(self._map) * (number + 1) // count
-
-
-def _with_plain_words(field: pa.Field[Any]) -> pa.Field[Any]:
+def _without_view_values(field: pa.Field[Any]) -> pa.Field[Any]:
     return field.with_type(type_without_views(field.type)) if pa.types.is_dictionary(field.type) else field
 
 
-class CsvSource:
-    """A CSV file with a header line, in UTF-8 or UTF-16. What the command does not read stays text."""
+class CsvInput:
+    """A CSV file with a header line, in UTF-8 or UTF-16; columns that the command does not read stay text."""
 
-    rows = None
-
-    def __init__(self, file: Path, *, intake: InputColumns) -> None:
+    def __init__(self, file: Path, *, input_columns: InputColumns) -> None:
         self.file = file
-        self._intake = intake
+        self._input_columns = input_columns
         with reading(file):
             with file.open("rb") as opened:
-                self._encoding = "utf-16" if opened.read(2) in _UTF16 else "utf-8-sig"
+                self._encoding = "utf-16" if opened.read(2) in _UTF16_MARKS else "utf-8-sig"
             with file.open(encoding=self._encoding, errors="replace", newline="") as text:
                 self._header = next(csv.reader(text), [])
                 self._has_rows = text.read(1) != ""
         if not self._header:
-            raise MalformedDataError(f"{file}: is empty; expected a header line with the names of the columns")
-        _check_header(self._header, intake, file=file)
+            raise MalformedDataError(f"{file}: the file is empty; expected a header line with the column names")
+        _check_header(self._header, input_columns, file=file)
         self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
-        self.schema = from_csv(without_rows(self._text_schema), intake, file=file).schema
+        self.schema = convert_csv(empty_batch(self._text_schema), input_columns, file=file).schema
 
-    def pieces(self) -> Iterator[Chunk]:
-        """The rows, in order."""
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields the rows in order."""
         with reading(self.file):
-            for piece in joined(self._batches(), self.file):
-                yield replace(piece, load=partial(self._typed, piece))
+            for chunk in rechunk(self._batches(), self.file):
+                yield replace(chunk, load=partial(self._load, chunk))
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        block_bytes, done = _CSV_BLOCK_BYTES, 0
+        block_bytes, rows_read = _CSV_BLOCK_BYTES, 0
         while self._has_rows:
             try:
-                for batch, position in self._batches_by(block_bytes, skipped=done):
-                    done += batch.num_rows
+                for batch, position in self._batches_by(block_bytes, skipped_rows=rows_read):
+                    rows_read += batch.num_rows
                     yield batch, position
                 break
             except pa.ArrowInvalid as error:  # a row may be longer than a block
-                if _TOO_LONG not in str(error):
-                    raise self._wrong_row() or error from error
+                if _ROW_TOO_LONG not in str(error):
+                    raise self._malformed_row() or error from error
                 block_bytes *= _CSV_BLOCK_GROWTH
                 if block_bytes > _CSV_BLOCK_BYTES_MAX:
-                    message = f"{self.file}: row {done} or later: a row is longer than {_CSV_BLOCK_BYTES_MAX >> 20} MiB"
-                    raise MalformedDataError(f"{message}, or a quote has no end", row=done) from error
-        if may_lack_a_quote(self.file, encoding=self._encoding) and (wrong := self._wrong_row()) is not None:
-            raise wrong
-        if done == 0:
-            yield without_rows(self._text_schema), self.file.stat().st_size
+                    problem = f"row {rows_read} or later: a row is longer than {_CSV_BLOCK_BYTES_MAX >> 20} MiB"
+                    message = f"{self.file}: {problem}, or a quoted cell is not closed"
+                    raise MalformedDataError(message, row=rows_read) from error
+        if (
+            _may_have_open_quote(self.file, encoding=self._encoding)
+            and (malformed := self._malformed_row()) is not None
+        ):
+            raise malformed
+        if rows_read == 0:
+            yield empty_batch(self._text_schema), self.file.stat().st_size
 
-    def _wrong_row(self) -> MalformedDataError | None:
-        return wrong_row(self.file, self._header, encoding=self._encoding, cell_max=_CSV_BLOCK_BYTES_MAX)
+    def _malformed_row(self) -> MalformedDataError | None:
+        return _find_malformed_row(self.file, self._header, encoding=self._encoding, cell_max=_CSV_BLOCK_BYTES_MAX)
 
-    def _batches_by(self, block_bytes: int, *, skipped: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def _batches_by(self, block_bytes: int, *, skipped_rows: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         with pa.OSFile(str(self.file), "rb") as opened:
-            before = 0
+            rows_before = 0
             for batch in self._open(opened, block_bytes):
-                begin = min(batch.num_rows, max(0, skipped - before))
-                before += batch.num_rows
-                if begin < batch.num_rows:
-                    yield batch.slice(begin), opened.tell()
+                start = min(batch.num_rows, max(0, skipped_rows - rows_before))
+                rows_before += batch.num_rows
+                if start < batch.num_rows:
+                    yield batch.slice(start), opened.tell()
 
     def _open(self, opened: Any, block_bytes: int) -> pyarrow.csv.CSVStreamingReader:
         return pyarrow.csv.open_csv(
@@ -272,7 +213,7 @@ class CsvSource:
             read_options=pyarrow.csv.ReadOptions(
                 block_size=block_bytes,
                 encoding=self._encoding.removesuffix("-sig"),
-                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # they read ahead
+                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # threads read several blocks ahead, too much if large
             ),
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
@@ -283,174 +224,219 @@ class CsvSource:
             ),
         )
 
-    def _typed(self, piece: Chunk) -> WorkUnit:
-        columns = piece.load().columns
-        return WorkUnit(columns=from_csv(columns, self._intake, file=self.file, row_of=piece.row_of))
+    def _load(self, chunk: Chunk) -> LoadedChunk:
+        batch = chunk.load().batch
+        return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
 
 
-def _check_header(header: list[str], intake: InputColumns, *, file: Path) -> None:
-    """Refuses a first line that names nothing that is read: it is a row, or its columns are parted by something else."""
-    read = intake.columns.names
-    if not set(header) & set(read):
-        try:
-            reject_misspelled_columns(header, expected=read)
-        except SchemaError as error:
-            raise located(error, file=file) from None
-        expected = f"a header line with columns such as {', '.join(read)}, and commas between them"
-        shown = ",".join(header)[:_SHOWN_MAX]
+def _check_header(header: list[str], input_columns: InputColumns, *, file: Path) -> None:
+    """Rejects a first line without a known column: it is a row, or has another separator."""
+    known = input_columns.schema.names
+    if not set(header) & set(known):
+        _reject_misspelled(header, input_columns, file)
+        expected = f"a header line with comma-separated columns such as {', '.join(known)}"
+        shown = ",".join(header)[:_SHOWN_CHARACTERS_MAX]
         raise MalformedDataError(
-            f"{file}: its first line, {shown!r}, names no known column; expected {expected}", expected=expected
+            f"{file}: no known column in the first line, {shown!r}; expected {expected}", expected=expected
         )
 
 
-pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
-BLOCK_BYTES: Final = 1 << 20
-_EXPECTED: Final = "one JSON object a line"
-_BOM: Final = b"\xef\xbb\xbf"
+def _may_have_open_quote(file: Path, *, encoding: str) -> bool:
+    """Whether the number of quotes in the file is odd."""
+    count = 0
+    with file.open(encoding=encoding, errors="replace", newline="") as text:
+        while read := text.read(_CSV_READ_CHARACTERS):
+            count += read.count('"')
+    return count % 2 == 1
 
 
-class JsonLinesSource:
+def _find_malformed_row(
+    file: Path, header: Sequence[str], *, encoding: str, cell_max: int
+) -> MalformedDataError | None:
+    """Returns the error of the first row that is not CSV in UTF-8 with as many cells as the header."""
+    row = 0
+    with (
+        _csv_field_size_limit(cell_max),
+        file.open(
+            encoding=encoding, errors="surrogateescape" if encoding == "utf-8-sig" else "replace", newline=""
+        ) as text,
+    ):
+        rows = csv.reader(text, strict=True)
+        try:
+            next(rows)
+            for cells in rows:
+                if cells and len(cells) != len(header):
+                    shown = ",".join(cells)[:_SHOWN_CHARACTERS_MAX]
+                    problem = f"expected {len(header)} cells, as in the header, got {len(cells)}: {shown!a}"
+                    return _malformed_csv(f"{file}: row {row}: {problem}", row)
+                for name, cell in zip(header, cells, strict=False):
+                    if found := _ESCAPED_BYTE.search(cell):
+                        byte = f"0x{ord(found[0]) - 0xDC00:02x}"
+                        problem = f"not valid UTF-8 (byte {byte}); save the file as UTF-8 or UTF-16"
+                        return _malformed_csv(f"{file}: {name}, row {row}: {problem}", row)
+                row += bool(cells)
+        except csv.Error as error:
+            is_open_quote = "unexpected end" in str(error)
+            problem = "a quoted cell that starts here is not closed" if is_open_quote else str(error)
+            return _malformed_csv(f"{file}: row {row}: {problem}", row)
+    return None
+
+
+def _malformed_csv(message: str, row: int) -> MalformedDataError:
+    return MalformedDataError(message, row=row, expected="CSV in UTF-8 with a header line")
+
+
+@contextmanager
+def _csv_field_size_limit(characters: int) -> Iterator[None]:
+    before = csv.field_size_limit(characters)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+class JsonLinesInput:
     """A file of JSON lines.
 
     Args:
         file: The file.
-        intake: What is read of it.
-        schema: The columns to read it into, as JSON has them; None to pass the lines on as they stand.
+        input_columns: The columns that the command reads.
+        schema: The columns to parse, with binary columns as text; None to copy the lines to the output as they are.
     """
 
-    rows = None
-
-    def __init__(self, file: Path, *, intake: InputColumns, schema: pa.Schema | None) -> None:
+    def __init__(self, file: Path, *, input_columns: InputColumns, schema: pa.Schema | None) -> None:
         self.file = file
-        self._intake = intake
-        self._in_json = schema or intake.in_json
-        self._nothing = without_rows(self._in_json)
-        self.schema = None if schema is None else from_json(self._nothing, intake, file=file).schema
-        self._keys: Sequence[str] | None = None
+        self._input_columns = input_columns
+        self._json_schema = schema or input_columns.json_schema
+        self._empty = empty_batch(self._json_schema)
+        self.schema = None if schema is None else convert_json(self._empty, input_columns, file=file).schema
+        self._present: Sequence[str] | None = None
         with reading(file), file.open("rb"):
             pass
 
-    def pieces(self) -> Iterator[Chunk]:
-        """The rows, in order."""
-        empty = True
-        for block, first_row, position in blocks(self.file):
-            empty = False
-            if self.schema is None and self._keys is None:
-                self._keys = _keys_of(block, self.file, self._intake)
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields the rows in order."""
+        is_empty = True
+        for block, first_row, position in _read_blocks(self.file):
+            is_empty = False
+            if self.schema is None and self._present is None:
+                self._present = _columns_present(block, self.file, self._input_columns)
             yield Chunk(
                 file=self.file,
                 first_row=first_row,
-                size=3 * len(block),
-                position=position,
+                memory_bytes=3 * len(block),
+                end_position=position,
                 load=partial(self._load, block, first_row),
-                line_of=partial(line_of, block, first_row),
+                line_number=partial(_line_number, block, first_row),
             )
-        if empty:
+        if is_empty:
             lines = pa.nulls(0, pa.large_string()) if self.schema is None else None
-            columns = from_json(self._nothing, self._intake, file=self.file)
+            batch = convert_json(self._empty, self._input_columns, file=self.file)
             yield Chunk(
-                file=self.file, first_row=0, size=0, position=0, load=lambda: WorkUnit(columns=columns, lines=lines)
+                file=self.file,
+                first_row=0,
+                memory_bytes=0,
+                end_position=0,
+                load=lambda: LoadedChunk(batch=batch, json_lines=lines),
             )
 
-    def _load(self, block: bytes, first_row: int) -> WorkUnit:
-        lines = lines_of(block, self.file, first_row)
+    def _load(self, block: bytes, first_row: int) -> LoadedChunk:
+        lines = _split_lines(block, self.file, first_row)
         options = pyarrow.json.ParseOptions(
-            explicit_schema=self._in_json, unexpected_field_behavior="error" if self.schema else "ignore"
+            explicit_schema=self._json_schema, unexpected_field_behavior="error" if self.schema else "ignore"
         )
-        columns = parsed(block, options, self._intake, self.file, first_row, rows=len(lines))
-        row_of = partial(line_of, block, first_row)
-        columns = from_json(columns, self._intake, file=self.file, row_of=row_of)
+        batch = _parse_block(block, options, self._input_columns, self.file, first_row, rows=len(lines))
+        row_in_file = partial(_line_number, block, first_row)
+        batch = convert_json(batch, self._input_columns, file=self.file, row_in_file=row_in_file)
         if self.schema is not None:
-            return WorkUnit(columns=columns)
-        _check_keys(block, self._intake, file=self.file, first_row=first_row)
-        absent = [name for name in self._intake.columns.names if name not in (self._keys or ())]
+            return LoadedChunk(batch=batch)
+        _reject_added_columns(block, self._input_columns, file=self.file, first_row=first_row)
+        absent = [name for name in self._input_columns.schema.names if name not in (self._present or ())]
         for name in absent:
-            if columns.column(name).null_count < columns.num_rows:
-                row = row_of(pc.index(pc.is_valid(columns.column(name)), True).as_py())
+            if batch.column(name).null_count < batch.num_rows:
+                row = row_in_file(pc.index(pc.is_valid(batch.column(name)), True).as_py())
                 raise InputError(
-                    f"{self.file}: {name}, row {row}: the first rows of the file lack it; expected it in all rows (null where there is no value), or in none",
+                    f"{self.file}: {name}, row {row}: the column is missing in the first rows; "
+                    "expected it in all rows (null if there is no value), or in none",
                     column=name,
                     row=row,
                     expected="the same columns in all rows",
                 )
-        return WorkUnit(columns=columns.drop_columns(absent), lines=lines)
+        return LoadedChunk(batch=batch.drop_columns(absent), json_lines=lines)
 
 
-def blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
-    """The lines of a file, several megabytes at a time, each block with the number of its first line and the position after it.
-
-    A block of blank lines alone is left out.
-    """
+def _read_blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
+    """Yields blocks of lines, each with the number of its first line and the position after it; blocks of blank lines are omitted."""
     with reading(file), file.open("rb") as opened:
-        rest: list[bytes] = []  # the beginning of a line that may be long
+        incomplete_line: list[bytes] = []
         first_row = position = 0
         while data := opened.read(BLOCK_BYTES):
             if position == 0:
-                data = data.removeprefix(_BOM)
-            size, position = position + BLOCK_BYTES, opened.tell()
-            end = len(data) if position < size else data.rfind(b"\n") + 1
+                data = data.removeprefix(_UTF8_MARK)
+            full_position, position = position + BLOCK_BYTES, opened.tell()
+            end = len(data) if position < full_position else data.rfind(b"\n") + 1
             if end:
-                block = b"".join([*rest, data[:end]])
-                rest = []
+                block = b"".join([*incomplete_line, data[:end]])
+                incomplete_line = []
                 if block.strip():
                     yield block, first_row, position
                 first_row += block.count(b"\n")
-            rest.append(data[end:])
-        last = b"".join(rest)
+            incomplete_line.append(data[end:])
+        last = b"".join(incomplete_line)
         if last.strip():
             yield last, first_row, position
 
 
-def line_of(block: bytes, first: int, row: int) -> int:
-    r"""On which line of a file a row of a block stands that begins with line `first`; a blank line is no row.
+def _line_number(block: bytes, first: int, row: int) -> int:
+    r"""Returns the line of the file with a row of the block, whose first line is `first`; blank lines are not rows.
 
     Examples:
-        >>> line_of(b"{}\n\n \n{}\n", 10, 1)
+        >>> _line_number(b"{}\n\n \n{}\n", 10, 1)
         13
     """
     filled = (number for number, line in enumerate(block.split(b"\n"), first) if line.strip())
     return next(itertools.islice(filled, row, None), first + row)
 
 
-def lines_of(block: bytes, file: Path, first_row: int) -> Any:
-    """The lines of a block that are not blank, as text, without the blanks around them.
-
-    Raises:
-        MalformedDataError: A line is no object.
-    """
+def _split_lines(block: bytes, file: Path, first_row: int) -> Any:
+    """Returns the lines of a block as text, stripped and without blank lines; rejects lines that are not objects."""
     with reading(file):
-        whole = pa.array([block], pa.large_binary()).cast(pa.large_string())
-    lines = pc.ascii_trim_whitespace(pc.split_pattern(whole, "\n").values)
+        text = pa.array([block], pa.large_binary()).cast(pa.large_string())
+    lines = pc.ascii_trim_whitespace(pc.split_pattern(text, "\n").values)
     lines = lines.filter(pc.greater(pc.binary_length(lines), 0))
-    objects = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
-    if not pc.all(objects, min_count=0).as_py():
-        raise _bad_line(block, None, file, first_row) or _malformed_json(file, first_row)
+    are_objects = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
+    if not pc.all(are_objects, min_count=0).as_py():
+        raise _find_bad_line(block, None, file, first_row) or _malformed_block(file, first_row)
     return lines
 
 
-def parsed(
-    block: bytes, options: pyarrow.json.ParseOptions, intake: InputColumns, file: Path, first_row: int, *, rows: int
+def _parse_block(
+    block: bytes,
+    options: pyarrow.json.ParseOptions,
+    input_columns: InputColumns,
+    file: Path,
+    first_row: int,
+    *,
+    rows: int,
 ) -> pa.RecordBatch:
-    """The lines of a block as columns.
-
-    Raises:
-        InputError: A line is no JSON, or has a value of a type that is not expected.
-        SchemaError: Lines have values of different types.
-    """
+    """Parses the lines of a block to columns."""
     try:
         read_options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         table = pyarrow.json.read_json(io.BytesIO(block), read_options=read_options, parse_options=options)
     except pa.ArrowException as error:
-        told = _bad_line(block, intake, file, first_row) or _changed_type(str(error), block, file, first_row)
-        raise told or MalformedDataError(f"{file}: {one_line(str(error))}") from error
+        located = _find_bad_line(block, input_columns, file, first_row)
+        located = located or _changed_type_error(str(error), block, file, first_row)
+        raise located or MalformedDataError(f"{file}: {one_line(str(error))}") from error
     if table.num_rows != rows:
-        raise _bad_line(block, intake, file, first_row) or _malformed_json(file, first_row)
+        raise _find_bad_line(block, input_columns, file, first_row) or _malformed_block(file, first_row)
     return table.combine_chunks().to_batches()[0]
 
 
-def _bad_line(block: bytes, intake: InputColumns | None, file: Path, first_row: int) -> InputError | SchemaError | None:
-    """The first line of a block that is no object, or in which a column that the command reads has another type."""
-    keys = [] if intake is None else list(intake.in_json)
+def _find_bad_line(
+    block: bytes, input_columns: InputColumns | None, file: Path, first_row: int
+) -> InputError | SchemaError | None:
+    """Returns the error of the first line that is not an object, or in which a column has the wrong type."""
+    fields = [] if input_columns is None else list(input_columns.json_schema)
     for row, line in enumerate(block.split(b"\n"), start=first_row):
         if not line.strip():
             continue
@@ -458,18 +444,19 @@ def _bad_line(block: bytes, intake: InputColumns | None, file: Path, first_row: 
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            return MalformedDataError(f"{where}: {error}; expected {_EXPECTED}", row=row, expected=_EXPECTED)
+            return MalformedDataError(f"{where}: {error}; expected {_JSON_EXPECTED}", row=row, expected=_JSON_EXPECTED)
         if not isinstance(found, dict):
+            shown = line[:_SHOWN_CHARACTERS_MAX].decode("utf-8", "backslashreplace")
             return MalformedDataError(
-                f"{where}: {line[:80]!r} is no object; expected {_EXPECTED}", row=row, expected=_EXPECTED
+                f"{where}: {shown!r} is not a JSON object; expected {_JSON_EXPECTED}", row=row, expected=_JSON_EXPECTED
             )
-        for field in keys:
+        for field in fields:
             value = found.get(field.name)
-            expected = _unless(value, field.type)
+            expected = _expected_if_wrong(value, field.type)
             if expected is not None:
-                shown = json.dumps(value)[:80]
+                shown = json.dumps(value)[:_SHOWN_CHARACTERS_MAX]
                 return InputError(
-                    f"{file}: {field.name}, row {row}: {shown} is not {expected}",
+                    f"{file}: {field.name}, row {row}: {shown} is not valid; expected {expected}",
                     column=field.name,
                     row=row,
                     value=shown,
@@ -478,104 +465,105 @@ def _bad_line(block: bytes, intake: InputColumns | None, file: Path, first_row: 
     return None
 
 
-def _unless(value: Any, kind: pa.DataType) -> str | None:
-    """What was expected, unless the value is that, or null."""
-    if kind == pa.bool_():
+def _expected_if_wrong(value: Any, data_type: pa.DataType) -> str | None:
+    """Describes the expected values; None if the value has the type or is null."""
+    if data_type == pa.bool_():
         return None if value is None or isinstance(value, bool) else "true or false"
-    if kind == pa.string():
-        return None if value is None or isinstance(value, str) else "text"
-    most = 1 << (kind.bit_width - 1)
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and -most <= value < most
-    return None if value is None or is_whole else InputColumns.expected(kind)
+    if data_type == pa.string():
+        return None if value is None or isinstance(value, str) else "a string"
+    limit = 1 << (data_type.bit_width - 1)
+    is_integer = isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+    return None if value is None or is_integer else InputColumns.expected_value(data_type)
 
 
-def _changed_type(told: str, block: bytes, file: Path, first_row: int) -> SchemaError | None:
-    found = re.search(r"Column\(/(.*)\) changed from (\w+) to (\w+) in row (\d+)", told)
+def _changed_type_error(arrow_message: str, block: bytes, file: Path, first_row: int) -> SchemaError | None:
+    found = re.search(r"Column\(/(.*)\) changed from (\w+) to (\w+) in row (\d+)", arrow_message)
     if found is None:
         return None
-    name, known, other, row = found.groups()
-    message = f"{file}: {name}, row {line_of(block, first_row, int(row))}: is {other}, and {known} in lines before; expected one type"
-    return SchemaError(message, column=name, expected=known, actual=other)
+    name, before, after, row = found.groups()
+    where = f"row {_line_number(block, first_row, int(row))}"
+    return _two_types_error(file, name, where, before=before, after=after)
 
 
-def _malformed_json(file: Path, first_row: int) -> MalformedDataError:
-    return MalformedDataError(f"{file}: rows {first_row} and further: expected {_EXPECTED}", expected=_EXPECTED)
+def _two_types_error(file: Path, column: str, where: str, *, before: str, after: str) -> SchemaError:
+    message = f"{file}: {column}, {where}: the type is {after}, but {before} in earlier rows; expected one type"
+    return SchemaError(message, column=column, expected=before, actual=after)
 
 
-def _keys_of(block: bytes, file: Path, intake: InputColumns) -> list[str]:
-    """Which columns that the command reads the lines of a block have, if only in some."""
-    keys = []
-    for name in intake.columns.names:
+def _malformed_block(file: Path, first_row: int) -> MalformedDataError:
+    return MalformedDataError(
+        f"{file}: row {first_row} or later: not valid JSON; expected {_JSON_EXPECTED}", expected=_JSON_EXPECTED
+    )
+
+
+def _columns_present(block: bytes, file: Path, input_columns: InputColumns) -> list[str]:
+    """Returns the columns that the command reads and that at least one line of the block has."""
+    present = []
+    for name in input_columns.schema.names:
         key = re.compile(rf'"{name}"\s*:'.encode())
         try:
             if any(name in json.loads(line) for line in block.split(b"\n") if key.search(line)):
-                keys.append(name)
+                present.append(name)
         except (ValueError, TypeError, RecursionError) as error:
-            raise _bad_line(block, intake, file, 0) or _malformed_json(file, 0) from error
-    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON is told where it is read
+            raise _find_bad_line(block, input_columns, file, 0) or _malformed_block(file, 0) from error
+    with contextlib.suppress(ValueError, RecursionError):  # invalid JSON is reported when the block is parsed
         first = json.loads(next((line for line in block.split(b"\n") if line.strip()), b"{}"))
         if isinstance(first, dict):
-            _check_meant([*first, *keys], intake, file)
-    return keys
+            _reject_misspelled([*first, *present], input_columns, file)
+    return present
 
 
-def _check_meant(names: list[str], intake: InputColumns, file: Path) -> None:
+def _reject_misspelled(names: list[str], input_columns: InputColumns, file: Path) -> None:
     try:
-        reject_misspelled_columns(names, expected=intake.columns.names)
+        reject_misspelled_columns(names, expected=input_columns.schema.names)
     except SchemaError as error:
-        raise located(error, file=file) from None
+        raise error_in_file(error, file=file) from None
 
 
-def _check_keys(block: bytes, intake: InputColumns, *, file: Path, first_row: int) -> None:
-    added = re.compile(rf'"(?:{"|".join(intake.added)})"\s*:'.encode())
-    if added.search(block) is None:
+def _reject_added_columns(block: bytes, input_columns: InputColumns, *, file: Path, first_row: int) -> None:
+    added_key = re.compile(rf'"(?:{"|".join(input_columns.added)})"\s*:'.encode())
+    if added_key.search(block) is None:
         return
     for row, line in enumerate(block.split(b"\n"), start=first_row):
-        found = json.loads(line) if added.search(line) is not None else {}
-        clash = next((name for name in intake.added if name in found), None)
-        if clash is not None:
-            raise SchemaError(
-                f"{file}: row {row} has the column {clash}, which {intake.by} adds; drop or rename it", column=clash
-            )
+        found = json.loads(line) if added_key.search(line) is not None else {}
+        conflict = next((name for name in input_columns.added if name in found), None)
+        if conflict is not None:
+            raise _added_column_error(f"{file}: row {row}", conflict, input_columns)
 
 
-def infer_schema(files: Sequence[Path], intake: InputColumns, *, threads: int, progress: bool | None) -> pa.Schema:
-    """The columns of files of JSON lines, for which all of them are read: any line may have a further one.
+def _added_column_error(where: str, name: str, input_columns: InputColumns) -> SchemaError:
+    message = f"{where}: {input_columns.operation} adds the column {name}; drop or rename the one in the input"
+    return SchemaError(message, column=name)
 
-    Args:
-        files: The files; a column may be missing in some lines.
-        intake: What is read of them.
-        threads: How many threads read.
-        progress: Whether to show a bar; None shows it where standard error is a terminal.
 
-    Returns:
-        The columns; those that the command reads have the types that it reads.
+def infer_json_schema(
+    files: Sequence[Path], input_columns: InputColumns, *, threads: int, progress: bool | None
+) -> pa.Schema:
+    """Returns the columns of JSON lines files; reads all of them, because any line may have an extra column.
 
-    Raises:
-        SchemaError: A column has values of types that have nothing in common.
-        InputError: A file cannot be read.
+    Columns that the command reads get the types that it reads.
     """
     found = pa.schema([])
     rows = 0
     total = sum(file.stat().st_size for file in files)
-    schemas_of = in_order(
-        _numbered(files),
-        partial(_schema_of, intake),
+    block_schemas = ordered_map(
+        _all_blocks(files),
+        partial(_block_schema, input_columns),
         threads=threads,
-        weigh=lambda block: 3 * len(block.data),
-        weight_max=UNDER_WAY_BYTES,
+        weight_of=lambda block: 3 * len(block.data),
+        weight_max=IN_FLIGHT_BYTES_MAX,
     )
-    with ProgressBar("Reading columns", total_bytes=total, shown=progress) as bar, contextlib.closing(schemas_of):
-        for schema, count, block in schemas_of:
-            found = _united(found, schema, file=block.file, first_row=block.first_row)
+    with ProgressBar("Reading columns", total_bytes=total, shown=progress) as bar, contextlib.closing(block_schemas):
+        for schema, count, block in block_schemas:
+            found = _merge_schemas(found, schema, file=block.file, first_row=block.first_row)
             rows += count
             bar.update(rows=rows, position=block.position)
-    keys = intake.in_json
+    known = input_columns.json_schema
     if not found.names:
-        return keys
-    # Where no value is known, text stands in for the type: Parquet readers often know no other.
+        return known
+    # A column with nulls only becomes text, because many Parquet readers do not support the null type.
     return pa.schema(
-        [keys.field(field.name) if field.name in keys.names else _with_text(field, pa.types.is_null) for field in found]
+        [known.field(field.name) if field.name in known.names else _as_text(field, pa.types.is_null) for field in found]
     )
 
 
@@ -587,195 +575,145 @@ class _Block:
     position: int
 
 
-def _numbered(files: Sequence[Path]) -> Iterator[_Block]:
-    before = 0
+def _all_blocks(files: Sequence[Path]) -> Iterator[_Block]:
+    bytes_before = 0
     for file in files:
-        for data, first_row, position in blocks(file):
-            yield _Block(file=file, data=data, first_row=first_row, position=before + position)
-        before += file.stat().st_size
+        for data, first_row, position in _read_blocks(file):
+            yield _Block(file=file, data=data, first_row=first_row, position=bytes_before + position)
+        bytes_before += file.stat().st_size
 
 
-def _schema_of(intake: InputColumns, block: _Block) -> tuple[pa.Schema, int, _Block]:
-    rows = len(lines_of(block.data, block.file, block.first_row))
-    batch = parsed(block.data, pyarrow.json.ParseOptions(), intake, block.file, block.first_row, rows=rows)
-    # JSON has no moments: pyarrow makes them of text that looks so, and loses how it was written and its zone.
-    return pa.schema([_with_text(field, pa.types.is_timestamp) for field in batch.schema]), rows, block
+def _block_schema(input_columns: InputColumns, block: _Block) -> tuple[pa.Schema, int, _Block]:
+    rows = len(_split_lines(block.data, block.file, block.first_row))
+    batch = _parse_block(block.data, pyarrow.json.ParseOptions(), input_columns, block.file, block.first_row, rows=rows)
+    # pyarrow parses text that looks like a timestamp, which loses its spelling and time zone.
+    return pa.schema([_as_text(field, pa.types.is_timestamp) for field in batch.schema]), rows, block
 
 
-def _with_text(field: pa.Field[Any], stands: Callable[[Any], bool]) -> pa.Field[Any]:
-    """The column as text where such a type is found, in lists and structs too."""
+def _as_text(field: pa.Field[Any], is_replaced: Callable[[Any], bool]) -> pa.Field[Any]:
+    """Replaces the matching types by text, in lists and structs too."""
 
-    def typed(kind: Any) -> Any:
-        if stands(kind):
+    def replaced(data_type: Any) -> Any:
+        if is_replaced(data_type):
             return pa.string()
-        if pa.types.is_list(kind):
-            return pa.list_(typed(kind.value_type))
-        if pa.types.is_struct(kind):
-            return pa.struct([_with_text(each, stands) for each in kind])
-        return kind
+        if pa.types.is_list(data_type):
+            return pa.list_(replaced(data_type.value_type))
+        if pa.types.is_struct(data_type):
+            return pa.struct([_as_text(each, is_replaced) for each in data_type])
+        return data_type
 
-    return pa.field(field.name, typed(field.type))
+    return pa.field(field.name, replaced(field.type))
 
 
-def _united(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> pa.Schema:
-    """The columns of both."""
+def _merge_schemas(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> pa.Schema:
     fields = {field.name: field for field in one}
     for field in other:
         known = fields.get(field.name, field)
         try:
-            united = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
+            merged = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
         except pa.ArrowException as error:
-            raise SchemaError(
-                f"{file}: {field.name}, row {first_row} or later: is {field.type}, and {known.type} in lines before; expected one type",
-                column=field.name,
-                expected=str(known.type),
-                actual=str(field.type),
-            ) from error
-        fields[field.name] = united.field(0)
+            where = f"row {first_row} or later"
+            raise _two_types_error(file, field.name, where, before=str(known.type), after=str(field.type)) from error
+        fields[field.name] = merged.field(0)
     return pa.schema(list(fields.values()))
 
 
-_HIDDEN: Final = (".", "_")
-
-
-def expand(patterns: Sequence[str]) -> list[Path]:
-    """The files that are meant, in order: each a file, a folder (the files in it that are of a known format), or a pattern.
-
-    Args:
-        patterns: What was given.
-
-    Returns:
-        The files; those of a folder or pattern sorted by name.
-
-    Raises:
-        InputError: Nothing is there, or one file is meant twice.
-    """
+def expand_patterns(patterns: Sequence[str]) -> list[Path]:
+    """Returns the files in the order given; each argument is a file, a folder (its files of known formats) or a pattern."""
     files: list[Path] = []
     for pattern in patterns:
         with reading(Path(pattern)):
-            files += _meant_by(pattern)
+            files += _matching_files(pattern)
     seen: set[Path] = set()
     for file in files:
         with reading(file):
             if not file.exists():
                 raise InputError(f"{file}: no such file or folder")
             if not file.is_file():
-                raise InputError(f"{file}: is no regular file; expected one, since it is read more than once")
+                raise InputError(f"{file}: not a regular file; expected one, because it is read more than once")
         if file.resolve() in seen:
-            raise InputError(f"{file}: is given twice; its rows would count twice")
+            raise InputError(f"{file}: the file is given twice, so its rows would be counted twice")
         seen.add(file.resolve())
     return files
 
 
-def open_sources(
-    files: Sequence[Path], intake: InputColumns, *, lines: bool, threads: int, progress: bool | None
+def open_inputs(
+    files: Sequence[Path], input_columns: InputColumns, *, keep_json_lines: bool, threads: int, progress: bool | None
 ) -> list[InputFile]:
-    """Opens files.
-
-    Args:
-        files: The files.
-        intake: What is read of them.
-        lines: Whether lines of JSON are passed on as they stand, and not read into columns.
-        threads: How many threads may read ahead what the columns are.
-        progress: Whether to show a bar where that takes long; None shows it where standard error is a terminal.
-
-    Returns:
-        What reads each.
-
-    Raises:
-        InputError: A file cannot be read, or is not of its format.
-    """
-    kinds = []
+    """Opens the files; `keep_json_lines` copies lines of JSON to the output instead of parsing all their columns."""
+    file_formats = []
     for file in files:
         with reading(file):
-            kinds.append(formats.of_input(file))
-    json_files = [file for file, kind in zip(files, kinds, strict=True) if kind is Format.JSONL]
-    schema = None if lines or not json_files else infer_schema(json_files, intake, threads=threads, progress=progress)
-    sources: list[InputFile] = []
-    for file, kind in zip(files, kinds, strict=True):
-        if kind is Format.PARQUET:
-            sources.append(ParquetSource(file))
-        elif kind is Format.CSV:
-            sources.append(CsvSource(file, intake=intake))
-        elif kind is Format.JSONL:
-            sources.append(JsonLinesSource(file, intake=intake, schema=schema))
+            file_formats.append(formats.of_input(file))
+    json_files = [file for file, found in zip(files, file_formats, strict=True) if found is Format.JSONL]
+    json_schema = None
+    if json_files and not keep_json_lines:
+        json_schema = infer_json_schema(json_files, input_columns, threads=threads, progress=progress)
+    inputs: list[InputFile] = []
+    for file, file_format in zip(files, file_formats, strict=True):
+        if file_format is Format.PARQUET:
+            inputs.append(ParquetInput(file))
+        elif file_format is Format.CSV:
+            inputs.append(CsvInput(file, input_columns=input_columns))
+        elif file_format is Format.JSONL:
+            inputs.append(JsonLinesInput(file, input_columns=input_columns, schema=json_schema))
         else:
-            sources.append(ArrowSource(file, stream=kind is Format.ARROWS))
-    return sources
+            inputs.append(ArrowInput(file, is_stream=file_format is Format.ARROWS))
+    return inputs
 
 
-def _meant_by(pattern: str) -> list[Path]:
+def _matching_files(pattern: str) -> list[Path]:
     path = Path(pattern)
     if path.is_dir():
-        return _folder(path)
+        return _files_in(path)
     if path.exists() or not glob.has_magic(pattern):
         return [path]
-    found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    if not found:
+    matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob rejects absolute patterns
+    if not matches:
         raise InputError(f"{pattern}: no file matches the pattern")
-    return [file for entry in found for file in (_folder(entry) if entry.is_dir() else [entry])]
+    return [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
 
 
-def _folder(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     with reading(folder):
-        entries = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(_HIDDEN))
+        entries = sorted(
+            entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(_HIDDEN_PREFIXES)
+        )
     files = [entry for entry in entries if formats.by_suffix(entry) is not None]
     if not files:
         raise InputError(
-            f"{folder}: holds no file of a known format ({formats.KNOWN_SUFFIXES}); folders within are not looked into, "
-            "a pattern such as 'folder/**/*.parquet' finds them"
+            f"{folder}: the folder has no file of a known format ({formats.KNOWN_SUFFIXES}); "
+            "subfolders are not searched, use a pattern such as 'folder/**/*.parquet'"
         )
     return files
 
 
-def common_schema(sources: Sequence[InputFile], intake: InputColumns) -> pa.Schema:
-    """The columns that all files have, in the order and with the types of the first.
-
-    Args:
-        sources: The files; those whose lines are passed on as they are count for nothing.
-        intake: What is read of them.
-
-    Returns:
-        The columns; none where no file has columns.
-
-    Raises:
-        SchemaError: A column is missing, comes twice, has another type, or has the name of one that the command adds.
-
-    Examples:
-        >>> from ssbroker.cli.chunks import CONVERSATIONS
-        >>> common_schema([], CONVERSATIONS).names
-        []
-    """
+def common_schema(inputs: Sequence[InputFile], input_columns: InputColumns) -> pa.Schema:
+    """Returns the columns that all files must have, in the order and with the types of the first; files without a schema are ignored."""
     first: InputFile | None = None
-    for source in sources:
-        if source.schema is None:
+    for input_file in inputs:
+        if input_file.schema is None:
             continue
-        _check_names(source, source.schema, intake)
+        _check_column_names(input_file, input_file.schema, input_columns)
         if first is None or first.schema is None:
-            first = source
+            first = input_file
             continue
-        for name in [*first.schema.names, *source.schema.names]:
-            one, other = _type_of(first.schema, name), _type_of(source.schema, name)
+        for name in [*first.schema.names, *input_file.schema.names]:
+            one, other = _column_type(first.schema, name), _column_type(input_file.schema, name)
             if one is None or other is None:
-                has, lacks = (first, source) if other is None else (source, first)
-                message = f"{lacks.file}: lacks the column {name}, which {has.file} has; expected the same columns in all files"
+                has, lacks = (first, input_file) if other is None else (input_file, first)
+                problem = f"the column {name} is missing, but {has.file} has it"
+                message = f"{lacks.file}: {problem}; expected the same columns in all files"
                 raise SchemaError(message, column=name)
-            if plain_type(one) != plain_type(other):
-                message = (
-                    f"{source.file}: {name} is {other}, and {one} in {first.file}; expected the same types in all files"
-                )
+            if logical_type(one) != logical_type(other):
+                problem = f"the type of {name} is {other}, but {one} in {first.file}"
+                message = f"{input_file.file}: {problem}; expected the same types in all files"
                 raise SchemaError(message, column=name, expected=str(one), actual=str(other))
     return pa.schema([]) if first is None or first.schema is None else first.schema
 
 
-def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns in the order and with the types of the schema.
-
-    Examples:
-        >>> batch = pa.record_batch({"a": pa.array(["x"], pa.large_string())})
-        >>> conformed(batch, pa.schema([("a", pa.string())])).schema.types
-        [DataType(string)]
-    """
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the batch with the columns in the order and with the types of the schema."""
     if batch.schema.equals(schema):
         return batch
     columns = []
@@ -787,33 +725,31 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """What the values of a column are, whatever their layout.
+def logical_type(data_type: pa.DataType) -> pa.DataType:
+    """Returns the type of the values of a column, independent of its layout.
 
     Examples:
-        >>> plain_type(pa.dictionary(pa.int8(), pa.large_string()))
+        >>> logical_type(pa.dictionary(pa.int8(), pa.large_string()))
         DataType(string)
     """
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if pa.types.is_dictionary(data_type):
+        return logical_type(data_type.value_type)
+    if pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type):
         return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    if pa.types.is_large_binary(data_type) or pa.types.is_binary_view(data_type):
         return pa.binary()
-    return kind
+    return data_type
 
 
-def _type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
+def _column_type(schema: pa.Schema, name: str) -> pa.DataType | None:
     return schema.field(name).type if name in schema.names else None
 
 
-def _check_names(source: InputFile, schema: pa.Schema, intake: InputColumns) -> None:
+def _check_column_names(input_file: InputFile, schema: pa.Schema, input_columns: InputColumns) -> None:
     seen = set()
     for name in schema.names:
         if name in seen:
-            raise SchemaError(f"{source.file}: has the column {name} twice; expected each once", column=name)
-        if name in intake.added:
-            raise SchemaError(
-                f"{source.file}: has the column {name}, which {intake.by} adds; drop or rename it", column=name
-            )
+            raise SchemaError(f"{input_file.file}: duplicate column {name}; expected each column once", column=name)
+        if name in input_columns.added:
+            raise _added_column_error(str(input_file.file), name, input_columns)
         seen.add(name)

@@ -1,4 +1,4 @@
-"""`ssbroker reassemble`: reassembles files of fragments into a file of messages."""
+"""`ssbroker reassemble`: reassembles files of fragments into messages and prints a summary."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from rich.console import Console
 from rich.table import Table
 
 from ssbroker import schemas
-from ssbroker.cli import chunks, formats
-from ssbroker.cli.chunks import Chunk, InputFile, all_pieces, without_rows
-from ssbroker.cli.errors import located, reading, writing
+from ssbroker.cli import formats
+from ssbroker.cli.chunks import Chunk, InputFile, all_chunks, empty_batch
+from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.formats import Format, of_output
+from ssbroker.cli.input_columns import fragment_columns
 from ssbroker.cli.options import (
     FormatOption,
     ProgressOption,
     QuietOption,
     SummaryAsJsonOption,
     ThreadsOption,
-    load_keys,
     parse_count,
     parse_size,
 )
-from ssbroker.cli.pipeline import UNDER_WAY_BYTES, in_order, use_threads
+from ssbroker.cli.parallel import IN_FLIGHT_BYTES_MAX, configure_threads, ordered_map
 from ssbroker.cli.progress import ProgressBar
-from ssbroker.cli.readers import common_schema, conformed, expand, open_sources
-from ssbroker.cli.writers import Result, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
+from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
+from ssbroker.cli.session_keys import load_session_keys
+from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, OutputError, SchemaError
 from ssbroker.reassembly import Reassembler
 
@@ -45,39 +46,32 @@ if TYPE_CHECKING:
     from ssbroker.spark import SparkReassembly
 
 
-pc: Any = pyarrow.compute  # its stubs do not know text and bytes with 64-bit offsets
+pc: Any = pyarrow.compute  # the stubs do not know text and bytes with 64-bit offsets
 
 
 @dataclass(kw_only=True)
 class ReassembleCounts:
-    """What came of fragments, counted.
-
-    Examples:
-        >>> tally = ReassembleCounts(rows=2)
-        >>> tally.add_rejected(pa.record_batch({"reason": ["duplicate", "duplicate"]}))
-        >>> tally.by_frequency()
-        {'duplicate': 2}
-    """
+    """The counts of a run."""
 
     rows: int = 0
-    """How many fragments were read."""
+    """The number of fragments read."""
     messages: int = 0
-    """How many messages were written."""
+    """The number of messages written."""
     message_bytes: int = 0
-    """How many bytes their bodies have."""
+    """The total size of their bodies."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """How many fragments were rejected, by reason."""
+    """The number of rejected fragments by reason."""
     incomplete: int = 0
-    """Of how many messages fragments are missing."""
+    """The number of messages with missing fragments."""
     waiting: int = 0
-    """How many messages are whole and wait for others."""
+    """The number of complete messages that wait for earlier ones."""
     pending_bytes: int = 0
-    """How many bytes of these two are there."""
+    """The bytes received of incomplete and waiting messages."""
     acknowledgements: int | None = None
-    """How many directions are acknowledged; None where nobody asked."""
+    """The number of acknowledged directions; None if acknowledgements are not written."""
 
     def add_messages(self, batch: pa.RecordBatch) -> None:
-        """Counts messages."""
+        """Counts written messages."""
         self.messages += batch.num_rows
         self.message_bytes += pc.sum(pc.binary_length(batch.column("message_body"))).as_py() or 0
 
@@ -90,76 +84,75 @@ class ReassembleCounts:
             self.reasons[pair["values"]] += pair["counts"]
 
     def add_pending(self, batch: pa.RecordBatch) -> None:
-        """Counts messages that were not written."""
-        whole = batch.column("first_missing_fragment").null_count
-        self.waiting += whole
-        self.incomplete += batch.num_rows - whole
+        """Counts messages that are incomplete or wait."""
+        complete = batch.column("first_missing_fragment").null_count
+        self.waiting += complete
+        self.incomplete += batch.num_rows - complete
         self.pending_bytes += pc.sum(batch.column("received_bytes")).as_py() or 0
 
     def by_frequency(self) -> dict[str, int]:
-        """The reasons, the most frequent first."""
+        """Returns the rejection reasons, the most frequent first."""
         return dict(sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP: Final = 1024
-_LIMIT: Final = "limit_exceeded"
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNIT_FACTOR: Final = 1024
+_LIMIT_REASON: Final = "limit_exceeded"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReassembleSummary:
-    """What a run did."""
+    """The summary of a run."""
 
     fragments: Sequence[str]
-    """The files that were read."""
+    """The input files."""
     outputs: Mapping[str, str]
-    """Where what was written, by the names of the options."""
+    """The output paths by table name."""
     state: str | None
-    """Where what is pending was left."""
-    tally: ReassembleCounts
-    """The counts."""
+    """The state file."""
+    counts: ReassembleCounts
     seconds: float
-    """How long it took."""
+    """The duration of the run."""
 
     @property
     def rows_per_second(self) -> int:
-        """How many fragments a second."""
-        return round(self.tally.rows / self.seconds) if self.seconds else 0
+        """The fragments processed per second."""
+        return round(self.counts.rows / self.seconds) if self.seconds else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold."""
-        tally = self.tally
+        """Returns the summary as values for JSON."""
+        counts = self.counts
         return {
             "fragments": list(self.fragments),
             "state": self.state,
-            "rows": tally.rows,
+            "rows": counts.rows,
             "seconds": round(self.seconds, 3),
             "rows_per_second": self.rows_per_second,
             "messages": {
-                "rows": tally.messages,
-                "bytes": tally.message_bytes,
+                "rows": counts.messages,
+                "bytes": counts.message_bytes,
                 "output": self.outputs["messages"],
             },
             "rejected": {
-                "rows": tally.reasons.total(),
-                "reasons": tally.by_frequency(),
+                "rows": counts.reasons.total(),
+                "reasons": counts.by_frequency(),
                 "output": self.outputs.get("rejected"),
             },
             "incomplete": {
-                "rows": tally.incomplete + tally.waiting,
-                "waiting": tally.waiting,
-                "bytes": tally.pending_bytes,
+                "rows": counts.incomplete + counts.waiting,
+                "waiting": counts.waiting,
+                "bytes": counts.pending_bytes,
                 "output": self.outputs.get("incomplete"),
             },
             "acknowledgements": {
-                "rows": tally.acknowledgements,
+                "rows": counts.acknowledgements,
                 "output": self.outputs.get("acknowledgements"),
             },
         }
 
     def print(self, console: Console) -> None:
-        """Prints it."""
-        if self.tally.reasons:
+        """Prints the summary."""
+        if self.counts.reasons:
             console.print(self._table())
         for sentence in self._sentences():
             console.print(sentence, soft_wrap=True, markup=False, highlight=False)
@@ -169,82 +162,84 @@ class ReassembleSummary:
         table.add_column("Rejected", min_width=36, overflow="fold")
         table.add_column("Fragments", justify="right", min_width=14)
         table.add_column("Share", justify="right", min_width=7)
-        for reason, rows in self.tally.by_frequency().items():
-            table.add_row(reason, f"{rows:,}", f"{rows / self.tally.rows:.1%}")
+        for reason, rows in self.counts.by_frequency().items():
+            table.add_row(reason, f"{rows:,}", f"{rows / self.counts.rows:.1%}")
         table.add_row()
         return table
 
     def _sentences(self) -> list[str]:
-        tally = self.tally
+        counts = self.counts
         sentences = []
-        if tally.reasons:
-            sentences.append(f"{counted(tally.reasons.total(), 'fragment')} rejected{self._where('rejected')}")
-        if tally.reasons[_LIMIT]:
-            sentences.append("limit_exceeded: --help tells the limits, which can be raised")
-        if tally.incomplete or tally.waiting:
-            kept = f"; kept in {self.state}" if self.state else ""
-            sentences.append(f"{self._pending()}{self._where('incomplete')}{kept}")
-        if tally.acknowledgements is not None:
-            sentences.append(f"{counted(tally.acknowledgements, 'acknowledgement')}{self._where('acknowledgements')}")
-        done = f"{counted(tally.messages, 'message')} ({in_units(tally.message_bytes)}) of {counted(tally.rows, 'fragment')}"
+        if counts.reasons:
+            sentences.append(f"{count_of(counts.reasons.total(), 'fragment')} rejected{self._destination('rejected')}")
+        if counts.reasons[_LIMIT_REASON]:
+            sentences.append("limit_exceeded: raise one of the limits that --help lists")
+        if counts.incomplete or counts.waiting:
+            saved = f"; saved in {self.state}" if self.state else ""
+            sentences.append(f"{self._pending()}{self._destination('incomplete')}{saved}")
+        if counts.acknowledgements is not None:
+            sentences.append(
+                f"{count_of(counts.acknowledgements, 'acknowledgement')}{self._destination('acknowledgements')}"
+            )
+        result = f"{count_of(counts.messages, 'message')} ({format_bytes(counts.message_bytes)}) of {count_of(counts.rows, 'fragment')}"
         speed = f"in {self.seconds:,.1f} s ({self.rows_per_second:,} rows/s)"
-        return [*sentences, f"{done} reassembled {speed} to {self.outputs['messages']}"]
+        return [*sentences, f"{result} reassembled {speed} to {self.outputs['messages']}"]
 
     def _pending(self) -> str:
-        tally = self.tally
-        size = in_units(tally.pending_bytes)
-        if not tally.incomplete:
-            return f"{counted(tally.waiting, 'message')} waiting ({size})"
-        waiting = f" and {tally.waiting:,} waiting" if tally.waiting else ""
-        return f"{counted(tally.incomplete, 'message')} incomplete{waiting} ({size})"
+        counts = self.counts
+        size = format_bytes(counts.pending_bytes)
+        if not counts.incomplete:
+            return f"{count_of(counts.waiting, 'message')} waiting ({size})"
+        waiting = f" and {counts.waiting:,} waiting" if counts.waiting else ""
+        return f"{count_of(counts.incomplete, 'message')} incomplete{waiting} ({size})"
 
-    def _where(self, name: str) -> str:
-        return f", to {self.outputs[name]}" if name in self.outputs else f"; --{name} FILE writes which"
+    def _destination(self, name: str) -> str:
+        return f", written to {self.outputs[name]}" if name in self.outputs else f"; --{name} FILE lists them"
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things.
+def count_of(number: int, noun: str) -> str:
+    """Formats a number with its noun.
 
     Examples:
-        >>> counted(1, "message"), counted(2000, "message")
+        >>> count_of(1, "message"), count_of(2000, "message")
         ('1 message', '2,000 messages')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def in_units(size: int) -> str:
-    """A number of bytes for people.
+def format_bytes(size: int) -> str:
+    """Formats a number of bytes with a binary unit.
 
     Examples:
-        >>> in_units(100), in_units(3 << 19)
+        >>> format_bytes(100), format_bytes(3 << 19)
         ('100 B', '1.5 MiB')
     """
     scaled, unit = float(size), 0
-    while scaled >= _STEP and unit < len(_UNITS) - 1:
-        scaled, unit = scaled / _STEP, unit + 1
-    return f"{scaled:.1f} {_UNITS[unit]}" if unit else f"{size} B"
+    while scaled >= _UNIT_FACTOR and unit < len(_SIZE_UNITS) - 1:
+        scaled, unit = scaled / _UNIT_FACTOR, unit + 1
+    return f"{scaled:.1f} {_SIZE_UNITS[unit]}" if unit else f"{size} B"
 
 
-_LIMITS: Any = {"rich_help_panel": "Limits: a size such as 256MiB, a count, or none"}
+_LIMIT_OPTION: Any = {"rich_help_panel": "Limits: a SIZE such as 256MiB, a COUNT, or none"}
 EXAMPLES = """[bold]Examples[/bold]
 
-Whole messages from fragments in any order:
+Reassemble messages from fragments in any order:
 
   ssbroker reassemble day/*.parquet -o messages.parquet
 
-What was rejected, and what is incomplete, in files of their own:
+Also list rejected fragments and incomplete messages:
 
   ssbroker reassemble in.parquet -o out.parquet --rejected no.csv --incomplete wait.csv
 
-Day by day: what is incomplete today is kept for tomorrow:
+Continue day by day, with incomplete messages kept in between:
 
   ssbroker reassemble today.parquet -o messages.parquet --state pending.bin
 
-Signatures that are encrypted:
+Verify encrypted signatures:
 
   ssbroker reassemble in.parquet -o out.parquet --session-keys keys.csv
 
-The same on Spark, into a folder of Parquet:
+Reassemble on Spark, into a folder of Parquet files:
 
   ssbroker reassemble --spark in/ -o out
 """
@@ -256,75 +251,98 @@ def reassemble(
         list[str],
         typer.Argument(
             metavar="FRAGMENTS...",
-            help="Files, folders and patterns. Parquet, CSV, JSON lines, Arrow IPC; all with the same columns.",
+            help="Fragments: files, folders or patterns, in Parquet, CSV, JSON lines or Arrow IPC, all with the same columns.",
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="MESSAGES", help="The file to write; its suffix tells the format."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="MESSAGES",
+            help="Output file. Its suffix determines the format, unless --format is given.",
+        ),
     ],
     rejected: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write which fragments were rejected, and why.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the rejected fragments with the reason.")
     ] = None,
     incomplete: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write which messages are incomplete, or wait for others.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the messages that are incomplete or wait for earlier ones."),
     ] = None,
     acknowledgements: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what the sender of each direction may be told.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write the acknowledgement to send for each direction of a conversation."
+        ),
     ] = None,
     format: FormatOption = None,  # noqa: A002
     session_keys: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The keys that encrypt the signatures: conversation_id, session_key."),
+        typer.Option(
+            metavar="FILE",
+            help="File of the keys that encrypt the signatures, with the columns conversation_id and session_key.",
+        ),
     ] = None,
     session_key_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The column of the fragments that has the keys.")
+        str | None, typer.Option(metavar="NAME", help="Column of the fragments with the keys.")
     ] = None,
     any_order: Annotated[
-        bool, typer.Option("--any-order", help="Write each message when it is whole; it waits for none before it.")
+        bool,
+        typer.Option("--any-order", help="Write each message when it is complete, without waiting for earlier ones."),
     ] = False,
     max_pending_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="What all that is pending may take. 256MiB if left out.", **_LIMITS),
+        typer.Option(
+            metavar="SIZE",
+            help="Maximum memory for pending messages, in bytes or with a unit. Default: 256MiB.",
+            **_LIMIT_OPTION,
+        ),
     ] = None,
     max_pending_messages: Annotated[
         str | None,
-        typer.Option(metavar="COUNT", help="How many messages may be pending. 1048576 if left out.", **_LIMITS),
+        typer.Option(metavar="COUNT", help="Maximum number of pending messages. Default: 1048576.", **_LIMIT_OPTION),
     ] = None,
     max_message_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The largest message. 1GiB if left out.", **_LIMITS)
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Maximum size of a message, in bytes or with a unit. Default: 1GiB.", **_LIMIT_OPTION
+        ),
     ] = None,
     max_fragments_per_message: Annotated[
         str | None,
-        typer.Option(metavar="COUNT", help="The most fragments of a message. 1048576 if left out.", **_LIMITS),
+        typer.Option(
+            metavar="COUNT", help="Maximum number of fragments of a message. Default: 1048576.", **_LIMIT_OPTION
+        ),
     ] = None,
     max_sequence_distance: Annotated[
         str | None,
         typer.Option(
             metavar="COUNT",
-            help="How far ahead of the first message that is missing a fragment may be. 1048576 if left out.",
-            **_LIMITS,
+            help="Maximum distance in sequence numbers from the first missing message. Default: 1048576.",
+            **_LIMIT_OPTION,
         ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Go on from this file if it is there; leave what is pending in it."),
+        typer.Option(metavar="FILE", help="Continue from this file if it exists, and save pending messages to it."),
     ] = None,
     threads: ThreadsOption = None,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Reassemble Parquet on Spark; the outputs are folders of Parquet.")
+        bool,
+        typer.Option("--spark", help="Reassemble Parquet files on Spark. The outputs are folders of Parquet files."),
     ] = False,
     as_json: SummaryAsJsonOption = False,
     quiet: QuietOption = False,
     progress: ProgressOption = None,
 ) -> None:
-    """Reassemble messages: put fragments together, check their signatures, and write each message once, in order.
+    """Reassemble messages: verify their signatures, and write each complete message once, in order.
 
-    The output has the columns of the fragments without those that only fragments have. A fragment that is damaged, contradicts others,
-    is there twice or exceeds a limit is rejected, and counted in the summary. All files appear whole or not at all.
+    The output has the columns of the fragments except those that describe a fragment. Fragments that are damaged, conflict with others, are
+    duplicates or exceed a limit are rejected, and counted in the summary. Existing outputs are replaced only when all new ones are complete.
     """
     if session_keys is not None and session_key_column is not None:
-        raise OptionError("--session-keys and --session-key-column exclude each other")
+        raise OptionError("--session-keys and --session-key-column cannot be used together")
     tables = {"messages": output, "rejected": rejected, "incomplete": incomplete, "acknowledgements": acknowledgements}
     limits = {
         "max_pending_bytes": (max_pending_bytes, parse_size),
@@ -348,17 +366,17 @@ def reassemble(
         state=state,
         threads=threads,
     )
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     if spark:
-        tally, files = reassemble_on_spark(job)
+        counts, files = reassemble_on_spark(job)
     else:
-        tally, files = reassemble_files(job, progress=False if quiet and progress is None else progress)
+        counts, files = reassemble_files(job, progress=False if quiet and progress is None else progress)
     summary = ReassembleSummary(
         fragments=[str(file) for file in files],
         outputs={name: str(path) for name, path in job.tables.items()},
         state=None if state is None else str(state),
-        tally=tally,
-        seconds=time.perf_counter() - begun,
+        counts=counts,
+        seconds=time.perf_counter() - started_at,
     )
     if as_json:
         typer.echo(json.dumps(summary.to_dict(), indent=2, ensure_ascii=False))
@@ -367,71 +385,57 @@ def reassemble(
 
 
 _DIRECTION: Final = ["conversation_id", "is_initiator"]
-_PLACE: Final = "place"
-_WAITING_MAX: Final = 200_000
+_POSITION: Final = "position"
+_UNMERGED_ROWS_MAX: Final = 200_000
 
 
-class Acknowledged:
-    """Keeps the latest acknowledgement of each direction, in memory that grows with the directions only."""
+class LatestAcknowledgements:
+    """The latest acknowledgement of each direction; memory grows only with the number of directions."""
 
     def __init__(self) -> None:
         self._latest = schemas.ACKNOWLEDGEMENTS.empty_table()
-        self._waiting: list[pa.Table] = []
+        self._unmerged: list[pa.Table] = []
 
     def add(self, acknowledgements: pa.Table) -> None:
-        """Adds those of one push.
-
-        Examples:
-            >>> row = {"conversation_id": bytes(16), "is_initiator": True, "partial_sequence_number": None, "partial_fragments": None}
-            >>> acknowledged = Acknowledged()
-            >>> for number in (None, 0):
-            ...     pushed = [row | {"acked_sequence_number": number}]
-            ...     acknowledged.add(pa.Table.from_pylist(pushed, schema=schemas.ACKNOWLEDGEMENTS))
-            >>> acknowledged.table(pending=schemas.PENDING.empty_table())["acked_sequence_number"].to_pylist()
-            [0]
-        """
-        self._waiting.append(acknowledgements)
-        if sum(table.num_rows for table in self._waiting) > max(_WAITING_MAX, self._latest.num_rows):
-            self._sum_up()
+        """Adds the acknowledgements of one push."""
+        self._unmerged.append(acknowledgements)
+        if sum(table.num_rows for table in self._unmerged) > max(_UNMERGED_ROWS_MAX, self._latest.num_rows):
+            self._merge()
 
     def table(self, *, pending: pa.Table) -> pa.Table:
-        """One row for each direction, in the order in which they first came.
+        """Returns one row for each direction, in the order in which the directions appeared.
 
-        What it tells of a message that is being assembled must still be so: a later push may have rejected the whole of it without
-        another acknowledgement. Its sender would never send it again.
-
-        Args:
-            pending: What is incomplete at the end.
-
-        Returns:
-            The acknowledgements.
+        The acknowledgement of a partial message is removed if the message is no longer pending as described: a later push may have rejected all
+        of it, and the sender would never send it again.
         """
-        self._sum_up()
+        self._merge()
         numbers, fragments = self._latest["partial_sequence_number"], self._latest["partial_fragments"]
-        still_so = self._still_so(pending)
+        is_valid = self._is_still_valid(pending)
         columns = [
             *(self._latest[name] for name in (*_DIRECTION, "acked_sequence_number")),
-            pc.if_else(still_so, numbers, None),
-            pc.if_else(still_so, fragments, pa.scalar(None, fragments.type)),
+            pc.if_else(is_valid, numbers, None),
+            pc.if_else(is_valid, fragments, pa.scalar(None, fragments.type)),
         ]
         return pa.Table.from_arrays(columns, schema=schemas.ACKNOWLEDGEMENTS)
 
-    def _sum_up(self) -> None:
-        table = pa.concat_tables([self._latest, *self._waiting]).combine_chunks()
-        self._waiting = []
-        numbered = table.select(_DIRECTION).append_column(_PLACE, pa.array(range(table.num_rows), pa.int64()))
-        grouped = numbered.group_by(_DIRECTION, use_threads=False)  # so that the directions keep their order
-        self._latest = table.take(grouped.aggregate([(_PLACE, "max")])[f"{_PLACE}_max"])
+    def _merge(self) -> None:
+        table = pa.concat_tables([self._latest, *self._unmerged]).combine_chunks()
+        self._unmerged = []
+        numbered = table.select(_DIRECTION).append_column(_POSITION, pa.array(range(table.num_rows), pa.int64()))
+        grouped = numbered.group_by(_DIRECTION, use_threads=False)  # keeps the order of the directions
+        self._latest = table.take(grouped.aggregate([(_POSITION, "max")])[f"{_POSITION}_max"])
 
-    def _still_so(self, pending: pa.Table) -> pa.Array[Any]:
+    def _is_still_valid(self, pending: pa.Table) -> pa.Array[Any]:
         first: dict[tuple[bytes, bool], tuple[int, int]] = {}
         incomplete = pending.filter(pc.is_valid(pending["first_missing_fragment"]))
         for row in incomplete.select([*_DIRECTION, "message_sequence_number", "received_fragments"]).to_pylist():
             conversation, is_initiator, number, received = row.values()
             first.setdefault((conversation, is_initiator), (number, received))
         counts = pc.list_value_length(self._latest["partial_fragments"])
-        told = self._latest.select([*_DIRECTION, "partial_sequence_number"]).append_column("count", counts)
-        return pa.array([first.get((id_, to)) == (number, count) for id_, to, number, count in _rows(told)], pa.bool_())
+        partial = self._latest.select([*_DIRECTION, "partial_sequence_number"]).append_column("count", counts)
+        return pa.array(
+            [first.get((id_, to)) == (number, count) for id_, to, number, count in _rows(partial)], pa.bool_()
+        )
 
 
 def _rows(table: pa.Table) -> Any:
@@ -442,19 +446,19 @@ MESSAGES: Final = "messages"
 REJECTED: Final = "rejected"
 INCOMPLETE: Final = "incomplete"
 ACKNOWLEDGEMENTS: Final = "acknowledgements"
-_REST_ROWS: Final = 1 << 16
+_FINAL_BATCH_ROWS: Final = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Given:
-    piece: Chunk
+class _LoadedFragments:
+    chunk: Chunk
     position: int
-    columns: pa.RecordBatch
+    batch: pa.RecordBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Out:
-    """A batch of one of the tables; or, without a name, that `rows` more are read, up to `position`."""
+class _OutputBatch:
+    """A batch of one of the tables; without a name, reports that `rows` more were read, up to `position`."""
 
     name: str = ""
     batch: Any = None
@@ -465,190 +469,173 @@ class _Out:
 
 def run_reassembly(
     reassembler: Reassembler,
-    sources: Sequence[InputFile],
+    inputs: Sequence[InputFile],
     schema: pa.Schema,
-    results: Mapping[str, Result],
+    output_files: Mapping[str, OutputFile],
     *,
     threads: int,
     progress: bool | None,
 ) -> ReassembleCounts:
-    """Reassembles all that the sources have, and writes the tables that are wanted.
+    """Reassembles the fragments and writes the requested tables.
 
-    Some threads read, one puts together, some bring what comes out into its form; it is written in order.
-
-    Args:
-        reassembler: What puts together.
-        sources: The fragments.
-        schema: The columns that they have in common.
-        results: The tables that are wanted, by name.
-        threads: How many threads read, and how many encode.
-        progress: Whether to show a bar; None shows it where standard error is a terminal.
-
-    Returns:
-        The counts.
-
-    Raises:
-        SsbrokerError: Something in the input is wrong, or a table cannot be written.
+    Threads load chunks, one thread reassembles them, other threads encode the output, which is written in order.
     """
 
-    def load(numbered: tuple[Chunk, int]) -> _Given:
-        piece, position = numbered
-        return _Given(piece=piece, position=position, columns=conformed(piece.load().columns, schema))
+    def load(item: tuple[Chunk, int]) -> _LoadedFragments:
+        chunk, position = item
+        return _LoadedFragments(chunk=chunk, position=position, batch=conform(chunk.load().batch, schema))
 
-    def encode(out: _Out) -> _Out:
-        return replace(out, encoded=results[out.name].encode(out.batch)) if out.name in results else out
+    def encode(output_batch: _OutputBatch) -> _OutputBatch:
+        if output_batch.name not in output_files:
+            return output_batch
+        return replace(output_batch, encoded=output_files[output_batch.name].encode(output_batch.batch))
 
-    def weigh(out: _Out) -> int:
-        return out.batch.nbytes * results[out.name].growth if out.name in results else 0
+    def weight_of(output_batch: _OutputBatch) -> int:
+        if output_batch.name not in output_files:
+            return 0
+        return int(output_batch.batch.nbytes) * output_files[output_batch.name].size_factor
 
-    acknowledged = Acknowledged() if ACKNOWLEDGEMENTS in results else None
-    tally = ReassembleCounts(acknowledgements=None if acknowledged is None else 0)
-    loaded = in_order(
-        all_pieces(sources),
+    latest = LatestAcknowledgements() if ACKNOWLEDGEMENTS in output_files else None
+    counts = ReassembleCounts(acknowledgements=None if latest is None else 0)
+    loaded = ordered_map(
+        all_chunks(inputs),
         load,
         threads=threads,
-        weigh=lambda numbered: numbered[0].size,
-        weight_max=UNDER_WAY_BYTES,
+        weight_of=lambda item: item[0].memory_bytes,
+        weight_max=IN_FLIGHT_BYTES_MAX,
     )
-    pushed = _pushed(reassembler, loaded, acknowledged)
-    encoded = in_order(pushed, encode, threads=threads, weigh=weigh, weight_max=UNDER_WAY_BYTES)
-    total = sum(source.file.stat().st_size for source in sources)
+    push_results = _push_all(reassembler, loaded, latest)
+    encoded = ordered_map(push_results, encode, threads=threads, weight_of=weight_of, weight_max=IN_FLIGHT_BYTES_MAX)
+    total = sum(input_file.file.stat().st_size for input_file in inputs)
     with (
         ProgressBar("Reassembling", total_bytes=total, shown=progress) as bar,
         contextlib.closing(loaded),
-        contextlib.closing(pushed),
+        contextlib.closing(push_results),
         contextlib.closing(encoded),
     ):
-        for out in encoded:
-            _write(out, results, tally)
-            bar.update(rows=tally.rows, position=out.position)
-        bar.update(rows=tally.rows, position=total)
-    for out in _rest(reassembler, acknowledged):
-        _write(encode(out), results, tally)
-    return tally
+        for output_batch in encoded:
+            _write(output_batch, output_files, counts)
+            bar.update(rows=counts.rows, position=output_batch.position)
+        bar.update(rows=counts.rows, position=total)
+    for output_batch in _final_batches(reassembler, latest):
+        _write(encode(output_batch), output_files, counts)
+    return counts
 
 
-def _pushed(reassembler: Reassembler, loaded: Iterator[_Given], acknowledged: Acknowledged | None) -> Generator[_Out]:
-    before = 0
-    for given in loaded:
+def _push_all(
+    reassembler: Reassembler, loaded_chunks: Iterator[_LoadedFragments], latest: LatestAcknowledgements | None
+) -> Generator[_OutputBatch]:
+    position = 0
+    for loaded in loaded_chunks:
         try:
-            found = reassembler.push(given.columns)
+            result = reassembler.push(loaded.batch)
         except (InputError, SchemaError) as error:
-            raise located(error, file=given.piece.file, row_of=given.piece.row_of) from error
-        if acknowledged is not None:
-            acknowledged.add(found.acknowledgements)
-        for name, table in ((MESSAGES, found.messages), (REJECTED, found.rejected)):
+            raise error_in_file(error, file=loaded.chunk.file, row_in_file=loaded.chunk.row_in_file) from error
+        if latest is not None:
+            latest.add(result.acknowledgements)
+        for name, table in ((MESSAGES, result.messages), (REJECTED, result.rejected)):
             for batch in table.to_batches():
-                yield _Out(name=name, batch=batch, position=before)
-        before = given.position
-        yield _Out(rows=given.columns.num_rows, position=before)
+                yield _OutputBatch(name=name, batch=batch, position=position)
+        position = loaded.position
+        yield _OutputBatch(rows=loaded.batch.num_rows, position=position)
 
 
-def _rest(reassembler: Reassembler, acknowledged: Acknowledged | None) -> Iterator[_Out]:
-    """What can be told only at the end."""
+def _final_batches(reassembler: Reassembler, latest: LatestAcknowledgements | None) -> Iterator[_OutputBatch]:
+    """Yields the tables that are known only at the end."""
     pending = reassembler.pending()
-    for batch in pending.to_batches(max_chunksize=_REST_ROWS):
-        yield _Out(name=INCOMPLETE, batch=batch)
-    if acknowledged is not None:
-        for batch in acknowledged.table(pending=pending).to_batches(max_chunksize=_REST_ROWS):
-            yield _Out(name=ACKNOWLEDGEMENTS, batch=batch)
+    for batch in pending.to_batches(max_chunksize=_FINAL_BATCH_ROWS):
+        yield _OutputBatch(name=INCOMPLETE, batch=batch)
+    if latest is not None:
+        for batch in latest.table(pending=pending).to_batches(max_chunksize=_FINAL_BATCH_ROWS):
+            yield _OutputBatch(name=ACKNOWLEDGEMENTS, batch=batch)
 
 
-def _write(out: _Out, results: Mapping[str, Result], tally: ReassembleCounts) -> None:
-    if out.name in results and out.batch.num_rows:
-        results[out.name].write(out.encoded)
-    tally.rows += out.rows
-    if out.name == MESSAGES:
-        tally.add_messages(out.batch)
-    elif out.name == REJECTED:
-        tally.add_rejected(out.batch)
-    elif out.name == INCOMPLETE:
-        tally.add_pending(out.batch)
-    elif out.name == ACKNOWLEDGEMENTS:
-        tally.acknowledgements = (tally.acknowledgements or 0) + out.batch.num_rows
+def _write(output_batch: _OutputBatch, output_files: Mapping[str, OutputFile], counts: ReassembleCounts) -> None:
+    if output_batch.name in output_files and output_batch.batch.num_rows:
+        output_files[output_batch.name].write(output_batch.encoded)
+    counts.rows += output_batch.rows
+    if output_batch.name == MESSAGES:
+        counts.add_messages(output_batch.batch)
+    elif output_batch.name == REJECTED:
+        counts.add_rejected(output_batch.batch)
+    elif output_batch.name == INCOMPLETE:
+        counts.add_pending(output_batch.batch)
+    elif output_batch.name == ACKNOWLEDGEMENTS:
+        counts.acknowledgements = (counts.acknowledgements or 0) + output_batch.batch.num_rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReassembleJob:
-    """What is to be reassembled, and how."""
+    """The arguments of a run."""
 
     fragments: Sequence[str]
     """Files, folders and patterns."""
     tables: Mapping[str, Path]
-    """Where to write what, by the names of `reassemble_flow`; the messages at least."""
+    """The output paths by table name; always with `messages`."""
     format: Format | None
-    """The format of all of them, None where the suffixes tell."""
+    """The format of all tables; None to choose by their suffixes."""
     options: Mapping[str, Any]
-    """The reassembler's options that were given, by their names there."""
+    """Keyword arguments of the reassembler."""
     session_keys: Path | None
     """A file of session keys."""
     session_key_column: str | None
-    """The column of the fragments that has them."""
+    """The column of the fragments with the session keys."""
     state: Path | None
-    """What to go on from if it is there, and to leave what is pending in."""
+    """The file to continue from if it exists, and to save pending messages to."""
     threads: int | None
-    """How many threads read and write, None for one for each core."""
+    """The number of threads; None for one per core."""
 
 
 def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[ReassembleCounts, list[Path]]:
-    """Reassembles files; the tables and the state appear whole or not at all.
-
-    Args:
-        job: What to do.
-        progress: Whether to show a bar; None shows it where standard error is a terminal.
-
-    Returns:
-        The counts, and the files that were read.
-
-    Raises:
-        SsbrokerError: Something in the input is wrong, or a result cannot be written.
-    """
-    files = expand(job.fragments)
-    kinds = {name: of_output(path, job.format) for name, path in job.tables.items()}
+    """Reassembles files; returns the counts and the input files."""
+    files = expand_patterns(job.fragments)
+    file_formats = {name: of_output(path, job.format) for name, path in job.tables.items()}
     outputs = [*job.tables.values(), *([job.state] if job.state else [])]
     refuse_overwriting(outputs, inputs=[*files, *([job.session_keys] if job.session_keys else [])])
-    threads = use_threads(job.threads)
-    with replacing_files(outputs) as parts:  # the state is the last to change: until then the run can be repeated
-        reassembler = _reassembler(job)
-        wanted = chunks.fragments(session_key_column=job.session_key_column)
-        sources = open_sources(files, wanted, lines=False, threads=threads, progress=progress)
-        schema = common_schema(sources, wanted)
-        columns = _columns(reassembler, schema, file=files[0])
+    threads = configure_threads(job.threads)
+    with replacing_files(outputs) as parts:  # the state is replaced last: until then the run can be repeated
+        reassembler = _make_reassembler(job)
+        input_columns = fragment_columns(session_key_column=job.session_key_column)
+        inputs = open_inputs(files, input_columns, keep_json_lines=False, threads=threads, progress=progress)
+        schema = common_schema(inputs, input_columns)
+        output_schemas = _output_schemas(reassembler, schema, file=files[0])
         with contextlib.ExitStack() as stack:
-            results = {
-                name: stack.enter_context(Result(part, kinds[name], columns[name], output=job.tables[name]))
+            output_files = {
+                name: stack.enter_context(
+                    OutputFile(part, file_formats[name], output_schemas[name], output=job.tables[name])
+                )
                 for name, part in zip(job.tables, parts, strict=False)
             }
-            tally = run_reassembly(reassembler, sources, schema, results, threads=threads, progress=progress)
+            counts = run_reassembly(reassembler, inputs, schema, output_files, threads=threads, progress=progress)
         if job.state is not None:
             with writing(job.state):
                 parts[-1].write_bytes(reassembler.checkpoint())
-    return tally, files
+    return counts, files
 
 
-def _reassembler(job: ReassembleJob) -> Reassembler:
-    keys = job.session_key_column if job.session_keys is None else load_keys(job.session_keys)
+def _make_reassembler(job: ReassembleJob) -> Reassembler:
+    keys = job.session_key_column if job.session_keys is None else load_session_keys(job.session_keys)
     if job.state is None or not job.state.exists():
         return Reassembler(**job.options, session_keys=keys)
     if job.options:
         given = ", ".join(
             "--any-order" if name == "in_order" else f"--{name.replace('_', '-')}" for name in job.options
         )
-        raise OptionError(f"{job.state}: holds its own limits and order; expected no {given}")
+        raise OptionError(f"{job.state}: the state keeps the limits and order of its first run; remove {given}")
     with reading(job.state):
         state = job.state.read_bytes()
     try:
         return Reassembler.restore(state, session_keys=keys)
     except MalformedDataError as error:
-        raise located(error, file=job.state) from error
+        raise error_in_file(error, file=job.state) from error
 
 
-def _columns(reassembler: Reassembler, schema: pa.Schema, *, file: Path) -> dict[str, pa.Schema]:
-    """The columns of all tables. That the input has those that are needed is seen before anything of it is read."""
+def _output_schemas(reassembler: Reassembler, schema: pa.Schema, *, file: Path) -> dict[str, pa.Schema]:
+    """Returns the columns of all tables; raises if the input lacks a required column, before any rows are read."""
     try:
-        messages = reassembler.push(without_rows(schema)).messages.schema
+        messages = reassembler.push(empty_batch(schema)).messages.schema
     except (InputError, SchemaError) as error:
-        raise located(error, file=file) from error
+        raise error_in_file(error, file=file) from error
     tables = {
         MESSAGES: messages,
         REJECTED: schemas.REJECTED,
@@ -662,33 +649,24 @@ _NOT_ON_SPARK: Final = ("max_pending_messages", "max_sequence_distance")
 
 
 def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path]]:
-    """Reassembles files into folders of Parquet; each appears whole or not at all.
+    """Reassembles files on Spark into folders of Parquet files; returns the counts and the input files.
 
-    Fragments are sorted by Spark first, so that memory is enough whatever there is.
-
-    Args:
-        job: What to do.
-
-    Returns:
-        The counts, and the files that were read.
-
-    Raises:
-        SsbrokerError: Something in the input is wrong, a result cannot be written, or PySpark is not there.
+    Spark sorts the fragments first, which bounds memory for any input.
     """
-    _check(job)
-    files = expand(job.fragments)
+    _check_options(job)
+    files = expand_patterns(job.fragments)
     _check_files(files)
     refuse_overwriting([*job.tables.values()], inputs=[*files, *([job.session_keys] if job.session_keys else [])])
-    wanted = chunks.fragments(session_key_column=job.session_key_column)
-    common_schema(open_sources(files, wanted, lines=False, threads=1, progress=False), wanted)
-    keys = job.session_key_column if job.session_keys is None else load_keys(job.session_keys)
-    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - only where Spark is wanted
-    from ssbroker.spark import reassemble  # noqa: PLC0415
+    input_columns = fragment_columns(session_key_column=job.session_key_column)
+    common_schema(open_inputs(files, input_columns, keep_json_lines=False, threads=1, progress=False), input_columns)
+    keys = job.session_key_column if job.session_keys is None else load_session_keys(job.session_keys)
+    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import reassemble  # noqa: PLC0415 - the same
 
     with spark_formats.spark_errors_translated(), contextlib.ExitStack() as stack:
         parts = {name: stack.enter_context(replacing_folder(path)) for name, path in job.tables.items()}
-        quiet = not sys.stderr.isatty()
-        session = stack.enter_context(spark_formats.session(threads=job.threads, quiet=quiet))
+        is_quiet = not sys.stderr.isatty()
+        session = stack.enter_context(spark_formats.session(threads=job.threads, quiet=is_quiet))
         fragments = spark_formats.read(session, files, kind=Format.PARQUET)
         found = reassemble(fragments, strategy="sort", session_keys=keys, **job.options).persist()
         tables = {MESSAGES: found.messages, REJECTED: found.rejected, INCOMPLETE: found.incomplete}
@@ -696,43 +674,43 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
             tables[name].write.parquet(str(part))
             if not part.is_dir():
                 raise OutputError(
-                    f"{job.tables[name]}: Spark wrote on another machine; the output has to be where both reach it"
+                    f"{job.tables[name]}: Spark wrote the output on another machine; use a path that both machines reach"
                 )
-        tally = _counted(found, rows=fragments.count())
+        counts = _count_on_spark(found, rows=fragments.count())
         found.unpersist()
-    return tally, files
+    return counts, files
 
 
-def _check(job: ReassembleJob) -> None:
+def _check_options(job: ReassembleJob) -> None:
     if job.state is not None or ACKNOWLEDGEMENTS in job.tables:
-        raise OptionError("--spark leaves neither --state nor --acknowledgements")
+        raise OptionError("--spark supports neither --state nor --acknowledgements")
     for name in _NOT_ON_SPARK:
         if name in job.options:
-            raise OptionError(f"--spark has no limit --{name.replace('_', '-')}")
+            raise OptionError(f"--spark does not support --{name.replace('_', '-')}")
     for path in job.tables.values():
         if job.format not in (None, Format.PARQUET) or formats.by_suffix(path) not in (None, Format.PARQUET):
-            raise OptionError(f"{path}: --spark writes folders of Parquet, no other format")
+            raise OptionError(f"{path}: --spark writes only folders of Parquet files")
 
 
 def _check_files(files: list[Path]) -> None:
     for file in files:
         with reading(file):
-            kind = formats.of_input(file)
-        if kind is not Format.PARQUET:
-            raise OptionError(f"{file}: --spark reads fragments from Parquet alone")
+            file_format = formats.of_input(file)
+        if file_format is not Format.PARQUET:
+            raise OptionError(f"{file}: --spark reads fragments only from Parquet")
 
 
-def _counted(found: SparkReassembly, *, rows: int) -> ReassembleCounts:
-    messages = _row(found.messages.selectExpr("count(*)", "coalesce(sum(length(message_body)), 0)"))
-    pending = _row(
+def _count_on_spark(found: SparkReassembly, *, rows: int) -> ReassembleCounts:
+    messages = _integer_row(found.messages.selectExpr("count(*)", "coalesce(sum(length(message_body)), 0)"))
+    pending = _integer_row(
         found.incomplete.selectExpr("count(*)", "count(first_missing_fragment)", "coalesce(sum(received_bytes), 0)")
     )
-    tally = ReassembleCounts(rows=rows, messages=messages[0], message_bytes=messages[1])
-    tally.incomplete, tally.waiting, tally.pending_bytes = pending[1], pending[0] - pending[1], pending[2]
+    counts = ReassembleCounts(rows=rows, messages=messages[0], message_bytes=messages[1])
+    counts.incomplete, counts.waiting, counts.pending_bytes = pending[1], pending[0] - pending[1], pending[2]
     for row in found.rejected.groupBy("reason").count().collect():
-        tally.reasons[row["reason"]] = row["count"]
-    return tally
+        counts.reasons[row["reason"]] = row["count"]
+    return counts
 
 
-def _row(one: Any) -> list[int]:
-    return [int(value) for value in one.first()]
+def _integer_row(frame: Any) -> list[int]:
+    return [int(value) for value in frame.first()]

@@ -1,4 +1,4 @@
-"""`ssbroker route`: routes files of conversations into a file of decisions."""
+"""`ssbroker route`: routes files of conversations and prints a summary."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from rich.table import Table
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli import formats
-from ssbroker.cli.chunks import CONVERSATIONS, Chunk, InputFile, all_pieces
-from ssbroker.cli.errors import located, reading
+from ssbroker.cli.chunks import Chunk, InputFile, all_chunks
+from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.formats import Format, of_output
+from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.options import (
     CatalogOption,
     FormatOption,
@@ -37,74 +38,68 @@ from ssbroker.cli.options import (
     TieBreakOption,
     parse_now,
 )
-from ssbroker.cli.pipeline import UNDER_WAY_BYTES, in_order, use_threads
+from ssbroker.cli.parallel import IN_FLIGHT_BYTES_MAX, configure_threads, ordered_map
 from ssbroker.cli.progress import ProgressBar
-from ssbroker.cli.readers import common_schema, conformed, expand, open_sources
+from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.text import cell
-from ssbroker.cli.writers import Result, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
+from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
 
-COUNTED: Final = ("outcome", "reason", "match_step", "next_hop_address", "target_database")
-_WAITING_MAX: Final = 200_000
+COUNTED_COLUMNS: Final = ("outcome", "reason", "match_step", "next_hop_address", "target_database")
+_UNMERGED_ROWS_MAX: Final = 200_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Counts:
-    """How often each value of a column occurs, the most frequent first; null does not count except in `match_step`."""
+class ValueCounts:
+    """The number of rows with each value of a column, the most frequent first; null is counted only in `match_step`."""
 
     column: str
-    """The column."""
     values: tuple[tuple[Any, int], ...]
-    """Each value with how often it occurs."""
+    """Each value with its number of rows."""
 
 
 class RouteCounts:
-    """Counts decisions batch by batch, in memory that grows with the different values only."""
+    """Counts decisions batch by batch; memory grows only with the number of distinct values."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self._counts: dict[str, list[pa.Table]] = {name: [] for name in COUNTED}
+        self._counts: dict[str, list[pa.Table]] = {name: [] for name in COUNTED_COLUMNS}
 
-    def add(self, counted: dict[str, pa.Table], *, rows: int) -> None:
-        """Adds what `count` gave for a batch."""
+    def add(self, value_counts: dict[str, pa.Table], *, rows: int) -> None:
+        """Adds the result of `count_values` for a batch."""
         self.rows += rows
-        for name, table in counted.items():
-            waiting = self._counts[name]
-            waiting.append(table)
-            if sum(part.num_rows for part in waiting[1:]) > _WAITING_MAX:
-                self._counts[name] = [_summed(waiting)]
+        for name, table in value_counts.items():
+            tables = self._counts[name]
+            tables.append(table)
+            if sum(part.num_rows for part in tables[1:]) > _UNMERGED_ROWS_MAX:
+                self._counts[name] = [_merge(tables)]
 
-    def counts(self, column: str, *, top: int | None = None) -> Counts:
-        """The counts of a column, at most `top` of them.
+    def of_column(self, column: str, *, top: int | None = None) -> ValueCounts:
+        """Returns the counts of a column, at most `top` of them.
 
         Examples:
-            >>> tally = RouteCounts()
-            >>> batch = pa.record_batch({name: ["a", "b", "b"] for name in COUNTED})
-            >>> tally.add(count(batch), rows=3)
-            >>> tally.counts("outcome").values
+            >>> counts = RouteCounts()
+            >>> batch = pa.record_batch({name: ["a", "b", "b"] for name in COUNTED_COLUMNS})
+            >>> counts.add(count_values(batch), rows=3)
+            >>> counts.of_column("outcome").values
             (('b', 2), ('a', 1))
         """
-        waiting = self._counts[column]
-        if not waiting:
-            return Counts(column=column, values=())
-        table = _summed(waiting).sort_by([("count", "descending"), ("value", "ascending")])
+        tables = self._counts[column]
+        if not tables:
+            return ValueCounts(column=column, values=())
+        table = _merge(tables).sort_by([("count", "descending"), ("value", "ascending")])
         first = table.slice(0, top).to_pylist()
-        return Counts(column=column, values=tuple((row["value"], row["count"]) for row in first))
+        return ValueCounts(column=column, values=tuple((row["value"], row["count"]) for row in first))
 
 
-def count(decisions: pa.RecordBatch) -> dict[str, pa.Table]:
-    """How often each value of the counted columns occurs in a batch.
-
-    Examples:
-        >>> count(pa.record_batch({name: ["a", "a"] for name in COUNTED}))["reason"].to_pylist()
-        [{'value': 'a', 'count': 2}]
-    """
-    return {name: _counted(decisions.column(name), with_null=name == "match_step") for name in COUNTED}
+def count_values(decisions: pa.RecordBatch) -> dict[str, pa.Table]:
+    """Counts the values of each counted column in a batch."""
+    return {name: _count_column(decisions.column(name), includes_null=name == "match_step") for name in COUNTED_COLUMNS}
 
 
-def _counted(column: Any, *, with_null: bool) -> pa.Table:
-    if not with_null:
+def _count_column(column: Any, *, includes_null: bool) -> pa.Table:
+    if not includes_null:
         column = column.drop_null()
     pairs = pc.value_counts(column)
     values = pairs.field(0)
@@ -113,14 +108,14 @@ def _counted(column: Any, *, with_null: bool) -> pa.Table:
     return pa.table({"value": values, "count": pairs.field(1)})
 
 
-def _summed(tables: list[pa.Table]) -> pa.Table:
+def _merge(tables: list[pa.Table]) -> pa.Table:
     summed = pa.concat_tables(tables).group_by("value").aggregate([("count", "sum")])
     return pa.table({"value": summed["value"], "count": summed["count_sum"]})
 
 
-TOP: Final = 10
-_STEPS: Final = {
-    0: "reply, delivered here",
+TOP_ROWS: Final = 10
+_STEP_LABELS: Final = {
+    0: "reply to this instance",
     1: "service and broker id",
     2: "service, route without broker id",
     3: "service, one broker id picked",
@@ -128,46 +123,40 @@ _STEPS: Final = {
     5: "route for any service",
     6: "service of this instance",
     7: "no route",
-    None: "not looked for",
+    None: "no search",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteSummary:
-    """What a run did."""
+    """The summary of a run."""
 
     catalog: str
-    """What was routed by."""
     conversations: Sequence[str]
-    """The files that were routed."""
+    """The input files."""
     output: str
-    """The file or folder that was written."""
     now: datetime
-    """The moment that was routed for."""
+    """The time at which routes were checked for expiry."""
     tie_break: str
-    """How one of several equals was picked."""
     rows: int
-    """How many conversations."""
+    """The number of conversations."""
     seconds: float
-    """How long it took."""
-    outcomes: Counts
-    """How many conversations had each outcome."""
-    reasons: Counts
-    """The same by reason."""
-    match_steps: Counts
-    """The same by step."""
-    next_hops: Counts
+    """The duration of the run."""
+    outcomes: ValueCounts
+    reasons: ValueCounts
+    match_steps: ValueCounts
+    next_hops: ValueCounts
     """The busiest next hops."""
-    target_databases: Counts
-    """The busiest databases of this instance."""
+    target_databases: ValueCounts
+    """The busiest target databases of this instance."""
 
     @property
     def rows_per_second(self) -> int:
-        """How many conversations a second."""
+        """The conversations routed per second."""
         return round(self.rows / self.seconds) if self.seconds else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold."""
+        """Returns the summary as values for JSON."""
         return {
             "catalog": self.catalog,
             "conversations": list(self.conversations),
@@ -185,7 +174,7 @@ class RouteSummary:
         }
 
     def print(self, console: Console) -> None:
-        """Prints it as tables."""
+        """Prints the summary as tables."""
         for title, counts in (
             ("Outcome", self.outcomes),
             ("Reason", self.reasons),
@@ -203,14 +192,16 @@ class RouteSummary:
             highlight=False,
         )
 
-    def _table(self, title: str, counts: Counts) -> Table:
+    def _table(self, title: str, counts: ValueCounts) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title_justify="left")
         table.add_column(title, min_width=36, overflow="fold")
         table.add_column("Conversations", justify="right", min_width=14)
         table.add_column("Share", justify="right", min_width=7)
         for value, rows in counts.values:
             label = (
-                f"{'-' if value is None else value} {_STEPS[value]}" if counts.column == "match_step" else str(value)
+                f"{'-' if value is None else value} {_STEP_LABELS[value]}"
+                if counts.column == "match_step"
+                else str(value)
             )
             table.add_row(cell(label), f"{rows:,}", f"{rows / self.rows:.1%}")
         table.add_row()
@@ -219,19 +210,19 @@ class RouteSummary:
 
 EXAMPLES = """[bold]Examples[/bold]
 
-Route what SQL Server exported, by its tables:
+Route conversations by the routing tables of a folder:
 
   ssbroker route --catalog world/ --conversations in.parquet -o out.parquet
 
-Many files, by a script of DDL, to CSV:
+Several files and folders, by a T-SQL script, to CSV:
 
   ssbroker route --catalog net.sql --conversations day/*.csv more/ -o out.csv
 
-A summary for programs:
+Print the summary as JSON:
 
   ssbroker route --catalog net.sql --conversations in.csv -o out.jsonl --json
 
-The same on Spark, into a folder of Parquet:
+Route on Spark, into a folder of Parquet files:
 
   ssbroker route --spark --catalog world/ --conversations in/ -o out
 """
@@ -244,24 +235,29 @@ def route(
         list[str],
         typer.Option(
             metavar="FILE...",
-            help="What to route: files, folders and patterns. Parquet, CSV, JSON lines, Arrow IPC; all with the same columns.",
+            help="Conversations to route: files, folders or patterns, in Parquet, CSV, JSON lines or Arrow IPC, all with the same columns.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; its suffix tells the format.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Output file. Its suffix determines the format, unless --format is given."),
+    ],
     format: FormatOption = None,  # noqa: A002
     now: NowOption = None,
     tie_break: TieBreakOption = "hash",
     pending_request: PendingRequestOption = "continue",
     threads: ThreadsOption = None,
-    spark: Annotated[bool, typer.Option("--spark", help="Route on Spark; the output is a folder of Parquet.")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Route on Spark. The output is a folder of Parquet files.")
+    ] = False,
     as_json: SummaryAsJsonOption = False,
     quiet: QuietOption = False,
     progress: ProgressOption = None,
 ) -> None:
-    """Route conversations: write each with the decision where it goes, and sum up what went where.
+    """Route conversations: write each one with its routing decision, and print a summary.
 
-    The output has the columns of the input, then outcome, match_step, route_id, next_hop_address, mirror_address, target_database,
-    broker_instance and reason. It appears whole or not at all.
+    The output has the columns of the input, followed by outcome, match_step, route_id, next_hop_address, mirror_address, target_database,
+    broker_instance and reason. An existing output is replaced only when the new one is complete.
     """
     job = RouteJob(
         catalog=catalog,
@@ -273,24 +269,24 @@ def route(
         pending_request=pending_request,
         threads=threads,
     )
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     if spark:
-        tally, files = route_on_spark(job)
+        counts, files = route_on_spark(job)
     else:
-        tally, files = route_files(job, progress=False if quiet and progress is None else progress)
+        counts, files = route_files(job, progress=False if quiet and progress is None else progress)
     summary = RouteSummary(
         catalog=str(catalog),
         conversations=[str(file) for file in files],
         output=str(output),
         now=job.now,
         tie_break=tie_break,
-        rows=tally.rows,
-        seconds=time.perf_counter() - begun,
-        outcomes=tally.counts("outcome"),
-        reasons=tally.counts("reason"),
-        match_steps=tally.counts("match_step"),
-        next_hops=tally.counts("next_hop_address", top=TOP),
-        target_databases=tally.counts("target_database", top=TOP),
+        rows=counts.rows,
+        seconds=time.perf_counter() - started_at,
+        outcomes=counts.of_column("outcome"),
+        reasons=counts.of_column("reason"),
+        match_steps=counts.of_column("match_step"),
+        next_hops=counts.of_column("next_hop_address", top=TOP_ROWS),
+        target_databases=counts.of_column("target_database", top=TOP_ROWS),
     )
     if as_json:
         typer.echo(json.dumps(summary.to_dict(), indent=2, ensure_ascii=False))
@@ -300,141 +296,120 @@ def route(
 
 @dataclass(frozen=True, kw_only=True)
 class RouteJob:
-    """What is to be routed by what, and how."""
+    """The arguments of a run."""
 
     catalog: Path
-    """What to load the catalog from."""
     conversations: Sequence[str]
     """Files, folders and patterns."""
     output: Path
-    """What to write."""
     format: Format | None
-    """The format of the output, None where its suffix tells."""
+    """The format of the output; None to choose by its suffix."""
     now: datetime
-    """The moment to route for."""
+    """The time at which routes are checked for expiry."""
     tie_break: TieBreak
-    """How one of several equals is picked."""
     pending_request: PendingRequest
-    """What a pending request for routing information does."""
     threads: int | None
-    """How many threads route, None for one for each core."""
+    """The number of threads; None for one per core."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Routed:
+class _RoutedChunk:
     encoded: Any
-    counted: dict[str, pa.Table]
+    value_counts: dict[str, pa.Table]
     rows: int
     position: int
 
 
 def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, list[Path]]:
-    """Routes files into one file, which appears whole or not at all.
-
-    Args:
-        job: What to do.
-        progress: Whether to show a bar; None shows it where standard error is a terminal.
-
-    Returns:
-        The counts, and the files that were read.
-
-    Raises:
-        SsbrokerError: Something in the input is wrong, or the output cannot be written.
-    """
-    files = expand(job.conversations)
-    kind = of_output(job.output, job.format)
+    """Routes files into one file; returns the counts and the input files."""
+    files = expand_patterns(job.conversations)
+    file_format = of_output(job.output, job.format)
     refuse_overwriting([job.output], inputs=files, catalogs=[job.catalog])
-    threads = use_threads(job.threads)
+    threads = configure_threads(job.threads)
     with replacing_files([job.output]) as (part,):
         router = Router(
             Catalog.load(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
         )
-        lines = kind is Format.JSONL
-        sources = open_sources(files, CONVERSATIONS, lines=lines, threads=threads, progress=progress)
-        schema = common_schema(sources, CONVERSATIONS)
-        written = pa.schema([*schema, *without_dictionaries(schemas.DECISIONS)])
-        with Result(part, kind, written, output=job.output) as result:
-            tally = _route(job, router, sources, schema, result, threads=threads, progress=progress)
-    return tally, files
+        keep_json_lines = file_format is Format.JSONL
+        inputs = open_inputs(
+            files, CONVERSATION_COLUMNS, keep_json_lines=keep_json_lines, threads=threads, progress=progress
+        )
+        schema = common_schema(inputs, CONVERSATION_COLUMNS)
+        output_schema = pa.schema([*schema, *without_dictionaries(schemas.DECISIONS)])
+        with OutputFile(part, file_format, output_schema, output=job.output) as output_file:
+            counts = _route(job, router, inputs, schema, output_file, threads=threads, progress=progress)
+    return counts, files
 
 
 def _route(
     job: RouteJob,
     router: Router,
-    sources: Sequence[InputFile],
+    inputs: Sequence[InputFile],
     schema: pa.Schema,
-    result: Result,
+    output_file: OutputFile,
     *,
     threads: int,
     progress: bool | None,
 ) -> RouteCounts:
-    def route(numbered: tuple[Chunk, int]) -> _Routed:
-        piece, position = numbered
-        rows = piece.load()
+    def route_chunk(item: tuple[Chunk, int]) -> _RoutedChunk:
+        chunk, position = item
+        loaded = chunk.load()
         try:
-            decisions = router.route(rows.columns, now=job.now)
+            decisions = router.route(loaded.batch, now=job.now)
         except (InputError, SchemaError) as error:
-            raise located(error, file=piece.file, row_of=piece.row_of) from error
-        if rows.lines is None:
-            encoded = result.encode(_side_by_side(conformed(rows.columns, schema), decisions))
+            raise error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file) from error
+        if loaded.json_lines is None:
+            encoded = output_file.encode(_concat_columns(conform(loaded.batch, schema), decisions))
         else:
-            encoded = result.encode(decisions, rows.lines)
-        return _Routed(encoded=encoded, counted=count(decisions), rows=decisions.num_rows, position=position)
+            encoded = output_file.encode(decisions, loaded.json_lines)
+        return _RoutedChunk(
+            encoded=encoded, value_counts=count_values(decisions), rows=decisions.num_rows, position=position
+        )
 
-    tally = RouteCounts()
-    total = sum(source.file.stat().st_size for source in sources)
-    routed = in_order(
-        all_pieces(sources),
-        route,
-        threads=1 if job.tie_break == "round_robin" else threads,  # turns are taken in the order of the rows
-        weigh=lambda numbered: numbered[0].size * result.growth,
-        weight_max=UNDER_WAY_BYTES,
+    counts = RouteCounts()
+    total = sum(input_file.file.stat().st_size for input_file in inputs)
+    routed = ordered_map(
+        all_chunks(inputs),
+        route_chunk,
+        threads=1 if job.tie_break == "round_robin" else threads,  # turns are taken in row order
+        weight_of=lambda item: item[0].memory_bytes * output_file.size_factor,
+        weight_max=IN_FLIGHT_BYTES_MAX,
     )
     with ProgressBar("Routing", total_bytes=total, shown=progress) as bar, contextlib.closing(routed):
-        for piece in routed:
-            result.write(piece.encoded)
-            tally.add(piece.counted, rows=piece.rows)
-            bar.update(rows=tally.rows, position=piece.position)
-        bar.update(rows=tally.rows, position=total)
-    return tally
+        for chunk in routed:
+            output_file.write(chunk.encoded)
+            counts.add(chunk.value_counts, rows=chunk.rows)
+            bar.update(rows=counts.rows, position=chunk.position)
+        bar.update(rows=counts.rows, position=total)
+    return counts
 
 
-def _side_by_side(columns: pa.RecordBatch, decisions: pa.RecordBatch) -> pa.RecordBatch:
-    names = [*columns.schema.names, *decisions.schema.names]
-    return pa.RecordBatch.from_arrays([*columns.columns, *decisions.columns], names=names)
+def _concat_columns(conversations: pa.RecordBatch, decisions: pa.RecordBatch) -> pa.RecordBatch:
+    names = [*conversations.schema.names, *decisions.schema.names]
+    return pa.RecordBatch.from_arrays([*conversations.columns, *decisions.columns], names=names)
 
 
-_READABLE: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
+_SPARK_FORMATS: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
 
 
 def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
-    """Routes files into a folder of Parquet, which appears whole or not at all.
-
-    Args:
-        job: What to do.
-
-    Returns:
-        The counts, and the files that were read.
-
-    Raises:
-        SsbrokerError: Something in the input is wrong, the output cannot be written, or PySpark is not there.
-    """
-    _check(job)
-    files = expand(job.conversations)
-    kind = _common_kind(files)
+    """Routes files on Spark into a folder of Parquet files; returns the counts and the input files."""
+    _check_output(job)
+    files = expand_patterns(job.conversations)
+    file_format = _common_format(files)
     refuse_overwriting([job.output], inputs=files, catalogs=[job.catalog])
-    if kind is not Format.JSONL:  # Spark would take the columns of one file for those of all
-        sources = open_sources(files, CONVERSATIONS, lines=False, threads=1, progress=False)
-        common_schema(sources, CONVERSATIONS)
-    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - only where Spark is wanted
-    from ssbroker.spark import route  # noqa: PLC0415
+    if file_format is not Format.JSONL:  # Spark reads the columns of one file only
+        inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=False)
+        common_schema(inputs, CONVERSATION_COLUMNS)
+    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import route  # noqa: PLC0415 - the same
 
     quiet = not sys.stderr.isatty()
-    tally = RouteCounts()
+    counts = RouteCounts()
     with spark_formats.spark_errors_translated(), replacing_folder(job.output) as part:
         catalog = Catalog.load(job.catalog, now=job.now)
         with spark_formats.session(threads=job.threads, quiet=quiet) as session:
-            conversations = spark_formats.read(session, files, kind=kind)
+            conversations = spark_formats.read(session, files, kind=file_format)
             decided = route(
                 conversations,
                 catalog,
@@ -445,27 +420,27 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
             decided.write.parquet(str(part))
             if not part.is_dir():
                 raise OutputError(
-                    f"{job.output}: Spark wrote on another machine; the output has to be where both reach it"
+                    f"{job.output}: Spark wrote the output on another machine; use a path that both machines reach"
                 )
-            top = {"next_hop_address": TOP, "target_database": TOP}
-            counted = spark_formats.count(session.read.parquet(str(part)), COUNTED, top=top)
-        tally.add(counted, rows=sum(row["count"] for row in counted["outcome"].to_pylist()))
-    return tally, files
+            top = {"next_hop_address": TOP_ROWS, "target_database": TOP_ROWS}
+            value_counts = spark_formats.count(session.read.parquet(str(part)), COUNTED_COLUMNS, top=top)
+        counts.add(value_counts, rows=sum(row["count"] for row in value_counts["outcome"].to_pylist()))
+    return counts, files
 
 
-def _check(job: RouteJob) -> None:
+def _check_output(job: RouteJob) -> None:
     if job.format not in (None, Format.PARQUET) or formats.by_suffix(job.output) not in (None, Format.PARQUET):
-        raise OptionError(f"{job.output}: --spark writes a folder of Parquet, no other format")
+        raise OptionError(f"{job.output}: --spark writes only a folder of Parquet files")
 
 
-def _common_kind(files: list[Path]) -> Format:
-    kinds = {}
+def _common_format(files: list[Path]) -> Format:
+    files_by_format = {}
     for file in files:
         with reading(file):
-            kinds[formats.of_input(file)] = file
-    if len(kinds) > 1:
-        raise OptionError(f"--spark reads files of one format at a time, not of {' and '.join(kinds)}")
-    kind = next(iter(kinds))
-    if kind not in _READABLE:
-        raise OptionError(f"{kinds[kind]}: --spark reads {', '.join(_READABLE)}, not Arrow IPC")
-    return kind
+            files_by_format[formats.of_input(file)] = file
+    if len(files_by_format) > 1:
+        raise OptionError(f"--spark reads only one format at a time; got {' and '.join(files_by_format)}")
+    ((file_format, file),) = files_by_format.items()
+    if file_format not in _SPARK_FORMATS:
+        raise OptionError(f"{file}: --spark reads {', '.join(_SPARK_FORMATS)}, but not Arrow IPC")
+    return file_format

@@ -19,7 +19,7 @@ from ssbroker._text import host_and_port
 from ssbroker.cli import log_format, serve_config
 from ssbroker.cli.errors import one_line
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.serve_config import LIMITS_OF_PROTOCOL, PORT, Address, ServeSettings, Tls
+from ssbroker.cli.serve_config import PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
 from ssbroker.exceptions import InputError, OptionError, SsbrokerError, UnknownDatabaseError
 
 if TYPE_CHECKING:
@@ -29,75 +29,75 @@ if TYPE_CHECKING:
 
 
 class SignalQueue:
-    """What the handler of a signal tells, and what is waited for in the thread that it interrupts.
+    """Passes notifications from a signal handler to the thread that it interrupts.
 
-    An event will not do: its handler may come in the middle of the wait, and would wait for a lock of its own thread.
+    Unlike `threading.Event`, this cannot deadlock if the handler runs in the middle of a wait.
 
     Examples:
-        >>> told = SignalQueue()
-        >>> told.wait(0.0)
+        >>> signals = SignalQueue()
+        >>> signals.wait(0.0)
         False
-        >>> told.tell()
-        >>> told.wait(0.0), told.wait(0.0)
+        >>> signals.notify()
+        >>> signals.wait(0.0), signals.wait(0.0)
         (True, False)
     """
 
-    __slots__ = ("_told",)
+    __slots__ = ("_signals",)
 
     def __init__(self) -> None:
-        self._told: Final[queue.SimpleQueue[None]] = queue.SimpleQueue()
+        self._signals: Final[queue.SimpleQueue[None]] = queue.SimpleQueue()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Ends a wait; called by the handler."""
-        self._told.put(None)
+        self._signals.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it is told; whether it was since the last wait."""
+        """Waits for a notification; returns whether there was one since the last wait."""
         try:
-            self._told.get(timeout=seconds)
+            self._signals.get(timeout=seconds)
         except queue.Empty:
             return False
         with suppress(queue.Empty):
             while True:
-                self._told.get_nowait()
+                self._signals.get_nowait()
         return True
 
 
 @contextmanager
-def told_to_stop() -> Iterator[SignalQueue]:
-    """What SIGTERM and SIGINT tell; a second one ends the process at once, and what was committed is on the disk."""
-    stopped = SignalQueue()
+def stop_signals() -> Iterator[SignalQueue]:
+    """Yields notifications of SIGTERM and SIGINT; the second signal ends the process immediately, which loses no committed data."""
+    stop_requested = SignalQueue()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
 
     def stop(_number: int, _frame: Any) -> None:
-        stopped.tell()
-        for each in numbers:  # the second one may be another
+        stop_requested.notify()
+        for each in numbers:  # the second signal may be the other one
             signal.signal(each, signal.SIG_DFL)
 
     try:
         before = {number: signal.signal(number, stop) for number in numbers}
-    except ValueError:  # not the main thread: nobody can be told of signals
-        yield stopped
+    except ValueError:  # not the main thread, which alone handles signals
+        yield stop_requested
         return
     try:
-        yield stopped
+        yield stop_requested
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def told_to_reload() -> Iterator[SignalQueue]:
-    """What SIGHUP tells, where there is such a signal."""
-    asked = SignalQueue()
-    with _on_hangup(lambda *_: asked.tell()):
-        yield asked
+def reload_signals() -> Iterator[SignalQueue]:
+    """Yields notifications of SIGHUP, if the system has this signal."""
+    reload_requested = SignalQueue()
+    with _on_hangup(lambda *_: reload_requested.notify()):
+        yield reload_requested
 
 
 @contextmanager
 def hangup_ignored() -> Iterator[None]:
-    """SIGHUP ends nothing before it can be told: what it asks for is read at the start anyway."""
+    """Ignores SIGHUP until it can be handled: the process is about to read its certificates anyway."""
     with _on_hangup(signal.SIG_IGN):
         yield
 
@@ -117,18 +117,18 @@ def _on_hangup(handler: Any) -> Iterator[None]:
 
 EXAMPLES = """[bold]Examples[/bold]
 
-With certificates of an authority, for the instances that are named:
+Accept the instance stock with a certificate of an authority:
 
   ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem --key shop.key --authority authority.pem --name stock
 
-All of that in a file, with logs and numbers for programs:
+Read the settings from a file, log JSON, and publish metrics:
 
   ssbroker serve shop/ --config serve.toml --log json --monitor 127.0.0.1:9422
 """
-_LOOK_SECONDS: Final = 1.0
-_WRONG: Final = 2
-_MAY_PASS: Final = 1
-"""The exit status of a start that may succeed when it is repeated: a port in use, a folder that another process serves, a disk."""
+_POLL_SECONDS: Final = 1.0
+_EXIT_WRONG_SETTINGS: Final = 2
+_EXIT_RETRYABLE: Final = 1
+"""The exit status if a retry may succeed: the port is in use, another process serves the folder, or the disk is not available."""
 LOGGER: Final = logging.getLogger("ssbroker.serve")
 
 
@@ -136,165 +136,168 @@ LOGGER: Final = logging.getLogger("ssbroker.serve")
 def serve(
     *,
     folder: FolderArgument,
-    config: Annotated[Path | None, typer.Option(help="A file of TOML; the options here go before it.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of settings; command-line options override it.")
+    ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST[:PORT]",
-            help=f"Where to listen, at port {PORT} if none is said; 127.0.0.1 unless told otherwise.",
+            help=f"Address to listen on; the default port is {PORT}. Default: 127.0.0.1:{PORT}.",
         ),
     ] = None,
     address: Annotated[
         list[str] | None,
-        typer.Option(metavar="TCP://HOST:PORT", help="A further address by which others reach this instance."),
+        typer.Option(
+            metavar="TCP://HOST:PORT", help="Another address by which other instances reach this one. Can be repeated."
+        ),
     ] = None,
     dial_only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NETWORK|HOST", help="What may be dialled, whatever routes say. May be repeated."),
+        typer.Option(
+            metavar="NETWORK|HOST",
+            help="Network or host that this instance may connect to, regardless of routes. Can be repeated. Default: all.",
+        ),
     ] = None,
-    certificate: Annotated[Path | None, typer.Option(help="The instance's certificate, in PEM.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
-    authority: Annotated[Path | None, typer.Option(help="The certificate of the authority that is believed.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Certificate of the instance, in PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None,
+    authority: Annotated[Path | None, typer.Option(help="Certificate of the trusted authority, in PEM.")] = None,
     name: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Whom the authority may vouch for. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of an instance that may connect with a certificate of the authority. Can be repeated.",
+        ),
     ] = None,
     pin: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="A certificate that may connect, as whom. May be repeated."),
+        typer.Option(
+            metavar="NAME=FILE", help="Certificate in PEM with which the instance NAME may connect. Can be repeated."
+        ),
     ] = None,
     allow_unencrypted: Annotated[
-        bool, typer.Option("--allow-unencrypted", help="No TLS: whoever reaches the port may talk.")
+        bool, typer.Option("--allow-unencrypted", help="Use no TLS: anyone who reaches the port can connect.")
     ] = False,
     monitor: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to answer /metrics and /health.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address of the HTTP server for /metrics and /health. Default: none."),
     ] = None,
-    log: Annotated[str | None, typer.Option(metavar="json|text", help="How to log, on standard error.")] = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="json|text", help="Format of the log on standard error. Default: text.")
+    ] = None,
     log_level: Annotated[
         str | None,
-        typer.Option(metavar="|".join(log_format.LEVELS), help="What to log at least; info unless told otherwise."),
+        typer.Option(metavar="|".join(log_format.LEVELS), help="Minimum level to log. Default: info."),
     ] = None,
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
 
-    Other processes may use the instance meanwhile; what they commit goes out through this one. Exit status 1 if it cannot begin for a
-    reason that may pass, such as a port in use; 2 if the settings are wrong.
+    Other processes can use the instance at the same time; this one sends what they commit. Exit status: 1 if the start failed for a reason that
+    may pass, such as a port in use; 2 if the settings are wrong.
     """
     settings = ServeSettings() if config is None else ServeSettings.read(config)
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "listen": None if listen is None else Address.parse(listen, name="--listen", port=PORT),
         "addresses": serve_config.parse_addresses(address or [], "--address"),
         "dial_only": serve_config.parse_dial_only(dial_only or [], "--dial-only"),
         "allow_unencrypted": allow_unencrypted,
         "monitor": None if monitor is None else Address.parse(monitor, name="--monitor"),
-        "log": None if log is None else serve_config.parse_form(log, "--log"),
+        "log": None if log is None else serve_config.parse_log_format(log, "--log"),
         "log_level": None if log_level is None else serve_config.parse_level(log_level, "--log-level"),
     }
-    of_tls: dict[str, Any] = {
+    tls_options: dict[str, Any] = {
         "certificate": certificate,
         "key": key,
         "authority": authority,
-        "names": tuple(serve_config.parse_text(each, "--name") for each in name or ()),
-        "pinned": _pinned(pin or []),
+        "names": tuple(serve_config.parse_string(each, "--name") for each in name or ()),
+        "pinned": _parse_pins(pin or []),
     }
-    tls = replace(settings.tls, **_given(of_tls))
+    tls = replace(settings.tls, **_without_unset(tls_options))
     try:
-        run(folder, replace(settings, tls=tls, **_given(said)))
-    except OSError as error:  # errors of storage and of endpoints among them
+        run_server(folder, replace(settings, tls=tls, **_without_unset(options)))
+    except OSError as error:  # includes StorageError and EndpointError
         typer.echo(f"ssbroker: {one_line(str(error))}", err=True)
-        raise typer.Exit(_MAY_PASS) from error
+        raise typer.Exit(_EXIT_RETRYABLE) from error
 
 
-def run(folder: Path, settings: ServeSettings) -> None:
-    """Serves until a signal asks for the end.
-
-    Args:
-        folder: The instance's folder.
-        settings: How.
-
-    Raises:
-        OptionError: The settings do not fit each other.
-        InputError: A file is not what it should be.
-        StorageError: The instance cannot be opened, or another process serves it.
-        EndpointError: An address cannot be listened on.
-        typer.Exit: Any of these, where the log is JSON: it has been told.
-    """
-    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
+def run_server(folder: Path, settings: ServeSettings) -> None:
+    """Serves until a signal requests the end; with a JSON log, errors are logged and raised as `typer.Exit`."""
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
 
     with ExitStack() as stack:
-        handler = log_format.write_log(settings.log, settings.log_level)
-        stack.callback(log_format.end_log, handler)
+        handler = log_format.start_logging(settings.log, settings.log_level)
+        stack.callback(log_format.stop_logging, handler)
         stack.enter_context(_warnings_as_records())
         if settings.log == "json":
-            stack.enter_context(_failure_as_record())
+            stack.enter_context(_errors_as_records())
         options: dict[str, Any] = {
             "host": settings.listen.host,
             "port": settings.listen.port,
-            "trust": _trust(settings.tls, is_none=settings.allow_unencrypted),
+            "trust": _make_trust(settings.tls, is_unencrypted=settings.allow_unencrypted),
             "allow_unencrypted": settings.allow_unencrypted,
             "addresses": settings.addresses,
             "dial_only": settings.dial_only,
             "close_timeout": settings.stop_after,
-            **_limits(settings.limits),
+            **_limit_options(settings.limits),
         }
-        stopped = stack.enter_context(told_to_stop())
-        reload = stack.enter_context(told_to_reload())
+        stop_requested = stack.enter_context(stop_signals())
+        reload_requested = stack.enter_context(reload_signals())
         instance = stack.enter_context(Instance.open(folder))
         server = stack.enter_context(instance.serve(**options))
         if settings.configuration is not None:
-            _configure(instance, settings)
-        watched = _watched(instance, settings, stack)
-        listens = host_and_port(server.host, server.port)
-        words: dict[str, Any] = {"instance": instance.name, "listen": listens, "monitor": watched}
-        LOGGER.info("serving %s at %s", instance.name, listens, extra={"said": words})
-        while not stopped.wait(_LOOK_SECONDS):
-            if reload.wait(0.0):
+            _install_configuration_service(instance, settings)
+        monitor = _start_monitor(instance, settings, stack)
+        listen = host_and_port(server.host, server.port)
+        details: dict[str, Any] = {"instance": instance.name, "listen": listen, "monitor": monitor}
+        LOGGER.info("serving %s at %s", instance.name, listen, extra={"details": details})
+        while not stop_requested.wait(_POLL_SECONDS):
+            if reload_requested.wait(0.0):
                 _reload(server)
-        LOGGER.info("stopping %s", instance.name, extra={"said": {"instance": instance.name}})
+        LOGGER.info("stopping %s", instance.name, extra={"details": {"instance": instance.name}})
 
 
 def _reload(server: Server) -> None:
-    """Has certificates read again; what is wrong with them ends nothing."""
+    """Reloads the certificates; logs an error and keeps the previous ones if they are invalid."""
     try:
         if server.reload_certificates():
-            LOGGER.info("the certificates were read again: new connections use them")
+            LOGGER.info("certificates reloaded; new connections use them")
         else:
-            LOGGER.info("there are no certificates to read again")
+            LOGGER.info("no certificates to reload")
     except (InputError, OptionError) as error:
-        LOGGER.warning("the certificates cannot be used: %s; those from before go on to be used", error)
+        LOGGER.warning("the reloaded certificates cannot be used: %s; the previous ones stay in use", error)
 
 
-def _watched(instance: Instance, settings: ServeSettings, stack: ExitStack) -> str | None:
-    """Begins to answer those who watch; where."""
+def _start_monitor(instance: Instance, settings: ServeSettings, stack: ExitStack) -> str | None:
+    """Starts the HTTP server for metrics and health; returns its address."""
     if settings.monitor is None:
         return None
-    from ssbroker.broker.network.monitoring import Metrics, Monitor, problems  # noqa: PLC0415 - needed only with a monitor
+    from ssbroker.broker.network.monitoring import Metrics, Monitor, problems  # noqa: PLC0415 - optional
 
     metrics = Metrics(instance)
     stack.callback(metrics.close)
-    where = settings.monitor
-    monitor = Monitor(where.host, where.port, metrics=metrics.text, health=lambda: problems(instance))
+    listen = settings.monitor
+    monitor = Monitor(listen.host, listen.port, metrics=metrics.text, health=lambda: problems(instance))
     address = monitor.start()
     stack.callback(monitor.close)
     return host_and_port(*address)
 
 
-def _configure(instance: Instance, settings: ServeSettings) -> None:
-    """Runs the configuration service of the settings (N27)."""
-    from ssbroker.broker import configuration_service  # noqa: PLC0415 - only who asks for it needs it
+def _install_configuration_service(instance: Instance, settings: ServeSettings) -> None:
+    from ssbroker.broker import configuration_service  # noqa: PLC0415 - optional
 
-    said = settings.configuration
-    if said is None:
+    service = settings.configuration
+    if service is None:
         return
-    if (said.directory is None) == (said.table is None):
-        raise OptionError("configuration: expected a directory, which is a file, or a table, and one of them")
-    database = _database(instance, said.database, "configuration.database")
+    if (service.directory is None) == (service.table is None):
+        raise OptionError("configuration: expected either directory, the path of a file, or table")
+    database = _database(instance, service.database, "configuration.database")
     directory = (
-        configuration_service.FileDirectory(said.directory)
-        if said.directory is not None
-        else configuration_service.TableDirectory(database, said.table or "")
+        configuration_service.FileDirectory(service.directory)
+        if service.directory is not None
+        else configuration_service.TableDirectory(database, service.table or "")
     )
-    lifetime = configuration_service.LIFETIME if said.lifetime is None else said.lifetime
-    asked_by = [_database(instance, each, "configuration.asked_by") for each in said.asked_by] or None
+    lifetime = configuration_service.LIFETIME if service.lifetime is None else service.lifetime
+    asked_by = [_database(instance, each, "configuration.asked_by") for each in service.asked_by] or None
     configuration_service.ConfigurationService(directory, lifetime=lifetime).install(database, asked_by=asked_by)
 
 
@@ -305,61 +308,57 @@ def _database(instance: Instance, name: str, setting: str) -> Database:
         raise OptionError(f"{setting}: {error}") from error
 
 
-def _trust(tls: Tls, *, is_none: bool) -> object:
-    """Whom the instance believes; None where that is not asked."""
-    if tls == Tls():
-        if is_none:
+def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
+    """Returns the trust settings; None without TLS."""
+    if tls == TlsSettings():
+        if is_unencrypted:
             return None
         raise OptionError(
-            "who may connect: give --certificate, --key and --authority with --name, or --pin; "
-            "or --allow-unencrypted, for a network that nobody else reaches"
+            "you must specify who may connect: give --certificate and --key, with --authority and --name or with --pin; "
+            "or give --allow-unencrypted, for a network that nobody else can reach"
         )
-    if is_none:
-        raise OptionError("--allow-unencrypted and certificates: expected one of them, got both")
+    if is_unencrypted:
+        raise OptionError("--allow-unencrypted and certificates cannot be used together")
     if tls.certificate is None or tls.key is None:
-        raise OptionError("--certificate and --key: expected both, the instance's certificate and its private key")
+        raise OptionError("--certificate and --key: expected both, the certificate of the instance and its private key")
     if tls.authority is not None and not tls.names:
-        raise OptionError(
-            "--authority: it vouches only for those who are named; give --name, once for each instance that may connect"
-        )
+        raise OptionError("--authority requires --name, once for each instance that may connect")
     if tls.names and tls.authority is None:
-        raise OptionError(
-            "--name: it is one that an authority may vouch for; give --authority, or --pin NAME=FILE without one"
-        )
-    from ssbroker.broker.network.tls import Trust  # noqa: PLC0415 - the help comes quicker without the broker
+        raise OptionError("--name requires --authority; without an authority, use --pin NAME=FILE")
+    from ssbroker.broker.network.tls import Trust  # noqa: PLC0415 - keeps --help fast
 
     return Trust(
         certificate=tls.certificate, key=tls.key, authority=tls.authority, names=tls.names, pinned=dict(tls.pinned)
     )
 
 
-def _limits(limits: Mapping[str, int]) -> dict[str, Any]:
-    """The limits, as the endpoint and the protocol take them."""
-    from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415 - the help comes quicker without
+def _limit_options(limits: Mapping[str, int]) -> dict[str, Any]:
+    """Groups the limits into the arguments of `Instance.serve`."""
+    from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415 - keeps --help fast
     from ssbroker.protocol import config as protocol  # noqa: PLC0415 - the same
 
-    of_protocol: dict[str, Any] = {name: most for name, most in limits.items() if name in LIMITS_OF_PROTOCOL}
-    of_endpoint: dict[str, Any] = {name: most for name, most in limits.items() if name not in LIMITS_OF_PROTOCOL}
-    return {"limits": EndpointLimits(**of_endpoint), "settings": protocol.ProtocolSettings(**of_protocol)}
+    protocol_limits: dict[str, Any] = {name: limit for name, limit in limits.items() if name in PROTOCOL_LIMITS}
+    endpoint_limits: dict[str, Any] = {name: limit for name, limit in limits.items() if name not in PROTOCOL_LIMITS}
+    return {"limits": EndpointLimits(**endpoint_limits), "settings": protocol.ProtocolSettings(**protocol_limits)}
 
 
-def _pinned(pins: list[str]) -> dict[str, tuple[Path, ...]]:
+def _parse_pins(pins: list[str]) -> dict[str, tuple[Path, ...]]:
     found: dict[str, tuple[Path, ...]] = {}
     for pin in pins:
         principal, separator, file = pin.partition("=")
         if not separator or not principal or not file:
-            raise OptionError(f"--pin: expected NAME=FILE, got {pin!r:.80}")
+            raise OptionError(f"--pin: {pin!r:.80} is not valid; expected NAME=FILE")
         found[principal] = (*found.get(principal, ()), Path(file))
     return found
 
 
-def _given(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in said.items() if value}
+def _without_unset(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value}
 
 
 @contextmanager
 def _warnings_as_records() -> Iterator[None]:
-    """What the library warns of is a line of the log like all others."""
+    """Logs warnings of the library."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         LOGGER.warning("%s", message)
@@ -370,10 +369,10 @@ def _warnings_as_records() -> Iterator[None]:
 
 
 @contextmanager
-def _failure_as_record() -> Iterator[None]:
-    """What ends the process is a line of the log like all others."""
+def _errors_as_records() -> Iterator[None]:
+    """Logs the error that ends the process."""
     try:
         yield
     except (OSError, SsbrokerError) as error:
-        LOGGER.error("%s", one_line(str(error)))  # noqa: TRY400 - where it was raised is of no use to whoever starts it
-        raise typer.Exit(_MAY_PASS if isinstance(error, OSError) else _WRONG) from error
+        LOGGER.error("%s", one_line(str(error)))  # noqa: TRY400 - a traceback does not help the user
+        raise typer.Exit(_EXIT_RETRYABLE if isinstance(error, OSError) else _EXIT_WRONG_SETTINGS) from error

@@ -1,4 +1,4 @@
-"""Settings of `ssbroker serve`, from a TOML file and command-line options."""
+"""The settings of `ssbroker serve` in a TOML file, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -10,101 +10,61 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from ssbroker.cli.log_format import LEVELS, Form
+from ssbroker.cli.log_format import LEVELS, LogFormat
 from ssbroker.exceptions import InputError, OptionError
 
-LIMITS_OF_PROTOCOL: Final = ("max_message_bytes", "max_pending_bytes")
-SECONDS_MAX: Final = 86_400
-LIFETIME_MAX: Final = 2**31 - 1  # seconds, as CREATE ROUTE has it
+PROTOCOL_LIMITS: Final = ("max_message_bytes", "max_pending_bytes")
+STOP_SECONDS_MAX: Final = 86_400
+LIFETIME_SECONDS_MAX: Final = 2**31 - 1  # as in CREATE ROUTE
 
-Reader = Callable[[Any, str], Any]
+Parser = Callable[[Any, str], Any]
 
 
-def parse_text(value: Any, name: str) -> str:
-    """A text that is not empty, and can be the name of a file.
-
-    Raises:
-        OptionError: It is none.
-
-    Examples:
-        >>> parse_text("shop", "name")
-        'shop'
-    """
+def parse_string(value: Any, name: str) -> str:
+    """Parses a non-empty string that can be a file name."""
     if not isinstance(value, str) or not value or "\0" in value:
-        raise OptionError(f"{name}: expected a text, got {value!r:.80}")
+        raise OptionError(f"{name}: expected a non-empty string, got {value!r:.80}")
     return value
 
 
 def parse_level(value: Any, name: str) -> str:
-    """A level of the log.
-
-    Raises:
-        OptionError: It is none.
-
-    Examples:
-        >>> parse_level("info", "log_level")
-        'info'
-    """
+    """Parses a log level."""
     if not isinstance(value, str) or value not in LEVELS:
         raise OptionError(f"{name}: expected one of {', '.join(LEVELS)}; got {value!r:.80}")
     return str(value)
 
 
-def parse_form(value: Any, name: str) -> Form:
-    """A form of the log.
-
-    Raises:
-        OptionError: It is none.
-
-    Examples:
-        >>> parse_form("json", "log")
-        'json'
-    """
+def parse_log_format(value: Any, name: str) -> LogFormat:
+    """Parses a log format."""
     if value not in ("json", "text"):
         raise OptionError(f"{name}: expected json or text; got {value!r:.80}")
     return cast("Literal['json', 'text']", value)
 
 
 def parse_addresses(value: Any, name: str) -> tuple[str, ...]:
-    """The addresses by which others reach the instance.
-
-    Raises:
-        OptionError: One of them is none.
-
-    Examples:
-        >>> parse_addresses(["TCP://shop.example"], "addresses")
-        ('TCP://shop.example',)
-    """
-    from ssbroker import schemas  # noqa: PLC0415 - the help comes quicker without
+    """Parses the addresses by which other instances reach this one."""
+    from ssbroker import schemas  # noqa: PLC0415 - keeps --help fast
     from ssbroker.catalog.catalog import Catalog  # noqa: PLC0415 - the same
 
-    found = parse_texts(value, name)
-    with _named(name):
-        Catalog(schemas.ROUTES.empty_table(), addresses=found)
-    return found
+    parsed = parse_strings(value, name)
+    with _named_in_errors(name):
+        Catalog(schemas.ROUTES.empty_table(), addresses=parsed)
+    return parsed
 
 
 def parse_dial_only(value: Any, name: str) -> tuple[str, ...]:
-    """What may be dialled.
+    """Parses the networks and hosts that the instance may connect to."""
+    from ssbroker.broker.network.dialer import DialFilter  # noqa: PLC0415 - keeps --help fast
 
-    Raises:
-        OptionError: One of it is no network and no host.
-
-    Examples:
-        >>> parse_dial_only(["10.0.0.0/8", "*.example.com"], "dial_only")
-        ('10.0.0.0/8', '*.example.com')
-    """
-    from ssbroker.broker.network.dialer import DialFilter  # noqa: PLC0415 - the help comes quicker without
-
-    found = parse_texts(value, name)
-    with _named(name):
-        DialFilter(found)
-    return found
+    parsed = parse_strings(value, name)
+    with _named_in_errors(name):
+        DialFilter(parsed)
+    return parsed
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Has an error tell where the value stands, instead of what the library calls it."""
+def _named_in_errors(name: str) -> Iterator[None]:
+    """Replaces the name at the start of an error message by that of the setting."""
     try:
         yield
     except (InputError, OptionError) as error:
@@ -112,85 +72,61 @@ def _named(name: str) -> Iterator[None]:
 
 
 def parse_limit(value: Any, name: str) -> int:
-    """A limit of the endpoint or of the dialog protocol, by the last part of its name.
+    """Parses a limit of the endpoint or of the dialog protocol; the last part of its name selects it."""
+    from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.protocol.config import ProtocolSettings  # noqa: PLC0415 - the same
 
-    Raises:
-        OptionError: It is not what that limit can be.
-    """
-    from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415 - the help comes quicker without
-    from ssbroker.protocol.config import ProtocolSettings as OfProtocol  # noqa: PLC0415 - the same
-
-    key, most = name.rpartition(".")[2], whole(value, name)
-    with _named(name):
-        (OfProtocol if key in LIMITS_OF_PROTOCOL else EndpointLimits)(**cast("dict[str, Any]", {key: most}))
-    return most
+    key, limit = name.rpartition(".")[2], parse_positive_integer(value, name)
+    with _named_in_errors(name):
+        (ProtocolSettings if key in PROTOCOL_LIMITS else EndpointLimits)(**cast("dict[str, Any]", {key: limit}))
+    return limit
 
 
 def parse_lifetime(value: Any, name: str) -> int:
-    """The lifetime of routes, in seconds.
-
-    Raises:
-        OptionError: It is none.
-    """
-    if whole(value, name) > LIFETIME_MAX:
-        raise OptionError(f"{name}: expected a whole number from 1 to {LIFETIME_MAX}, got {value!r:.80}")
+    """Parses the lifetime of routes in seconds."""
+    if parse_positive_integer(value, name) > LIFETIME_SECONDS_MAX:
+        raise OptionError(f"{name}: expected an integer from 1 to {LIFETIME_SECONDS_MAX}, got {value!r:.80}")
     return int(value)
 
 
-def parse_flag(value: Any, name: str) -> bool:
-    """True or false.
-
-    Raises:
-        OptionError: It is neither.
-    """
+def parse_boolean(value: Any, name: str) -> bool:
+    """Parses a boolean."""
     if not isinstance(value, bool):
         raise OptionError(f"{name}: expected true or false, got {value!r:.80}")
     return value
 
 
 def parse_seconds(value: Any, name: str) -> float:
-    """A number of seconds, at most a day.
-
-    Raises:
-        OptionError: It is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
-        raise OptionError(f"{name}: expected a number of seconds from 0 to {SECONDS_MAX}, got {value!r:.80}")
+    """Parses a number of seconds, at most a day."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= STOP_SECONDS_MAX:
+        raise OptionError(f"{name}: expected a number of seconds from 0 to {STOP_SECONDS_MAX}, got {value!r:.80}")
     return float(value)
 
 
-def whole(value: Any, name: str) -> int:
-    """A whole number above 0.
-
-    Raises:
-        OptionError: It is none.
-    """
+def parse_positive_integer(value: Any, name: str) -> int:
+    """Parses a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name}: expected a whole number above 0, got {value!r:.80}")
+        raise OptionError(f"{name}: expected a positive integer, got {value!r:.80}")
     return value
 
 
-def parse_texts(value: Any, name: str) -> tuple[str, ...]:
-    """A list of texts that are not empty.
-
-    Raises:
-        OptionError: It is none.
-    """
+def parse_strings(value: Any, name: str) -> tuple[str, ...]:
+    """Parses a list of non-empty strings."""
     if not isinstance(value, list):
-        raise OptionError(f"{name}: expected a list of texts, got {value!r:.80}")
-    return tuple(parse_text(each, name) for each in value)
+        raise OptionError(f"{name}: expected a list of strings, got {value!r:.80}")
+    return tuple(parse_string(each, name) for each in value)
 
 
-def parse_path(folder: Path) -> Reader:
-    """Reads paths, which count from a folder."""
-    return lambda value, name: folder / parse_text(value, name)
+def path_parser(folder: Path) -> Parser:
+    """Returns a parser of paths relative to a folder."""
+    return lambda value, name: folder / parse_string(value, name)
 
 
-def parse_readable(folder: Path) -> Reader:
-    """A file that is there at the start, though it is read later."""
+def readable_file_parser(folder: Path) -> Parser:
+    """Returns a parser of paths of files that can be read at the start, although they are used later."""
 
     def path(value: Any, name: str) -> Path:
-        file = folder / parse_text(value, name)
+        file = folder / parse_string(value, name)
         try:
             file.open("rb").close()
         except OSError as error:
@@ -201,7 +137,7 @@ def parse_readable(folder: Path) -> Reader:
 
 
 PORT: Final = 4022
-"""Where an instance listens by convention (P3)."""
+"""The default port of an instance."""
 _PORT_MAX: Final = 65535
 _HOST_CHARACTERS_MAX: Final = 253
 _IPV6: Final = 6
@@ -212,32 +148,21 @@ LIMITS: Final = (
     "learnt_most",
     "principal_most",
     "unproven_most",
-    *LIMITS_OF_PROTOCOL,
+    *PROTOCOL_LIMITS,
 )
-"""The limits that a file may set: those of the endpoint, and those of the dialog protocol."""
+"""The limits that a file can set: those of the endpoint and of the dialog protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen."""
+    """A host and port to listen on."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str, *, name: str, port: int | None = None) -> Address:
-        """Reads `HOST:PORT`; an IPv6 address stands in brackets.
-
-        Args:
-            text: The text.
-            name: What it is, for messages.
-            port: The port where none is said; None demands one.
-
-        Returns:
-            The address.
-
-        Raises:
-            OptionError: It is none.
+        """Parses `HOST:PORT`; an IPv6 address is in brackets. `port` is the default port; None requires one.
 
         Examples:
             >>> Address.parse("[::1]:4022", name="listen"), Address.parse("shop.example", name="listen", port=4022)
@@ -256,8 +181,8 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """Who the instance is and whom it believes, as `ssbroker.Trust` has it."""
+class TlsSettings:
+    """The arguments of `ssbroker.Trust`."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -267,8 +192,8 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
-    """The configuration service that is run along, as `ssbroker.broker.configuration_service` has it (N27)."""
+class ConfigurationServiceSettings:
+    """The configuration service to run, as in `ssbroker.broker.configuration_service`."""
 
     directory: Path | None = None
     table: str | None = None
@@ -279,47 +204,43 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Everything that is said of how to serve."""
+    """The settings of a server; the defaults are those of the command."""
 
     listen: Address = Address("127.0.0.1", PORT)
     addresses: tuple[str, ...] = ()
     dial_only: tuple[str, ...] = ()
     monitor: Address | None = None
-    log: Form = "text"
+    log: LogFormat = "text"
     log_level: str = "info"
     allow_unencrypted: bool = False
     stop_after: float = 10.0
-    tls: Tls = Tls()
+    tls: TlsSettings = TlsSettings()
     limits: Mapping[str, int] = field(default_factory=dict)
-    configuration: Configuration | None = None
+    configuration: ConfigurationServiceSettings | None = None
 
     @classmethod
     def read(cls, file: Path) -> ServeSettings:
-        """Reads a file; paths in it count from the folder that it stands in.
-
-        Args:
-            file: The file, in TOML.
-
-        Returns:
-            What it says, and what goes without saying.
+        """Reads a TOML file; its paths are relative to its folder.
 
         Raises:
-            InputError: It cannot be read, is no TOML, or says something that is not known; or the directory cannot be read.
-            OptionError: A value is not what was expected.
+            InputError: The file cannot be read, is not valid TOML, or has an unknown setting; or the directory cannot be read.
+            OptionError: A value is not valid.
         """
         try:
-            found = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+            parsed = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise InputError(f"{file}: cannot be read: {error.strerror or error}", value=str(file)) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{file}: is no TOML: {error}", value=str(file)) from error
+            raise InputError(f"{file}: not valid TOML: {error}", value=str(file)) from error
         folder = file.parent
         tables = {
-            "tls": lambda table, name: Tls(**_said(table, _tls(folder), name=f"{name}.")),
-            "limits": lambda table, name: _said(table, dict.fromkeys(LIMITS, parse_limit), name=f"{name}."),
-            "configuration": lambda table, name: Configuration(**_said(table, _configuration(folder), name=f"{name}.")),
+            "tls": lambda table, name: TlsSettings(**_parse_table(table, _tls_parsers(folder), name=f"{name}.")),
+            "limits": lambda table, name: _parse_table(table, dict.fromkeys(LIMITS, parse_limit), name=f"{name}."),
+            "configuration": lambda table, name: ConfigurationServiceSettings(
+                **_parse_table(table, _configuration_parsers(folder), name=f"{name}.")
+            ),
         }
-        return replace(cls(), **_said(found, _SETTINGS | tables, name=f"{file}: "))
+        return replace(cls(), **_parse_table(parsed, _PARSERS | tables, name=f"{file}: "))
 
 
 def _is_ipv6(host: str) -> bool:
@@ -330,7 +251,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Whether it is a name or an address of IPv4: what the system could at least look up."""
+    """Whether the system can look up the name or IPv4 address."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -338,46 +259,46 @@ def _is_host(host: str) -> bool:
     return 0 < len(host) <= _HOST_CHARACTERS_MAX and ":" not in host and host.isprintable() and " " not in host
 
 
-def _said(table: Any, readers: Mapping[str, Reader], *, name: str) -> dict[str, Any]:
+def _parse_table(table: Any, parsers: Mapping[str, Parser], *, name: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise OptionError(f"{name.removesuffix('.')}: expected a table, got {table!r:.80}")
     for key in table:
-        if key not in readers:
-            raise InputError(f"{name}{key}: is not known here; there are {', '.join(sorted(readers))}", value=key)
-    return {key: readers[key](value, f"{name}{key}") for key, value in table.items()}
+        if key not in parsers:
+            raise InputError(f"{name}{key}: unknown setting; expected one of {', '.join(sorted(parsers))}", value=key)
+    return {key: parsers[key](value, f"{name}{key}") for key, value in table.items()}
 
 
-def _tls(folder: Path) -> dict[str, Reader]:
-    path = parse_path(folder)
+def _tls_parsers(folder: Path) -> dict[str, Parser]:
+    path = path_parser(folder)
 
     def pinned(value: Any, name: str) -> dict[str, tuple[Path, ...]]:
         if not isinstance(value, dict):
-            raise OptionError(f"{name}: expected a table of lists of files by principal, got {value!r:.80}")
+            raise OptionError(f"{name}: expected a table with a list of files for each principal, got {value!r:.80}")
         return {
-            principal: tuple(folder / file for file in parse_texts(files, f"{name}.{principal}"))
+            principal: tuple(folder / file for file in parse_strings(files, f"{name}.{principal}"))
             for principal, files in value.items()
         }
 
-    return {"certificate": path, "key": path, "authority": path, "names": parse_texts, "pinned": pinned}
+    return {"certificate": path, "key": path, "authority": path, "names": parse_strings, "pinned": pinned}
 
 
-def _configuration(folder: Path) -> dict[str, Reader]:
+def _configuration_parsers(folder: Path) -> dict[str, Parser]:
     return {
-        "directory": parse_readable(folder),
-        "table": parse_text,
-        "database": parse_text,
-        "asked_by": parse_texts,
+        "directory": readable_file_parser(folder),
+        "table": parse_string,
+        "database": parse_string,
+        "asked_by": parse_strings,
         "lifetime": parse_lifetime,
     }
 
 
-_SETTINGS: Final[dict[str, Reader]] = {
-    "listen": lambda value, name: Address.parse(parse_text(value, name), name=name, port=PORT),
+_PARSERS: Final[dict[str, Parser]] = {
+    "listen": lambda value, name: Address.parse(parse_string(value, name), name=name, port=PORT),
     "addresses": parse_addresses,
     "dial_only": parse_dial_only,
-    "monitor": lambda value, name: Address.parse(parse_text(value, name), name=name),
-    "log": parse_form,
+    "monitor": lambda value, name: Address.parse(parse_string(value, name), name=name),
+    "log": parse_log_format,
     "log_level": parse_level,
-    "allow_unencrypted": parse_flag,
+    "allow_unencrypted": parse_boolean,
     "stop_after": parse_seconds,
 }

@@ -1,4 +1,4 @@
-"""`ssbroker status`: how an instance is doing."""
+"""`ssbroker status`: shows the state of an instance."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from ssbroker.cli.text import cell
 
 EXAMPLES = """[bold]Examples[/bold]
 
+Show the state of an instance:
+
   ssbroker status shop/
 
-What waits longer than a minute, for a program:
+List what has been undelivered for more than a minute:
 
   ssbroker status shop/ --json | jq '.transmission_queue[] | select(.oldest_seconds > 60)'
 """
@@ -26,10 +28,10 @@ What waits longer than a minute, for a program:
 def status(
     *,
     folder: FolderArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state as a JSON object.")] = False,
 ) -> None:
-    """Show an instance's databases and queues, conversations by state, what waits and why, who serves it and the connections."""
-    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
+    """Show the databases and queues of an instance, conversations by state, undelivered messages with the reason, the process that serves it and its connections."""
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
 
     with Instance.open(folder, background=False) as instance:
@@ -39,25 +41,25 @@ def status(
         return
     console = Console()
     console.print(cell(f"Instance {found['instance']}", "bold"))
-    for title, rows, none in (
-        ("Databases", [_database(row) for row in found["databases"]], ""),
-        ("Queues", [_queue(row) for row in found["queues"]], "There are no queues."),
-        ("Conversations", [_conversation(row) for row in found["conversations"]], "There are no conversations."),
+    for title, rows, empty_text in (
+        ("Databases", [_database_row(row) for row in found["databases"]], ""),
+        ("Queues", [_queue_row(row) for row in found["queues"]], "There are no queues."),
+        ("Conversations", [_conversation_row(row) for row in found["conversations"]], "There are no conversations."),
         (
             "Transmission queue",
-            [_waiting(row) for row in found["transmission_queue"]],
-            "Nothing waits to be delivered.",
+            [_transmission_row(row) for row in found["transmission_queue"]],
+            "The transmission queue is empty.",
         ),
     ):
         console.print()
-        console.print(_table(title, rows) if rows else none)
+        console.print(_table(title, rows) if rows else empty_text)
     for row in found["databases"]:
         if row["problem"] is not None:
             console.print(cell(f"database {row['name']}: {row['problem']}"), soft_wrap=True)
     for row in found["transmission_queue"]:
-        # Not in the table, and not broken into lines: what to do is there to be copied.
-        why = row["transmission_status"] or "not tried yet, or sent a moment ago and not acknowledged yet"
-        console.print(cell(f"to {row['to_service_name']}, from {row['database']}: {why}"), soft_wrap=True)
+        # Below the table and without line breaks, so that statements in the advice can be copied.
+        reason = row["transmission_status"] or "not sent yet, or sent recently and not acknowledged yet"
+        console.print(cell(f"to {row['to_service_name']}, from {row['database']}: {reason}"), soft_wrap=True)
     _print_serving(console, found["serving"])
 
 
@@ -67,24 +69,24 @@ def _print_serving(console: Console, serving: dict[str, Any] | None) -> None:
         console.print("No process serves the instance.")
         return
     if serving["listens"] is None:
-        who = "A process" if serving["process"] is None else f"Process {serving['process']}"
-        console.print(f"{who} serves the instance, and has not told where, nor with which connections.")
+        process = "A process" if serving["process"] is None else f"Process {serving['process']}"
+        console.print(f"{process} serves the instance; its address and connections are unknown.")
         return
-    at = f"{serving['listens']}, as of {serving['written_at']}"
-    console.print(cell(f"Process {serving['process']} serves the instance at {at}."))
+    listens = f"{serving['listens']}, as of {serving['written_at']}"
+    console.print(cell(f"Process {serving['process']} serves the instance at {listens}."))
     console.print()
-    rows = [_connection(row) for row in serving["connections"]]
+    rows = [_connection_row(row) for row in serving["connections"]]
     console.print(_table("Connections", rows) if rows else "There are no connections.")
 
 
-def _database(row: dict[str, Any]) -> dict[str, str]:
+def _database_row(row: dict[str, Any]) -> dict[str, str]:
     broker = "enabled" if row["is_broker_enabled"] else "disabled"
     if row["state_desc"] != "ONLINE":
         broker = "file not available" if row["problem"] is None else "file cannot be read"
     return {"database": row["name"], "broker": broker, "broker id": row["service_broker_guid"]}
 
 
-def _queue(row: dict[str, Any]) -> dict[str, str]:
+def _queue_row(row: dict[str, Any]) -> dict[str, str]:
     return {
         "database": row["database"],
         "queue": row["queue"],
@@ -93,11 +95,11 @@ def _queue(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _conversation(row: dict[str, Any]) -> dict[str, str]:
+def _conversation_row(row: dict[str, Any]) -> dict[str, str]:
     return {"database": row["database"], "state": f"{row['state']} {row['state_desc']}", "count": str(row["count"])}
 
 
-def _waiting(row: dict[str, Any]) -> dict[str, str]:
+def _transmission_row(row: dict[str, Any]) -> dict[str, str]:
     return {
         "database": row["database"],
         "to": row["to_service_name"],
@@ -107,13 +109,13 @@ def _waiting(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _connection(row: dict[str, Any]) -> dict[str, str]:
-    waits = [way for way in ("receive", "send") if row[f"is_{way}_flow_controlled"]]
+def _connection_row(row: dict[str, Any]) -> dict[str, str]:
+    paused = [direction for direction in ("receive", "send") if row[f"is_{direction}_flow_controlled"]]
     return {
         "instance": row["remote_user_name"] or "",
-        "principal": row["principal_name"] or "(nobody)",
-        "dialled by": "the far side" if row["is_accept"] else "this side",
-        "state": row["state_desc"] + "".join(f", {way} held back" for way in waits),
+        "principal": row["principal_name"] or "(none)",
+        "opened by": "peer" if row["is_accept"] else "this instance",
+        "state": row["state_desc"] + "".join(f", {direction} paused" for direction in paused),
         "since": row["connect_time"] or "",
         "bytes sent": str(row["total_bytes_sent"] or 0),
         "bytes received": str(row["total_bytes_received"] or 0),

@@ -1,4 +1,4 @@
-"""Renders column values as text for CSV, JSON and tables."""
+"""Converts columns to text for CSV and JSON, and values to cells of terminal tables."""
 
 from __future__ import annotations
 
@@ -13,89 +13,79 @@ from rich.text import Text
 from ssbroker._text import terminal_safe
 
 ArrowColumn: TypeAlias = Any
-"""An array of any type."""
+"""An Arrow array of any type."""
 
-pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
+pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
 GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
 BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature", "session_key")
-_GUID_DIGITS: Final = [place for place in range(36) if place not in (8, 13, 18, 23)]
+_GUID_DIGIT_POSITIONS: Final = [position for position in range(36) if position not in (8, 13, 18, 23)]
 
 
 def guid_text(column: ArrowColumn) -> ArrowColumn:
-    """GUIDs of 16 bytes as 36 characters.
-
-    Examples:
-        >>> guid_text(pa.array([bytes(range(16)), None], pa.binary(16))).to_pylist()
-        ['00010203-0405-0607-0809-0a0b0c0d0e0f', None]
-    """
-    plain = pa.concat_arrays([pc.cast(column, pa.binary(16))])  # a copy begins at offset 0
-    if len(plain) == 0:
+    """Converts GUIDs of 16 bytes to their 36 characters."""
+    compact = pa.concat_arrays([pc.cast(column, pa.binary(16))])  # a copy starts at offset 0
+    if len(compact) == 0:
         return pa.nulls(0, pa.large_string())
-    digits = memoryview(plain.buffers()[1])[: 16 * len(plain)].hex().encode()
-    text = bytearray(b"-" * (36 * len(plain)))
-    for source, place in enumerate(_GUID_DIGITS):
-        text[place::36] = digits[source::32]
-    rows = pa.Array.from_buffers(pa.binary(36), len(plain), [None, pa.py_buffer(text)])
-    return pc.if_else(pc.is_valid(plain), pc.cast(pc.cast(rows, pa.large_binary()), pa.large_string()), None)
+    digits = memoryview(compact.buffers()[1])[: 16 * len(compact)].hex().encode()
+    text = bytearray(b"-" * (36 * len(compact)))
+    for digit, position in enumerate(_GUID_DIGIT_POSITIONS):
+        text[position::36] = digits[digit::32]
+    rows = pa.Array.from_buffers(pa.binary(36), len(compact), [None, pa.py_buffer(text)])
+    return pc.if_else(pc.is_valid(compact), pc.cast(pc.cast(rows, pa.large_binary()), pa.large_string()), None)
 
 
 def hex_text(column: ArrowColumn) -> ArrowColumn:
-    r"""Bytes as hexadecimal digits, two for each.
-
-    Examples:
-        >>> hex_text(pa.array([b"\x01\xff", None, b""])).to_pylist()
-        ['01ff', None, '']
-    """
+    """Converts bytes to hexadecimal digits."""
     if len(column) == 0:
         return pa.nulls(0, pa.large_string())
-    plain = pa.concat_arrays([pc.cast(column, pa.large_binary())])  # a copy begins at offset 0
-    _, offsets, data = plain.buffers()
-    ends = pa.Array.from_buffers(pa.int64(), len(plain) + 1, [None, offsets])
+    compact = pa.concat_arrays([pc.cast(column, pa.large_binary())])  # a copy starts at offset 0
+    _, offsets, data = compact.buffers()
+    ends = pa.Array.from_buffers(pa.int64(), len(compact) + 1, [None, offsets])
     start, stop = ends[0].as_py(), ends[-1].as_py()
     digits = memoryview(data)[start:stop].hex().encode() if stop > start else b""
     doubled = pc.multiply(pc.subtract(ends, start), 2)
-    text = pa.Array.from_buffers(pa.large_string(), len(plain), [None, doubled.buffers()[1], pa.py_buffer(digits)])
-    return pc.if_else(pc.is_valid(plain), text, None)
+    text = pa.Array.from_buffers(pa.large_string(), len(compact), [None, doubled.buffers()[1], pa.py_buffer(digits)])
+    return pc.if_else(pc.is_valid(compact), text, None)
 
 
 def readable(column: ArrowColumn, *, name: str) -> ArrowColumn:
-    r"""A column with what CSV and JSON can show: ids as GUIDs, other bytes as `0x` and digits, dictionaries as their values.
+    r"""Converts what CSV and JSON cannot show: ids to GUIDs, other bytes to `0x` and hexadecimal digits, dictionaries to their values.
 
     Examples:
         >>> readable(pa.array([b"\x01\xff"]), name="message_body").to_pylist()
         ['0x01ff']
     """
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        is_uuid = kind.extension_name == "arrow.uuid"
+    data_type = column.type
+    if isinstance(data_type, pa.BaseExtensionType):
+        is_uuid = data_type.extension_name == "arrow.uuid"
         return guid_text(column.storage) if is_uuid else readable(column.storage, name=name)
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(data_type):
         return readable(column.dictionary_decode(), name=name)
-    if pa.types.is_string_view(kind):
+    if pa.types.is_string_view(data_type):
         return pc.cast(column, pa.large_string())
-    if pa.types.is_duration(kind) or pa.types.is_interval(kind):
+    if pa.types.is_duration(data_type) or pa.types.is_interval(data_type):
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
-    if not _is_bytes(kind):
+    if not _is_bytes(data_type):
         return column
     is_guid = name in GUID_COLUMNS and _all_guids(column)
-    if is_guid or (kind == pa.binary(16) and name not in BYTES_COLUMNS):
+    if is_guid or (data_type == pa.binary(16) and name not in BYTES_COLUMNS):
         return guid_text(column)
-    return joined_text(["0x", hex_text(column)])
+    return concat_text(["0x", hex_text(column)])
 
 
 def csv_cells(column: ArrowColumn, *, name: str) -> ArrowColumn:
-    """A column as the CSV writer takes it: nested values as JSON.
+    """Converts a column for the CSV writer; nested values become JSON.
 
     Examples:
         >>> csv_cells(pa.array([[1, 2], None]), name="parts").to_pylist()
         ['[1,2]', None]
     """
     column = readable(column, name=name)
-    return _dumped(column) if pa.types.is_nested(column.type) else column
+    return _json_dumped(column) if pa.types.is_nested(column.type) else column
 
 
 def json_values(column: ArrowColumn, *, name: str) -> ArrowColumn:
-    r"""A column as JSON values, each as its text; null is `null`.
+    r"""Converts a column to the JSON text of each value.
 
     Examples:
         >>> json_values(pa.array(['say "hi"', None]), name="note").to_pylist()
@@ -104,35 +94,35 @@ def json_values(column: ArrowColumn, *, name: str) -> ArrowColumn:
     if pa.types.is_dictionary(column.type) and len(column.dictionary) < len(column):
         return pc.fill_null(json_values(column.dictionary, name=name).take(column.indices), "null")
     column = readable(column, name=name)
-    kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+    data_type = column.type
+    if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type) or pa.types.is_decimal(data_type):
         values = pc.cast(column, pa.large_string())
-    elif pa.types.is_floating(kind):
+    elif pa.types.is_floating(data_type):
         values = pc.cast(pc.if_else(pc.is_finite(column), column, None), pa.large_string())
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_temporal(kind):
-        values = _quoted(pc.cast(column, pa.large_string()))
+    elif pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_temporal(data_type):
+        values = _json_quoted(pc.cast(column, pa.large_string()))
     else:
-        values = _dumped(column)
+        values = _json_dumped(column)
     return pc.fill_null(values, "null")
 
 
-def joined_text(parts: list[Any]) -> ArrowColumn:
-    """Joins columns and constants, row by row, to one column of text.
+def concat_text(parts: list[Any]) -> ArrowColumn:
+    """Concatenates columns and constants row by row to one column of text.
 
     Examples:
-        >>> joined_text([pa.array(["1", "2"], pa.large_string()), ";"]).to_pylist()
+        >>> concat_text([pa.array(["1", "2"], pa.large_string()), ";"]).to_pylist()
         ['1;', '2;']
     """
     texts = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def _is_bytes(data_type: pa.DataType) -> bool:
     return (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
+        pa.types.is_binary(data_type)
+        or pa.types.is_large_binary(data_type)
+        or pa.types.is_fixed_size_binary(data_type)
+        or pa.types.is_binary_view(data_type)
     )
 
 
@@ -141,27 +131,27 @@ def _all_guids(column: ArrowColumn) -> bool:
     return bool(pc.all(pc.equal(lengths, 16), min_count=0).as_py())
 
 
-def _quoted(column: ArrowColumn) -> ArrowColumn:
-    if pc.any(pc.match_substring_regex(column, '[\\x00-\\x1f"\\\\]')).as_py():  # seldom, and dear
+def _json_quoted(column: ArrowColumn) -> ArrowColumn:
+    if pc.any(pc.match_substring_regex(column, '[\\x00-\\x1f"\\\\]')).as_py():  # rarely needed, and slow
         for character in ("\\", '"', *map(chr, range(0x20))):
             column = pc.replace_substring(column, character, json.dumps(character)[1:-1])
-    return joined_text(['"', column, '"'])
+    return concat_text(['"', column, '"'])
 
 
-def _dumped(column: ArrowColumn) -> ArrowColumn:
+def _json_dumped(column: ArrowColumn) -> ArrowColumn:
     texts = [
-        None if value is None else json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+        None if value is None else json.dumps(_json_compatible(value), ensure_ascii=False, separators=(",", ":"))
         for value in column.to_pylist()
     ]
     return pa.array(texts, pa.large_string())
 
 
-def _plain(value: Any) -> Any:
-    """A Python value of any column as JSON has it."""
+def _json_compatible(value: Any) -> Any:
+    """Converts a Python value of any column for `json.dumps`."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_compatible(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_compatible(item) for item in value]
     if isinstance(value, bytes):
         return f"0x{value.hex()}"
     if isinstance(value, float) and not math.isfinite(value):
@@ -170,10 +160,5 @@ def _plain(value: Any) -> Any:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """The text as it stands in a table: what would steer a terminal as an escape, and what looks like rich's markup as it is.
-
-    Examples:
-        >>> cell("Sales[/red]").plain
-        'Sales[/red]'
-    """
+    """Returns a table cell in which control characters are escaped and rich's markup has no effect."""
     return Text(terminal_safe(text), style=style)

@@ -1,4 +1,4 @@
-"""`ssbroker trace`: one conversation from instance to instance, and its acknowledgement back."""
+"""`ssbroker trace`: follows one conversation from instance to instance, and its acknowledgement back."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, load_fleet, place
+from ssbroker.cli.diagnose_options import AtOption, CatalogsArgument, FleetOption, load_fleet, parse_start
 from ssbroker.cli.options import PendingRequestOption, parse_now
 
 EXAMPLES = """[bold]Examples[/bold]
 
-Where does a conversation that begins in Sales of NORTH end?
+Follow a conversation that starts in the database Sales of NORTH:
 
   ssbroker trace --fleet instances/ --from NORTH/Sales --to-service //Stock
 
-Two instances by their scripts; the copy with a broker id:
+Follow a conversation with a broker id through two instances, given by their scripts:
 
   ssbroker trace NORTH.sql SOUTH.sql --from NORTH/Sales --to-service //Stock --broker-instance D8D4D268-02A3-4C62-8F91-634B89C1E314
 """
@@ -27,36 +27,36 @@ Two instances by their scripts; the copy with a broker id:
 def trace(
     *,
     catalogs: CatalogsArgument,
-    to_service: Annotated[str, typer.Option(metavar="NAME", help="The service that the conversation is for.")],
-    begun_in: Annotated[
+    to_service: Annotated[str, typer.Option(metavar="NAME", help="Target service of the conversation.")],
+    start: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="INSTANCE/DATABASE",
-            help="Where the conversation begins; what there is one of may be left out.",
+            help="Instance and database in which the conversation starts; either can be omitted if there is only one.",
         ),
     ] = None,
     from_service: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The service that begins it. The database's first by name if left out."),
+        typer.Option(metavar="NAME", help="Initiator service. Default: the first of the database by name."),
     ] = None,
     broker_instance: Annotated[
-        str | None, typer.Option(metavar="GUID", help="The broker id that the conversation names.")
+        str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
     ] = None,
     conversation_id: Annotated[
-        str | None, typer.Option(metavar="GUID", help="The conversation; picks among equal routes.")
+        str | None, typer.Option(metavar="GUID", help="Id of the conversation; it decides between equal routes.")
     ] = None,
     fleet: FleetOption = False,
     at: AtOption = None,
     pending_request: PendingRequestOption = "continue",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the trace as a JSON object.")] = False,
 ) -> None:
-    """Follow a conversation hop by hop to delivery, delay, drop or loop, and the acknowledgement back."""
-    from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the help comes quicker without
+    """Follow a conversation from instance to instance until it is delivered, delayed, dropped or loops, and its acknowledgement back."""
+    from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - keeps --help fast
 
     now = parse_now(at, option="--at")
     instances = load_fleet(catalogs, is_fleet=fleet, now=now)
-    instance, database = place(begun_in, instances)
+    instance, database = parse_start(start, instances)
     found = follow(
         instances,
         to_service,

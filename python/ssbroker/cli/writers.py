@@ -1,4 +1,4 @@
-"""Writes result files, which appear complete or not at all."""
+"""Writes output files and folders, which replace the old ones only when they are complete."""
 
 from __future__ import annotations
 
@@ -19,36 +19,30 @@ import pyarrow.csv
 
 from ssbroker import _files
 from ssbroker._parquet import RowGroupWriter
-from ssbroker.cli.chunks import without_rows
+from ssbroker.cli.chunks import empty_batch
 from ssbroker.cli.errors import writing
 from ssbroker.cli.formats import Format
-from ssbroker.cli.readers import conformed
-from ssbroker.cli.text import ArrowColumn, csv_cells, joined_text, json_values
+from ssbroker.cli.readers import conform
+from ssbroker.cli.text import ArrowColumn, concat_text, csv_cells, json_values
 from ssbroker.exceptions import OutputError
 
 
 @contextmanager
 def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """Gives the names of new, empty files beside `paths`; moves them there at the end, removes them after an error.
+    """Yields new, empty files beside `paths`; moves them there at the end, or removes them after an error.
 
-    Whether the places can be written is seen at once. What stands at each stays until all new files are complete and on disk; then
-    they are moved, in the order given.
-
-    Args:
-        paths: Where the results are to be.
-
-    Yields:
-        The files to write.
+    Whether the paths can be written is checked first. The old files stay until all new ones are complete and on disk; then the new ones are
+    moved in the order given.
 
     Raises:
-        OutputError: A place cannot be written, or is no regular file.
+        OutputError: A path cannot be written, or is not a regular file.
     """
     targets = [Path(os.path.realpath(path)) for path in paths]
-    parts = [_sibling(target) for target in targets]
+    parts = [_part_path(target) for target in targets]
     try:
         for path, target, part in zip(paths, targets, parts, strict=True):
             with writing(path):
-                _begin(path, target, part)
+                _create_part(path, target, part)
         yield parts
         for path, target, part in zip(paths, targets, parts, strict=True):
             with writing(path):
@@ -61,60 +55,53 @@ def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
                 _files.sync_to_disk(target.parent)
     finally:
         for part in parts:
-            with suppress(OSError):  # of a place that cannot be written, something was told already
+            with suppress(OSError):  # an error about the path was raised already
                 part.unlink()
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Gives the name of a folder beside `path` that is yet to be made; moves it there at the end, removes it after an error.
-
-    Args:
-        path: Where the result is to be.
-
-    Yields:
-        The folder to make.
+    """Yields the path of a folder to create beside `path`; moves it there at the end, or removes it after an error.
 
     Raises:
-        OutputError: The place cannot be written, or is a file.
+        OutputError: The path cannot be written, is a file, or is a folder with files that Spark did not write.
     """
     target = Path(os.path.realpath(path))
-    part = _sibling(target)
+    part = _part_path(target)
     with writing(path):
         if target.exists() and not target.is_dir():
-            raise OutputError(f"{path}: cannot be written: Spark writes a folder, and this is a file")
-        if target.exists() and (other := next((entry for entry in target.iterdir() if not _of_spark(entry)), None)):
-            raise OutputError(f"{path}: cannot be replaced: the folder holds what Spark did not write ({other.name})")
+            raise OutputError(f"{path}: cannot be written: Spark writes a folder, but this is a file")
+        if target.exists() and (
+            other := next((entry for entry in target.iterdir() if not _is_spark_output(entry)), None)
+        ):
+            raise OutputError(
+                f"{path}: cannot be replaced: the folder has a file that Spark did not write ({other.name})"
+            )
         part.mkdir()
         part.rmdir()
     try:
         yield part
         with writing(path):
-            _swap(part, target)
+            _replace_folder(part, target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalogs: Sequence[Path] = ()) -> None:
-    """Refuses an output that is one of the files that are read, or another output.
-
-    Args:
-        paths: Where the results are to be.
-        inputs: The files that are read.
-        catalogs: The file or folder of each catalog that is read.
+    """Checks that no output is an input, a file of a catalog, or another output.
 
     Raises:
-        OutputError: An output is an input, one of a catalog's files, or written twice.
+        OutputError: An output would overwrite one of these.
     """
     targets: list[Path] = []
     for path in paths:
         target = Path(os.path.realpath(path))
         with writing(path):
             for file in inputs:
-                real = Path(os.path.realpath(file))
-                if _same(target, real) or real.is_relative_to(target):
+                source = Path(os.path.realpath(file))
+                if _is_same_file(target, source) or source.is_relative_to(target):
                     raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
-            if any(_same(target, other) for other in targets):
+            if any(_is_same_file(target, other) for other in targets):
                 raise OutputError(f"{path}: cannot be written: it is given for two outputs")
             for catalog in catalogs:
                 _refuse_catalog(path, target, catalog)
@@ -122,40 +109,40 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
 
 
 def _refuse_catalog(path: Path, target: Path, catalog: Path) -> None:
-    where = Path(os.path.realpath(catalog))
-    is_within = target.parent == where and _may_be_loaded(target)
-    if _same(target, where) or where.is_relative_to(target) or is_within:
-        raise OutputError(f"{path}: cannot be written: it belongs to the catalog ({catalog})")
+    source = Path(os.path.realpath(catalog))
+    is_part = target.parent == source and _is_catalog_file(target)
+    if _is_same_file(target, source) or source.is_relative_to(target) or is_part:
+        raise OutputError(f"{path}: cannot be written: it is part of the catalog ({catalog})")
 
 
-def _may_be_loaded(target: Path) -> bool:
-    """Whether a file of this name in the folder of a catalog is part of it: a table, a script, a database of an instance."""
+def _is_catalog_file(target: Path) -> bool:
+    """Whether a catalog loads a file of this name in its folder: a table, a script, or a database of an instance."""
     tables = {"routes", "databases", "services", "instance"}
     return target.stem.lower() in tables or target.suffix.lower().startswith((".sql", ".sqlite"))
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     return one == other or (one.exists() and other.exists() and one.samefile(other))
 
 
-def _begin(path: Path, target: Path, part: Path) -> None:
+def _create_part(path: Path, target: Path, part: Path) -> None:
     if path.exists() and not path.is_file():
-        raise OutputError(f"{path}: cannot be written: it is {'a folder' if path.is_dir() else 'no regular file'}")
+        raise OutputError(f"{path}: cannot be written: it is {'a folder' if path.is_dir() else 'not a regular file'}")
     if target.exists() and not os.access(target, os.W_OK):
-        raise OutputError(f"{path}: cannot be written: the file there is read-only")
+        raise OutputError(f"{path}: cannot be written: the existing file is read-only")
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
 
 
-def _sibling(target: Path) -> Path:
+def _part_path(target: Path) -> Path:
     return target.with_name(f".ssbroker-{secrets.token_hex(8)}.part")
 
 
-def _of_spark(entry: Path) -> bool:
+def _is_spark_output(entry: Path) -> bool:
     return entry.is_file() and entry.name.lstrip(".").startswith(("part-", "_SUCCESS"))
 
 
-def _swap(part: Path, target: Path) -> None:
-    """Puts a folder in the place of another; two renames, as no file system does it in one."""
+def _replace_folder(part: Path, target: Path) -> None:
+    """Replaces a folder by another with two renames, because no file system does it in one."""
     old = part.with_suffix(".old")
     if target.exists():
         target.rename(old)
@@ -171,18 +158,18 @@ def _swap(part: Path, target: Path) -> None:
 class Writer(Protocol):
     """Writes one file."""
 
-    growth: int
-    """How many times the memory of its rows an encoded piece takes, about."""
+    size_factor: int
+    """The approximate size of encoded rows in memory, as a multiple of the size of the rows."""
 
-    def encode(self, batch: pa.RecordBatch, lines: ArrowColumn | None = None) -> Any:
-        """Brings rows into the form that `write` takes; may run in many threads at once.
+    def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> Any:
+        """Encodes rows for `write`; called from several threads.
 
-        With `lines`, which only JSON lines know, each row is an object as it stands, with the fields of the batch at its end.
+        With `json_lines`, which only the writer of JSON lines supports, each row is a JSON object to which the columns of the batch are added.
         """
         ...
 
     def write(self, encoded: Any) -> None:
-        """Appends what `encode` gave."""
+        """Appends encoded rows."""
         ...
 
     def close(self) -> None:
@@ -190,40 +177,27 @@ class Writer(Protocol):
         ...
 
 
-def open_writer(path: Path, kind: Format, schema: pa.Schema) -> Writer:
-    """Opens a file to write.
-
-    Args:
-        path: The file.
-        kind: Its format.
-        schema: The columns, as the batches have them.
-
-    Returns:
-        The writer.
-
-    Raises:
-        OSError: The file cannot be written.
-        pyarrow.ArrowException: The format has no such column.
-    """
-    return _WRITERS[kind](path, schema)
+def open_writer(path: Path, file_format: Format, schema: pa.Schema) -> Writer:
+    """Opens a file to write; `schema` is that of the batches."""
+    return _WRITERS[file_format](path, schema)
 
 
 class CsvWriter:
-    """CSV with a header line; ids are GUIDs of 36 characters, and text stands in quotes, so that an empty one is no null."""
+    """CSV with a header line; ids are GUIDs of 36 characters, and text is quoted, so that empty text differs from null."""
 
-    growth = 2
+    size_factor = 2
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._file = path.open("wb")
-        self._file.write(_csv(without_rows(schema), header=True))
+        self._file.write(_to_csv(empty_batch(schema), header=True))
 
-    def encode(self, batch: pa.RecordBatch, lines: ArrowColumn | None = None) -> pa.Buffer:
-        """The rows as CSV."""
-        del lines
-        return _csv(batch, header=False)
+    def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> pa.Buffer:
+        """Encodes rows."""
+        del json_lines
+        return _to_csv(batch, header=False)
 
     def write(self, encoded: pa.Buffer) -> None:
-        """Appends rows."""
+        """Appends encoded rows."""
         self._file.write(encoded)
 
     def close(self) -> None:
@@ -232,27 +206,27 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """JSON lines; what came as JSON lines keeps its text, and gets further fields at the end."""
+    """JSON lines; rows that were read from JSON lines keep their text and get more fields at the end."""
 
-    growth = 3
+    size_factor = 3
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         del schema
         self._file = path.open("wb")
 
-    def encode(self, batch: pa.RecordBatch, lines: ArrowColumn | None = None) -> pa.Buffer:
-        """The rows as JSON lines."""
-        if lines is None:
-            text = _objects(batch, first="{")
+    def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> pa.Buffer:
+        """Encodes rows."""
+        if json_lines is None:
+            text = _to_json_objects(batch, first="{")
         else:
-            opened = pc.binary_slice(lines.view(pa.large_binary()), 0, -1).view(pa.large_string())
-            text = _objects(batch, first=opened, separator=",")
+            unclosed = pc.binary_slice(json_lines.view(pa.large_binary()), 0, -1).view(pa.large_string())
+            text = _to_json_objects(batch, first=unclosed, separator=",")
         _, offsets, characters = text.buffers()
         end = pa.Array.from_buffers(pa.int64(), len(text) + 1, [None, offsets])[-1].as_py()
         return characters.slice(0, end) if end else pa.py_buffer(b"")
 
     def write(self, encoded: pa.Buffer) -> None:
-        """Appends rows."""
+        """Appends encoded rows."""
         self._file.write(encoded)
 
     def close(self) -> None:
@@ -263,19 +237,19 @@ class JsonLinesWriter:
 class ParquetWriter:
     """Parquet in row groups that fit into memory."""
 
-    growth = 1
+    size_factor = 1
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
         self._groups = RowGroupWriter(path, schema)
 
-    def encode(self, batch: pa.RecordBatch, lines: ArrowColumn | None = None) -> pa.RecordBatch:
-        """The rows as a batch."""
-        del lines
-        return conformed(batch, self._schema)
+    def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> pa.RecordBatch:
+        """Converts rows to the schema."""
+        del json_lines
+        return conform(batch, self._schema)
 
     def write(self, encoded: pa.RecordBatch) -> None:
-        """Appends rows."""
+        """Appends encoded rows."""
         self._groups.write(encoded)
         if self._groups.is_full:
             self._groups.flush()
@@ -286,22 +260,22 @@ class ParquetWriter:
 
 
 class ArrowWriter:
-    """Arrow IPC; dictionaries are written as their values, as a file may hold one dictionary only for each column."""
+    """Arrow IPC; dictionaries are written as their values, because a file may hold only one dictionary per column."""
 
-    growth = 1
+    size_factor = 1
 
     def __init__(self, path: Path, schema: pa.Schema, *, stream: bool = False) -> None:
         self._schema = without_dictionaries(schema)
         self._file = pa.OSFile(str(path), "wb")
         self._writer = (pa.ipc.new_stream if stream else pa.ipc.new_file)(self._file, self._schema)
 
-    def encode(self, batch: pa.RecordBatch, lines: ArrowColumn | None = None) -> pa.RecordBatch:
-        """The rows as a batch."""
-        del lines
-        return conformed(batch, self._schema)
+    def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> pa.RecordBatch:
+        """Converts rows to the schema."""
+        del json_lines
+        return conform(batch, self._schema)
 
     def write(self, encoded: pa.RecordBatch) -> None:
-        """Appends rows."""
+        """Appends encoded rows."""
         self._writer.write_batch(encoded)
 
     def close(self) -> None:
@@ -324,75 +298,70 @@ _WRITERS: Final[dict[Format, Callable[[Path, pa.Schema], Writer]]] = {
 
 
 def without_dictionaries(schema: pa.Schema) -> pa.Schema:
-    """The same columns with plain values.
-
-    Examples:
-        >>> without_dictionaries(pa.schema([("reason", pa.dictionary(pa.int8(), pa.string()))])).types
-        [DataType(string)]
-    """
+    """Returns the schema with the value types of its dictionaries."""
     return pa.schema(
         [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
     )
 
 
-def _csv(batch: pa.RecordBatch, *, header: bool) -> pa.Buffer:
-    cells = {name: csv_cells(column, name=name) for name, column in _named(batch)}
+def _to_csv(batch: pa.RecordBatch, *, header: bool) -> pa.Buffer:
+    cells = {name: csv_cells(column, name=name) for name, column in _named_columns(batch)}
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(pa.record_batch(cells), sink, pyarrow.csv.WriteOptions(include_header=header))
     return sink.getvalue()
 
 
-def _objects(batch: pa.RecordBatch, *, first: Any, separator: str = "") -> ArrowColumn:
+def _to_json_objects(batch: pa.RecordBatch, *, first: Any, separator: str = "") -> ArrowColumn:
     parts: list[Any] = [first]
-    for name, column in _named(batch):
+    for name, column in _named_columns(batch):
         parts += [f"{separator}{json.dumps(name)}:", json_values(column, name=name)]
         separator = ","
-    return joined_text([*parts, "}\n"])
+    return concat_text([*parts, "}\n"])
 
 
-def _named(batch: pa.RecordBatch) -> list[tuple[str, ArrowColumn]]:
+def _named_columns(batch: pa.RecordBatch) -> list[tuple[str, ArrowColumn]]:
     return list(zip(batch.schema.names, batch.columns, strict=True))
 
 
-class Result:
-    """A file of results; it is complete when the `with` block ends without an error.
+class OutputFile:
+    """An output file, which is complete when the `with` block ends without an error.
 
     Args:
         part: The file to write.
-        kind: Its format.
+        file_format: Its format.
         schema: Its columns.
-        output: Where it is to be at last, for messages.
+        output: The path that messages name.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The file cannot be written.
 
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "out.csv")
-        ...     with Result(path, Format.CSV, pa.schema([("a", pa.int8())]), output=path) as result:
-        ...         result.write(result.encode(pa.record_batch({"a": pa.array([1], pa.int8())})))
+        ...     with OutputFile(path, Format.CSV, pa.schema([("a", pa.int8())]), output=path) as output_file:
+        ...         output_file.write(output_file.encode(pa.record_batch({"a": pa.array([1], pa.int8())})))
         ...     path.read_text().split()
         ['"a"', '1']
     """
 
-    def __init__(self, part: Path, kind: Format, schema: pa.Schema, *, output: Path) -> None:
+    def __init__(self, part: Path, file_format: Format, schema: pa.Schema, *, output: Path) -> None:
         self._output = output
         with writing(output):
-            self._writer = open_writer(part, kind, schema)
+            self._writer = open_writer(part, file_format, schema)
 
     @property
-    def growth(self) -> int:
-        """How many times the memory of its rows an encoded batch takes, about."""
-        return self._writer.growth
+    def size_factor(self) -> int:
+        """The approximate size of encoded rows in memory, as a multiple of the size of the rows."""
+        return self._writer.size_factor
 
-    def encode(self, batch: pa.RecordBatch, lines: ArrowColumn | None = None) -> Any:
-        """Brings rows into the form that `write` takes; may run in many threads at once."""
+    def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> Any:
+        """Encodes rows for `write`; called from several threads."""
         with writing(self._output):
-            return self._writer.encode(batch, lines)
+            return self._writer.encode(batch, json_lines)
 
     def write(self, encoded: Any) -> None:
-        """Appends what `encode` gave."""
+        """Appends encoded rows."""
         with writing(self._output):
             self._writer.write(encoded)
 
@@ -406,5 +375,5 @@ class Result:
             with writing(self._output):
                 self._writer.close()
         else:
-            with contextlib.suppress(Exception):  # it is removed anyway
+            with contextlib.suppress(Exception):  # the file is removed anyway
                 self._writer.close()

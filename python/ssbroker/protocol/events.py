@@ -636,7 +636,7 @@ class EventLog:
                 name,
                 lines,
                 _escape(source),
-                extra={"said": words},
+                extra={"details": words},
             )
 
     def may_be_logged(self, kind: str, *, level: int, source: str, now: int) -> bool:

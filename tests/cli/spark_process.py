@@ -1,4 +1,4 @@
-"""The command with `--spark`, called again and again in one process that is not the tests': only one Java is started."""
+"""Runs the command with `--spark` in one other process, so that Java starts only once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def call(arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What a call told.
+class CallResult:
+    """The result of a call.
 
     Attributes:
-        noise: What Java and others have written on standard error since the first call.
+        noise: The standard error of Java and others since the first call.
     """
 
     status: int
@@ -35,8 +35,8 @@ class Told:
     noise: str
 
 
-class SparkCalls:
-    """A process that takes calls."""
+class SparkProcess:
+    """A process that runs commands."""
 
     def __init__(self, folder: Path) -> None:
         self._noise = folder / "noise"
@@ -44,9 +44,9 @@ class SparkCalls:
             self._interpreter = Interpreter(folder, noise)
         self._interpreter.block(PROGRAM)
 
-    def __call__(self, *arguments: object) -> Told:
+    def __call__(self, *arguments: object) -> CallResult:
         status, out, err = json.loads(self._interpreter.block(f"call({[str(argument) for argument in arguments]!r})"))
-        return Told(status=status, out=out, err=err, noise=self._noise.read_text())
+        return CallResult(status=status, out=out, err=err, noise=self._noise.read_text())
 
     def __enter__(self) -> Self:
         return self

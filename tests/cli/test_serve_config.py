@@ -1,4 +1,4 @@
-"""How `ssbroker serve` is told what to do (N28)."""
+"""The settings of `ssbroker serve`, from a file and from options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ssbroker import Instance
-from ssbroker.cli.serve_config import Address, Configuration, ServeSettings, Tls
+from ssbroker.cli.serve_config import Address, ConfigurationServiceSettings, ServeSettings, TlsSettings
 from ssbroker.exceptions import InputError, OptionError
 from tests.cli.conftest import Run
 
@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "serve.toml"
 
 
-def test_a_file_says_everything(file: Path) -> None:
+def test_all_settings(file: Path) -> None:
     file.write_text(FULL)
     folder = file.parent
     (folder / "services.csv").touch()
@@ -60,7 +60,7 @@ def test_a_file_says_everything(file: Path) -> None:
         log="json",
         log_level="warning",
         stop_after=3.0,
-        tls=Tls(
+        tls=TlsSettings(
             folder / "shop.pem",
             folder / "keys" / "shop.key",
             folder / "authority.pem",
@@ -68,21 +68,21 @@ def test_a_file_says_everything(file: Path) -> None:
             {"office": (folder / "office.pem", folder / "office-next.pem")},
         ),
         limits={"learnt_most": 5, "max_message_bytes": 1000},
-        configuration=Configuration(folder / "services.csv", None, "Sales", ("Sales", "Stock"), 60),
+        configuration=ConfigurationServiceSettings(folder / "services.csv", None, "Sales", ("Sales", "Stock"), 60),
     )
 
 
 @pytest.mark.rule("P3")
-def test_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -> None:
+def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
     file.write_text("")
     assert ServeSettings.read(file) == ServeSettings()
     assert ServeSettings().listen == Address("127.0.0.1", 4022)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ("listen = 4022", "listen: expected a text, got 4022"),
+        ("listen = 4022", "listen: expected a non-empty string, got 4022"),
         ('listen = "host:port"', "listen: expected HOST:PORT"),
         ('listen = "host:65536"', "listen: expected HOST:PORT"),
         ('listen = "::1"', "listen: expected HOST:PORT"),
@@ -104,47 +104,47 @@ def test_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -> N
         ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is no network"),
         ("[limits]\nlearnt_most = 99999999", "limits.learnt_most: expected a whole number from 1 to 1000000; got 9"),
         (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected a whole number from 1 to "),
-        (f"[configuration]\nlifetime = {10**30}", "configuration.lifetime: expected a whole number from 1 to 2147483"),
+        (f"[configuration]\nlifetime = {10**30}", "configuration.lifetime: expected an integer from 1 to 2147483"),
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
         (
             "lissen = 1",
-            "lissen: is not known here; there are addresses, allow_unencrypted, configuration, dial_only, limits",
+            "lissen: unknown setting; expected one of addresses, allow_unencrypted, configuration, dial_only, limits",
         ),
         ("tls = 1", "tls: expected a table, got 1"),
-        ('[tls]\nkey = ""', "tls.key: expected a text, got ''"),
-        ('[tls]\nkey = "a\\u0000b"', r"tls.key: expected a text, got 'a\x00b'"),
-        ('[tls]\nnames = "stock"', "tls.names: expected a list of texts, got 'stock'"),
-        ('[tls]\ncert = "x"', "tls.cert: is not known here; there are authority, certificate, key, names, pinned"),
-        ('[tls.pinned]\nstock = "x"', "tls.pinned.stock: expected a list of texts, got 'x'"),
+        ('[tls]\nkey = ""', "tls.key: expected a non-empty string, got ''"),
+        ('[tls]\nkey = "a\\u0000b"', r"tls.key: expected a non-empty string, got 'a\x00b'"),
+        ('[tls]\nnames = "stock"', "tls.names: expected a list of strings, got 'stock'"),
+        ('[tls]\ncert = "x"', "tls.cert: unknown setting; expected one of authority, certificate, key, names, pinned"),
+        ('[tls.pinned]\nstock = "x"', "tls.pinned.stock: expected a list of strings, got 'x'"),
         ("limits = 1", "limits: expected a table, got 1"),
-        ("[limits]\nlearnt_most = true", "limits.learnt_most: expected a whole number above 0, got True"),
+        ("[limits]\nlearnt_most = true", "limits.learnt_most: expected a positive integer, got True"),
         (
             "[limits]\nlearned_most = 1",
-            "limits.learned_most: is not known here; there are dials_at_once, dials_per_second, ",
+            "limits.learned_most: unknown setting; expected one of dials_at_once, dials_per_second, ",
         ),
-        ("[configuration]\nlifetime = 0", "configuration.lifetime: expected a whole number above 0, got 0"),
+        ("[configuration]\nlifetime = 0", "configuration.lifetime: expected a positive integer, got 0"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_key(file: Path, content: str, said: str) -> None:
+def test_invalid_setting_is_reported_with_its_name(file: Path, content: str, message: str) -> None:
     file.write_text(content)
-    with pytest.raises((InputError, OptionError), match=re.escape(f"{file}: {said}")):
+    with pytest.raises((InputError, OptionError), match=re.escape(f"{file}: {message}")):
         ServeSettings.read(file)
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
+def test_file_with_byte_order_mark(file: Path) -> None:
     """Notepad writes one."""
     file.write_text('log = "json"', encoding="utf-8-sig")
     assert ServeSettings.read(file) == ServeSettings(log="json")
 
 
-def test_a_file_that_is_none_is_refused(file: Path) -> None:
+def test_missing_or_invalid_file(file: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         ServeSettings.read(file)
     file.write_bytes(b"listen = \xff")
-    with pytest.raises(InputError, match="is no TOML"):
+    with pytest.raises(InputError, match="not valid TOML"):
         ServeSettings.read(file)
     file.write_text("listen =")
-    with pytest.raises(InputError, match="is no TOML"):
+    with pytest.raises(InputError, match="not valid TOML"):
         ServeSettings.read(file)
 
 
@@ -158,40 +158,39 @@ def test_a_file_that_is_none_is_refused(file: Path) -> None:
         ("[::1]:0", Address("::1", 0)),
     ],
 )
-def test_an_address_to_listen_on(text: str, expected: Address) -> None:
+def test_listen_address(text: str, expected: Address) -> None:
     assert Address.parse(text, name="listen", port=4022) == expected
 
 
 @pytest.mark.rule("P3")
 @pytest.mark.parametrize("text", ["", ":", ":4022", "host:", "host:-1", "host:4\N{SUPERSCRIPT TWO}", "a:b:1", "[]:1"])
-def test_an_address_that_is_none(text: Any) -> None:
+def test_invalid_listen_address(text: Any) -> None:
     with pytest.raises(OptionError, match="expected HOST:PORT"):
         Address.parse(text, name="listen")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--listen", ""], "--listen: expected HOST:PORT"),
         (["--monitor", ""], "--monitor: expected HOST:PORT"),
         (["--log", ""], "--log: expected json or text; got ''"),
         (["--log-level", ""], "--log-level: expected one of debug, info, warning, error; got ''"),
-        (["--name", ""], "--name: expected a text, got ''"),
+        (["--name", ""], "--name: expected a non-empty string, got ''"),
         (["--address", "shop"], "--address: 'shop' is no address; expected TCP://host[:port]"),
         (["--dial-only", "10.0.0.0/99"], "--dial-only: '10.0.0.0/99' is no network"),
         (["--listen", "a..b:1"], "--listen: expected HOST:PORT"),
     ],
 )
-def test_an_option_that_is_wrong_is_named(run: Run, tmp_path: Path, options: list[str], said: str) -> None:
-    """An empty one is what a variable gives that was not set; it was taken for one that was not said."""
+def test_invalid_option_is_named(run: Run, tmp_path: Path, options: list[str], message: str) -> None:
+    """Empty options come from unset variables, and must not be ignored."""
     result = run("serve", tmp_path, "--allow-unencrypted", *options)
     assert result.status == 2
-    assert result.err.startswith(f"ssbroker: {said}")
+    assert result.err.startswith(f"ssbroker: {message}")
     assert result.err.count("\n") == 1
 
 
-def test_a_database_that_is_not_there_is_named_with_its_key(run: Run, file: Path, tmp_path: Path) -> None:
-    """Where the file says it."""
+def test_unknown_database_is_reported_with_its_setting(run: Run, file: Path, tmp_path: Path) -> None:
     Instance.create(tmp_path / "shop", name="shop", background=False).close()
     file.write_text('[configuration]\ntable = "t"\nasked_by = ["Sales"]')
     result = run("serve", tmp_path / "shop", "--config", file, "--listen", "127.0.0.1:0", "--allow-unencrypted")

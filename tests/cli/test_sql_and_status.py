@@ -1,4 +1,4 @@
-"""`ssbroker sql` and `ssbroker status`, and an instance's folder where a catalog is expected."""
+"""`ssbroker sql` and `ssbroker status`, and the folder of an instance as a catalog."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An instance with a message that is delivered and two that wait."""
+    """An instance with one delivered and two undelivered messages."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         instance.execute(SCRIPT)
         with instance.database("Sales").transaction() as t:
@@ -47,15 +47,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "shop"
 
 
-def test_sql_makes_and_changes_an_instance(run: Run, tmp_path: Path, script: Path) -> None:
+def test_sql_creates_and_changes_an_instance(run: Run, tmp_path: Path, script: Path) -> None:
     made = run("sql", tmp_path / "new", "--create", script)
     assert (made.status, made.out, made.err) == (0, f"{script}: done\n", "")
-    further = tmp_path / "further.sql"
-    further.write_text("CREATE QUEUE Second\nGRANT EXECUTE ON dbo.P TO public", encoding="utf-16")
-    changed = run("sql", tmp_path / "new", further)
+    more = tmp_path / "more.sql"
+    more.write_text("CREATE QUEUE Second\nGRANT EXECUTE ON dbo.P TO public", encoding="utf-16")
+    changed = run("sql", tmp_path / "new", more)
     assert changed.status == 0
     assert changed.err == (
-        f"ssbroker: warning: {further}:2: GRANT EXECUTE ON dbo.P TO public: skipped, it means nothing to an instance\n"
+        f"ssbroker: warning: {more}:2: GRANT EXECUTE ON dbo.P TO public: skipped, it means nothing to an instance\n"
     )
     with Instance.open(tmp_path / "new", background=False) as instance:
         assert instance.name == "new"
@@ -65,19 +65,19 @@ def test_sql_makes_and_changes_an_instance(run: Run, tmp_path: Path, script: Pat
         }
 
 
-def test_sql_makes_an_instance_where_a_crash_left_an_empty_file_and_goes_on_with_one_that_is_there(
+def test_sql_create_with_an_empty_file_of_a_crash_and_with_an_existing_instance(
     run: Run, tmp_path: Path, script: Path
 ) -> None:
-    """The empty file may also be that of another process, which is just making the instance."""
+    """The empty file may also be that of another process which is creating the instance."""
     (tmp_path / "msdb.sqlite").touch()
-    further = tmp_path / "further.sql"
-    further.write_text("USE Sales; CREATE QUEUE Second;")
-    for each in (script, further):
+    more = tmp_path / "more.sql"
+    more.write_text("USE Sales; CREATE QUEUE Second;")
+    for each in (script, more):
         made = run("sql", tmp_path, "--create", each)
         assert (made.status, made.out, made.err) == (0, f"{each}: done\n", "")
 
 
-def test_sql_says_which_statement_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_sql_reports_the_failing_statement(run: Run, folder: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.sql"
     wrong.write_text("CREATE QUEUE New\nCREATE QUEUE Orders\n")
     result = run("sql", folder, wrong)
@@ -85,8 +85,7 @@ def test_sql_says_which_statement_is_refused(run: Run, folder: Path, tmp_path: P
     assert result.err == f"ssbroker: {wrong}:2: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' exists\n"
 
 
-def test_sql_says_which_statement_met_with_a_file_that_cannot_be_used(run: Run, folder: Path, tmp_path: Path) -> None:
-    """It is an error of the disk and none of the statement, and has its line all the same."""
+def test_sql_reports_the_statement_of_a_storage_error(run: Run, folder: Path, tmp_path: Path) -> None:
     script, missing = tmp_path / "attach.sql", tmp_path / "none.sqlite"
     script.write_text(f"CREATE QUEUE New\nCREATE DATABASE Other ON (FILENAME = '{missing}') FOR ATTACH\n")
     result = run("sql", folder, script)
@@ -117,31 +116,30 @@ def test_sql_queries_views_and_queues(run: Run, folder: Path) -> None:
         assert str(instance.database("Sales").service_broker_guid) in shown.out
 
 
-def test_columns_of_one_name_are_told_apart(run: Run, folder: Path) -> None:
-    """Each of them showed what the last one has."""
-    asked = run("sql", folder, "--query", "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a")
-    assert [line.split() for line in asked.out.splitlines()] == [["a", "a_2", "a_1", "a_3"], ["1", "2", "3", "4"]]
+def test_duplicate_column_names_are_numbered(run: Run, folder: Path) -> None:
+    result = run("sql", folder, "--query", "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a")
+    assert [line.split() for line in result.out.splitlines()] == [["a", "a_2", "a_1", "a_3"], ["1", "2", "3", "4"]]
     as_json = run("sql", folder, "--query", "SELECT 1 AS a, 2 AS a", "--json")
     assert json.loads(as_json.out) == [{"a": 1, "a_1": 2}]
 
 
-def test_numbers_that_json_has_no_word_for_are_text(run: Run, folder: Path) -> None:
-    asked = run(
+def test_nan_and_infinity_are_text_in_json(run: Run, folder: Path) -> None:
+    result = run(
         "sql", folder, "--query", "SELECT 'nan'::DOUBLE AS none, 'inf'::DOUBLE AS much, 0.5::DOUBLE AS half", "--json"
     )
-    assert json.loads(asked.out, parse_constant=pytest.fail) == [{"none": "nan", "much": "inf", "half": 0.5}]
+    assert json.loads(result.out, parse_constant=pytest.fail) == [{"none": "nan", "much": "inf", "half": 0.5}]
 
 
 @pytest.mark.parametrize(
     "select", ["SELECT", "SELECT * FROM sys.nothing", "COPY (SELECT 1) TO 'x.csv'", "FROM nothing"]
 )
-def test_sql_says_what_is_wrong_with_a_query(run: Run, folder: Path, select: str) -> None:
+def test_sql_with_invalid_query(run: Run, folder: Path, select: str) -> None:
     result = run("sql", folder, "--query", select)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert run("sql", folder).status == 2
 
 
-def test_what_is_not_there_is_one_line(run: Run, tmp_path: Path, script: Path, folder: Path) -> None:
+def test_missing_files_are_one_line(run: Run, tmp_path: Path, script: Path, folder: Path) -> None:
     for arguments in (
         ("sql", tmp_path / "no", script),
         ("sql", folder, tmp_path / "no.sql"),
@@ -154,7 +152,7 @@ def test_what_is_not_there_is_one_line(run: Run, tmp_path: Path, script: Path, f
     assert not (tmp_path / "no").exists()
 
 
-def test_status_shows_what_waits_and_why(run: Run, folder: Path) -> None:
+def test_status_shows_undelivered_messages(run: Run, folder: Path) -> None:
     result = run("status", folder)
     assert (result.status, result.err) == (0, "")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
@@ -165,10 +163,8 @@ def test_status_shows_what_waits_and_why(run: Run, folder: Path) -> None:
     assert any(line.startswith("Sales //Nowhere 2 1 0:00:") for line in lines)
 
 
-def test_status_keeps_advice_in_one_line_however_narrow_the_terminal(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What to do is there to be copied."""
+def test_status_does_not_wrap_advice(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that statements can be copied."""
     monkeypatch.setenv("COLUMNS", "80")
     found = json.loads(run("status", folder, "--json").out)["transmission_queue"]
     shown = run("status", folder).out.splitlines()
@@ -195,7 +191,7 @@ def test_status_as_json(run: Run, folder: Path) -> None:
     assert "9796" in waiting["transmission_status"]
 
 
-def test_status_of_a_file_that_is_damaged_in_one_place_says_so_and_shows_the_others(run: Run, folder: Path) -> None:
+def test_status_with_a_damaged_database(run: Run, folder: Path) -> None:
     with closing(apsw.Connection(str(folder / "Sales.sqlite"))) as connection:
         connection.execute("DROP TABLE ssb_transmission_queue")
     result = run("status", folder)
@@ -208,16 +204,16 @@ def test_status_of_an_empty_instance(run: Run, tmp_path: Path) -> None:
     Instance.create(tmp_path / "empty", name="empty", background=False).close()
     result = run("status", tmp_path / "empty")
     assert result.status == 0
-    assert "Nothing waits to be delivered." in result.out
+    assert "The transmission queue is empty." in result.out
 
 
-def test_an_instance_serves_as_a_catalog(run: Run, folder: Path) -> None:
+def test_instance_folder_is_a_catalog(run: Run, folder: Path) -> None:
     result = run("explain", "--catalog", folder, "--to-service", "//Stock", "--json")
     assert result.status == 0
     assert json.loads(result.out)["decision"]["next_hop_address"] == "TCP://stock:4022"
 
 
-def test_a_folder_of_instances_is_a_fleet(run: Run, folder: Path) -> None:
+def test_folder_of_instances_is_a_fleet(run: Run, folder: Path) -> None:
     result = run("lint", "--fleet", folder.parent, "--level", "error", "--json")
     assert result.status in (0, 1)
     assert Fleet.load(folder.parent).keys() == {folder.name}

@@ -1,4 +1,4 @@
-"""Places that the system does not let us reach, and names that are not UTF-8: exit status 2, one line, no traceback."""
+"""Unreachable paths, and names that are not UTF-8: exit status 2, one line, no traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_UTF8 = os.fsdecode(b"//\xff")
 
 
 def refused(run: Run, *arguments: object) -> str:
-    """Runs a command that is to be refused; the one line that it tells."""
+    """Runs a command that must be refused; returns the error message."""
     result = run(*arguments)
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith("ssbroker: ")
@@ -23,8 +23,8 @@ def refused(run: Run, *arguments: object) -> str:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
-    """A conversation."""
+def conversation_file(tmp_path: Path) -> Path:
+    """A file with one conversation."""
     file = tmp_path / "in.csv"
     file.write_text("database,to_service_name,conversation_id\nSales,//Stock,00000000-0000-0000-0000-000000000001\n")
     return file
@@ -52,12 +52,12 @@ def given(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_a_place_that_cannot_be_reached(
-    catalog: Path, given: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]
+def test_unreachable_path(
+    catalog: Path, conversation_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.chdir(catalog.parent)
     assert "File name too long" in refused(run, *command)
-    assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, given.name])
+    assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, conversation_file.name])
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_a_place_that_cannot_be_reached(
     ],
     ids=[1, 2, 3, 4],
 )
-def test_a_name_that_is_not_utf8(catalog: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+def test_name_that_is_not_utf8(catalog: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.chdir(catalog.parent)
     assert r"\udcff" in refused(run, *command)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="names of files are UTF-16 there")
-def test_a_file_whose_name_is_not_utf8(catalog: Path, given: Path, run: Run) -> None:
-    named = given.rename(os.fsdecode(os.fsencode(given.parent) + b"/\xff.csv"))
-    told = refused(run, "route", "--catalog", catalog, "--conversations", named, "-o", catalog.parent / "out.csv")
-    assert r"\udcff.csv' is not UTF-8; expected names that are" in told
-    assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, named.name])
+@pytest.mark.skipif(os.name == "nt", reason="file names are UTF-16 there")
+def test_file_name_that_is_not_utf8(catalog: Path, conversation_file: Path, run: Run) -> None:
+    renamed = conversation_file.rename(os.fsdecode(os.fsencode(conversation_file.parent) + b"/\xff.csv"))
+    message = refused(run, "route", "--catalog", catalog, "--conversations", renamed, "-o", catalog.parent / "out.csv")
+    assert r"\udcff.csv' is not valid UTF-8; expected names in UTF-8" in message
+    assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, renamed.name])

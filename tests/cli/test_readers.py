@@ -1,4 +1,4 @@
-"""Readers hand on pieces of bounded size, with the number of their first row and how far the file is read."""
+"""Readers yield chunks of bounded size, with the number of their first row and the position in the file."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssbroker.cli import chunks, readers
-from ssbroker.cli.chunks import CONVERSATIONS
-from ssbroker.cli.readers import open_sources
+from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
+from ssbroker.cli.readers import open_inputs
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, read, write
 
 
-def opened(files: list[Path], *, lines: bool = False) -> list[chunks.InputFile]:
-    return open_sources(files, CONVERSATIONS, lines=lines, threads=2, progress=False)
+def open_files(files: list[Path], *, keep_json_lines: bool = False) -> list[chunks.InputFile]:
+    return open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=keep_json_lines, threads=2, progress=False)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_pieces_follow_each_other_without_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    monkeypatch.setattr(chunks, "PIECE_ROWS", 100)
+def test_chunks_are_contiguous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 100)
     monkeypatch.setattr(readers, "BLOCK_BYTES", 10_000)
     table = conversations(3000).drop_columns(["note"])
     given = write(table, tmp_path / f"in{suffix}")
 
-    (source,) = opened([given], lines=True)
-    found = list(source.pieces())
+    (source,) = open_files([given], keep_json_lines=True)
+    found = list(source.chunks())
 
-    rows = [piece.load().columns for piece in found]
+    rows = [chunk.load().batch for chunk in found]
     assert sum(batch.num_rows for batch in rows) == 3000
     assert max(batch.num_rows for batch in rows) <= 100
-    assert [piece.first_row for piece in found] == [sum(batch.num_rows for batch in rows[:n]) for n in range(len(rows))]
-    positions = [piece.position for piece in found]
+    assert [chunk.first_row for chunk in found] == [sum(batch.num_rows for batch in rows[:n]) for n in range(len(rows))]
+    positions = [chunk.end_position for chunk in found]
     assert positions == sorted(positions)
     assert 0.99 * given.stat().st_size < positions[-1] <= given.stat().st_size  # a stream has an end mark
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
-def test_wide_rows_make_short_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    monkeypatch.setattr(chunks, "PIECE_BYTES", 100_000)
+def test_wide_rows_make_short_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 100_000)
     table = conversations(3000).append_column("message_body", pa.array([b"x" * 5000] * 3000))
     given = write(table, tmp_path / f"in{suffix}")
 
-    (source,) = opened([given])
+    (source,) = open_files([given])
 
-    assert max(piece.load().columns.nbytes for piece in source.pieces()) <= 110_000
+    assert max(chunk.load().batch.nbytes for chunk in source.chunks()) <= 110_000
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
-def test_small_batches_are_put_together(tmp_path: Path, suffix: str) -> None:
-    """Dictionaries that differ from batch to batch are no hindrance."""
+def test_small_batches_are_joined(tmp_path: Path, suffix: str) -> None:
+    """Even if their dictionaries differ."""
     parts = [pa.table({"to_service_name": pa.array([f"//{number}"]).dictionary_encode()}) for number in range(200)]
     table = pa.concat_tables(parts)
     given = tmp_path / f"in{suffix}"
@@ -67,16 +67,16 @@ def test_small_batches_are_put_together(tmp_path: Path, suffix: str) -> None:
         with kind(str(given), table.schema, options=options) as writer:
             writer.write_table(table)
 
-    (source,) = opened([given])
-    (piece,) = source.pieces()
+    (source,) = open_files([given])
+    (chunk,) = source.chunks()
 
-    assert piece.load().columns["to_service_name"].to_pylist() == [f"//{number}" for number in range(200)]
+    assert chunk.load().batch["to_service_name"].to_pylist() == [f"//{number}" for number in range(200)]
 
 
 @pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
 @pytest.mark.parametrize("output", ["out.parquet", "out.arrow", "out.csv", "out.jsonl"])
-def test_categories_of_polars_are_read(tmp_path: Path, catalog: Path, run: Run, suffix: str, output: str) -> None:
-    """It writes them as dictionaries of views, in which pyarrow looks nothing up."""
+def test_polars_categories(tmp_path: Path, catalog: Path, run: Run, suffix: str, output: str) -> None:
+    """Polars writes them as dictionaries of views, which pyarrow cannot look up."""
     frame = pl.DataFrame({"database": ["Sales", None], "to_service_name": ["//A", "//B"], "note": ["é", None]})
     given = tmp_path / f"in{suffix}"
     categories = frame.with_columns(pl.all().cast(pl.Categorical))
@@ -106,32 +106,32 @@ def test_categories_of_polars_are_read(tmp_path: Path, catalog: Path, run: Run, 
         (b"database,to_service_name", []),
         (b"database,to_service_name\r\n", []),
     ],
-    ids=["plain", "byte order mark", "UTF-16", "no value", "quotes", "header alone", "header line alone"],
+    ids=["plain", "byte order mark", "UTF-16", "null", "quotes", "header only", "header line only"],
 )
-def test_csv_as_tools_write_it(tmp_path: Path, data: bytes, wanted: list[tuple[str | None, str]]) -> None:
+def test_csv_variants(tmp_path: Path, data: bytes, wanted: list[tuple[str | None, str]]) -> None:
     (tmp_path / "in.csv").write_bytes(data)
-    (source,) = opened([tmp_path / "in.csv"])
-    rows = [row for piece in source.pieces() for row in piece.load().columns.to_pylist()]
+    (source,) = open_files([tmp_path / "in.csv"])
+    rows = [row for chunk in source.chunks() for row in chunk.load().batch.to_pylist()]
     assert [(row["database"], row["to_service_name"]) for row in rows] == wanted
 
 
 def test_json_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
     given = write(conversations(20), tmp_path / "in.jsonl")
-    (source,) = opened([given], lines=True)
-    lines = [line for piece in source.pieces() for line in piece.load().lines.to_pylist()]
+    (source,) = open_files([given], keep_json_lines=True)
+    lines = [line for chunk in source.chunks() for line in chunk.load().json_lines.to_pylist()]
     assert lines == given.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.csv"])
 @pytest.mark.parametrize("blank", [10, 3_000_000], ids=["a few lines", "more than a block"])
-@pytest.mark.parametrize("place", ["alone", "before", "between"])
-def test_blank_lines_of_json_are_no_rows(
-    tmp_path: Path, catalog: Path, run: Run, place: str, blank: int, output: str
+@pytest.mark.parametrize("position", ["only", "before", "between"])
+def test_blank_json_lines_are_skipped(
+    tmp_path: Path, catalog: Path, run: Run, position: str, blank: int, output: str
 ) -> None:
-    """Also where there are no others, as `echo > in.jsonl` makes them, or a whole block of them."""
+    """Even in a file without other lines (`echo > in.jsonl`), or in a whole block."""
     row = '{"database": "Sales", "to_service_name": "//A"}\n'
-    first, last = {"alone": ("", ""), "before": ("", row), "between": (row, row)}[place]
+    first, last = {"only": ("", ""), "before": ("", row), "between": (row, row)}[position]
     (tmp_path / "in.jsonl").write_text(first + "\n" * blank + last)
     given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
     result = run("route", *given, "-o", tmp_path / output)
@@ -140,24 +140,20 @@ def test_blank_lines_of_json_are_no_rows(
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_text_of_json_that_looks_like_a_moment_stays_as_it_is(
-    tmp_path: Path, catalog: Path, run: Run, suffix: str
-) -> None:
-    """It was read as a moment: a day got a time, and 10 o'clock two hours east was written as 8 o'clock of nowhere."""
-    told = {"day": "2026-01-01", "zoned": "2026-01-01T10:00:00+02:00", "deep": {"day": ["2026-01-01T10:00:00Z"]}}
-    lines = [json.dumps({"database": "Sales", "to_service_name": "//A", **told})] * 2
+def test_json_text_that_looks_like_a_timestamp_is_kept(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+    """pyarrow would parse it, which loses its spelling and time zone."""
+    values = {"day": "2026-01-01", "zoned": "2026-01-01T10:00:00+02:00", "deep": {"day": ["2026-01-01T10:00:00Z"]}}
+    lines = [json.dumps({"database": "Sales", "to_service_name": "//A", **values})] * 2
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
     assert run("route", *given, "-o", tmp_path / f"out{suffix}").status == 0
     for row in read(tmp_path / f"out{suffix}"):
         deep = row["deep"] if suffix == ".parquet" else json.loads(row["deep"])
-        assert {**{name: row[name] for name in told}, "deep": deep} == told
+        assert {**{name: row[name] for name in values}, "deep": deep} == values
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_the_last_line_of_json_belongs_to_its_block_with_a_line_end_or_without(
-    tmp_path: Path, catalog: Path, run: Run, end: str
-) -> None:
+def test_json_lines_with_and_without_final_newline(tmp_path: Path, catalog: Path, run: Run, end: str) -> None:
     (tmp_path / "in.jsonl").write_text(
         '{"to_service_name": "//A"}\n{"database": "Sales", "to_service_name": "//A"}' + end
     )
@@ -165,7 +161,7 @@ def test_the_last_line_of_json_belongs_to_its_block_with_a_line_end_or_without(
     assert run("route", *given, "-o", tmp_path / "out.jsonl").status == 0
 
 
-def test_a_spark_folder_and_a_file_without_a_suffix_are_read(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_file_without_suffix(tmp_path: Path, catalog: Path, run: Run) -> None:
     write(conversations(5), tmp_path / "part-0.parquet").rename(tmp_path / "plain")
     result = run("route", "--catalog", catalog, "--conversations", tmp_path / "plain", "-o", tmp_path / "out.jsonl")
     assert (result.status, len(read(tmp_path / "out.jsonl"))) == (0, 5)
@@ -175,10 +171,12 @@ WIDE_ROWS = 6500
 WIDE_BODY = "x" * 100_000
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process its peak")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not report the peak memory of a process"
+)
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".csv", ".jsonl"])
 def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, catalog: Path, suffix: str) -> None:
-    """One row group, one record batch or one long text of 650 MB; the process never holds as much."""
+    """One row group, record batch or text of 650 MB, which the process never holds in memory."""
     given = _wide(tmp_path / f"in{suffix}")
     program = (
         "import pathlib, re, sys; from ssbroker.cli import main; status = main(sys.argv[1:]); "
@@ -196,7 +194,7 @@ def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, catalog: Pat
 
 
 def _wide(path: Path) -> Path:
-    """A file of rows with long bodies, in one piece where the format has pieces."""
+    """A file of rows with long bodies, in one row group or batch if the format has them."""
     if path.suffix in {".csv", ".jsonl"}:
         line = f"Sales,//Stock,{WIDE_BODY}\n"
         if path.suffix == ".jsonl":

@@ -1,4 +1,4 @@
-"""An instance that `ssbroker serve` serves in a process of its own."""
+"""A process that runs `ssbroker serve`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 DEADLINE: Final = 60.0
 
 
-class Served:
-    """A process, from when it serves to the end of a `with` block; its log is JSON."""
+class ServeProcess:
+    """A process that serves until the end of a `with` block; its log is JSON."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._lines: Final[queue.SimpleQueue[str | None]] = queue.SimpleQueue()
@@ -34,23 +34,23 @@ class Served:
 
     @property
     def serving(self) -> dict[str, Any]:
-        """What the process said when it began to serve."""
-        return self.record("serving ")
+        """The record of the start."""
+        return self.wait_for_record("serving ")
 
-    def record(self, words: str) -> dict[str, Any]:
-        """The first record whose message begins with these words; it is waited for."""
+    def wait_for_record(self, prefix: str) -> dict[str, Any]:
+        """Waits for the first record whose message starts with `prefix`."""
         for known in self.records:
-            if known["message"].startswith(words):
+            if known["message"].startswith(prefix):
                 return known
         while (line := self._lines.get(timeout=DEADLINE)) is not None:
             assert line.startswith("{"), line
             self.records.append(json.loads(line))
-            if self.records[-1]["message"].startswith(words):
+            if self.records[-1]["message"].startswith(prefix):
                 return self.records[-1]
-        raise AssertionError(f"the process ended with {self.process.wait(DEADLINE)}, and never said {words!r}")
+        raise AssertionError(f"the process ended with {self.process.wait(DEADLINE)}, and never logged {prefix!r}")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Asks for the end, and waits for it; the exit status."""
+        """Sends a signal, waits for the end, and returns the exit status."""
         self.process.send_signal(number)
         return self.process.wait(DEADLINE)
 

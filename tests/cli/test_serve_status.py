@@ -1,4 +1,4 @@
-"""Who serves, as `ssbroker status` tells it, where processes were killed (N16, N28)."""
+"""The serving process as `ssbroker status` shows it, when processes were killed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from ssbroker import Instance
 from tests.cli.conftest import Run
-from tests.cli.served import DEADLINE, Served
+from tests.cli.serve_process import DEADLINE, ServeProcess
 
-PLAIN = ("--listen", "127.0.0.1:0", "--allow-unencrypted")
+UNENCRYPTED = ("--listen", "127.0.0.1:0", "--allow-unencrypted")
 FORKING = """
 import os, sys, time
 from ssbroker import Instance
@@ -41,31 +41,31 @@ def serving(run: Run, folder: Path) -> Any:
     return json.loads(run("status", folder, "--json").out)["serving"]
 
 
-def test_status_does_not_take_one_process_for_another(folder: Path, run: Run) -> None:
-    """What a killed one has left is there while the next one serves, and cannot write its own."""
-    with Served(folder, *PLAIN) as killed:
+def test_status_ignores_the_file_of_a_killed_process(folder: Path, run: Run) -> None:
+    """The file of the killed process remains while the next one serves and cannot write its own."""
+    with ServeProcess(folder, *UNENCRYPTED) as killed:
         killed.stop(signal.SIGKILL)
     assert (folder / "serving.json").exists()
     assert serving(run, folder) is None
     (folder / "serving.new").mkdir()
-    with Served(folder, *PLAIN) as served:
+    with ServeProcess(folder, *UNENCRYPTED) as served:
         found = serving(run, folder)
         assert (found["process"], found["listens"], found["connections"]) == (served.process.pid, None, [])
         shown = " ".join(run("status", folder).out.split())
-        assert f"Process {served.process.pid} serves the instance, and has not told where" in shown
+        assert f"Process {served.process.pid} serves the instance; its address and connections are unknown" in shown
 
 
-def test_status_knows_who_serves_by_the_lock(folder: Path, run: Run) -> None:
-    """Whatever becomes of the note, and whoever may only read the lock."""
-    with Served(folder, *PLAIN) as served:
+def test_status_finds_the_serving_process_by_the_lock(folder: Path, run: Run) -> None:
+    """Without the status file, and with a read-only lock file."""
+    with ServeProcess(folder, *UNENCRYPTED) as served:
         (folder / "serve.lock").chmod(0o444)
         (folder / "serving.json").unlink()
         assert serving(run, folder)["process"] == served.process.pid
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
-def test_a_child_does_not_keep_the_lock_of_its_parent(folder: Path, run: Run) -> None:
-    """It went on to be held, so that status named a dead process, and none could serve."""
+def test_forked_child_does_not_keep_the_lock_of_its_parent(folder: Path, run: Run) -> None:
+    """Otherwise status would name a dead process, and no other one could serve."""
     command = [sys.executable, "-W", "ignore", "-c", FORKING, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -75,7 +75,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(folder: Path, run: Run) ->
             parent.kill()
             parent.wait(DEADLINE)
             assert serving(run, folder) is None
-            with Served(folder, *PLAIN) as served:
+            with ServeProcess(folder, *UNENCRYPTED) as served:
                 assert serving(run, folder)["process"] == served.process.pid
         finally:
             parent.kill()

@@ -1,4 +1,4 @@
-"""Names that look like markup or steer a terminal: they come from scripts, from traffic and from other instances."""
+"""Names with markup or terminal escapes, from scripts, traffic and other instances, are printed as text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ssbroker import Instance
 from tests.cli.conftest import Run
 
 MARKUP = "x[/red]"
-STEERING = "x\x1b[2J\x9b\x07"
+CONTROL = "x\x1b[2J\x9b\x07"
 ESCAPED = r"x\x1b[2J\x9b\x07"
-NAMES = pytest.mark.parametrize(("name", "told"), [(MARKUP, MARKUP), (STEERING, ESCAPED)], ids=["markup", "steering"])
+NAMES = pytest.mark.parametrize(("name", "shown"), [(MARKUP, MARKUP), (CONTROL, ESCAPED)], ids=["markup", "control"])
 
 
-def written(path: Path, name: str, *, more: str = "") -> Path:
-    """A catalog in which everything has this name."""
+def script_with_name(path: Path, name: str, *, more: str = "") -> Path:
+    """A catalog in which every object has this name."""
     bracketed = f"[{name.replace(']', ']]')}]"
     path.write_text(
         f"CREATE DATABASE {bracketed};\nGO\nUSE {bracketed};\nCREATE QUEUE Q;\nCREATE SERVICE {bracketed} ON QUEUE Q;\n"
@@ -29,15 +29,14 @@ def written(path: Path, name: str, *, more: str = "") -> Path:
 
 @pytest.fixture
 def traffic(tmp_path: Path) -> Path:
-    """Where it is written."""
+    """The path of a file of conversations."""
     return tmp_path / "day.csv"
 
 
 @NAMES
-def test_every_command_tells_names_as_text(run: Run, tmp_path: Path, traffic: Path, name: str, told: str) -> None:
-    """A closing tag was a traceback, and an escape cleared the screen."""
-    first = written(tmp_path / "a.sql", name)
-    second = written(tmp_path / "b.sql", name, more="ALTER DATABASE CURRENT SET DISABLE_BROKER;\n")
+def test_names_are_escaped_in_every_command(run: Run, tmp_path: Path, traffic: Path, name: str, shown: str) -> None:
+    first = script_with_name(tmp_path / "a.sql", name)
+    second = script_with_name(tmp_path / "b.sql", name, more="ALTER DATABASE CURRENT SET DISABLE_BROKER;\n")
     traffic.write_text(
         f"conversation_id,database,to_service_name\n00000000-0000-0000-0000-000000000001,{name},{name}\n",
         encoding="utf-8",
@@ -53,12 +52,12 @@ def test_every_command_tells_names_as_text(run: Run, tmp_path: Path, traffic: Pa
     assert [result.status for result in results] == [0, 1, 1, 1, 0, 0]
     for result in results:
         assert result.err == ""
-        assert told in result.out
+        assert shown in result.out
         assert all(line.isprintable() for line in result.out.splitlines())
 
 
 @NAMES
-def test_an_instance_is_told_as_text(run: Run, tmp_path: Path, name: str, told: str) -> None:
+def test_instance_names_are_escaped(run: Run, tmp_path: Path, name: str, shown: str) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         database = instance.create_database("Sales")
         database.create_queue("Q")
@@ -66,14 +65,14 @@ def test_an_instance_is_told_as_text(run: Run, tmp_path: Path, name: str, told: 
         with database.transaction() as t:
             t.send(t.begin_dialog("//Shop", name), b"waits")
     for arguments in (("status",), ("sql", "--query", "SELECT to_service_name FROM sys.transmission_queue")):
-        shown = run(arguments[0], tmp_path / "shop", *arguments[1:])
-        assert (shown.status, shown.err) == (0, "")
-        assert told in shown.out
-        assert all(line.isprintable() for line in shown.out.splitlines())
+        result = run(arguments[0], tmp_path / "shop", *arguments[1:])
+        assert (result.status, result.err) == (0, "")
+        assert shown in result.out
+        assert all(line.isprintable() for line in result.out.splitlines())
 
 
-def test_an_error_is_told_as_text(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "bad.sql").write_text(f"CREATE ROUTE [{STEERING}] WITH ADDRESS = 'nowhere';")
+def test_error_message_is_escaped(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.sql").write_text(f"CREATE ROUTE [{CONTROL}] WITH ADDRESS = 'nowhere';")
     refused = run("lint", tmp_path / "bad.sql")
     assert (refused.status, f"[{ESCAPED}]" in refused.err, refused.err.count("\n")) == (2, True, 1)
     assert refused.err.strip().isprintable()

@@ -1,0 +1,107 @@
+"""Options that `lint`, `trace` and `compare` share, and the instances that they name."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.load import os_errors_as_input_errors
+from ssbroker.cli.errors import writing
+from ssbroker.cli.writers import replacing_files
+from ssbroker.exceptions import DuplicateError, InputError
+
+if TYPE_CHECKING:
+    from ssbroker.diagnose import Fleet
+
+
+AtOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Time at which routes are checked for expiry, such as 2026-11-20T21:00:00Z; UTC if it has no time zone. Default: now.",
+    ),
+]
+FleetOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--fleet", help="Each path is a folder of instances: every subfolder and every .sql script in it is one."
+    ),
+]
+HtmlOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Also write an HTML report with the graph, the findings and the reachability of services."
+    ),
+]
+CatalogsArgument: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="CATALOG...",
+        help="Routing tables of one or more instances; each a T-SQL script (.sql), the folder of an instance, a folder with tables of routes, databases and services, or a file of routes.",
+    ),
+]
+
+
+def instance_paths(paths: list[Path], *, is_fleet: bool) -> dict[str, Path]:
+    """Returns the file or folder of each instance by its name; with `is_fleet`, each path is a folder of instances."""
+    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
+
+    found: dict[str, Path] = {}
+    for path in paths:
+        for name, instance_path in (Fleet.paths(path) if is_fleet else {instance_name(path): path}).items():
+            if name in found:
+                raise DuplicateError(f"{path}: there is already a catalog for the instance {name!r}", value=name)
+            found[name] = instance_path
+    return found
+
+
+def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime) -> Fleet:
+    """Loads the instances of `instance_paths`; a LIFETIME in a script counts from `now`."""
+    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
+
+    return Fleet({name: Catalog.load(path, now=now) for name, path in instance_paths(paths, is_fleet=is_fleet).items()})
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a report; an existing file is replaced only when the new one is complete."""
+    with replacing_files([path]) as (part,), writing(path):
+        part.write_text(text, encoding="utf-8")
+
+
+def instance_name(path: Path) -> str:
+    """Returns the name of the instance in a file or folder.
+
+    Examples:
+        >>> instance_name(Path("net/NORTH.sql"))
+        'NORTH'
+    """
+    resolved = path.resolve()
+    with os_errors_as_input_errors(path):
+        return resolved.name if resolved.is_dir() else resolved.stem
+
+
+def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]:
+    """Parses `INSTANCE/DATABASE` to both names, either of which may be omitted.
+
+    A single name is an instance if the fleet has several and one of this name, else a database.
+
+    Examples:
+        >>> from ssbroker import Catalog, schemas
+        >>> from ssbroker.diagnose import Fleet
+        >>> empty = Catalog(schemas.ROUTES.empty_table())
+        >>> one, two = Fleet({"NORTH": empty}), Fleet({"NORTH": empty, "SOUTH": empty})
+        >>> parse_start("NORTH/Sales", one), parse_start("Sales", one), parse_start("NORTH", two)
+        (('NORTH', 'Sales'), (None, 'Sales'), ('NORTH', None))
+    """
+    if text is None:
+        return None, None
+    instance, slash, database = text.partition("/")
+    if not slash:
+        return (text, None) if len(fleet) > 1 and text in fleet else (None, text)
+    if not instance or not database:
+        raise InputError(f"--from: {text!r:.80} is not valid; expected INSTANCE/DATABASE", value=text)
+    return instance, database
