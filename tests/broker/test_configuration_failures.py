@@ -17,7 +17,7 @@ from ssbroker.broker.configuration_service import (
 )
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.events import LINES
+from ssbroker.protocol.events import LOG_LINES_MAX
 from ssbroker.protocol.message_types import CONFIGURATION_NOTICE, MISSING_ROUTE
 from tests.broker import shops
 from tests.broker.shops import SHOP, STOCK, received, send, statuses, waiting
@@ -117,7 +117,7 @@ def test_of_requests_that_the_directory_has_no_answer_for_the_first_of_a_minute_
 ) -> None:
     """Neighbours name the services."""
     ConfigurationService(FileDirectory(tmp_path / "gone.csv")).install(sales)
-    for number in range(LINES + 7):
+    for number in range(LOG_LINES_MAX + 7):
         send(sales, b"two chairs", to=f"//{number}")
     instance.run_due()
-    assert sum("could not be answered" in line for line in caplog.messages) == LINES
+    assert sum("could not be answered" in line for line in caplog.messages) == LOG_LINES_MAX

@@ -16,7 +16,7 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.events import LINES
+from ssbroker.protocol.events import LOG_LINES_MAX
 from ssbroker.protocol.message_types import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
 from tests.broker import shops
 from tests.broker.conftest import Clock
@@ -157,13 +157,13 @@ def test_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_
 ) -> None:
     """Neighbours name the services."""
     caplog.set_level(logging.WARNING)
-    for number in range(LINES + 7):
+    for number in range(LOG_LINES_MAX + 7):
         send(sales, b"two chairs", to=f"//{number}")
         answer(sales, error=(12, "nobody knows it"))
         instance.run_due()
-    assert sum("9761" in line for line in caplog.messages) == LINES
+    assert sum("9761" in line for line in caplog.messages) == LOG_LINES_MAX
     clock.advance(seconds=MINUTE)
-    instance_context(instance).events.count_left_out(now=epoch_microseconds(clock()))
+    instance_context(instance).events.log_suppressed(now=epoch_microseconds(clock()))
     assert caplog.messages[-1] == "9761: 7 more lines suppressed within a minute, from Sales"
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ssbroker.cli.log_format import JsonLines
 from ssbroker.protocol import events
 from ssbroker.protocol.events import (
-    LINES,
+    LOG_LINES_MAX,
+    LOG_WINDOW,
     LOGGER,
-    WINDOW,
     ConnectionEvent,
     ConnectionStep,
     CorruptedMessage,
@@ -63,60 +63,64 @@ def test_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_rest_i
     log.subscribe(seen.append)
     for number in range(1000):
         log.emit(forged(number))
-    assert (len(lines), len(seen), log.counts[CorruptedMessage.NAME]) == (LINES, 1000, 1000)
+    assert (len(lines), len(seen), log.counts[CorruptedMessage.NAME]) == (LOG_LINES_MAX, 1000, 1000)
     log.emit(forged(5, peer=b"mill"))
     log.emit(MessageUndeliverable(at=5, conversation_id=SOME, peer=b"bank"))
-    assert len(lines) == LINES + 2
-    log.count_left_out(now=WINDOW - 1)
-    assert len(lines) == LINES + 2
-    log.count_left_out(now=WINDOW)
+    assert len(lines) == LOG_LINES_MAX + 2
+    log.log_suppressed(now=LOG_WINDOW - 1)
+    assert len(lines) == LOG_LINES_MAX + 2
+    log.log_suppressed(now=LOG_WINDOW)
     assert (
         lines[-1].getMessage()
-        == f"Broker:Corrupted Message: {1000 - LINES} more lines suppressed within a minute, from bank"
+        == f"Broker:Corrupted Message: {1000 - LOG_LINES_MAX} more lines suppressed within a minute, from bank"
     )
     said = json.loads(JsonLines().format(lines[-1]))
-    assert (said["event"], said["left_out"], said["source"]) == ("Broker:Corrupted Message", 1000 - LINES, "bank")
+    assert (said["event"], said["left_out"], said["source"]) == (
+        "Broker:Corrupted Message",
+        1000 - LOG_LINES_MAX,
+        "bank",
+    )
     assert lines[-1].levelno == logging.WARNING
-    log.emit(forged(WINDOW))
-    assert len(lines) == LINES + 4
+    log.emit(forged(LOG_WINDOW))
+    assert len(lines) == LOG_LINES_MAX + 4
 
 
 def test_the_next_line_of_anybody_brings_the_count(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
-    for number in range(LINES + 3):
+    for number in range(LOG_LINES_MAX + 3):
         log.emit(forged(number))
-    log.emit(forged(WINDOW, peer=b"mill"))
-    assert [line.getMessage().partition(": 3 more")[1] for line in lines[LINES:]] == [": 3 more", ""]
+    log.emit(forged(LOG_WINDOW, peer=b"mill"))
+    assert [line.getMessage().partition(": 3 more")[1] for line in lines[LOG_LINES_MAX:]] == [": 3 more", ""]
 
 
 def test_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
-    for number in range(LINES):
-        log.emit(forged(WINDOW + number))
+    for number in range(LOG_LINES_MAX):
+        log.emit(forged(LOG_WINDOW + number))
     log.emit(forged(0))
-    assert len(lines) == LINES + 1
+    assert len(lines) == LOG_LINES_MAX + 1
 
 
 def test_whoever_takes_many_names_shares_the_lines_of_one(
     lines: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SOURCES", 10)
+    monkeypatch.setattr(events, "LOG_SOURCES_MAX", 10)
     log = EventLog()
     for number in range(1000):
         log.emit(forged(0, peer=f"name {number}".encode()))
-    assert len(lines) == 10 + LINES
-    log.count_left_out(now=WINDOW)
+    assert len(lines) == 10 + LOG_LINES_MAX
+    log.log_suppressed(now=LOG_WINDOW)
     assert (
         lines[-1].getMessage()
-        == f"Broker:Corrupted Message: {990 - LINES} more lines suppressed within a minute, from others"
+        == f"Broker:Corrupted Message: {990 - LOG_LINES_MAX} more lines suppressed within a minute, from others"
     )
 
 
 def test_what_the_instance_does_itself_is_always_written(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
-    for number in range(3 * LINES):
+    for number in range(3 * LOG_LINES_MAX):
         log.emit(QueueDisabled(at=0, queue=str(number)))
-    assert len(lines) == 3 * LINES
+    assert len(lines) == 3 * LOG_LINES_MAX
 
 
 def test_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: list[logging.LogRecord]) -> None:
@@ -138,12 +142,15 @@ def test_connections_of_one_host_count_together_whatever_their_ports(lines: list
     for port in range(1000):
         step = ConnectionStep.RECEIVE_IO_ERROR
         log.emit(ConnectionEvent(at=0, connection_id=SOME, step=step, address=f"TCP://192.0.2.1:{port}", error=9752))
-    assert len(lines) == LINES
+    assert len(lines) == LOG_LINES_MAX
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(-2 * WINDOW, 2 * WINDOW), st.integers(1, LINES + 2)), max_size=30
+        st.tuples(
+            st.sampled_from("abc"), st.integers(-2 * LOG_WINDOW, 2 * LOG_WINDOW), st.integers(1, LOG_LINES_MAX + 2)
+        ),
+        max_size=30,
     )
 )
 def test_each_source_has_its_own_minute_however_the_clock_goes(steps: list[tuple[str, int, int]]) -> None:
@@ -151,10 +158,12 @@ def test_each_source_has_its_own_minute_however_the_clock_goes(steps: list[tuple
     rate, began, written, now = LogRate[str](others=str.upper), dict[str, int](), dict[str, int](), 0
     for source, forward, lines in steps:
         now += forward
-        over = {each: written.pop(each) - LINES for each, at in began.items() if not at <= now < at + WINDOW}
+        over = {
+            each: written.pop(each) - LOG_LINES_MAX for each, at in began.items() if not at <= now < at + LOG_WINDOW
+        }
         began = {each: at for each, at in began.items() if each not in over}
-        assert rate.left_out(now=now) == [(each, left) for each, left in over.items() if left > 0]
+        assert rate.take_suppressed(now=now) == [(each, left) for each, left in over.items() if left > 0]
         for _ in range(lines):
             began.setdefault(source, now)
             written[source] = written.get(source, 0) + 1
-            assert rate.passes(source, now=now) == (written[source] <= LINES)
+            assert rate.allows(source, now=now) == (written[source] <= LOG_LINES_MAX)

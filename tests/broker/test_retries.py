@@ -14,7 +14,7 @@ ONE, TWO, OTHER = SenderKey(5, 1), SenderKey(5, 2), SenderKey(6, 1)
 
 
 def retries() -> Retries:
-    return Retries(Backoff(roll=lambda: 0.5))
+    return Retries(Backoff(random=lambda: 0.5))
 
 
 @pytest.mark.rule("P17")
@@ -35,7 +35,7 @@ def test_the_waits_double_up_to_about_a_minute() -> None:
 
 @pytest.mark.rule("P17")
 def test_each_wait_has_a_jitter_of_an_eighth() -> None:
-    waiting = Retries(Backoff(roll=random.Random(1).random))
+    waiting = Retries(Backoff(random=random.Random(1).random))
     for number in range(1000):
         waiting.failed(SenderKey(1, number), attempt=0, now=0)
     assert waiting.claim(1, now=int(3.5 * SECOND) - 1) == {}

@@ -16,7 +16,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, StorageError
-from ssbroker.security.certificates import Validity, fingerprint, key_as_pem, make_certificate
+from ssbroker.security.certificates import Validity, fingerprint, key_to_pem, make_certificate
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.objects import load
 from ssbroker.store.schema import DATABASE
@@ -139,7 +139,7 @@ def test_ddl_makes_all_that_a_secured_service_needs(instance: Instance, sales: D
 
 def test_methods_do_what_statements_do(keyed: Database) -> None:
     made = certified("Ann")
-    encrypted = key_as_pem(made.key, password="on the way")
+    encrypted = key_to_pem(made.key, password="on the way")
     keyed.create_certificate(
         "C", certificate=made.certificate, private_key=encrypted, password="on the way", owner="Ann"
     )

@@ -16,7 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.monitoring import overview_of, problems
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.events import LINES
+from ssbroker.protocol.events import LOG_LINES_MAX
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, STOCK, received, send
@@ -217,7 +217,7 @@ def test_what_fails_each_time_it_is_tried_does_not_fill_the_log(
     for _ in range(200):
         instance.run_due()
         clock.advance(seconds=0.1)
-    assert 0 < len(caplog.records) <= 3 * LINES
+    assert 0 < len(caplog.records) <= 3 * LOG_LINES_MAX
     clock.advance(seconds=60)
     instance.run_due()
     assert [line for line in caplog.records if "more lines suppressed within a minute, from Stock" in line.getMessage()]

@@ -13,10 +13,10 @@ from ssbroker import Instance
 from ssbroker.broker.network.tls import TlsContexts, Trust
 from ssbroker.security.certificates import (
     Validity,
+    can_sign,
     fingerprint,
     make_authority,
     make_certificate,
-    may_sign,
     read_certificate,
 )
 from tests.broker import shops
@@ -43,8 +43,8 @@ def test_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: Run)
         "stock.key",
         "stock.pem",
     ]
-    assert may_sign((folder / "authority.pem").read_bytes())
-    assert not may_sign((folder / "shop.pem").read_bytes())
+    assert can_sign((folder / "authority.pem").read_bytes())
+    assert not can_sign((folder / "shop.pem").read_bytes())
     TlsContexts.of(trust(folder, "shop", "stock"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssbroker.protocol.envelope import ENVELOPE, pack_runs, rows_of, table_of
+from ssbroker.protocol.envelope import ENVELOPE, pack_ack_ranges, rows_to_table, table_to_rows
 from tests.network.neighbour import Row
 
 
@@ -19,10 +19,12 @@ def forged(row: Row, **columns: Any) -> Row:
         changed["message_signature"] = digest
         changed["fragment_signature"] = digest
     envelope = {name: changed[name] for name in ENVELOPE.names}
-    (found,) = rows_of(pa.Table.from_pylist([envelope], schema=ENVELOPE))
-    covered = found.signed(found.header) if found.is_sequenced else found.signed(found.header) + found.body
-    found.signature = hashlib.md5(covered, usedforsecurity=False).digest()
-    return {**changed, **table_of([found]).to_pylist()[0]}
+    (found,) = table_to_rows(pa.Table.from_pylist([envelope], schema=ENVELOPE))
+    covered = (
+        found.signature_input(found.header) if found.is_sequenced else found.signature_input(found.header) + found.body
+    )
+    found.header_signature = hashlib.md5(covered, usedforsecurity=False).digest()
+    return {**changed, **rows_to_table([found]).to_pylist()[0]}
 
 
 def acknowledging(row: Row, number: int, **columns: Any) -> Row:
@@ -46,7 +48,7 @@ def acknowledging(row: Row, number: int, **columns: Any) -> Row:
             "to_service_name": row["from_service_name"],
             "to_broker_instance": row["from_broker_instance"],
             "acked_sequence_number": number,
-            "acked_ahead": pack_runs(()),
+            "acked_ahead": pack_ack_ranges(()),
             **columns,
         },
     )

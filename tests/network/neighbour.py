@@ -62,7 +62,7 @@ class Neighbour:
         self._changed: Final = threading.Condition()
         chance = random.Random(name)
         setup = EndpointSetup(
-            own=OwnIdentity(instance_id=chance.randbytes(16), name=name, number=chance.getrandbits(64)),
+            own=OwnIdentity(instance_id=chance.randbytes(16), name=name, run_number=chance.getrandbits(64)),
             receiver=self,
             credentials=None if trust is None else TlsCredentials(trust),
             limits=EndpointLimits(),

@@ -15,19 +15,19 @@ from ssbroker._core import crc32c
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.batch import pack_batch
-from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, RoleAsked
-from ssbroker.protocol.wire.frames import HEADER_BYTES, FrameKind, GoodbyeReason, framed
+from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, RoleQuery
+from ssbroker.protocol.wire.frames import HEADER_BYTES, FrameKind, GoodbyeReason, encode_frame
 from tests.protocol.wire import BANK, numbered, own, said
 
 DATABASE: Final = b"id of a database"
 FRAMES: Final = {
-    FrameKind.HELLO: framed(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))),
-    FrameKind.FRAGMENTS: framed(FrameKind.FRAGMENTS, pack_batch(numbered(3))),
-    FrameKind.ROLE_ASKED: framed(FrameKind.ROLE_ASKED, DATABASE),
-    FrameKind.ROLE_TOLD: framed(FrameKind.ROLE_TOLD, frames.pack_role(DATABASE, "mirror", 1)),
-    FrameKind.PING: framed(FrameKind.PING),
-    FrameKind.PONG: framed(FrameKind.PONG),
-    FrameKind.GOODBYE: framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "bye")),
+    FrameKind.HELLO: encode_frame(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))),
+    FrameKind.FRAGMENTS: encode_frame(FrameKind.FRAGMENTS, pack_batch(numbered(3))),
+    FrameKind.ROLE_QUERY: encode_frame(FrameKind.ROLE_QUERY, DATABASE),
+    FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, frames.pack_role(DATABASE, "mirror", 1)),
+    FrameKind.PING: encode_frame(FrameKind.PING),
+    FrameKind.PONG: encode_frame(FrameKind.PONG),
+    FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "bye")),
 }
 ANSWER_BYTES_MAX: Final = 1024
 """How much longer than what came an answer may be: HELLO and GOODBYE."""
@@ -78,14 +78,14 @@ def attack(chance: random.Random) -> str:
             occurrences = link.received(piece, now=0)
         except PeerError as error:
             assert len(b"".join(said(link))) <= ANSWER_BYTES_MAX
-            assert link.is_over
+            assert link.is_closed
             return str(error).split(":", maxsplit=1)[0].split(";", maxsplit=1)[0]
         for occurrence in occurrences:
             took[type(occurrence).__name__] += 1
             if isinstance(occurrence, FragmentsArrived):
                 occurrence.rows.validate(full=True)
-            elif isinstance(occurrence, RoleAsked):
-                link.tell_role(occurrence.broker_instance, "unknown", 0)
+            elif isinstance(occurrence, RoleQuery):
+                link.reply_role(occurrence.broker_instance, "unknown", 0)
         answered += len(b"".join(said(link)))
         assert answered <= cut * 2 + ANSWER_BYTES_MAX * (1 + took.total())
     link.next_timeout()

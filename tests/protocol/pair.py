@@ -44,19 +44,19 @@ class Side:
         """Commits messages, and tells the machine."""
         for body in bodies:
             self.ledger.send(key, body, message_type=message_type)
-        self.dialogs.queued([key])
+        self.dialogs.notify_queued([key])
 
     def rows(self, now: int = 0, *, most: int = 4096) -> list[Row]:
         """All that it sends now."""
         rows: list[Row] = []
-        while (table := self.dialogs.data_to_send(now=now, most=most)) is not None:
+        while (table := self.dialogs.data_to_send(now=now, max_rows=most)) is not None:
             rows += table.to_pylist()
         return rows
 
     def arrived(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
         """Gives it a batch; nothing is committed."""
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
-        return self.dialogs.arrived(table, now=now, peer=peer or self.peer, session_keys=self.session_keys)
+        return self.dialogs.receive(table, now=now, peer=peer or self.peer, session_keys=self.session_keys)
 
     def take(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
         """Gives it a batch, and commits what comes of it."""
@@ -119,7 +119,7 @@ class Pair:
         """Loses what is not committed, and starts a machine anew."""
         side.ledger.restart()
         side.dialogs = made(side.ledger, self.machine, self.settings, side.events)
-        side.dialogs.queued(side.ledger.waiting())
+        side.dialogs.notify_queued(side.ledger.waiting())
 
 
 def made(
@@ -128,7 +128,7 @@ def made(
     """A machine whose events are kept."""
     log = EventLog()
     log.subscribe(events.append)
-    return machine(ledger, roll=Random(1).random, settings=settings, log=log)
+    return machine(ledger, random=Random(1).random, settings=settings, log=log)
 
 
 def pair(

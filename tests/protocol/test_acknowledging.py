@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.protocol.dialog import InboundDirection
-from ssbroker.protocol.envelope import RUNS_MAX, pack_runs, unpack_runs
+from ssbroker.protocol.envelope import ACK_RANGES_MAX, pack_ack_ranges, unpack_ack_ranges
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, bound, numbers
@@ -85,7 +85,7 @@ def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
 @pytest.mark.threat("T11")
 def test_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) -> None:
     """Beyond what was sent an acknowledgement says nothing, and is told of as 28010."""
-    for acked, ahead in ((1000, b""), (0, pack_runs([(1, 0, 1000, 0)]))):
+    for acked, ahead in ((1000, b""), (0, pack_ack_ranges([(1, 0, 1000, 0)]))):
         both = bound(machine, window_fragments=4)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
         false = with_acknowledgement(both, acked, ahead)
@@ -178,7 +178,7 @@ def test_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(machine: M
     for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
         both = bound(machine, window_fragments=8, max_fragment_bytes=4)
         both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
-        false = with_acknowledgement(both, 0, pack_runs([lie]))
+        false = with_acknowledgement(both, 0, pack_ack_ranges([lie]))
         both.a.take([false], 22 * SECOND)
         assert both.a.waiting(both.outgoing) == [1, 2]
         both.exchange(23 * SECOND, times=60)
@@ -192,7 +192,7 @@ def test_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once
     """One that has forgotten a message says so of each row; each was answered by another at once, without an end, and with one more flight."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
-    false = with_acknowledgement(both, 0, pack_runs([(1, 0, 1, 0)]))
+    false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 0, 1, 0)]))
     sent = 0
     for _ in range(100):
         both.a.take([false], 22 * SECOND)
@@ -209,7 +209,7 @@ def test_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Machine)
     """It has a message that was sent after the acknowledgement which it does not know of any more."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
-    both.a.take([with_acknowledgement(both, None, pack_runs([(1, 0, 1, 0)]))], 22 * SECOND)
+    both.a.take([with_acknowledgement(both, None, pack_ack_ranges([(1, 0, 1, 0)]))], 22 * SECOND)
     assert both.a.ledger.failed(both.outgoing) is not None
     assert [number for number, _ in numbers(both.a.rows(23 * SECOND))] == both.a.waiting(both.outgoing)
     assert both.a.waiting(both.outgoing)[0] > 1 << 40
@@ -245,7 +245,7 @@ def test_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) ->
     """24 bytes that name two thousand million fragments of a message that has two."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"message", bytes(40))
-    false = with_acknowledgement(both, 0, pack_runs([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
+    false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
     tracemalloc.start()
     try:
         both.a.take([false], 22 * SECOND)
@@ -299,13 +299,16 @@ def _before(place: tuple[int, int]) -> tuple[int, int] | None:
 @pytest.mark.rule("P15", "P26")
 def test_runs_say_what_is_there_and_are_bounded() -> None:
     """What nobody could have meant is refused."""
-    every_second = range(0, 4 * RUNS_MAX, 2)
+    every_second = range(0, 4 * ACK_RANGES_MAX, 2)
     told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).runs.told()
-    assert told == [(number, 0, number, 0) for number in every_second[:RUNS_MAX]]
+    assert told == [(number, 0, number, 0) for number in every_second[:ACK_RANGES_MAX]]
     there = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
     assert there.runs.told() == [(3, 1, 5, 0), (5, 2, 5, 2)]
-    assert unpack_runs(pack_runs([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    assert unpack_ack_ranges(pack_ack_ranges([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
     nonsense = ([(3, 0, 2, 0)], [(3, 1, 3, 0)], [(-1, 0, 0, 0)], [(1, -1, 1, 0)], [(3, 0, 3, 5), (3, 5, 4, 0)])
-    assert [unpack_runs(pack_runs(runs)) for runs in nonsense] == [None] * len(nonsense)
-    assert unpack_runs(pack_runs([(2 * number, 0, 2 * number, 0) for number in range(RUNS_MAX + 1)])) is None
-    assert unpack_runs(b"x") is None
+    assert [unpack_ack_ranges(pack_ack_ranges(runs)) for runs in nonsense] == [None] * len(nonsense)
+    assert (
+        unpack_ack_ranges(pack_ack_ranges([(2 * number, 0, 2 * number, 0) for number in range(ACK_RANGES_MAX + 1)]))
+        is None
+    )
+    assert unpack_ack_ranges(b"x") is None

@@ -83,7 +83,7 @@ def test_an_error_that_is_longer_than_the_window_comes_whole(machine: Machine) -
     both.a.rows()
     fails(both, bytes(range(50)))
     both.a.rows()
-    both.a.dialogs.queued([both.outgoing])
+    both.a.dialogs.notify_queued([both.outgoing])
     both.exchange(times=30)
     assert both.b.queue(both.incoming) == [bytes(range(50))]
     assert both.a.waiting(both.outgoing) == []
@@ -92,13 +92,13 @@ def test_an_error_that_is_longer_than_the_window_comes_whole(machine: Machine) -
 def test_what_is_sent_while_the_window_is_full_is_looked_at_once_each_time(machine: Machine) -> None:
     both = bound(machine, window_fragments=2)
     asked: list[int] = []
-    ended = both.a.ledger.ended
+    ended = both.a.ledger.ending_errors
 
     def counted(keys: Sequence[Key]) -> dict[Key, int]:
         asked.append(len(keys))
         return ended(keys)
 
-    both.a.ledger.ended = counted  # type: ignore[method-assign]
+    both.a.ledger.ending_errors = counted  # type: ignore[method-assign]
     for number in range(5):
         both.a.send(both.outgoing, b"one more")
         both.a.rows(20 * SECOND + number)

@@ -36,7 +36,7 @@ def arrived_in_vain(both: Pair, rows: list[dict[str, Any]], method: str) -> None
 
 
 @pytest.mark.rule("P16")
-@pytest.mark.parametrize("method", ["judge", "kept", "stored", "endpoints"])
+@pytest.mark.parametrize("method", ["validate", "list_stored", "read_stored", "endpoints"])
 def test_what_could_not_be_judged_has_not_arrived(machine: Machine, method: str) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"order", b"what waits for it")

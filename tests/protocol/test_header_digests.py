@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ssbroker import _core
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_of, table_of
+from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table, table_to_rows
 
 GUIDS = st.binary(min_size=16, max_size=16)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -41,13 +41,13 @@ ROWS = st.builds(
     lifetime=st.none() | st.integers(0, 253_402_300_799_999_999),
     security=st.sampled_from([int(each) for each in Protection]),
     acked=st.none() | NUMBERS,
-    ahead=st.none() | st.binary(max_size=50),
-    signature=st.just(bytes(16)),
+    acked_ahead=st.none() | st.binary(max_size=50),
+    header_signature=st.just(bytes(16)),
 )
 
 
 def digest(row: EnvelopeRow) -> bytes:
-    covered = row.signed(row.header)
+    covered = row.signature_input(row.header)
     return hashlib.md5(covered if row.is_sequenced else covered + row.body, usedforsecurity=False).digest()
 
 
@@ -55,7 +55,7 @@ def digest(row: EnvelopeRow) -> bytes:
 @given(rows=st.lists(ROWS, max_size=30), data=st.data())
 def test_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], data: st.DataObject) -> None:
     """However the batch is cut, and wherever in its memory it begins."""
-    whole = table_of(rows)
+    whole = rows_to_table(rows)
     start = data.draw(st.integers(0, len(rows)))
     end = data.draw(st.integers(start, len(rows)))
     middle = data.draw(st.integers(start, end))
@@ -66,9 +66,9 @@ def test_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], data
 @pytest.mark.rule("P21")
 @given(row=ROWS)
 def test_a_row_knows_whether_its_signature_is_the_digest(row: EnvelopeRow) -> None:
-    assert [each.is_digested for each in rows_of(table_of([row]))] == [False]
-    row.signature = digest(row)
-    assert [each.is_digested for each in rows_of(table_of([row]))] == [True]
+    assert [each.has_valid_digest for each in table_to_rows(rows_to_table([row]))] == [False]
+    row.header_signature = digest(row)
+    assert [each.has_valid_digest for each in table_to_rows(rows_to_table([row]))] == [True]
 
 
 @pytest.mark.rule("P21")
@@ -100,7 +100,7 @@ def test_what_stands_in_the_place_of_a_null_counts_for_nothing() -> None:
         None,
         bytes(16),
     )
-    table = table_of([row])
+    table = rows_to_table([row])
     for name in ("to_broker_instance", "message_id", "fragment_signature"):
         at = table.schema.get_field_index(name)
         valid = pa.array([False]).buffers()[1]
@@ -111,7 +111,7 @@ def test_what_stands_in_the_place_of_a_null_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("name", [each for each in ENVELOPE.names if each != "header_signature"])
 def test_a_column_that_is_not_there_or_of_another_type_is_named(name: str) -> None:
-    table = table_of([])
+    table = rows_to_table([])
     at = table.schema.get_field_index(name)
     for other in (table.remove_column(at), table.set_column(at, name, pa.array([], pa.float64()))):
         with pytest.raises(SchemaError, match=name):

@@ -46,7 +46,7 @@ def read_by(both: Pair) -> list[int]:
         read.append(sum(len(body) for body in table["message_body"].to_pylist() if body is not None))
         return table
 
-    parts = both.a.ledger.parts
+    parts = both.a.ledger.read_body_slices
 
     def counted_parts(key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         found = parts(key, sequence, spans)
@@ -54,7 +54,7 @@ def read_by(both: Pair) -> list[int]:
         return found
 
     both.a.ledger.outgoing = counted  # type: ignore[method-assign]
-    both.a.ledger.parts = counted_parts  # type: ignore[method-assign]
+    both.a.ledger.read_body_slices = counted_parts  # type: ignore[method-assign]
     return read
 
 

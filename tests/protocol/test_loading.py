@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol.envelope import listed
+from ssbroker.protocol.envelope import column_values
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, B, Pair, Side, bound, pair
@@ -31,14 +31,14 @@ def in_ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict
 def noted(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
     """How many bytes were read back at a time."""
     sizes: list[int] = []
-    stored = ledger.stored
+    stored = ledger.read_stored
 
     def read(*given: Any, **options: Any) -> pa.Table:
         rows = stored(*given, **options)
-        sizes.append(sum(map(len, listed(rows["message_body"]))))
+        sizes.append(sum(map(len, column_values(rows["message_body"]))))
         return rows
 
-    patch.setattr(ledger, "stored", read)
+    patch.setattr(ledger, "read_stored", read)
     return sizes
 
 

@@ -30,7 +30,7 @@ class Pair(RuleBasedStateMachine):
     def begin(self, principal: MirrorSide) -> None:
         self.now = 0
         self.pair = {side: Partner(is_principal=side is principal) for side in MirrorSide}
-        self.mirroring = MirroredRoute(roll=lambda: 0.5)
+        self.mirroring = MirroredRoute(random=lambda: 0.5)
         self.asked: list[MirrorSide] = []
         self.greatest_claim = {MirrorSide.ADDRESS: 0, MirrorSide.MIRROR: 0}
 
@@ -43,7 +43,7 @@ class Pair(RuleBasedStateMachine):
     def time_passes(self, *, wait: int, wants: bool) -> None:
         self.now += wait
         if wants:
-            self.mirroring.use(now=self.now)
+            self.mirroring.mark_used(now=self.now)
         self.ask()
 
     @rule()
@@ -60,7 +60,7 @@ class Pair(RuleBasedStateMachine):
     @rule(side=SIDES)
     def connection_breaks(self, side: MirrorSide) -> None:
         """R53: nothing goes to who cannot be reached."""
-        self.mirroring.silent(side, now=self.now)
+        self.mirroring.mark_silent(side, now=self.now)
         self.asked = [each for each in self.asked if each is not side]
         assert self.mirroring.principal is not side
         self.ask()
@@ -83,7 +83,7 @@ class Pair(RuleBasedStateMachine):
     def only_the_principal_is_asked_while_it_is_known(self) -> None:
         """R52."""
         if hasattr(self, "mirroring") and self.mirroring.principal is not None:
-            assert self.mirroring.questions(now=self.now) in ([], [self.mirroring.principal])
+            assert self.mirroring.sides_to_ask(now=self.now) in ([], [self.mirroring.principal])
 
     def teardown(self) -> None:
         """R54: once everybody is there again, everything goes to the principal."""
@@ -92,7 +92,7 @@ class Pair(RuleBasedStateMachine):
         for each in self.pair.values():
             each.is_reachable = True
         for _ in range(ROUNDS_MAX):
-            self.mirroring.use(now=self.now)
+            self.mirroring.mark_used(now=self.now)
             self.ask()
             for side in [*self.asked]:
                 self.answer(side)
@@ -101,19 +101,19 @@ class Pair(RuleBasedStateMachine):
 
     def ask(self) -> None:
         self.mirroring.handle_timeout(now=self.now)
-        self.asked += [side for side in self.mirroring.questions(now=self.now) if side not in self.asked]
+        self.asked += [side for side in self.mirroring.sides_to_ask(now=self.now) if side not in self.asked]
 
     def answer(self, side: MirrorSide) -> None:
         self.asked.remove(side)
         partner = self.pair[side]
         if not partner.is_reachable:
-            self.mirroring.silent(side, now=self.now)
+            self.mirroring.mark_silent(side, now=self.now)
         elif partner.is_principal:
             self.greatest_claim[side] = partner.number
-            self.mirroring.told(side, "principal", partner.number, now=self.now)
+            self.mirroring.role_received(side, "principal", partner.number, now=self.now)
         else:
             self.greatest_claim[side] = 0
-            self.mirroring.told(side, "mirror", partner.number, now=self.now)
+            self.mirroring.role_received(side, "mirror", partner.number, now=self.now)
 
 
 TestPair = Pair.TestCase

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from ssbroker.protocol.envelope import names_as_bytes
+from ssbroker.protocol.envelope import encode_names
 from ssbroker.protocol.events import CorruptedMessage, EventLog
 
 MIB = 1 << 20
@@ -17,16 +17,16 @@ MIB = 1 << 20
 @pytest.mark.threat("T5")
 def test_names_that_never_come_again_take_little_memory() -> None:
     """A neighbour may name four other names of 1,024 bytes in each of its rows."""
-    names_as_bytes.cache_clear()
+    encode_names.cache_clear()
     tracemalloc.start()
     try:
         for number in range(10_000):
             name = f"{number:01024d}"
-            names_as_bytes("s" + name[1:], "r" + name[1:], "c" + name[1:], "t" + name[1:])
+            encode_names("s" + name[1:], "r" + name[1:], "c" + name[1:], "t" + name[1:])
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-        names_as_bytes.cache_clear()
+        encode_names.cache_clear()
     assert held < 32 * MIB
 
 

@@ -15,7 +15,7 @@ from ssbroker.protocol import sender
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.sender import FastOutbound, cut_plain
-from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_of
+from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_table
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
@@ -122,7 +122,7 @@ def test_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
 
 
 def test_a_row_says_what_a_message_its_sender_and_its_receiver_are() -> None:
-    messages = messages_of(
+    messages = messages_table(
         [
             (b"c" * 16, True, 7, "Order", b"i" * 16, False, False, b"one"),
             (b"c" * 16, True, 8, "Order", b"j" * 16, True, False, b""),
@@ -162,7 +162,7 @@ def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
     then = changed(row, message_sequence_number=8, message_body=b"")
     other = changed(row, is_initiator=False)
     assert _core.waiting_runs(NO_MESSAGES) == []
-    assert _core.waiting_runs(messages_of([usual, then, other])) == [
+    assert _core.waiting_runs(messages_table([usual, then, other])) == [
         (b"c" * 16, True, 7, [3, 0]),
         (b"c" * 16, False, 7, [3]),
     ]
@@ -173,14 +173,14 @@ def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
         [changed(row, is_conversation_error=True)],
         [changed(row, message_sequence_number=2**63 - 1), changed(row, message_sequence_number=-(2**63))],
     ):
-        assert _core.waiting_runs(messages_of(alone)) is None
+        assert _core.waiting_runs(messages_table(alone)) is None
     unread = pa.table({name: [row[name]] for name in MESSAGES.names[:-1]} | {"message_body": pa.nulls(1, pa.binary())})
     assert _core.waiting_runs(unread.cast(pa.schema([field.with_nullable(True) for field in MESSAGES]))) is None
 
 
 def test_messages_may_lie_in_several_chunks() -> None:
     rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"%d" % number) for number in range(5)]
-    messages = pa.concat_tables([messages_of(rows[:2]), messages_of(rows[2:])])
+    messages = pa.concat_tables([messages_table(rows[:2]), messages_table(rows[2:])])
     assert _core.waiting_runs(messages) == [(b"c" * 16, True, 0, [1] * 5)]
     sender = (5, 4, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
     batches = _core.departures(messages, [sender])
@@ -192,7 +192,7 @@ def test_as_many_messages_go_as_there_are() -> None:
     for waiting in (1, 3):
         sender = (waiting, 1, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
         with pytest.raises(MalformedDataError, match="not as many messages"):
-            _core.departures(messages_of(rows), [sender])
+            _core.departures(messages_table(rows), [sender])
     with pytest.raises(SchemaError, match="message_body"):
         _core.waiting_runs(NO_MESSAGES.drop(["message_body"]))
     with pytest.raises(SchemaError, match="message_id"):

@@ -14,7 +14,7 @@ import pytest
 
 from ssbroker import _core
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX, pack_runs
+from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX, pack_ack_ranges
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
 from ssbroker.protocol.storage import BatchChanges, Key, Refusal
@@ -50,7 +50,11 @@ CHANGES: Final[list[Callable[[Row, random.Random], Row]]] = [
     lambda row, chance: {**row, "message_type_name": chance.choice([None, "Order", "Bill"])},
     lambda row, chance: {**row, chance.choice(["is_end_of_dialog", "is_conversation_error"]): True},
     lambda row, chance: {**row, "security": chance.randint(0, 2)},
-    lambda row, chance: {**row, "acked_ahead": pack_runs([]), "acked_sequence_number": chance.choice([None, 0, 1])},
+    lambda row, chance: {
+        **row,
+        "acked_ahead": pack_ack_ranges([]),
+        "acked_sequence_number": chance.choice([None, 0, 1]),
+    },
     lambda row, _: {**row, "acked_sequence_number": 0},
     lambda row, chance: {**row, "priority": chance.randint(1, 10), "message_id": chance.choice([None, bytes(16)])},
     lambda row, _: {**row, "conversation_id": b"another one.0000"},
@@ -115,7 +119,7 @@ def told(effects: BatchChanges) -> dict[str, Any]:
     messages: dict[Key, list[Row]] = defaultdict(list)
     for row in effects.messages.to_pylist():
         messages[row["conversation_id"], not row["is_initiator"]].append(row)
-    names = ("at", "created", "bound", "received", "dropped", "acknowledged", "errors", "refused", "forgotten")
+    names = ("at", "created", "bound", "received", "dropped", "acknowledged", "errors", "refusals", "lost_by_peer")
     said = {name: getattr(effects, name) for name in names}
     return {**said, "messages": dict(messages), "stored": effects.stored.to_pylist()}
 

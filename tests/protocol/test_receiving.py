@@ -110,7 +110,7 @@ def test_one_batch_at_a_time(machine: Machine) -> None:
         with pytest.raises(ProtocolError, match="settled already"):
             settle(effects)
     with pytest.raises(OptionError, match="expected the columns"):
-        both.b.dialogs.arrived(ENVELOPE.empty_table().drop(["priority"]), now=0)
+        both.b.dialogs.receive(ENVELOPE.empty_table().drop(["priority"]), now=0)
     assert both.b.queue(both.incoming) == [b"one"]
 
 
@@ -177,10 +177,10 @@ def resigned(row: dict[str, object]) -> dict[str, object]:
 
     import pyarrow as pa  # noqa: PLC0415 - the same
 
-    from ssbroker.protocol.envelope import rows_of  # noqa: PLC0415 - the same
+    from ssbroker.protocol.envelope import table_to_rows  # noqa: PLC0415 - the same
 
-    (made,) = rows_of(pa.Table.from_pylist([row], schema=ENVELOPE))
-    return {**row, "header_signature": hashlib.md5(made.signed(made.header), usedforsecurity=False).digest()}
+    (made,) = table_to_rows(pa.Table.from_pylist([row], schema=ENVELOPE))
+    return {**row, "header_signature": hashlib.md5(made.signature_input(made.header), usedforsecurity=False).digest()}
 
 
 @pytest.mark.rule("P26")

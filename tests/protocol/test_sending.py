@@ -67,7 +67,7 @@ def test_and_of_other_dialogs(machine: Machine) -> None:
     other = both.begin(conversation=b"the second one..", far_broker_instance=B)
     both.a.send(both.outgoing, b"a" * 200)
     both.a.send(other, b"small")
-    table = both.a.dialogs.data_to_send(now=20 * SECOND, most=6)
+    table = both.a.dialogs.data_to_send(now=20 * SECOND, max_rows=6)
     assert table is not None
     assert other[0] in table["conversation_id"].to_pylist()
     assert table.num_rows < 20
@@ -262,9 +262,9 @@ def test_only_what_has_changed_is_written(machine: Machine) -> None:
     assert both.b.dialogs.flush(now=60 * SECOND) == 1
     written = dict(both.b.ledger.work_table)
     both.b.ledger.work_table = dict(written)
-    both.b.dialogs.queued([both.incoming])  # it is read back, and there is nothing to send
+    both.b.dialogs.notify_queued([both.incoming])  # it is read back, and there is nothing to send
     both.b.rows(61 * SECOND)
-    both.b.ledger.put_aside = lambda objects: written.update(dict.fromkeys(objects, b"written again"))  # type: ignore[method-assign]
+    both.b.ledger.save_transmissions = lambda objects: written.update(dict.fromkeys(objects, b"written again"))  # type: ignore[method-assign]
     both.b.dialogs.flush(now=120 * SECOND)
     assert b"written again" not in written.values()
 
@@ -311,9 +311,9 @@ def test_what_goes_again_takes_turns_too(machine: Machine) -> None:
     both = bound(machine, max_fragment_bytes=4, turn_fragments=8)
     both.a.send(both.outgoing, bytes(2000))
     both.a.rows(20 * SECOND)
-    both.a.dialogs.lost([both.outgoing])
+    both.a.dialogs.retransmit([both.outgoing])
     sent: list[int] = []
-    while (table := both.a.dialogs.data_to_send(now=21 * SECOND, most=16)) is not None:
+    while (table := both.a.dialogs.data_to_send(now=21 * SECOND, max_rows=16)) is not None:
         sent.append(table.num_rows)
     assert sum(sent) == 500
     assert max(sent) <= 16 + 8
@@ -415,5 +415,5 @@ def test_where_nothing_is_due_no_table_is_made(machine: Machine) -> None:
     both.exchange(60 * SECOND)
     made: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ssbroker.protocol.encoder.table_of", lambda rows: made.append(len(rows)))
+        patch.setattr("ssbroker.protocol.encoder.rows_to_table", lambda rows: made.append(len(rows)))
         assert (both.a.dialogs.data_to_send(now=60 * SECOND), made) == (None, [])

@@ -9,8 +9,8 @@ import pytest
 
 from ssbroker import _core
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.envelope import ENVELOPE, senders_of
-from ssbroker.protocol.wire.batch import HOPS, WIRE, stamped
+from ssbroker.protocol.envelope import ENVELOPE, sender_runs
+from ssbroker.protocol.wire.batch import HOPS_MAX, WIRE, to_wire_rows
 from tests.protocol.wire import row
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
@@ -35,10 +35,12 @@ def sent(*rows: dict[str, object]) -> pa.Table:
 )
 def test_a_row_may_go_sixteen_hops_for_as_long_as_its_conversation_lives(lives: timedelta | None, left: int) -> None:
     rows = sent(row(), row(lifetime=None if lives is None else NOW + lives))
-    found = stamped(rows, now=int(NOW.timestamp()) * 1_000_000, key_exchanges=pa.array([None, b"key"], pa.binary()))
+    found = to_wire_rows(
+        rows, now=int(NOW.timestamp()) * 1_000_000, key_exchanges=pa.array([None, b"key"], pa.binary())
+    )
     assert found.schema == WIRE
     assert found.select(ENVELOPE.names) == rows
-    assert found["hops_remaining"].to_pylist() == [HOPS, HOPS]
+    assert found["hops_remaining"].to_pylist() == [HOPS_MAX, HOPS_MAX]
     assert found["time_to_live"].to_pylist() == [FOREVER, left]
     assert found["time_consumed"].to_pylist() == [0, 0]
     assert found["key_exchange"].to_pylist() == [None, b"key"]
@@ -48,8 +50,8 @@ def test_the_senders_of_rows_are_told_as_they_follow_each_other() -> None:
     one, other = row(), row(is_initiator=False, to_broker_instance=b"b" * 16)
     key, back = (one["conversation_id"], True, None), (one["conversation_id"], False, b"b" * 16)
     chunks = [sent(one, one), sent(one, other), sent(one)]
-    assert senders_of(pa.concat_tables(chunks)) == ([(key, 3), (back, 1), (key, 1)], True)
-    assert senders_of(sent(one, row(security=2))) == ([(key, 2)], False)
+    assert sender_runs(pa.concat_tables(chunks)) == ([(key, 3), (back, 1), (key, 1)], True)
+    assert sender_runs(sent(one, row(security=2))) == ([(key, 2)], False)
 
 
 def test_a_column_that_is_not_there_is_told() -> None:

@@ -50,7 +50,7 @@ def test_what_is_known_to_be_lost_goes_again_at_once(machine: Machine) -> None:
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     assert both.a.rows(20 * SECOND) == []
-    both.a.dialogs.lost([both.outgoing])
+    both.a.dialogs.retransmit([both.outgoing])
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0)]
 
 
@@ -61,7 +61,7 @@ def test_what_is_known_to_be_lost_over_and_over_waits_no_longer_for_that(machine
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     for _ in range(5):
-        both.a.dialogs.lost([both.outgoing])
+        both.a.dialogs.retransmit([both.outgoing])
         assert numbers(both.a.rows(20 * SECOND)) == [(1, 0)]
     assert numbers(both.a.rows(25 * SECOND)) == [(1, 0)], "after 4 s, with a jitter of 12.5 %"
     assert both.a.rows(32 * SECOND) == [], "then after 8 s"

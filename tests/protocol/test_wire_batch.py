@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ssbroker._core import decode_fragments
 from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.wire.batch import BYTES_MAX, HOPS, ROWS_MAX, WIRE, checked, pieces, unpack_batch
+from ssbroker.protocol.wire.batch import BYTES_MAX, HOPS_MAX, ROWS_MAX, WIRE, check_rows, split_rows, unpack_batch
 from ssbroker.protocol.wire.connection import Outbox
 from tests.protocol.wire import bytes_of, numbered, row, table
 
@@ -41,7 +41,7 @@ ROWS = st.fixed_dictionaries(
         "to_service_name": NAMES,
         "message_type_name": st.none() | NAMES,
         "acked_ahead": st.none() | st.binary(max_size=48),
-        "hops_remaining": st.integers(0, HOPS),
+        "hops_remaining": st.integers(0, HOPS_MAX),
         "time_consumed": st.integers(0, 2**31 - 1),
         "key_exchange": st.none() | st.binary(min_size=1, max_size=64),
     }
@@ -266,7 +266,7 @@ def test_offsets_that_lead_astray_are_refused() -> None:
         ("acked_ahead", [bytes(512 * 24 + 1)]),
         ("key_exchange", [b""]),
         ("key_exchange", [bytes(8193)]),
-        ("hops_remaining", [HOPS + 1]),
+        ("hops_remaining", [HOPS_MAX + 1]),
         ("hops_remaining", [-1]),
         ("time_to_live", [-1]),
         ("time_consumed", [-(2**31)]),
@@ -331,17 +331,17 @@ def test_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -
 
 def test_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -> None:
     with pytest.raises(ProtocolError, match="the columns are conversation_id"):
-        checked(SMALL.select(ENVELOPE.names))
+        check_rows(SMALL.select(ENVELOPE.names))
     with pytest.raises(ProtocolError, match="priority: expected a value in every row; there are 1 nulls"):
-        checked(table(row(), row(priority=None)))
-    checked(SMALL)
+        check_rows(table(row(), row(priority=None)))
+    check_rows(SMALL)
 
 
 def test_no_rows_are_no_frame() -> None:
     outbox = Outbox()
     outbox.put(WIRE.empty_table())
     assert outbox.take() is None
-    assert list(pieces(WIRE.empty_table())) == []
+    assert list(split_rows(WIRE.empty_table())) == []
 
 
 def test_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_full() -> None:

@@ -11,17 +11,24 @@ from ssbroker.exceptions import OptionError, PeerError
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.connection import LinkLimits
-from ssbroker.protocol.wire.frames import HEADER_BYTES, LENGTHS, FrameKind, FrameReader, GoodbyeReason, framed
+from ssbroker.protocol.wire.frames import (
+    BODY_LENGTHS,
+    HEADER_BYTES,
+    FrameKind,
+    FrameReader,
+    GoodbyeReason,
+    encode_frame,
+)
 from tests.protocol.wire import own
 
 FRAMES = [
-    framed(FrameKind.HELLO, frames.pack_hello(own())),
-    framed(FrameKind.FRAGMENTS, b"rows, judged later"),
-    framed(FrameKind.ROLE_ASKED, bytes(16)),
-    framed(FrameKind.ROLE_TOLD, frames.pack_role(bytes(16), "mirror", 3)),
-    framed(FrameKind.PING),
-    framed(FrameKind.PONG),
-    framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.IDLE, "nothing to carry")),
+    encode_frame(FrameKind.HELLO, frames.pack_hello(own())),
+    encode_frame(FrameKind.FRAGMENTS, b"rows, judged later"),
+    encode_frame(FrameKind.ROLE_QUERY, bytes(16)),
+    encode_frame(FrameKind.ROLE_REPLY, frames.pack_role(bytes(16), "mirror", 3)),
+    encode_frame(FrameKind.PING),
+    encode_frame(FrameKind.PONG),
+    encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.IDLE, "nothing to carry")),
 ]
 
 
@@ -44,7 +51,7 @@ def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 2, flags: in
 
 
 def test_a_header_is_magic_version_kind_flags_length_and_checksum() -> None:
-    frame = framed(FrameKind.ROLE_ASKED, b"sixteen bytes id")
+    frame = encode_frame(FrameKind.ROLE_QUERY, b"sixteen bytes id")
     assert frame[:12] == b"SSBW" + bytes([1, 3, 0, 0, 0, 0, 0, 16])
     assert frame[12:16] == crc32c(frame[:12] + b"sixteen bytes id", 0).to_bytes(4, "big")
     assert frame[16:] == b"sixteen bytes id"
@@ -137,7 +144,7 @@ def test_who_speaks_tls_where_none_is_spoken_is_told_of_as_that() -> None:
 
 
 def test_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
-    before = LinkLimits().hello_bytes
+    before = LinkLimits().hello_bytes_max
     assert before == 4096
     with pytest.raises(PeerError, match="4097 are declared"):
         read(header(kind=2, length=4097), body_max=before)
@@ -164,13 +171,13 @@ def test_what_was_read_is_forgotten() -> None:
 
 
 def test_every_kind_has_a_length() -> None:
-    assert set(LENGTHS) == set(FrameKind)
+    assert set(BODY_LENGTHS) == set(FrameKind)
 
 
 def test_hello_says_who_and_what_is_taken() -> None:
     said = own(name="laden «ß»", number=2**64 - 1, max_frame_bytes=2 << 20)
     far = frames.unpack_hello(frames.pack_hello(said))
-    assert (far.instance_id, far.name, far.number, far.max_frame_bytes) == (
+    assert (far.instance_id, far.name, far.run_number, far.max_frame_bytes) == (
         said.instance_id,
         "laden «ß»",
         2**64 - 1,
@@ -240,5 +247,5 @@ def test_a_role_goes_with_its_number(role: MirroringRole) -> None:
 
 @pytest.mark.parametrize("tail", [b"\x03" + bytes(8), b"\x01\x80" + bytes(7)])
 def test_a_role_or_a_number_that_there_is_not_is_refused(tail: bytes) -> None:
-    with pytest.raises(PeerError, match="ROLE_TOLD"):
+    with pytest.raises(PeerError, match="ROLE_REPLY"):
         frames.unpack_role(bytes(16) + tail)

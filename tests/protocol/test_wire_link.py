@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.wire.batch import pack_batch
-from ssbroker.protocol.wire.connection import WAITING_MAX, Link, LinkLimits, PeerGreeted, PeerLeft, RoleAsked, RoleTold
-from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, framed
+from ssbroker.protocol.wire.connection import WAITING_MAX, Link, LinkLimits, PeerGreeted, PeerLeft, RoleQuery, RoleReply
+from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame
 from tests.protocol.link_fuzz import figures
 from tests.protocol.wire import BANK, SHOP, Linked, bytes_of, linked, numbered, numbers, own, row, said, table
 
@@ -17,13 +17,13 @@ DATABASE = b"id of a database"
 def test_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> None:
     both = linked(greet=False)
     assert both.to_bank() == [
-        PeerGreeted(PeerIdentity(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20))
+        PeerGreeted(PeerIdentity(instance_id=SHOP, name="shop", run_number=1, max_frame_bytes=8 << 20))
     ]
     assert both.to_shop() == [
-        PeerGreeted(PeerIdentity(instance_id=BANK, name="bank", number=2, max_frame_bytes=8 << 20))
+        PeerGreeted(PeerIdentity(instance_id=BANK, name="bank", run_number=2, max_frame_bytes=8 << 20))
     ]
-    assert both.shop.far is not None
-    assert both.shop.far.name == "bank"
+    assert both.shop.peer is not None
+    assert both.shop.peer.name == "bank"
     assert (both.shop.is_accept, both.bank.is_accept) == (False, True)
 
 
@@ -31,14 +31,14 @@ def test_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> None:
 def test_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
     bodies = {
         FrameKind.FRAGMENTS: bytes_of(table(row())),
-        FrameKind.ROLE_ASKED: DATABASE,
-        FrameKind.ROLE_TOLD: DATABASE + b"\x01" + bytes(8),
+        FrameKind.ROLE_QUERY: DATABASE,
+        FrameKind.ROLE_REPLY: DATABASE + b"\x01" + bytes(8),
         FrameKind.GOODBYE: b"\x01",
     }
     both = linked(greet=False)
     with pytest.raises(PeerError, match=f"{kind.name}: it may not come while the connection is GREETING"):
-        both.bank.received(framed(kind, bodies.get(kind, b"")), now=0)
-    assert both.bank.is_over
+        both.bank.received(encode_frame(kind, bodies.get(kind, b"")), now=0)
+    assert both.bank.is_closed
     assert said(both.bank) == []  # whoever has not even said HELLO is told nothing
 
 
@@ -64,11 +64,11 @@ def test_after_hello_the_limit_of_a_frame_is_what_this_side_has_said() -> None:
     shop = Link(own(max_frame_bytes=2 << 20), is_accept=False, limits=LinkLimits(), now=0)
     shop.received(said(linked(greet=False).bank)[0], now=0)
     with pytest.raises(PeerError, match=f"expected a body of 1 to {2 << 20} bytes"):
-        shop.received(framed(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
+        shop.received(encode_frame(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
 
 
 def test_an_instance_that_hears_its_own_id_leaves() -> None:
-    itself = PeerIdentity(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20)
+    itself = PeerIdentity(instance_id=SHOP, name="shop", run_number=1, max_frame_bytes=8 << 20)
     both = Linked(
         Link(own(), is_accept=False, limits=LinkLimits(), now=0),
         Link(own(), is_accept=True, limits=LinkLimits(), now=0),
@@ -79,8 +79,8 @@ def test_an_instance_that_hears_its_own_id_leaves() -> None:
             PeerGreeted(itself, is_self=True),
             PeerLeft(GoodbyeReason.ITSELF, "the instance has dialled itself"),
         ]
-    assert both.shop.is_over
-    assert both.bank.is_over
+    assert both.shop.is_closed
+    assert both.bank.is_closed
 
 
 @pytest.mark.rule("P1")
@@ -118,7 +118,7 @@ def test_questions_go_before_rows() -> None:
     said_first = b"".join(both.shop.data_to_send(now=0))
     both.shop.ask_role(DATABASE)
     both.bank.received(said_first, now=0)
-    assert isinstance(both.to_bank()[0], RoleAsked)
+    assert isinstance(both.to_bank()[0], RoleQuery)
 
 
 @pytest.mark.rule("P26")
@@ -131,7 +131,7 @@ def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_he
     assert both.bank.received(data, now=0) == []
     [left] = both.to_shop()
     assert left == PeerLeft(GoodbyeReason.BROKEN, "FRAGMENTS: the frame does not match its checksum")
-    assert both.bank.is_over
+    assert both.bank.is_closed
     with pytest.raises(ProtocolError, match="it is OVER"):
         both.bank.send(numbered(1))
 
@@ -140,22 +140,22 @@ def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_he
 def test_a_frame_that_is_whole_and_no_batch_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
-        both.bank.received(framed(FrameKind.FRAGMENTS, b"rows"), now=0)
+        both.bank.received(encode_frame(FrameKind.FRAGMENTS, b"rows"), now=0)
 
 
 def test_a_role_is_asked_and_told() -> None:
     both = linked()
     both.shop.ask_role(DATABASE)
-    assert both.to_bank() == [RoleAsked(DATABASE)]
-    both.bank.tell_role(DATABASE, "principal", 7)
-    assert both.to_shop() == [RoleTold(DATABASE, "principal", 7)]
+    assert both.to_bank() == [RoleQuery(DATABASE)]
+    both.bank.reply_role(DATABASE, "principal", 7)
+    assert both.to_shop() == [RoleReply(DATABASE, "principal", 7)]
 
 
 @pytest.mark.threat("T6")
 def test_a_role_that_nobody_asked_for_ends_the_connection() -> None:
     both = linked()
     both.shop.ask_role(DATABASE)
-    answer = framed(FrameKind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8))
+    answer = encode_frame(FrameKind.ROLE_REPLY, DATABASE + b"\x01" + bytes(8))
     both.shop.received(answer, now=0)
     with pytest.raises(PeerError, match="nobody has asked"):
         both.shop.received(answer, now=0)
@@ -164,21 +164,21 @@ def test_a_role_that_nobody_asked_for_ends_the_connection() -> None:
 def test_nobody_tells_a_role_unasked() -> None:
     both = linked()
     with pytest.raises(ProtocolError, match="has asked nothing"):
-        both.bank.tell_role(DATABASE, "mirror", 0)
+        both.bank.reply_role(DATABASE, "mirror", 0)
     for wrong in (b"short", bytes(17)):
         with pytest.raises(ProtocolError, match="a broker id"):
             both.shop.ask_role(wrong)
         with pytest.raises(ProtocolError, match="a broker id"):
-            both.bank.tell_role(wrong, "mirror", 0)
+            both.bank.reply_role(wrong, "mirror", 0)
 
 
 @pytest.mark.threat("T4")
 def test_who_asks_on_and_on_without_reading_is_cut_off() -> None:
     both = linked()
-    question = framed(FrameKind.ROLE_ASKED, DATABASE)
+    question = encode_frame(FrameKind.ROLE_QUERY, DATABASE)
     both.bank.received(question * WAITING_MAX, now=0)
     for _ in range(WAITING_MAX):
-        both.bank.tell_role(DATABASE, "principal", 1)
+        both.bank.reply_role(DATABASE, "principal", 1)
     with pytest.raises(PeerError, match="without reading the answers"):
         both.bank.received(question, now=0)
 
@@ -186,8 +186,8 @@ def test_who_asks_on_and_on_without_reading_is_cut_off() -> None:
 @pytest.mark.threat("T4")
 def test_pings_without_end_are_answered_by_one_pong() -> None:
     both = linked()
-    both.bank.received(framed(FrameKind.PING) * 10_000, now=0)
-    assert said(both.bank) == [framed(FrameKind.PONG)]
+    both.bank.received(encode_frame(FrameKind.PING) * 10_000, now=0)
+    assert said(both.bank) == [encode_frame(FrameKind.PONG)]
 
 
 @pytest.mark.threat("T5")
@@ -200,30 +200,30 @@ def test_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greeted:
     except PeerError:
         assert bank.received(b"more", now=0) == []
         said(bank)
-        assert bank.is_over
+        assert bank.is_closed
 
 
 @given(st.lists(st.sampled_from(list(FrameKind)), max_size=12), st.integers(0, 12))
 def test_any_sequence_of_frames_is_followed_or_refused(kinds: list[FrameKind], leaves_after: int) -> None:
     frames = {
         FrameKind.HELLO: said(linked(greet=False).shop)[0],
-        FrameKind.FRAGMENTS: framed(FrameKind.FRAGMENTS, pack_batch(numbered(2))),
-        FrameKind.ROLE_ASKED: framed(FrameKind.ROLE_ASKED, DATABASE),
-        FrameKind.ROLE_TOLD: framed(FrameKind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8)),
-        FrameKind.PING: framed(FrameKind.PING),
-        FrameKind.PONG: framed(FrameKind.PONG),
-        FrameKind.GOODBYE: framed(FrameKind.GOODBYE, b"\x04"),
+        FrameKind.FRAGMENTS: encode_frame(FrameKind.FRAGMENTS, pack_batch(numbered(2))),
+        FrameKind.ROLE_QUERY: encode_frame(FrameKind.ROLE_QUERY, DATABASE),
+        FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, DATABASE + b"\x01" + bytes(8)),
+        FrameKind.PING: encode_frame(FrameKind.PING),
+        FrameKind.PONG: encode_frame(FrameKind.PONG),
+        FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, b"\x04"),
     }
     bank = linked(greet=False).bank
     rows = 0
     for number, kind in enumerate(kinds):
         if number == leaves_after:
             bank.leave(GoodbyeReason.STOPPING, now=0)
-        was_over, was_greeted, before = bank.is_over, bank.far is not None, rows
+        was_over, was_greeted, before = bank.is_closed, bank.peer is not None, rows
         try:
             rows += len(numbers(bank.received(frames[kind], now=0)))
         except PeerError:
-            assert (kind is FrameKind.HELLO) is was_greeted or kind is FrameKind.ROLE_TOLD or bank.is_leaving
+            assert (kind is FrameKind.HELLO) is was_greeted or kind is FrameKind.ROLE_REPLY or bank.is_leaving
             break
         assert rows == before or (kind is FrameKind.FRAGMENTS and was_greeted and not was_over)
         said(bank)

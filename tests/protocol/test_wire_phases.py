@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.protocol.wire.connection import TABLE, EstablishedConnection, KeptConnection, LinkInput, Phase, stays
+from ssbroker.protocol.wire.connection import (
+    TABLE,
+    EstablishedConnection,
+    KeptConnection,
+    LinkInput,
+    Phase,
+    choose_connection,
+)
 from ssbroker.protocol.wire.frames import PeerIdentity
 from tests.protocol.wire import BANK, own
 
@@ -48,7 +55,7 @@ def test_of_two_that_meet_both_sides_keep_the_same(
         return
     of_shop, of_bank = (own(instance_id, number=number) for instance_id, number in (shop, bank))
     shop_as_far, bank_as_far = (
-        PeerIdentity(instance_id=instance_id, name="far", number=number, max_frame_bytes=8 << 20)
+        PeerIdentity(instance_id=instance_id, name="far", run_number=number, max_frame_bytes=8 << 20)
         for instance_id, number in (shop, bank)
     )
     by_shop, by_bank = (
@@ -56,31 +63,35 @@ def test_of_two_that_meet_both_sides_keep_the_same(
         EstablishedConnection(bank_as_far, is_accept=True),
     )
     order = [by_shop, by_bank] if shop_sees_its_own_first else [by_bank, by_shop]
-    at_shop = order[0 if stays(of_shop, *order) is KeptConnection.FIRST else 1] is by_shop
+    at_shop = order[0 if choose_connection(of_shop, *order) is KeptConnection.FIRST else 1] is by_shop
     order = [EstablishedConnection(shop_as_far, is_accept=True), EstablishedConnection(shop_as_far, is_accept=False)]
-    at_bank = stays(of_bank, *order) is KeptConnection.FIRST
+    at_bank = choose_connection(of_bank, *order) is KeptConnection.FIRST
     assert at_shop is at_bank
     assert at_shop is ((shop[1], shop[0]) > (bank[1], bank[0]))
 
 
 def test_who_was_started_anew_is_on_the_new_connection() -> None:
     before, after = (
-        PeerIdentity(instance_id=BANK, name="bank", number=number, max_frame_bytes=8 << 20) for number in (9, 3)
+        PeerIdentity(instance_id=BANK, name="bank", run_number=number, max_frame_bytes=8 << 20) for number in (9, 3)
     )
     for first, second in itertools.product((True, False), repeat=2):
         assert (
-            stays(own(), EstablishedConnection(before, is_accept=first), EstablishedConnection(after, is_accept=second))
+            choose_connection(
+                own(), EstablishedConnection(before, is_accept=first), EstablishedConnection(after, is_accept=second)
+            )
             is KeptConnection.SECOND
         )
 
 
 def test_of_two_that_one_side_dialled_that_side_keeps_the_later() -> None:
-    far = PeerIdentity(instance_id=BANK, name="bank", number=9, max_frame_bytes=8 << 20)
+    far = PeerIdentity(instance_id=BANK, name="bank", run_number=9, max_frame_bytes=8 << 20)
     assert (
-        stays(own(), EstablishedConnection(far, is_accept=False), EstablishedConnection(far, is_accept=False))
+        choose_connection(
+            own(), EstablishedConnection(far, is_accept=False), EstablishedConnection(far, is_accept=False)
+        )
         is KeptConnection.SECOND
     )
     assert (
-        stays(own(), EstablishedConnection(far, is_accept=True), EstablishedConnection(far, is_accept=True))
+        choose_connection(own(), EstablishedConnection(far, is_accept=True), EstablishedConnection(far, is_accept=True))
         is KeptConnection.BOTH
     )

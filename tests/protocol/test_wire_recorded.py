@@ -8,7 +8,7 @@ import pytest
 
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.batch import unpack_batch
-from ssbroker.protocol.wire.frames import FrameKind, FrameReader, GoodbyeReason, framed
+from ssbroker.protocol.wire.frames import FrameKind, FrameReader, GoodbyeReason, encode_frame
 from tests.guards.repository import ROOT
 from tests.protocol.wire import bytes_of, own, row, table
 
@@ -39,8 +39,8 @@ def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
     read: dict[FrameKind, Any] = {
         FrameKind.HELLO: lambda body: frames.unpack_hello(body).name,
         FrameKind.FRAGMENTS: lambda body: unpack_batch(body).to_pylist(),
-        FrameKind.ROLE_ASKED: bytes,
-        FrameKind.ROLE_TOLD: frames.unpack_role,
+        FrameKind.ROLE_QUERY: bytes,
+        FrameKind.ROLE_REPLY: frames.unpack_role,
         FrameKind.PING: bytes,
         FrameKind.PONG: bytes,
         FrameKind.GOODBYE: frames.unpack_goodbye,
@@ -48,8 +48,8 @@ def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
     said = {
         FrameKind.HELLO: "shop",
         FrameKind.FRAGMENTS: ROWS,
-        FrameKind.ROLE_ASKED: b"id of a database",
-        FrameKind.ROLE_TOLD: (b"id of a database", "principal", 3),
+        FrameKind.ROLE_QUERY: b"id of a database",
+        FrameKind.ROLE_REPLY: (b"id of a database", "principal", 3),
         FrameKind.PING: b"",
         FrameKind.PONG: b"",
         FrameKind.GOODBYE: (GoodbyeReason.STOPPING, "back at 7"),
@@ -63,11 +63,11 @@ def test_the_same_is_said_in_the_same_bytes() -> None:
     """But for rows: how Arrow lays out its metadata is a matter of its version, and any layout is read."""
     told = frames.pack_role(b"id of a database", "principal", 3)
     assert {kind: frame for kind, frame in RECORDED.items() if kind is not FrameKind.FRAGMENTS} == {
-        FrameKind.HELLO: framed(FrameKind.HELLO, frames.pack_hello(own())),
-        FrameKind.ROLE_ASKED: framed(FrameKind.ROLE_ASKED, b"id of a database"),
-        FrameKind.ROLE_TOLD: framed(FrameKind.ROLE_TOLD, told),
-        FrameKind.PING: framed(FrameKind.PING),
-        FrameKind.PONG: framed(FrameKind.PONG),
-        FrameKind.GOODBYE: framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "back at 7")),
+        FrameKind.HELLO: encode_frame(FrameKind.HELLO, frames.pack_hello(own())),
+        FrameKind.ROLE_QUERY: encode_frame(FrameKind.ROLE_QUERY, b"id of a database"),
+        FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, told),
+        FrameKind.PING: encode_frame(FrameKind.PING),
+        FrameKind.PONG: encode_frame(FrameKind.PONG),
+        FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "back at 7")),
     }
     assert unpack_batch(bytes_of(table(*ROWS))) == unpack_batch(body_of(RECORDED[FrameKind.FRAGMENTS])[1])

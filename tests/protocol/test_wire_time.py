@@ -4,7 +4,7 @@ import pytest
 
 from ssbroker.exceptions import OptionError, PeerError, ProtocolError
 from ssbroker.protocol.wire.connection import LinkLimits, PeerGreeted, PeerLeft
-from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, framed
+from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame
 from tests.protocol.wire import BANK, SECOND, linked, numbered, numbers, said
 
 DATABASE = b"id of a database"
@@ -16,7 +16,7 @@ def test_hello_has_ten_seconds() -> None:
     assert bank.handle_timeout(now=10 * SECOND - 1) == []
     bank.received(b"SSBW", now=9 * SECOND)
     assert bank.handle_timeout(now=10 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no HELLO within 10 s")]
-    assert bank.is_over
+    assert bank.is_closed
     assert bank.next_timeout() is None
 
 
@@ -24,7 +24,7 @@ def test_a_connection_that_carries_nothing_for_thirty_seconds_is_closed() -> Non
     both = linked()
     both.shop.send(numbered(1))
     both.to_bank(7 * SECOND)
-    both.bank.received(framed(FrameKind.PONG), now=36 * SECOND)
+    both.bank.received(encode_frame(FrameKind.PONG), now=36 * SECOND)
     assert both.bank.next_timeout() == 37 * SECOND
     assert both.bank.handle_timeout(now=37 * SECOND - 1) == []
     assert said(both.bank, 37 * SECOND - 1) == []
@@ -32,8 +32,8 @@ def test_a_connection_that_carries_nothing_for_thirty_seconds_is_closed() -> Non
     assert both.bank.is_leaving
     both.settle(37 * SECOND)
     assert both.at_shop[-1] == PeerLeft(GoodbyeReason.IDLE, "nothing to carry")
-    assert both.shop.is_over
-    assert both.bank.is_over
+    assert both.shop.is_closed
+    assert both.bank.is_closed
 
 
 def test_what_waits_to_be_written_keeps_the_connection() -> None:
@@ -49,7 +49,7 @@ def test_after_ten_seconds_of_silence_a_ping_goes_and_the_answer_is_a_sign() -> 
     assert both.shop.next_timeout() == 11 * SECOND
     both.shop.handle_timeout(now=11 * SECOND)
     [ping] = said(both.shop, 11 * SECOND)
-    assert ping == framed(FrameKind.PING)
+    assert ping == encode_frame(FrameKind.PING)
     assert both.shop.next_timeout() == 21 * SECOND
     both.bank.received(ping, now=12 * SECOND)
     assert both.to_shop(12 * SECOND) == []
@@ -64,7 +64,7 @@ def test_without_a_sign_for_twenty_seconds_the_far_side_is_gone() -> None:
     said(both.shop, 10 * SECOND)
     assert both.shop.handle_timeout(now=20 * SECOND - 1) == []
     assert both.shop.handle_timeout(now=20 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no sign within 20 s")]
-    assert both.shop.is_over
+    assert both.shop.is_closed
 
 
 def test_any_byte_is_a_sign() -> None:
@@ -83,7 +83,7 @@ def test_who_has_asked_nothing_expects_nothing() -> None:
 def test_a_link_is_probed_when_the_far_side_dials_anew() -> None:
     both = linked()
     both.bank.probe(now=3 * SECOND)
-    assert said(both.bank, 3 * SECOND) == [framed(FrameKind.PING)]
+    assert said(both.bank, 3 * SECOND) == [encode_frame(FrameKind.PING)]
     assert both.bank.next_timeout() == 13 * SECOND
     assert both.bank.handle_timeout(now=13 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no sign within 20 s")]
 
@@ -96,7 +96,7 @@ def test_who_does_not_read_gives_signs_and_expects_none() -> None:
     for second in (5, 10, 15, 20, 25):
         assert both.bank.next_timeout() == second * SECOND
         assert both.bank.handle_timeout(now=second * SECOND) == []
-        assert said(both.bank, second * SECOND) == [framed(FrameKind.PONG)]
+        assert said(both.bank, second * SECOND) == [encode_frame(FrameKind.PONG)]
     both.bank.resume(now=26 * SECOND)
     assert both.bank.next_timeout() == 30 * SECOND
     both.bank.send(numbered(1))
@@ -109,7 +109,7 @@ def test_signs_keep_the_far_side_patient() -> None:
     both.shop.send(numbered(1))
     said(both.shop, 0)
     for second in range(5, 60, 5):
-        both.shop.received(framed(FrameKind.PONG), now=second * SECOND)
+        both.shop.received(encode_frame(FrameKind.PONG), now=second * SECOND)
         if second < 30:
             assert both.shop.handle_timeout(now=second * SECOND) == []
             assert not both.shop.is_leaving
@@ -132,12 +132,12 @@ def test_who_has_left_still_takes_what_was_under_way() -> None:
     both.shop.leave(GoodbyeReason.IDLE, now=0)
     both.to_bank()
     assert both.bank.is_leaving
-    assert not both.bank.is_over
+    assert not both.bank.is_closed
     came = both.to_shop()
     assert numbers(came) == list(range(3000))
     assert came[-1] == PeerLeft(GoodbyeReason.IDLE)
-    assert both.shop.is_over
-    assert both.bank.is_over
+    assert both.shop.is_closed
+    assert both.bank.is_closed
 
 
 def test_goodbyes_that_cross_end_both() -> None:
@@ -147,8 +147,8 @@ def test_goodbyes_that_cross_end_both() -> None:
     both.settle()
     assert both.at_bank[-1] == PeerLeft(GoodbyeReason.IDLE)
     assert both.at_shop[-1] == PeerLeft(GoodbyeReason.STOPPING)
-    assert both.shop.is_over
-    assert both.bank.is_over
+    assert both.shop.is_closed
+    assert both.bank.is_closed
 
 
 def test_leaving_twice_is_as_leaving_once() -> None:
@@ -162,9 +162,9 @@ def test_leaving_twice_is_as_leaving_once() -> None:
 
 def test_a_frame_after_goodbye_is_refused() -> None:
     both = linked()
-    goodbye = framed(FrameKind.GOODBYE, b"\x01")
+    goodbye = encode_frame(FrameKind.GOODBYE, b"\x01")
     with pytest.raises(PeerError, match="PING: it may not come while the connection is LEFT"):
-        both.bank.received(goodbye + framed(FrameKind.PING), now=0)
+        both.bank.received(goodbye + encode_frame(FrameKind.PING), now=0)
     both.shop.leave(GoodbyeReason.IDLE, now=0)
     said(both.shop)
     with pytest.raises(PeerError, match="GOODBYE: it may not come while the connection is OVER"):
@@ -178,12 +178,12 @@ def test_a_goodbye_that_is_not_answered_has_five_seconds_from_the_last_that_came
     said(both.shop, 42 * SECOND)
     assert both.shop.next_timeout() == 47 * SECOND
     assert both.shop.handle_timeout(now=47 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no GOODBYE within 5 s")]
-    assert both.shop.is_over
+    assert both.shop.is_closed
 
 
 def test_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
     """Half a frame, a byte at a time; whole frames that carry nothing; and who was left by one who reads nothing."""
-    frame = framed(FrameKind.PONG)
+    frame = encode_frame(FrameKind.PONG)
     for trickled in ([frame[:1], *[bytes([each]) for each in frame[1:15]]], [frame] * 15):
         both = linked()
         both.shop.leave(GoodbyeReason.IDLE, now=SECOND)
@@ -193,7 +193,7 @@ def test_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
             assert both.shop.handle_timeout(now=4 * second * SECOND) == []
         assert both.shop.next_timeout() == 61 * SECOND
         assert both.shop.handle_timeout(now=61 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no GOODBYE within 60 s")]
-        assert both.shop.is_over
+        assert both.shop.is_closed
     left = linked()
     left.bank.send(numbered(1))
     left.shop.leave(GoodbyeReason.STOPPING, now=0)
@@ -202,7 +202,7 @@ def test_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
         left.bank.received(frame[second - 1 : second], now=4 * second * SECOND)
     assert left.bank.next_timeout() == 60 * SECOND
     left.bank.handle_timeout(now=60 * SECOND)
-    assert left.bank.is_over
+    assert left.bank.is_closed
 
 
 def test_who_was_left_and_cannot_write_ends_all_the_same() -> None:
@@ -212,17 +212,17 @@ def test_who_was_left_and_cannot_write_ends_all_the_same() -> None:
     both.to_bank(SECOND)
     assert both.bank.next_timeout() == 6 * SECOND
     assert both.bank.handle_timeout(now=6 * SECOND) == []
-    assert both.bank.is_over
+    assert both.bank.is_closed
 
 
 def test_who_leaves_before_hello_says_hello_and_goodbye() -> None:
     both = linked(greet=False)
     both.bank.leave(GoodbyeReason.REFUSED, "who are you", now=0)
     assert both.to_shop() == [
-        PeerGreeted(PeerIdentity(instance_id=BANK, name="bank", number=2, max_frame_bytes=8 << 20)),
+        PeerGreeted(PeerIdentity(instance_id=BANK, name="bank", run_number=2, max_frame_bytes=8 << 20)),
         PeerLeft(GoodbyeReason.REFUSED, "who are you"),
     ]
-    assert both.bank.is_over
+    assert both.bank.is_closed
     assert both.to_bank() == []
 
 
@@ -231,7 +231,7 @@ def test_who_leaves_answers_nothing() -> None:
     both.shop.ask_role(DATABASE)
     both.to_bank()
     both.bank.leave(GoodbyeReason.STOPPING, now=0)
-    both.bank.tell_role(DATABASE, "principal", 1)
+    both.bank.reply_role(DATABASE, "principal", 1)
     assert both.to_shop() == [PeerLeft(GoodbyeReason.STOPPING)]
 
 
@@ -241,5 +241,5 @@ def test_nobody_says_silent() -> None:
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(OptionError, match="silence"):
+    with pytest.raises(OptionError, match="silence_timeout"):
         LinkLimits(ping_after=20 * SECOND)

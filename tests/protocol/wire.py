@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.protocol.wire.batch import WIRE, pack_batch
-from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, Occurrence
+from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkEvent, LinkLimits
 from ssbroker.protocol.wire.frames import OwnIdentity
 
 SECOND: Final = 1_000_000
@@ -60,7 +60,7 @@ def bytes_of(rows: pa.Table) -> bytes:
     return bytes(pack_batch(rows))
 
 
-def numbers(occurrences: list[Occurrence]) -> list[int]:
+def numbers(occurrences: list[LinkEvent]) -> list[int]:
     """The sequence numbers of all rows that have arrived."""
     batches = (occurrence.rows for occurrence in occurrences if isinstance(occurrence, FragmentsArrived))
     columns: list[list[Any]] = [rows["message_sequence_number"].to_pylist() for rows in batches]
@@ -69,7 +69,7 @@ def numbers(occurrences: list[Occurrence]) -> list[int]:
 
 def own(instance_id: bytes = SHOP, *, name: str = "shop", number: int = 1, **limits: int) -> OwnIdentity:
     """What a side says of itself."""
-    return OwnIdentity(instance_id=instance_id, name=name, number=number, **limits)
+    return OwnIdentity(instance_id=instance_id, name=name, run_number=number, **limits)
 
 
 @dataclass
@@ -78,16 +78,16 @@ class Linked:
 
     shop: Link
     bank: Link
-    at_shop: list[Occurrence] = field(default_factory=list)
-    at_bank: list[Occurrence] = field(default_factory=list)
+    at_shop: list[LinkEvent] = field(default_factory=list)
+    at_bank: list[LinkEvent] = field(default_factory=list)
 
-    def to_bank(self, now: int = 0) -> list[Occurrence]:
+    def to_bank(self, now: int = 0) -> list[LinkEvent]:
         """Carries all that the shop has to send; gives what it comes to."""
         come = [occurrence for data in said(self.shop, now) for occurrence in self.bank.received(data, now=now)]
         self.at_bank += come
         return come
 
-    def to_shop(self, now: int = 0) -> list[Occurrence]:
+    def to_shop(self, now: int = 0) -> list[LinkEvent]:
         """The same, the other way."""
         come = [occurrence for data in said(self.bank, now) for occurrence in self.shop.received(data, now=now)]
         self.at_shop += come

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from ssbroker.exceptions import InputError
 from ssbroker.security.certificates import Validity, make_certificate
 from ssbroker.security.key_exchange import (
-    FARTHEST,
-    KEY_LIFE,
-    OLDEST,
-    RENEWED,
+    BLOB_AGE_MAX,
+    BLOB_RENEWAL_AGE,
+    CLOCK_SKEW_MAX,
+    KEY_LIFETIME,
     SECOND,
     DialogCertificate,
     Direction,
     KeyOffers,
     KeyOpenings,
-    read_blob,
+    parse_blob,
 )
 from tests.security.certified import BEGINS, ENDS, certified, own, public
 
@@ -34,7 +34,7 @@ MINUTE = 60 * SECOND
 def offered(
     *, anonymous: bool = False, now: int = NOW, of: Direction = OF, by: str = "Shop", to: str = "Bank"
 ) -> bytes:
-    return KeyOffers().blob(KEY, of, to=public(to), by=None if anonymous else own(by), now=now)
+    return KeyOffers().make_blob(KEY, of, receiver=public(to), sender=None if anonymous else own(by), now=now)
 
 
 def opened(
@@ -47,17 +47,17 @@ def opened(
     openings: KeyOpenings | None = None,
     pays: Callable[[], bool] = lambda: True,
 ) -> bytes | None:
-    blob = read_blob(data)
+    blob = parse_blob(data)
     if blob is None:
         return None
     sender = None if by is None else public(by)
-    return (openings or KeyOpenings()).opened(blob, of, own=own(at), by=sender, now=now, pays=pays)
+    return (openings or KeyOpenings()).open_blob(blob, of, receiver=own(at), sender=sender, now=now, may_use_rsa=pays)
 
 
 @pytest.mark.parametrize("anonymous", [False, True])
 def test_who_has_the_certificate_gets_the_key(*, anonymous: bool) -> None:
     data = offered(anonymous=anonymous)
-    blob = read_blob(data)
+    blob = parse_blob(data)
     assert blob is not None
     assert blob.to_certificate == public("Bank").fingerprint
     assert blob.from_certificate == (None if anonymous else public("Shop").fingerprint)
@@ -110,7 +110,7 @@ def test_another_certificate_opens_and_proves_nothing() -> None:
 @pytest.mark.threat("T1")
 def test_a_signature_that_is_moved_to_another_key_is_refused() -> None:
     """Who makes a key of his own and signs it with what was signed before is not believed."""
-    honest, forged = read_blob(offered()), read_blob(offered(by="Thief"))
+    honest, forged = parse_blob(offered()), parse_blob(offered(by="Thief"))
     assert honest is not None
     assert forged is not None
     shop = public("Shop").fingerprint
@@ -125,22 +125,22 @@ def test_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
     seen = set()
     for minute, conversation in enumerate(range(90)):
         of, now = replace(OF, conversation_id=conversation.to_bytes(16)), NOW + minute * MINUTE
-        data = offers.blob(KEY, of, to=public("Bank"), by=own("Shop"), now=now)
-        blob = read_blob(data)
+        data = offers.make_blob(KEY, of, receiver=public("Bank"), sender=own("Shop"), now=now)
+        blob = parse_blob(data)
         assert blob is not None
         seen.add((blob.wrapped_key, blob.signature))
         assert opened(data, of=of, now=now, openings=openings) == KEY
     assert len(seen) == 2
     for to, by in (("Thief", "Shop"), ("Bank", "Thief")):
-        other = read_blob(offers.blob(KEY, OF, to=public(to), by=own(by), now=NOW + 90 * MINUTE))
+        other = parse_blob(offers.make_blob(KEY, OF, receiver=public(to), sender=own(by), now=NOW + 90 * MINUTE))
         assert other is not None
         assert (other.wrapped_key, other.signature) not in seen
 
 
 def test_a_clock_that_is_set_back_makes_a_new_key() -> None:
     offers = KeyOffers()
-    offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW)
-    data = offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW - MINUTE)
+    offers.make_blob(KEY, OF, receiver=public("Bank"), sender=own("Shop"), now=NOW)
+    data = offers.make_blob(KEY, OF, receiver=public("Bank"), sender=own("Shop"), now=NOW - MINUTE)
     assert opened(data, now=NOW - MINUTE) == KEY
 
 
@@ -148,22 +148,22 @@ def test_a_clock_that_is_set_back_makes_a_new_key() -> None:
 def test_what_was_recorded_begins_nothing_once_a_closed_endpoint_may_be_gone() -> None:
     """A blob is refused before the endpoint that it has made goes, whatever the clocks say."""
     data = offered()
-    for now in (NOW, NOW + OLDEST - 1, NOW - FARTHEST):
+    for now in (NOW, NOW + BLOB_AGE_MAX - 1, NOW - CLOCK_SKEW_MAX):
         assert opened(data, now=now) == KEY
-    for now in (NOW + OLDEST, NOW + KEY_LIFE, NOW - FARTHEST - 1):
+    for now in (NOW + BLOB_AGE_MAX, NOW + KEY_LIFETIME, NOW - CLOCK_SKEW_MAX - 1):
         assert opened(data, now=now) is None
-    assert OLDEST + FARTHEST <= 30 * MINUTE
-    assert RENEWED < OLDEST
+    assert BLOB_AGE_MAX + CLOCK_SKEW_MAX <= 30 * MINUTE
+    assert BLOB_RENEWAL_AGE < BLOB_AGE_MAX
 
 
 @pytest.mark.threat("T2")
 def test_a_recorded_exchange_key_is_of_no_use_after_its_hour() -> None:
     """Also to who found out the key of an hour: it says itself when it was made, under the sender's signature."""
-    blob = read_blob(offered())
+    blob = parse_blob(offered())
     assert blob is not None
-    later = NOW + KEY_LIFE
-    assert opened(replace(blob, made_at=later).as_bytes, now=later) is None
-    assert opened(replace(blob, made_at=later, key_made_at=later).as_bytes, now=later) is None
+    later = NOW + KEY_LIFETIME
+    assert opened(replace(blob, created_at=later).as_bytes, now=later) is None
+    assert opened(replace(blob, created_at=later, key_created_at=later).as_bytes, now=later) is None
 
 
 @pytest.mark.rule("P26")
@@ -177,7 +177,7 @@ def test_any_bytes_are_refused_without_an_error(data: bytes) -> None:
 def test_bad_keys_are_remembered_within_a_limit() -> None:
     """Forged blobs cost an RSA operation each, and no memory."""
     openings = KeyOpenings()
-    blob = read_blob(offered())
+    blob = parse_blob(offered())
     assert blob is not None
     for number in range(1100):
         forged = replace(blob, signature=number.to_bytes(256))
@@ -193,7 +193,7 @@ def test_what_is_not_paid_for_is_not_remembered_as_bad() -> None:
     assert opened(data, openings=openings, pays=tokens.__next__) is None
     assert opened(data, openings=openings, pays=tokens.__next__) == KEY
     assert opened(data, openings=openings, pays=tokens.__next__) == KEY
-    assert opened(data, now=NOW + OLDEST, pays=tokens.__next__) is None, "what is too old costs nothing either"
+    assert opened(data, now=NOW + BLOB_AGE_MAX, pays=tokens.__next__) is None, "what is too old costs nothing either"
 
 
 def test_a_dialog_needs_rsa_of_2048_bits() -> None:
@@ -204,7 +204,7 @@ def test_a_dialog_needs_rsa_of_2048_bits() -> None:
     with pytest.raises(InputError, match="another one's"):
         DialogCertificate(certified("Shop").certificate, certified("Bank").key)
     with pytest.raises(InputError, match="whose private key is here"):
-        public("Shop").signature(b"")
+        public("Shop").sign(b"")
     assert not public("Shop").has_key
     assert own("Shop").has_key
     assert repr(own("Shop")) == "DialogCertificate('CN=Shop')"

@@ -18,12 +18,12 @@ from ssbroker.broker.network.tls import PROTOCOL, TlsChannel, TlsContexts, TlsCr
 from ssbroker.exceptions import InputError, PeerError
 from ssbroker.security.certificates import (
     Validity,
-    der,
+    can_sign,
     make_authority,
     make_certificate,
-    may_sign,
     read_certificate,
     read_key,
+    to_der,
 )
 from ssbroker.security.key_exchange import DialogCertificate
 from tests.security.certified import certified
@@ -43,8 +43,8 @@ def strange(public: rsa.RSAPublicKey | None = None, *extensions: tuple[x509.Obje
         .issuer_name(name)
         .public_key(public or signer.public_key())
         .serial_number(1)
-        .not_valid_before(VALIDITY.begins)
-        .not_valid_after(VALIDITY.ends)
+        .not_valid_before(VALIDITY.not_before)
+        .not_valid_after(VALIDITY.not_after)
     )
     for identifier, value in extensions:
         builder = builder.add_extension(x509.UnrecognizedExtension(identifier, value), critical=False)
@@ -54,12 +54,12 @@ def strange(public: rsa.RSAPublicKey | None = None, *extensions: tuple[x509.Obje
 @pytest.mark.parametrize("seed", range(4))
 def test_a_damaged_certificate_is_refused_as_such(seed: int) -> None:
     chance = random.Random(seed)
-    whole = der(certified("Ann").certificate)
+    whole = to_der(certified("Ann").certificate)
     for _ in range(300):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        for read in (may_sign, DialogCertificate):
+        for read in (can_sign, DialogCertificate):
             with suppress(InputError):
                 read(bytes(data))
 
@@ -80,7 +80,7 @@ def test_a_pinned_file_that_cannot_be_read_leaves_those_from_before(tmp_path: Pa
         Trust(certificate=tmp_path / "shop.pem", key=tmp_path / "shop.key", pinned={"stock": [pinned]})
     )
     before = credentials.contexts
-    no_characters = der(stock.certificate).replace(b"stock", b"st\xf6ck", 1)
+    no_characters = to_der(stock.certificate).replace(b"stock", b"st\xf6ck", 1)
     for data, said in (
         (strange(None, (BASIC, b"\4\2ab")), "one of its extensions cannot be read"),
         (no_characters, "OpenSSL cannot read it"),
@@ -111,8 +111,8 @@ def test_names_that_are_no_characters_are_nobodys(tmp_path: Path) -> None:
         .issuer_name(read_certificate(authority.certificate).subject)
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(VALIDITY.begins)
-        .not_valid_after(VALIDITY.ends)
+        .not_valid_before(VALIDITY.not_before)
+        .not_valid_after(VALIDITY.not_after)
         .add_extension(x509.UnrecognizedExtension(NAMES, b"\x30\x06\x82\x04st\xff\xfe"), critical=False)
         .sign(read_key(authority.key), SHA256())
     )

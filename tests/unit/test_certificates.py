@@ -15,13 +15,13 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security.certificates import (
     CertificateWithKey,
     Validity,
-    der,
+    can_sign,
     fingerprint,
     make_authority,
     make_certificate,
-    may_sign,
     read_certificate,
     read_key,
+    to_der,
 )
 
 BEGINS = datetime(2026, 11, 21, tzinfo=UTC)
@@ -44,8 +44,8 @@ def test_an_issued_certificate_has_its_names_and_cannot_sign_others(authority: C
     assert shop.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == "shop.example.com"
     usage = shop.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(usage) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
-    assert not may_sign(shop.public_bytes(Encoding.DER))
-    assert (shop.not_valid_before_utc, shop.not_valid_after_utc) == (VALIDITY.begins, VALIDITY.ends)
+    assert not can_sign(shop.public_bytes(Encoding.DER))
+    assert (shop.not_valid_before_utc, shop.not_valid_after_utc) == (VALIDITY.not_before, VALIDITY.not_after)
 
 
 def test_an_authority_does_not_verify_certificates_of_another(authority: CertificateWithKey) -> None:
@@ -72,12 +72,12 @@ def test_shorter_rsa_keys_are_rejected() -> None:
 
 
 def test_the_fingerprint_is_independent_of_the_encoding(authority: CertificateWithKey) -> None:
-    assert fingerprint(authority.certificate) == fingerprint(der(authority.certificate))
+    assert fingerprint(authority.certificate) == fingerprint(to_der(authority.certificate))
     assert fingerprint(authority.certificate) != fingerprint(make_authority("Test authority", VALIDITY).certificate)
 
 
 def test_a_certificate_without_key_usage_may_sign(authority: CertificateWithKey) -> None:
-    assert may_sign(authority.certificate)
+    assert can_sign(authority.certificate)
 
 
 def test_a_private_key_is_never_printed(authority: CertificateWithKey) -> None:

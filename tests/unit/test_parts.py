@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.protocol.storage import STORED, parts_of
+from ssbroker.protocol.storage import STORED_FRAGMENTS, fragments_table
 
 BEFORE = (bytes(16), True, 3)
 BEHIND = (None, None, "DEFAULT", None, False, False)
@@ -19,8 +19,8 @@ BEHIND = (None, None, "DEFAULT", None, False, False)
     ],
 )
 def test_bodies_are_unchanged(bodies: list[bytes]) -> None:
-    table = parts_of([(*BEFORE, number, len(bodies), body, *BEHIND) for number, body in enumerate(bodies)])
+    table = fragments_table([(*BEFORE, number, len(bodies), body, *BEHIND) for number, body in enumerate(bodies)])
     table.validate(full=True)
-    assert table.schema == STORED
+    assert table.schema == STORED_FRAGMENTS
     assert table["message_body"].to_pylist() == bodies
     assert table["fragment_number"].to_pylist() == list(range(len(bodies)))

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 import ssbroker
 from ssbroker.exceptions import MissingDependencyError, OptionError
-from ssbroker.security import SecuredDirection, derived
+from ssbroker.security import SecuredDirection, derive_keys
 
 KEY = bytes(range(32))
 CONVERSATION = bytes(range(100, 116))
@@ -44,7 +44,7 @@ def test_the_reference_hkdf_gives_the_answer_of_rfc_5869() -> None:
 
 @pytest.mark.parametrize(("is_initiator", "word"), [(True, b"initiator\0"), (False, b"target\0")])
 def test_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initiator: bool, word: bytes) -> None:
-    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
+    keys = derive_keys(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
     material = hkdf(KEY, b"ssbroker dialog 2\0" + word + CONVERSATION, 160)
     assert (keys.seal, keys.notice, keys.header, keys.signature) == (
         material[:32],
@@ -55,7 +55,7 @@ def test_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initi
 
 
 def test_repr_hides_keys() -> None:
-    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
+    keys = derive_keys(KEY, conversation_id=CONVERSATION, is_initiator=True)
     assert keys.seal.hex() not in repr(keys)
     assert repr(keys.seal) not in repr(keys)
 
@@ -63,7 +63,7 @@ def test_repr_hides_keys() -> None:
 @pytest.mark.parametrize("key", [b"", bytes(16), bytes(33), "x" * 32, None])
 def test_a_session_key_has_32_bytes(key: object) -> None:
     with pytest.raises(OptionError, match="session_key: expected 32 bytes"):
-        derived(key, conversation_id=CONVERSATION, is_initiator=True)  # type: ignore[arg-type]
+        derive_keys(key, conversation_id=CONVERSATION, is_initiator=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_session_key_has_32_bytes(key: object) -> None:
     ],
 )
 def test_the_nonce_of_a_fragment_is_its_position(*, is_initiator: bool, is_bound: bool, nonce: str) -> None:
-    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
+    keys = derive_keys(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
     sealed = direction(is_initiator=is_initiator).seal(
         b"part", sequence=5, fragment=7, is_bound=is_bound, header=HEADER
     )
@@ -100,20 +100,20 @@ def test_a_restored_sender_encrypts_reused_numbers_with_another_key() -> None:
     assert streams[0] != streams[1]
     assert first == before.seal(bodies[0], **place)
     for sealed, body in ((first, bodies[0]), (second, bodies[1]), (first, bodies[0])):
-        assert receiver.opened(sealed, **place) == body
-    assert receiver.opened(first[:16] + second[16:], **place) is None
+        assert receiver.open(sealed, **place) == body
+    assert receiver.open(first[:16] + second[16:], **place) is None
 
 
 def test_a_notice_is_encrypted_without_a_nonce() -> None:
-    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
+    keys = derive_keys(KEY, conversation_id=CONVERSATION, is_initiator=True)
     assert direction().seal_notice(b"gone", header=HEADER) == AESSIV(keys.notice).encrypt(b"gone", [HEADER])
 
 
 def test_a_header_is_signed_with_hmac() -> None:
-    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
-    signature = direction().header_signature(HEADER)
+    keys = derive_keys(KEY, conversation_id=CONVERSATION, is_initiator=True)
+    signature = direction().sign_header(HEADER)
     assert signature == hmac.new(keys.header, HEADER, hashlib.sha256).digest()[:16]
-    assert direction().is_signed(HEADER, signature)
+    assert direction().verify_header(HEADER, signature)
 
 
 @pytest.mark.rule("P22")
@@ -122,19 +122,19 @@ def test_every_bit_flip_of_fragment_and_header_is_rejected() -> None:
     secured = direction()
     sealed = secured.seal(b"pay 100 to Ann", sequence=1, fragment=0, is_bound=True, header=HEADER)
     notice = secured.seal_notice(b"gone", header=HEADER)
-    signature = secured.header_signature(HEADER)
+    signature = secured.sign_header(HEADER)
     place: dict[str, Any] = {"sequence": 1, "fragment": 0, "is_bound": True}
     for flipped in flips(sealed):
-        assert secured.opened(flipped, header=HEADER, **place) is None
+        assert secured.open(flipped, header=HEADER, **place) is None
     for flipped in flips(notice):
-        assert secured.opened_notice(flipped, header=HEADER) is None
+        assert secured.open_notice(flipped, header=HEADER) is None
     for flipped in flips(HEADER):
-        assert secured.opened(sealed, header=flipped, **place) is None
-        assert secured.opened_notice(notice, header=flipped) is None
-        assert not secured.is_signed(flipped, signature)
+        assert secured.open(sealed, header=flipped, **place) is None
+        assert secured.open_notice(notice, header=flipped) is None
+        assert not secured.verify_header(flipped, signature)
     for flipped in flips(signature):
-        assert not secured.is_signed(HEADER, flipped)
-    assert secured.opened(sealed, header=HEADER, **place) == b"pay 100 to Ann"
+        assert not secured.verify_header(HEADER, flipped)
+    assert secured.open(sealed, header=HEADER, **place) == b"pay 100 to Ann"
 
 
 def flips(data: bytes) -> list[bytes]:
@@ -148,7 +148,7 @@ def test_a_fragment_is_rejected_at_any_other_position() -> None:
     """Another dialog, direction, sequence number, fragment number or key, or with and without the broker id of the target."""
     sealed = direction().seal(b"part", sequence=1, fragment=2, is_bound=True, header=HEADER)
     here: dict[str, Any] = {"sequence": 1, "fragment": 2, "is_bound": True, "header": HEADER}
-    assert direction().opened(sealed, **here) == b"part"
+    assert direction().open(sealed, **here) == b"part"
     for other in (
         {"sequence": 2},
         {"sequence": 0},
@@ -156,24 +156,24 @@ def test_a_fragment_is_rejected_at_any_other_position() -> None:
         {"is_bound": False},
         {"sequence": 2, "fragment": 1},
     ):
-        assert direction().opened(sealed, **{**here, **other}) is None
+        assert direction().open(sealed, **{**here, **other}) is None
     for elsewhere in (
         direction(is_initiator=False),
         direction(conversation=bytes(16)),
         direction(key=bytes(32)),
     ):
-        assert elsewhere.opened(sealed, **here) is None
-        assert not elsewhere.is_signed(HEADER, direction().header_signature(HEADER))
-        assert elsewhere.opened_notice(direction().seal_notice(b"gone", header=HEADER), header=HEADER) is None
+        assert elsewhere.open(sealed, **here) is None
+        assert not elsewhere.verify_header(HEADER, direction().sign_header(HEADER))
+        assert elsewhere.open_notice(direction().seal_notice(b"gone", header=HEADER), header=HEADER) is None
 
 
 @pytest.mark.rule("P22")
 @pytest.mark.parametrize("length", range(33))
 def test_truncated_fragments_are_rejected(length: int) -> None:
     sealed = direction().seal(b"", sequence=0, fragment=0, is_bound=True, header=HEADER)
-    opened = direction().opened(sealed[:length], sequence=0, fragment=0, is_bound=True, header=HEADER)
+    opened = direction().open(sealed[:length], sequence=0, fragment=0, is_bound=True, header=HEADER)
     assert opened == (b"" if length == len(sealed) else None)
-    assert direction().opened_notice(sealed[:length], header=HEADER) is None
+    assert direction().open_notice(sealed[:length], header=HEADER) is None
 
 
 def test_no_key_and_nonce_are_used_with_two_headers() -> None:
@@ -226,7 +226,7 @@ def test_cryptography_is_imported_on_first_use() -> None:
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
         "import ssbroker.security as security\n"
-        "try: security.derived(bytes(32), conversation_id=bytes(16), is_initiator=True)\n"
+        "try: security.derive_keys(bytes(32), conversation_id=bytes(16), is_initiator=True)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

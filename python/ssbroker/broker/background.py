@@ -163,7 +163,7 @@ class Background:
 
     def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
         self._instance: Final = instance
-        self._retries: Final = Retries(Backoff(roll=instance.random.random))
+        self._retries: Final = Retries(Backoff(random=instance.random.random))
         self.dynamic_routing: Final = DynamicRouting(instance)
         self.catalog: Final = LiveCatalog(instance, pending_requests=self.dynamic_routing.pending)
         self.routes: Final = LiveRoutes(instance, self.catalog)

@@ -27,7 +27,7 @@ from ssbroker.broker.validation import (
 from ssbroker.ddl.statements import BrokerOption, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.message_types import DEFAULT
-from ssbroker.security.certificates import certificate_as_pem
+from ssbroker.security.certificates import certificate_to_pem
 from ssbroker.store import object_changes as changes
 from ssbroker.store.mirroring import Role
 from ssbroker.store.objects import Objects
@@ -699,7 +699,7 @@ class Database:
             BrokerError: There is none (15151).
         """
         found = existing(self._context.objects().security.certificates, name, kind="certificate")
-        return certificate_as_pem(found.certificate)
+        return certificate_to_pem(found.certificate)
 
     def drop_certificate(self, name: str) -> None:
         """Removes a certificate, with its private key.

@@ -487,7 +487,7 @@ class Retries:
         backoff: The waits.
 
     Examples:
-        >>> retries = Retries(Backoff(roll=lambda: 0.5))
+        >>> retries = Retries(Backoff(random=lambda: 0.5))
         >>> retries.add([SenderKey(5, 1)], at=0)
         >>> retries.claim(5, now=0)
         {1: 0}
@@ -538,7 +538,7 @@ class Retries:
             self._seen[database_id] = self._changes
             self._replaced.pop(database_id, None)
             # Threads have read the clock before their turn came; one that was put back by less prolongs a wait by that.
-            if now + self._backoff.longest < self._latest:
+            if now + self._backoff.max_wait < self._latest:
                 self._move(at=now)
                 self._latest = now
             self._latest = max(self._latest, now)

@@ -283,7 +283,7 @@ class DynamicRouting:
 
     def _tell(self, database: DatabaseContext, refused: Iterable[tuple[str, str, int]]) -> None:
         """Logs what was refused; neighbours may name any service, so it is as with what they have happen (N35)."""
-        now, may_be_logged = epoch_microseconds(database.now()), self._instance.events.may_be_logged
+        now, may_be_logged = epoch_microseconds(database.now()), self._instance.events.allows_line
         for service_name, refusal, again in refused:
             if may_be_logged("9761", level=logging.WARNING, source=database.name, now=now):
                 LOGGER.warning(

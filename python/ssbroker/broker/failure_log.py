@@ -8,7 +8,7 @@ from typing import Final
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.events import printed
+from ssbroker.protocol.events import print_logging_errors
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -27,7 +27,7 @@ def log_failure(database: DatabaseContext, what: str, error: Exception) -> str:
     is_foreseen = isinstance(error, SsbrokerError)
     why = str(error) if is_foreseen else f"{type(error).__name__}: {error}"
     now = epoch_microseconds(database.now())
-    if database.instance.events.may_be_logged(what, level=logging.WARNING, source=database.name, now=now):
-        with printed():
+    if database.instance.events.allows_line(what, level=logging.WARNING, source=database.name, now=now):
+        with print_logging_errors():
             LOGGER.warning("%s: %s: %s", database.name, what, why, exc_info=None if is_foreseen else error)
     return why

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from ssbroker.broker.validation import check_object_name, existing, refusal, refuse_taken
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security import keys
-from ssbroker.security.certificates import Validity, make_dialog_certificate, plain_key
+from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import object_changes as changes
 from ssbroker.store import service_master_key
@@ -174,7 +174,7 @@ class KeyStore:
             The key, sealed.
         """
         key = keys.new_master_key()
-        return MasterKey(keys.sealed_by_password(key, password), self._sealed_by_service(key))
+        return MasterKey(keys.seal_with_password(key, password), self._sealed_by_service(key))
 
     def reopened(self, master_key: MasterKey, password: str) -> MasterKey:
         """A master key that this instance opens by itself from now on.
@@ -189,7 +189,7 @@ class KeyStore:
         Raises:
             BrokerError: The password is another (15313).
         """
-        key = keys.opened_by_password(master_key.by_password, password)
+        key = keys.open_with_password(master_key.by_password, password)
         if key is None:
             raise refusal("the master key has another password", 15313)
         return MasterKey(master_key.by_password, self._sealed_by_service(key))
@@ -205,7 +205,7 @@ class KeyStore:
         """
         sealed = None if security.master_key is None else security.master_key.by_service
         key = None if sealed is None else service_master_key.read(self._folder)
-        return None if sealed is None or key is None else keys.opened_under(key, sealed, purpose=_MASTER_KEY)
+        return None if sealed is None or key is None else keys.open_with_key(key, sealed, purpose=_MASTER_KEY)
 
     def sealed(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
         """Seals a private key for the database's file.
@@ -226,7 +226,7 @@ class KeyStore:
             raise refusal(
                 "private keys need a master key: CREATE MASTER KEY, or OPEN MASTER KEY where there is one", 15581
             )
-        return keys.sealed_under(key, private_key, purpose=_PRIVATE_KEY + fingerprint)
+        return keys.seal_with_key(key, private_key, purpose=_PRIVATE_KEY + fingerprint)
 
     def private_key(self, security: Security, certificate: Certificate) -> bytes | None:
         """The private key of a certificate.
@@ -241,7 +241,7 @@ class KeyStore:
         key = None if certificate.private_key is None else self.master_key(security)
         if key is None or certificate.private_key is None:
             return None
-        return keys.opened_under(key, certificate.private_key, purpose=_PRIVATE_KEY + certificate.fingerprint)
+        return keys.open_with_key(key, certificate.private_key, purpose=_PRIVATE_KEY + certificate.fingerprint)
 
     def certificate(self, security: Security, certificate: Certificate) -> DialogCertificate:
         """A certificate, with its private key where that can be opened.
@@ -266,7 +266,7 @@ class KeyStore:
 
     def _sealed_by_service(self, key: bytes) -> bytes:
         service = service_master_key.read_or_create(self._folder, keys.new_master_key)
-        return keys.sealed_under(service, key, purpose=_MASTER_KEY)
+        return keys.seal_with_key(service, key, purpose=_MASTER_KEY)
 
 
 YEAR: Final = timedelta(days=365)
@@ -338,7 +338,7 @@ def create_certificate(
     refuse_taken(security.certificates, name, kind="certificate", number=15232)
     belongs = _owner(objects, name, owner)
     try:
-        key = None if given.private_key is None else plain_key(given.private_key, password=given.password)
+        key = None if given.private_key is None else key_to_der(given.private_key, password=given.password)
         found = DialogCertificate(given.certificate, key)
     except InputError as error:
         raise refusal(f"certificate {name!r}: {error}", 15208) from None
@@ -407,7 +407,7 @@ def alter_certificate(
         values["private_key"] = None
     if private_key is not None:
         try:
-            key = plain_key(private_key, password=password)
+            key = key_to_der(private_key, password=password)
             DialogCertificate(certificate.certificate, key)
         except InputError as error:
             raise refusal(f"certificate {name!r}: {error}", 15208) from None

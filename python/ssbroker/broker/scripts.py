@@ -23,7 +23,7 @@ from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_lifeti
 from ssbroker.ddl.parser import ParsedBatch, ParsedStatement, parse
 from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, InputError, StorageError, UnknownDatabaseError
-from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_as_pem, key_as_pem
+from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
 from ssbroker.store import object_changes as changes
 from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME
@@ -165,7 +165,7 @@ def _given(statement: statements.CreateCertificate, now: datetime) -> GivenCerti
 def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: KeyStore, wrote: Wrote) -> None:
     certificate = existing(objects.security.certificates, statement.name, kind="certificate")
     key = statement.key
-    pem = certificate_as_pem(certificate.certificate)
+    pem = certificate_to_pem(certificate.certificate)
     if key is not None:
         if not key.password:
             raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
@@ -177,7 +177,7 @@ def _back_up(objects: Objects, statement: statements.BackupCertificate, credenti
         found = credentials.private_key(objects.security, certificate)
         if found is None:
             raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
-        _write(key.file, key_as_pem(found, password=key.password), wrote)
+        _write(key.file, key_to_pem(found, password=key.password), wrote)
     _write(statement.file, pem, wrote)
 
 

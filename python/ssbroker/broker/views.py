@@ -346,8 +346,8 @@ def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
 
 def _described(certificate: bytes) -> Row:
     known = DialogCertificate(certificate)
-    said = known.described
-    ends, begins = epoch_microseconds(said.ends), epoch_microseconds(said.begins)
+    said = known.description
+    ends, begins = epoch_microseconds(said.not_after), epoch_microseconds(said.not_before)
     return (said.issuer, said.serial_number, said.subject, ends, begins, known.thumbprint, said.bits)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from ssbroker.protocol.events import printed
+from ssbroker.protocol.events import print_logging_errors
 
 _ROOMS: Final = ("ssbroker.broker.", "ssbroker.store.")
 
@@ -108,7 +108,7 @@ class WorkerThread:
                 try:
                     thread.start()
                 except RuntimeError as error:  # the system has no thread to give; whoever wakes it next tries again
-                    with printed():
+                    with print_logging_errors():
                         LOGGER.warning("%s: its thread could not be started: %s", self._name, error)
                     return
                 self._thread = thread
@@ -144,7 +144,7 @@ class WorkerThread:
             except Exception:
                 if self._is_closed:  # by who could not wait for it: what it needs is gone
                     return
-                with printed():
+                with print_logging_errors():
                     LOGGER.exception("what was due could not be done; it is tried again")
                 moment = None
                 failures += 1

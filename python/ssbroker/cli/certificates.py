@@ -18,12 +18,12 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security.certificates import (
     CertificateWithKey,
     Validity,
-    holds,
+    can_sign,
     make_authority,
     make_certificate,
-    may_sign,
     read_certificate,
     read_key,
+    validity_period,
 )
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -69,7 +69,7 @@ def certificates(
             folder, AUTHORITY, "it may be part of an authority; move it elsewhere, or choose another folder"
         )
     authority = make_authority("ssbroker authority", validity) if is_new else _load_authority(folder)
-    validity = _limit_to_authority(folder, validity, holds(authority.certificate)[1])
+    validity = _limit_to_authority(folder, validity, validity_period(authority.certificate)[1])
     made = {each: make_certificate([each], validity, authority=authority) for each in name}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def certificates(
         )
     for each in made:
         typer.echo(
-            f"{_certificate_and_key(folder, each)[0]}: certificate of {each}, valid until {validity.ends:%Y-%m-%d}"
+            f"{_certificate_and_key(folder, each)[0]}: certificate of {each}, valid until {validity.not_after:%Y-%m-%d}"
         )
 
 
@@ -90,7 +90,7 @@ def _load_authority(folder: Path) -> CertificateWithKey:
         found = CertificateWithKey(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}", value=str(error.filename)) from error
-    if not may_sign(found.certificate):
+    if not can_sign(found.certificate):
         raise InputError(f"{certificate}: not the certificate of an authority: it cannot sign other certificates")
     if read_key(found.key).public_key() != read_certificate(found.certificate).public_key():
         raise InputError(f"{key}: not the private key of {certificate}")
@@ -104,7 +104,7 @@ def _limit_to_authority(folder: Path, validity: Validity, ends: datetime) -> Val
             f"{_certificate_and_key(folder, AUTHORITY)[0]}: the authority expired on {ends:%Y-%m-%d}; "
             "create a new one in another folder"
         )
-    return Validity(validity.begins, min(validity.ends, ends))
+    return Validity(validity.not_before, min(validity.not_after, ends))
 
 
 def _check_name(name: str) -> None:

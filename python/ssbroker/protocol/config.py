@@ -19,7 +19,7 @@ BODY_MAX: Final = 10**9 - 2**10
 SECOND: Final = 1_000_000
 """In microseconds, as all times of the protocol."""
 
-WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
+RETRY_WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
 """The waits, the last of which repeats (fact 91)."""
 
 JITTER: Final = 0.125
@@ -31,17 +31,17 @@ class Backoff:
     """The waits, with numbers for their jitter.
 
     Attributes:
-        roll: Gives numbers from 0 to below 1; such as `random.Random(seed).random`.
+        random: Gives numbers from 0 to below 1; such as `random.Random(seed).random`.
 
     Examples:
-        >>> patience = Backoff(roll=lambda: 0.5)
+        >>> patience = Backoff(random=lambda: 0.5)
         >>> [patience.wait(attempt) // SECOND for attempt in range(7)]
         [4, 8, 16, 32, 64, 64, 64]
-        >>> Backoff(roll=lambda: 0.0).wait(0) / SECOND
+        >>> Backoff(random=lambda: 0.0).wait(0) / SECOND
         3.5
     """
 
-    roll: Callable[[], float]
+    random: Callable[[], float]
 
     def wait(self, attempt: int) -> int:
         """How long to wait for an acknowledgement.
@@ -53,29 +53,29 @@ class Backoff:
             Microseconds.
 
         Examples:
-            >>> Backoff(roll=lambda: 0.5).wait(2)
+            >>> Backoff(random=lambda: 0.5).wait(2)
             16000000
         """
-        return round(self._base(attempt) * (1 + JITTER * (2 * self.roll() - 1)))
+        return round(self._base(attempt) * (1 + JITTER * (2 * self.random() - 1)))
 
     def _base(self, attempt: int) -> int:
-        return WAITS[min(attempt, len(WAITS) - 1)]
+        return RETRY_WAITS[min(attempt, len(RETRY_WAITS) - 1)]
 
     @property
-    def longest(self) -> int:
+    def max_wait(self) -> int:
         """The longest wait.
 
         Examples:
-            >>> Backoff(roll=lambda: 0.5).longest / SECOND
+            >>> Backoff(random=lambda: 0.5).max_wait / SECOND
             72.0
         """
-        return round(WAITS[-1] * (1 + JITTER))
+        return round(RETRY_WAITS[-1] * (1 + JITTER))
 
 
 WINDOW_FRAGMENTS_MAX: Final = 1024
 SEQUENCE_DISTANCE_MAX: Final = 4 * WINDOW_FRAGMENTS_MAX
 """How far ahead of the first message that is missing one is taken, whatever window its sender has."""
-FRAGMENT_BYTES_LEAST: Final = 2048
+FRAGMENT_BYTES_MIN: Final = 2048
 """With smaller parts the largest message has more than 2**20 fragments, and far sides refuse every one of them, for ever (M16)."""
 Integrity: TypeAlias = Literal["strict", "compat"]
 

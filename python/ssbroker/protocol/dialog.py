@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import ProtocolSettings
-from ssbroker.protocol.envelope import RUNS_MAX, Run, bit_runs, lowest, named
+from ssbroker.protocol.envelope import ACK_RANGES_MAX, AckRange, bit_ranges, fragments_in_range, lowest_bits
 from ssbroker.protocol.storage import DialogEndpoint, Key
 from ssbroker.security import SecuredDirection
 
@@ -134,7 +134,7 @@ class Transmission:
             most: How many at most.
         """
         left = ~self.ahead >> self.cursor << self.cursor
-        return lowest(left & ((1 << self.counts[self.head]) - 1), most)
+        return lowest_bits(left & ((1 << self.counts[self.head]) - 1), most)
 
     def launch(self, fragments: dict[int, int], *, due: int, attempt: int) -> None:
         """Notes when fragments that are sent now are sent again."""
@@ -158,7 +158,7 @@ class Transmission:
             if most > 0 and left:
                 first: dict[int, int] = {}
                 for sequence in list(left):
-                    first[sequence] = lowest(left[sequence], most)
+                    first[sequence] = lowest_bits(left[sequence], most)
                     most -= first[sequence].bit_count()
                     left[sequence] ^= first[sequence]
                     if not left[sequence]:
@@ -190,7 +190,7 @@ class Transmission:
         """Whether something is sent again at a moment or before it."""
         return any(flight.due <= moment and self._is_flying(flight) for flight in self.flights)
 
-    def believed(self, acked: int, runs: list[Run]) -> tuple[int, list[Run]]:
+    def believed(self, acked: int, runs: list[AckRange]) -> tuple[int, list[AckRange]]:
         """What of an acknowledgement names what was sent, or the rest of the message that is under way: a life before a restart may have sent it.
 
         Anything else is false, and says nothing.
@@ -202,7 +202,7 @@ class Transmission:
         # Two stretches: to the end of what is under way, and the single messages that have passed it.
         end = (head, last_of_head) if cursor else (head - 1, self.counts.get(head - 1, 1) - 1)
         stretches = [((0, 0), end), ((head + 1, 0), (self.passed, 0))]
-        sent: list[Run] = []
+        sent: list[AckRange] = []
         for first_message, first, last_message, last in runs:
             for begin, end in stretches:
                 low, high = max((first_message, first), begin), min((last_message, last), end)
@@ -210,14 +210,14 @@ class Transmission:
                     sent.append((*low, *high))
         return min(acked, head - 1), sent
 
-    def is_forgotten(self, acked: int, runs: list[Run]) -> bool:
+    def is_forgotten(self, acked: int, runs: list[AckRange]) -> bool:
         """Whether an acknowledgement says that the far side has lost messages which it had acknowledged before it got one that it names (B28).
 
         Only what is `believed`. An acknowledgement that is merely old names nothing that was sent after a later one had come.
         """
         return acked < self.acked and any(run[2] >= self.unsent for run in runs)
 
-    def acknowledge(self, acked: int, runs: list[Run]) -> None:
+    def acknowledge(self, acked: int, runs: list[AckRange]) -> None:
         """Takes what an acknowledgement names out of flight; only what is `believed`."""
         self.is_dirty = True
         if acked > self.acked:
@@ -232,9 +232,9 @@ class Transmission:
         flying = sorted(self.flying) if runs else []
         for run in runs:
             for sequence in flying[bisect_left(flying, run[0]) : bisect_right(flying, run[2])]:
-                self._clear(sequence, named(run, sequence, self.counts.get(sequence, 1)))
+                self._clear(sequence, fragments_in_range(run, sequence, self.counts.get(sequence, 1)))
             if self.cursor and run[0] <= self.head <= run[2]:
-                self.ahead |= named(run, self.head, self.counts[self.head])
+                self.ahead |= fragments_in_range(run, self.head, self.counts[self.head])
         if self.ahead:
             self._pass_by()
         self._mend()
@@ -392,9 +392,12 @@ class NumberRuns:
         self._firsts[low:high] = [first for first, _ in rest]
         self._lasts[low:high] = [last for _, last in rest]
 
-    def told(self) -> list[Run]:
+    def told(self) -> list[AckRange]:
         """The runs, ascending, as many as an acknowledgement names."""
-        return [(*first, *last) for first, last in zip(self._firsts[:RUNS_MAX], self._lasts[:RUNS_MAX], strict=True)]
+        return [
+            (*first, *last)
+            for first, last in zip(self._firsts[:ACK_RANGES_MAX], self._lasts[:ACK_RANGES_MAX], strict=True)
+        ]
 
 
 _FRAGMENT_CHARGE: Final = 512
@@ -688,7 +691,7 @@ def inbound_of(key: Key, session_key: bytes) -> SecuredDirection:
         The direction towards the endpoint.
 
     Examples:
-        >>> inbound_of((bytes(16), True), bytes(32)).is_signed(b"header", bytes(16))
+        >>> inbound_of((bytes(16), True), bytes(32)).verify_header(b"header", bytes(16))
         False
     """
     return SecuredDirection(session_key, conversation_id=key[0], is_initiator=not key[1])
@@ -770,7 +773,7 @@ def _entries(transmission: Transmission) -> Iterator[tuple[int, ...]]:
             run = 0
             yield (transmission.counts.get(sequence, 1), sequence - before)
             if sequence in transmission.counts:
-                runs = list(bit_runs(transmission.flying.get(sequence, 0)))
+                runs = list(bit_ranges(transmission.flying.get(sequence, 0)))
                 yield (len(runs), *(number for first, last in runs for number in (first, last - first)))
             else:
                 run = 1

@@ -15,7 +15,7 @@ from ssbroker import _core
 from ssbroker.protocol import envelope, message_types
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, listed, table_of, tabled
+from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, column_values, rows_to_table, tuples_to_table
 from ssbroker.protocol.receiver import ErrorNotice
 from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, departing
 
@@ -60,7 +60,7 @@ def plain_rows(cut: FragmentedTurn) -> pa.Table:
     of_rows = pa.array(senders, pa.int32())
     columns: dict[str, Any] = {
         **_columns(cut.rows),
-        **_columns(tabled(endpoints, _ENDPOINT).take(of_rows)),
+        **_columns(tuples_to_table(endpoints, _ENDPOINT).take(of_rows)),
         "is_sequenced": pa.repeat(True, count),
         "security": pa.repeat(pa.scalar(Protection.PLAIN, pa.int8()), count),
         "acked_sequence_number": pa.array(acked, pa.int64()),
@@ -122,13 +122,13 @@ class Encoder:
         if isinstance(cut, FastOutbound):
             return departing(cut)
         if not cut.turns:
-            return table_of([])
+            return rows_to_table([])
         if all(turn.dialog.outbound is None for turn in cut.turns):
             return plain_rows(cut)
-        return table_of(self._one_by_one(cut))
+        return rows_to_table(self._one_by_one(cut))
 
     def _one_by_one(self, cut: FragmentedTurn) -> list[EnvelopeRow]:
-        columns: list[list[Any]] = [listed(cut.rows[name]) for name in _OF_FRAGMENTS]
+        columns: list[list[Any]] = [column_values(cut.rows[name]) for name in _OF_FRAGMENTS]
         rows: list[EnvelopeRow] = []
         for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error, body in zip(
             cut.turns, *columns, strict=True
@@ -162,7 +162,7 @@ class Encoder:
                 b"",
             )
             if dialog.ack_due is not None:
-                row.acked, row.ahead = dialog.ack
+                row.acked, row.acked_ahead = dialog.ack
                 dialog.paid()
             rows.append(self._secured(row, dialog))
         return rows
@@ -170,11 +170,11 @@ class Encoder:
     def answers(self, owing: Iterable[Dialog], notices: Iterable[ErrorNotice]) -> pa.Table:
         """Acknowledgements that go alone, and errors of the broker; whose acknowledgement a fragment has carried owes nothing any more."""
         rows = [self._acknowledgement(dialog) for dialog in owing if dialog.ack_due is not None]
-        return table_of(rows + [self._notice(notice) for notice in notices])
+        return rows_to_table(rows + [self._notice(notice) for notice in notices])
 
     def _acknowledgement(self, dialog: Dialog) -> EnvelopeRow:
         row = _unsequenced(dialog)
-        row.acked, row.ahead = dialog.ack
+        row.acked, row.acked_ahead = dialog.ack
         dialog.paid()
         return self._secured(row, dialog)
 
@@ -198,12 +198,12 @@ class Encoder:
         if secured is not None:
             row.security = self._security
         header = row.header
-        signed = row.signed(header)
+        signed = row.signature_input(header)
         if secured is None or row.security != Protection.SEALED:
             covered = signed if row.is_sequenced else signed + row.body
-            row.signature = hashlib.md5(covered, usedforsecurity=False).digest()
+            row.header_signature = hashlib.md5(covered, usedforsecurity=False).digest()
             return row
-        row.signature = secured.header_signature(signed)
+        row.header_signature = secured.sign_header(signed)
         if row.is_sequenced:
             bound = row.to_broker is not None
             row.body = secured.seal(
@@ -257,7 +257,7 @@ def _answer(asked: EnvelopeRow) -> EnvelopeRow:
         None,
         False,
         asked.to_service,
-        asked.to_broker or envelope.ABSENT,
+        asked.to_broker or envelope.NULL_GUID,
         asked.from_service,
         asked.from_broker,
         asked.contract,

@@ -13,7 +13,7 @@ from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, Backoff, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight, dialog_of, pack_transmission, unpack_transmission
 from ssbroker.protocol.encoder import Encoder
-from ssbroker.protocol.envelope import ENVELOPE, Run, pack_runs, rows_of
+from ssbroker.protocol.envelope import ENVELOPE, AckRange, pack_ack_ranges, table_to_rows
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.receiver import (
@@ -76,7 +76,7 @@ class DialogCache:
         keys = list(keys)
         missing = [key for key in keys if key not in self.known]
         if missing:
-            aside = self._ledger.read_back(missing)
+            aside = self._ledger.load_transmissions(missing)
             for key, endpoint in zip(missing, self._ledger.endpoints(missing), strict=True):
                 if endpoint is None:
                     self._outdated.discard(key)
@@ -218,7 +218,7 @@ class DialogCache:
             if dialog.transmission.is_dirty and dialog.is_known
         }
         if changed:
-            self._ledger.put_aside(changed)
+            self._ledger.save_transmissions(changed)
             self._outdated.difference_update(changed)
         self._count(dialogs)
         for dialog in dialogs:
@@ -250,7 +250,7 @@ class Steering:
 
     _residents: DialogCache
 
-    def queued(self, keys: Iterable[Key]) -> None:
+    def notify_queued(self, keys: Iterable[Key]) -> None:
         """Tells that endpoints have messages in their transmission queues, committed.
 
         Args:
@@ -281,7 +281,7 @@ class Steering:
                 if moment is not None:
                     self._residents.wake(dialog.key, moment)
 
-    def lost(self, keys: Iterable[Key]) -> None:
+    def retransmit(self, keys: Iterable[Key]) -> None:
         """Tells that what endpoints have under way did not arrive: it goes again at once, not after its wait (P17).
 
         Args:
@@ -293,7 +293,7 @@ class Steering:
                 dialog.transmission.hasten()
                 self._residents.is_ready(dialog)
 
-    def knows(self, key: Key) -> bool:
+    def is_loaded(self, key: Key) -> bool:
         """Whether an endpoint is in memory.
 
         Args:
@@ -304,7 +304,7 @@ class Steering:
         """
         return key in self._residents.known
 
-    def take_marked_dirty(self) -> int:
+    def take_newly_dirty(self) -> int:
         """How many transmission objects became dirty since the last call: changed for the first time since they were made or read back (P32).
 
         Returns:
@@ -350,35 +350,35 @@ class DialogEngine(Steering):
 
     Args:
         ledger: The durable state.
-        roll: Numbers from 0 to below 1 for the jitter of waits (P17), such as `random.Random(seed).random`.
+        random: Numbers from 0 to below 1 for the jitter of waits (P17), such as `random.Random(seed).random`.
         settings: Windows, limits and what is demanded of secured dialogs.
         log: Where events are told.
     """
 
     def __init__(
         self,
-        ledger: DialogStorage,
+        storage: DialogStorage,
         *,
-        roll: Callable[[], float],
+        random: Callable[[], float],
         settings: ProtocolSettings | None = None,
         log: EventLog | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._ledger = storage
         self._settings = settings = settings or ProtocolSettings()
         self._log = log or EventLog()
-        self._backoff = Backoff(roll)
-        self._loading = DirectionLoader(ledger, most=settings.max_pending_bytes // 8)
+        self._backoff = Backoff(random)
+        self._loading = DirectionLoader(storage, most=settings.max_pending_bytes // 8)
         assembly = Assembler(
-            ledger,
+            storage,
             max_pending_bytes=settings.max_pending_bytes,
             max_message_bytes=settings.max_message_bytes,
             max_sequence_distance=SEQUENCE_DISTANCE_MAX,
         )
-        self._plain = FastInboundFinder(ledger, max_message_bytes=settings.max_message_bytes)
-        self._sending = Sender(ledger, settings, self._backoff)
-        self._planning = ReceivePlanner(ledger, BatchReceiver(ledger, self._loading, assembly, self._log), self._log)
+        self._plain = FastInboundFinder(storage, max_message_bytes=settings.max_message_bytes)
+        self._sending = Sender(storage, settings, self._backoff)
+        self._planning = ReceivePlanner(storage, BatchReceiver(storage, self._loading, assembly, self._log), self._log)
         self._outbound = Encoder(settings.integrity)
-        self._residents = DialogCache(ledger, honor_priority=settings.honor_priority)
+        self._residents = DialogCache(storage, honor_priority=settings.honor_priority)
         self._notices: list[ErrorNotice] = []
         self._plan: ReceivePlan | None = None
         self._clock = MonotonicClock()
@@ -389,13 +389,13 @@ class DialogEngine(Steering):
         """Where events are told."""
         return self._log
 
-    def data_to_send(self, *, now: int, most: int = 4096, most_bytes: int = 64 << 20) -> pa.Table | None:
+    def data_to_send(self, *, now: int, max_rows: int = 4096, max_bytes: int = 64 << 20) -> pa.Table | None:
         """What is due: fragments, acknowledgements, errors of the broker.
 
         Args:
             now: The moment, in microseconds since 1970.
-            most: About how many fragments; what is left comes at the next call.
-            most_bytes: About how many bytes of them, and of the messages that are read for them.
+            max_rows: About how many fragments; what is left comes at the next call.
+            max_bytes: About how many bytes of them, and of the messages that are read for them.
 
         Returns:
             Rows of `envelope.ENVELOPE`; None where nothing is due.
@@ -408,7 +408,7 @@ class DialogEngine(Steering):
         count, pace = 0, self._pace
         pace.begin()
         try:
-            while count < most and pace.bytes < most_bytes and self._turns(turns, moment, now, pace.number):
+            while count < max_rows and pace.bytes < max_bytes and self._turns(turns, moment, now, pace.number):
                 tables.append(self._outbound.fragments(cut := self._sending.cut(turns, moment)))
                 count += tables[-1].num_rows
                 pace.took(len(turns), max(cut.read_bytes, tables[-1]["message_body"].nbytes))
@@ -459,7 +459,7 @@ class DialogEngine(Steering):
         dues = [due for due in (self._residents.next_due, self._sending.large.due) if due is not None]
         return self._clock.wall(min(dues)) if dues else None
 
-    def arrived(
+    def receive(
         self,
         table: pa.Table,
         *,
@@ -488,7 +488,7 @@ class DialogEngine(Steering):
             raise OptionError("table: expected the columns of ssbroker.protocol.envelope.ENVELOPE")
         tell_acknowledgements(self._log, table, is_sent=False, now=now)
         plain = self._plain.take(table, self._residents.known, peer=peer, session_keys=session_keys, now=now)
-        rows = rows_of(plain.rest)
+        rows = table_to_rows(plain.rest)
         known = self._residents.load({(row.conversation_id, not row.is_initiator): None for row in rows})
         opened = RowOpener(
             known, session_keys=session_keys, integrity=self._settings.integrity, peer=peer, now=now, log=self._log
@@ -498,46 +498,46 @@ class DialogEngine(Steering):
         except BaseException:
             self._loading.unload([*plain.dialogs, *opened.dialogs])  # some may count as received by now
             raise
-        return self._plan.effects
+        return self._plan.changes
 
-    def confirm(self, effects: BatchChanges, *, now: int) -> None:
+    def confirm(self, changes: BatchChanges, *, now: int) -> None:
         """Tells that the effects of the last batch have been committed: acknowledgements may go.
 
         Args:
-            effects: What `arrived` gave.
+            changes: What `receive` gave.
             now: The moment.
 
         Raises:
             ProtocolError: They are not those of the last batch, or were settled already.
         """
-        plan = self._settled(effects)
+        plan = self._settled(changes)
         moment = self._clock.moment(now)
         known = self._residents.known
-        for endpoint in effects.created:
+        for endpoint in changes.created:
             dialog = plan.opened.created[endpoint.key]
             dialog.is_known = True
             self._residents.take_in(dialog)
-        for endpoint in effects.bound:
+        for endpoint in changes.bound:
             known[endpoint.key].bind(endpoint)
             self._residents.is_ready(known[endpoint.key])
         for key, acknowledgements in plan.acknowledged.items():
             self._acknowledge(known[key], acknowledgements, moment)
-        for key in (*effects.errors, *effects.forgotten):
+        for key in (*changes.errors, *changes.lost_by_peer):
             self._sending.abandon(known[key])
         self._notices += [*plan.opened.notices, *plan.received.notices]
         self._loading.unload(plan.received.unloaded)
         self._owe(plan.received, moment)
 
-    def undo(self, effects: BatchChanges) -> None:
+    def undo(self, changes: BatchChanges) -> None:
         """Tells that the effects of the last batch were rolled back: nothing has arrived.
 
         Args:
-            effects: What `arrived` gave.
+            changes: What `receive` gave.
 
         Raises:
             ProtocolError: They are not those of the last batch, or were settled already.
         """
-        self._loading.unload(self._settled(effects).dialogs)
+        self._loading.unload(self._settled(changes).dialogs)
 
     def flush(self, *, now: int) -> int:
         """Puts aside what has been idle: changed objects go to the work table in one batch, and all leave memory (P32).
@@ -566,14 +566,14 @@ class DialogEngine(Steering):
         for dialog in gone:
             self._sending.abandon(dialog)
 
-    def _settled(self, effects: BatchChanges) -> ReceivePlan:
+    def _settled(self, changes: BatchChanges) -> ReceivePlan:
         plan = self._plan
-        if plan is None or plan.effects is not effects:
+        if plan is None or plan.changes is not changes:
             raise ProtocolError("these are not the effects of the last batch, or they were settled already")
         self._plan = None
         return plan
 
-    def _acknowledge(self, dialog: Dialog, acknowledgements: Sequence[tuple[int, list[Run]]], moment: int) -> None:
+    def _acknowledge(self, dialog: Dialog, acknowledgements: Sequence[tuple[int, list[AckRange]]], moment: int) -> None:
         for acked, runs in acknowledgements:
             dialog.transmission.acknowledge(acked, runs)
         dialog.transmission.used = moment
@@ -591,7 +591,7 @@ class DialogEngine(Steering):
             reached, early = (
                 (received.received.get(key, 0), b"")
                 if incoming is None
-                else (incoming.next, pack_runs(incoming.runs.told()))
+                else (incoming.next, pack_ack_ranges(incoming.runs.told()))
             )
             dialog.ack = (reached - 1 if reached else None, early)
             dialog.ack_owed += owed.fragments

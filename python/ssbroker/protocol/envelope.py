@@ -55,7 +55,7 @@ ENVELOPE: Final = pa.schema([*schemas.FRAGMENTS, *HEADER])
 """A fragment on its way; an acknowledgement or an error of the broker is one without a number (`is_sequenced` false)."""
 
 NAMES: Final = tuple(ENVELOPE.names)
-ABSENT: Final = bytes(16)
+NULL_GUID: Final = bytes(16)
 SEQUENCE_MAX: Final = 2**63 - 2
 
 _NAMES_KEPT: Final = 1 << 11  # neighbours may bring names of 4 KiB in each row: so many of them take less than 20 MiB
@@ -64,12 +64,14 @@ _RIDING: Final = struct.Struct(">BqI")
 _LENGTH: Final = struct.Struct(">I")
 _NULL: Final = 0xFFFF_FFFF
 
-INITIATOR, SEQUENCED, END_OF_DIALOG, CONVERSATION_ERROR, BOUND, IDENTIFIED, ENDS = (1 << bit for bit in range(7))
+INITIATOR, SEQUENCED, END_OF_DIALOG, CONVERSATION_ERROR, HAS_TO_BROKER, HAS_MESSAGE_ID, HAS_LIFETIME = (
+    1 << bit for bit in range(7)
+)
 """Flags of the header as bytes; `BOUND`, `IDENTIFIED` and `ENDS` say that broker id, message id and lifetime are there."""
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
-def names_as_bytes(from_service: str, to_service: str, contract: str, message_type: str | None) -> bytes:
+def encode_names(from_service: str, to_service: str, contract: str, message_type: str | None) -> bytes:
     """The names of a header, each with its length.
 
     Args:
@@ -82,7 +84,7 @@ def names_as_bytes(from_service: str, to_service: str, contract: str, message_ty
         The bytes; others for any other names.
 
     Examples:
-        >>> names_as_bytes("a", "b", "", None).hex()
+        >>> encode_names("a", "b", "", None).hex()
         '0000000161000000016200000000ffffffff'
     """
     parts: list[bytes] = []
@@ -92,7 +94,7 @@ def names_as_bytes(from_service: str, to_service: str, contract: str, message_ty
     return b"".join(parts)
 
 
-def header_as_bytes(
+def encode_header(
     conversation_id: bytes,
     from_broker: bytes,
     to_broker: bytes | None,
@@ -128,21 +130,21 @@ def header_as_bytes(
         The bytes; others for any other header.
 
     Examples:
-        >>> len(header_as_bytes(bytes(16), bytes(16), None, None, 0, 0, 1, None, 0, 5, 0, b""))
+        >>> len(encode_header(bytes(16), bytes(16), None, None, 0, 0, 1, None, 0, 5, 0, b""))
         92
     """
     if to_broker is not None:
-        flags |= BOUND
+        flags |= HAS_TO_BROKER
     if message_id is not None:
-        flags |= IDENTIFIED
+        flags |= HAS_MESSAGE_ID
     if lifetime is not None:
-        flags |= ENDS
+        flags |= HAS_LIFETIME
     return (
         _STABLE.pack(
             conversation_id,
             from_broker,
-            to_broker or ABSENT,
-            message_id or ABSENT,
+            to_broker or NULL_GUID,
+            message_id or NULL_GUID,
             sequence,
             fragment,
             count,
@@ -155,7 +157,7 @@ def header_as_bytes(
     )
 
 
-def signed_bytes(
+def signature_input(
     header: bytes,
     message_signature: bytes | None,
     fragment_signature: bytes | None,
@@ -175,7 +177,7 @@ def signed_bytes(
         The bytes.
 
     Examples:
-        >>> signed_bytes(b"", None, None, None, None) == signed_bytes(b"", None, None, None, b"")
+        >>> signature_input(b"", None, None, None, None) == signature_input(b"", None, None, None, b"")
         False
     """
     there = (
@@ -188,7 +190,7 @@ def signed_bytes(
     return b"".join((header, riding, message_signature or b"", fragment_signature or b"", ahead or b""))
 
 
-WORTH_SHARING: Final = 1 << 20
+SHARED_BYTES_MIN: Final = 1 << 20
 """From so many bytes on, a value is not copied."""
 _WORTH_CASTING: Final = 32
 """From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
@@ -200,7 +202,7 @@ _INLINE: Final = struct.Struct("<i12s")
 _INLINE_BYTES: Final = 12
 
 
-def tabled(rows: Sequence[tuple[Any, ...]], row: pa.StructType) -> pa.Table:
+def tuples_to_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType) -> pa.Table:
     """Rows as a table, all columns at once: it takes a third of the time that they take one by one.
 
     Args:
@@ -211,14 +213,14 @@ def tabled(rows: Sequence[tuple[Any, ...]], row: pa.StructType) -> pa.Table:
         The table.
 
     Examples:
-        >>> tabled([(1, b"a"), (2, None)], pa.struct([("number", pa.int64()), ("body", pa.binary())])).to_pydict()
+        >>> tuples_to_table([(1, b"a"), (2, None)], pa.struct([("number", pa.int64()), ("body", pa.binary())])).to_pydict()
         {'number': [1, 2], 'body': [b'a', None]}
     """
     made: Any = pa.array(rows, row)  # a StructArray, which the stubs do not say
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(made)])
 
 
-def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
+def body_column(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
     """Bytes as a column; large values stay where they are, each in a chunk of its own.
 
     Args:
@@ -228,13 +230,13 @@ def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
         The column.
 
     Examples:
-        >>> bodies([b"ab", bytes(1 << 20), b"c"]).num_chunks
+        >>> body_column([b"ab", bytes(1 << 20), b"c"]).num_chunks
         3
     """
     chunks: list[pa.Array[Any]] = []
     first = 0
     for at, value in enumerate(values):
-        if value is not None and len(value) >= WORTH_SHARING:
+        if value is not None and len(value) >= SHARED_BYTES_MIN:
             if first < at:
                 chunks.append(pa.array(values[first:at], pa.binary()))
             offsets = pa.array([0, len(value)], pa.int32()).buffers()[1]
@@ -244,7 +246,7 @@ def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
     return pa.chunked_array([chunk for chunk in chunks if len(chunk)], pa.binary())
 
 
-def viewed(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at: int) -> pa.Table:
+def tuples_to_view_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at: int) -> pa.Table:
     """Rows as a table, with one column of views, whose values stay where they are if they are long.
 
     Args:
@@ -257,15 +259,15 @@ def viewed(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at: int) -> pa.T
 
     Examples:
         >>> row = pa.struct([("number", pa.int64()), ("body", pa.binary_view())])
-        >>> viewed([(1, b"a"), (2, bytes(8192))], row, 1)["body"][0].as_py()
+        >>> tuples_to_view_table([(1, b"a"), (2, bytes(8192))], row, 1)["body"][0].as_py()
         b'a'
     """
     values = [each[at] for each in rows]
     if sum(map(len, values)) < _WORTH_VIEWING * max(1, len(values)):
-        return tabled(rows, row)
+        return tuples_to_table(rows, row)
     fields = list(row)
     field = fields.pop(at)
-    others = tabled([(*each[:at], *each[at + 1 :]) for each in rows], pa.struct(fields))
+    others = tuples_to_table([(*each[:at], *each[at + 1 :]) for each in rows], pa.struct(fields))
     return others.add_column(at, field, _views(values))
 
 
@@ -281,7 +283,7 @@ def _views(values: Sequence[bytes]) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.binary_view(), len(values), [None, pa.py_buffer(made), *shared])
 
 
-def pieces(data: bytes, size: int) -> pa.Array[Any]:
+def sliced_column(data: bytes, size: int) -> pa.Array[Any]:
     """Bytes as a column of parts; they stay where they are.
 
     Args:
@@ -292,7 +294,7 @@ def pieces(data: bytes, size: int) -> pa.Array[Any]:
         The column.
 
     Examples:
-        >>> pieces(b"onetwox", 3).to_pylist()
+        >>> sliced_column(b"onetwox", 3).to_pylist()
         [b'one', b'two', b'x']
     """
     offsets = [*range(0, len(data), size), len(data)]
@@ -300,7 +302,7 @@ def pieces(data: bytes, size: int) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, column, pa.py_buffer(data)])
 
 
-def listed(column: pa.ChunkedArray[Any]) -> list[Any]:
+def column_values(column: pa.ChunkedArray[Any]) -> list[Any]:
     """The values of a column. Those of a fixed length are listed as if they had any: pyarrow is twenty times as fast with these.
 
     Args:
@@ -310,7 +312,7 @@ def listed(column: pa.ChunkedArray[Any]) -> list[Any]:
         The values.
 
     Examples:
-        >>> listed(pa.chunked_array([pa.array([b"ab", None], pa.binary(2))]))
+        >>> column_values(pa.chunked_array([pa.array([b"ab", None], pa.binary(2))]))
         [b'ab', None]
     """
     if len(column) >= _WORTH_CASTING and pa.types.is_fixed_size_binary(column.type):
@@ -318,7 +320,7 @@ def listed(column: pa.ChunkedArray[Any]) -> list[Any]:
     return column.to_pylist()
 
 
-def replaced(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+def replace_columns(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     """A table with other values in some of its columns.
 
     Args:
@@ -331,7 +333,7 @@ def replaced(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Sequence[
 
     Examples:
         >>> schema = pa.schema([("number", pa.int64())])
-        >>> replaced(pa.table({"number": [1]}), schema, {"number": [2]}).to_pydict()
+        >>> replace_columns(pa.table({"number": [1]}), schema, {"number": [2]}).to_pydict()
         {'number': [2]}
     """
     for name, values in columns.items():
@@ -341,16 +343,16 @@ def replaced(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Sequence[
     return table
 
 
-Run: TypeAlias = tuple[int, int, int, int]
+AckRange: TypeAlias = tuple[int, int, int, int]
 """From which message and fragment to which, both included; all that lies between is there."""
 
-RUNS_MAX: Final = 512
+ACK_RANGES_MAX: Final = 512
 """More runs than this are not told; their fragments are sent once more."""
 
 _RUN: Final = struct.Struct(">qiqi")
 
 
-def bit_runs(mask: int) -> Iterator[tuple[int, int]]:
+def bit_ranges(mask: int) -> Iterator[tuple[int, int]]:
     """The runs of ones in a number, as first and last bit."""
     first = 0
     while mask:
@@ -363,7 +365,7 @@ def bit_runs(mask: int) -> Iterator[tuple[int, int]]:
         first += ones
 
 
-def pack_runs(runs: Iterable[Run]) -> bytes:
+def pack_ack_ranges(runs: Iterable[AckRange]) -> bytes:
     """The runs as they travel.
 
     Args:
@@ -373,13 +375,13 @@ def pack_runs(runs: Iterable[Run]) -> bytes:
         24 bytes for each.
 
     Examples:
-        >>> unpack_runs(pack_runs([(3, 0, 4, 2)]))
+        >>> unpack_ack_ranges(pack_ack_ranges([(3, 0, 4, 2)]))
         [(3, 0, 4, 2)]
     """
     return b"".join([_RUN.pack(*run) for run in runs])
 
 
-def unpack_runs(data: bytes) -> list[Run] | None:
+def unpack_ack_ranges(data: bytes) -> list[AckRange] | None:
     """The runs that somebody sent.
 
     Args:
@@ -389,12 +391,12 @@ def unpack_runs(data: bytes) -> list[Run] | None:
         The runs; None where they are cut off, too many, not ascending or below nothing.
 
     Examples:
-        >>> unpack_runs(b"x") is None, unpack_runs(pack_runs([(1, 2, 1, 1)])) is None
+        >>> unpack_ack_ranges(b"x") is None, unpack_ack_ranges(pack_ack_ranges([(1, 2, 1, 1)])) is None
         (True, True)
     """
-    if len(data) % _RUN.size or len(data) > RUNS_MAX * _RUN.size:
+    if len(data) % _RUN.size or len(data) > ACK_RANGES_MAX * _RUN.size:
         return None
-    runs: list[Run] = list(_RUN.iter_unpack(data))
+    runs: list[AckRange] = list(_RUN.iter_unpack(data))
     before = (-1, 0)
     for first_message, first, last_message, last in runs:
         if not before < (first_message, first) <= (last_message, last) or first < 0 or last < 0:
@@ -403,7 +405,7 @@ def unpack_runs(data: bytes) -> list[Run] | None:
     return runs
 
 
-def lowest(mask: int, most: int) -> int:
+def lowest_bits(mask: int, most: int) -> int:
     """The lowest ones of a number, as many as may be.
 
     Args:
@@ -414,13 +416,13 @@ def lowest(mask: int, most: int) -> int:
         The number without its other ones.
 
     Examples:
-        >>> bin(lowest(0b10110, 2))
+        >>> bin(lowest_bits(0b10110, 2))
         '0b110'
     """
     if mask.bit_count() <= most:
         return mask
     taken = 0
-    for first, last in bit_runs(mask):
+    for first, last in bit_ranges(mask):
         number = min(most, last + 1 - first)
         taken |= ((1 << number) - 1) << first
         most -= number
@@ -429,7 +431,7 @@ def lowest(mask: int, most: int) -> int:
     return taken
 
 
-def named(run: Run, sequence: int, count: int) -> int:
+def fragments_in_range(run: AckRange, sequence: int, count: int) -> int:
     """Which fragments of a message a run names.
 
     Args:
@@ -441,7 +443,7 @@ def named(run: Run, sequence: int, count: int) -> int:
         They as bits.
 
     Examples:
-        >>> bin(named((3, 1, 4, 0), 3, 4))
+        >>> bin(fragments_in_range((3, 1, 4, 0), 3, 4))
         '0b1110'
     """
     first_message, first, last_message, last = run
@@ -480,16 +482,16 @@ class EnvelopeRow:
     lifetime: int | None
     security: int
     acked: int | None
-    ahead: bytes | None
-    signature: bytes
-    is_digested: bool = False
+    acked_ahead: bytes | None
+    header_signature: bytes
+    has_valid_digest: bool = False
 
     @property
     def header(self) -> bytes:
         """All that stays the same whenever the fragment is sent, as bytes."""
         flags = self.is_initiator | self.is_sequenced << 1 | self.is_end << 2 | self.is_error << 3
-        names = names_as_bytes(self.from_service, self.to_service, self.contract, self.message_type)
-        return header_as_bytes(
+        names = encode_names(self.from_service, self.to_service, self.contract, self.message_type)
+        return encode_header(
             self.conversation_id,
             self.from_broker,
             self.to_broker,
@@ -504,21 +506,21 @@ class EnvelopeRow:
             names,
         )
 
-    def signed(self, header: bytes) -> bytes:
+    def signature_input(self, header: bytes) -> bytes:
         """What the header's signature is of.
 
         Args:
             header: That of this row.
         """
-        return signed_bytes(header, self.message_signature, self.fragment_signature, self.acked, self.ahead)
+        return signature_input(header, self.message_signature, self.fragment_signature, self.acked, self.acked_ahead)
 
     @property
     def is_well_formed(self) -> bool:
         """Whether the fields agree with each other (fact 84)."""
-        if self.ahead is None:
+        if self.acked_ahead is None:
             rides = self.acked is None
         else:
-            rides = unpack_runs(self.ahead) is not None and (self.acked is None or self.acked >= 0)
+            rides = unpack_ack_ranges(self.acked_ahead) is not None and (self.acked is None or self.acked >= 0)
         if not rides or (self.is_end and self.is_error):
             return False
         if self.is_sequenced:
@@ -534,7 +536,7 @@ _ROW: Final = pa.struct(list(ENVELOPE))
 _LIFETIME: Final = ENVELOPE.get_field_index("lifetime")
 
 
-def table_of(rows: Sequence[EnvelopeRow]) -> pa.Table:
+def rows_to_table(rows: Sequence[EnvelopeRow]) -> pa.Table:
     """A batch of rows.
 
     Args:
@@ -544,13 +546,13 @@ def table_of(rows: Sequence[EnvelopeRow]) -> pa.Table:
         The same, as `envelope.ENVELOPE`.
 
     Examples:
-        >>> rows_of(table_of([])) == []
+        >>> table_to_rows(rows_to_table([])) == []
         True
     """
-    return tabled([_VALUES(row) for row in rows], _ROW)
+    return tuples_to_table([_VALUES(row) for row in rows], _ROW)
 
 
-def rows_of(table: pa.Table) -> list[EnvelopeRow]:
+def table_to_rows(table: pa.Table) -> list[EnvelopeRow]:
     """The rows of a batch.
 
     Args:
@@ -560,22 +562,22 @@ def rows_of(table: pa.Table) -> list[EnvelopeRow]:
         The same, as objects.
 
     Examples:
-        >>> rows_of(ENVELOPE.empty_table())
+        >>> table_to_rows(ENVELOPE.empty_table())
         []
     """
     found = list(table.columns)
     if found[_LIFETIME].null_count < table.num_rows:
         found[_LIFETIME] = found[_LIFETIME].cast(pa.int64())
     is_digested: Any = pc.equal(table["header_signature"], _core.header_digests(table))
-    columns: list[list[Any]] = [listed(column) for column in (*found, is_digested)]
+    columns: list[list[Any]] = [column_values(column) for column in (*found, is_digested)]
     return [EnvelopeRow(*values) for values in zip(*columns, strict=True)]
 
 
-Sender: TypeAlias = tuple[bytes, bool, bytes | None]
+SenderKey: TypeAlias = tuple[bytes, bool, bytes | None]
 """A conversation, the sender's side, and the broker id that it sends to."""
 
 
-def senders_of(rows: pa.Table) -> tuple[list[tuple[Sender, int]], bool]:
+def sender_runs(rows: pa.Table) -> tuple[list[tuple[SenderKey, int]], bool]:
     """The senders of rows, as they follow each other.
 
     Args:
@@ -586,7 +588,7 @@ def senders_of(rows: pa.Table) -> tuple[list[tuple[Sender, int]], bool]:
 
     Examples:
         >>> from ssbroker.protocol.envelope import ENVELOPE
-        >>> senders_of(ENVELOPE.empty_table())
+        >>> sender_runs(ENVELOPE.empty_table())
         ([], True)
     """
     found, are_plain = _core.sender_runs(rows)

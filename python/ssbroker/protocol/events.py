@@ -472,11 +472,11 @@ __all__ = [
 ]
 
 
-LINES: Final = 20
+LOG_LINES_MAX: Final = 20
 """The maximum number of log lines of one kind and source in a window."""
-WINDOW: Final = 60_000_000
+LOG_WINDOW: Final = 60_000_000
 """The length of a window: a minute, in microseconds."""
-SOURCES: Final = 1000
+LOG_SOURCES_MAX: Final = 1000
 """How many sources are counted separately; all others share one count."""
 
 Source = TypeVar("Source", bound=Hashable)
@@ -498,9 +498,9 @@ class LogRate(Generic[Source]):
 
     Examples:
         >>> rate = LogRate(others=lambda _: "others")
-        >>> [rate.passes("bank", now=0) for _ in range(22)][18:], rate.left_out(now=0)
+        >>> [rate.allows("bank", now=0) for _ in range(22)][18:], rate.take_suppressed(now=0)
         ([True, True, False, False], [])
-        >>> rate.left_out(now=WINDOW), rate.passes("bank", now=WINDOW)
+        >>> rate.take_suppressed(now=LOG_WINDOW), rate.allows("bank", now=LOG_WINDOW)
         ([('bank', 2)], True)
     """
 
@@ -510,28 +510,32 @@ class LogRate(Generic[Source]):
         self._earliest = math.inf
         self._latest = -math.inf
 
-    def passes(self, source: Source, *, now: int) -> bool:
+    def allows(self, source: Source, *, now: int) -> bool:
         """Counts a line and returns whether it is to be written."""
-        if source not in self._windows and len(self._windows) >= SOURCES:
+        if source not in self._windows and len(self._windows) >= LOG_SOURCES_MAX:
             source = self._others(source)
         window = self._windows.setdefault(source, _Window(now))
         self._cover(window)
         window.lines += 1
-        return window.lines <= LINES
+        return window.lines <= LOG_LINES_MAX
 
-    def left_out(self, *, now: int) -> list[tuple[Source, int]]:
+    def take_suppressed(self, *, now: int) -> list[tuple[Source, int]]:
         """Closes the windows that have ended and returns how many lines each source had suppressed.
 
         A clock that is set back ends windows too.
         """
-        if self._latest <= now < self._earliest + WINDOW:
+        if self._latest <= now < self._earliest + LOG_WINDOW:
             return []
-        over = [source for source, each in list(self._windows.items()) if not 0 <= now - each.began < WINDOW]
+        over = [source for source, each in list(self._windows.items()) if not 0 <= now - each.began < LOG_WINDOW]
         ended = [(source, self._windows.pop(source, None)) for source in over]
         self._earliest, self._latest = math.inf, -math.inf
         for window in list(self._windows.values()):
             self._cover(window)
-        return [(source, each.lines - LINES) for source, each in ended if each is not None and each.lines > LINES]
+        return [
+            (source, each.lines - LOG_LINES_MAX)
+            for source, each in ended
+            if each is not None and each.lines > LOG_LINES_MAX
+        ]
 
     def _cover(self, window: _Window) -> None:
         self._earliest = min(self._earliest, window.began)
@@ -615,7 +619,7 @@ class EventLog:
         """Delivers an event to `logging` and to the subscribers."""
         self.counts[event.NAME] += 1
         if LOGGER.isEnabledFor(event.level):
-            with printed():
+            with print_logging_errors():
                 if self._may_be_logged(event):
                     LOGGER.log(event.level, "%s: %s", event.NAME, _format_event(event), extra={"event": event})
         for subscriber, kinds in self._subscribers:
@@ -623,12 +627,12 @@ class EventLog:
                 try:
                     subscriber(event)
                 except Exception:
-                    with printed():
+                    with print_logging_errors():
                         LOGGER.exception("%s: a subscriber failed", event.NAME)
 
-    def count_left_out(self, *, now: int) -> None:
+    def log_suppressed(self, *, now: int) -> None:
         """Logs how many lines were suppressed in the windows that have ended; `now` is in microseconds since 1970."""
-        for (name, level, source), lines in self._rate.left_out(now=now):
+        for (name, level, source), lines in self._rate.take_suppressed(now=now):
             words = {"event": name, "left_out": lines, "source": source}
             LOGGER.log(
                 level,
@@ -639,7 +643,7 @@ class EventLog:
                 extra={"details": words},
             )
 
-    def may_be_logged(self, kind: str, *, level: int, source: str, now: int) -> bool:
+    def allows_line(self, kind: str, *, level: int, source: str, now: int) -> bool:
         """Counts a rate-limited line that is not an event, and returns whether it is to be written.
 
         Args:
@@ -648,12 +652,12 @@ class EventLog:
             source: Its cause; each source is limited separately.
             now: The current time, in microseconds since 1970.
         """
-        self.count_left_out(now=now)
-        return self._rate.passes((kind, level, source), now=now)
+        self.log_suppressed(now=now)
+        return self._rate.allows((kind, level, source), now=now)
 
     def _may_be_logged(self, event: Event) -> bool:
         source = event.source
-        return source is None or self.may_be_logged(event.NAME, level=event.level, source=source, now=event.at)
+        return source is None or self.allows_line(event.NAME, level=event.level, source=source, now=event.at)
 
 
 def _check_kind(kind: object) -> None:
@@ -662,7 +666,7 @@ def _check_kind(kind: object) -> None:
 
 
 @contextmanager
-def printed() -> Iterator[None]:
+def print_logging_errors() -> Iterator[None]:
     """Prints exceptions of `logging` handlers and filters instead of raising them: what the line reports has happened already."""
     try:
         yield

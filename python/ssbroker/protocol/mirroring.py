@@ -12,13 +12,13 @@ from ssbroker.protocol.config import JITTER, SECOND
 MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
 """What an address says of a database. `unknown` is no claim: it has none of that id, or one that delivers nothing."""
 
-ANSWER_WAIT: Final = 10 * SECOND
+ANSWER_TIMEOUT: Final = 10 * SECOND
 """How long a dial and an answer may take together; after that the address counts as silent."""
-CHECK_EVERY: Final = 10 * SECOND
+CHECK_INTERVAL: Final = 10 * SECOND
 """After how long the principal is asked again whether it still is, as long as messages go to it."""
-WAITS: Final = tuple(seconds * SECOND for seconds in (1, 2, 4, 8, 16))
+ROUND_WAITS: Final = tuple(seconds * SECOND for seconds in (1, 2, 4, 8, 16))
 """Between two rounds of questions that found no principal; the last one repeats."""
-USED_FOR: Final = 128 * SECOND
+ASK_AFTER_USE: Final = 128 * SECOND
 """How long questions go on after the last message that wanted to go: longer than the longest wait of P17."""
 
 
@@ -51,10 +51,10 @@ class MirroredRouteState(StrEnum):
     """Both claim the role, with the same number: nothing is sent (N24)."""
 
 
-class Word(StrEnum):
+class AnswerState(StrEnum):
     """What came of the last question to one side."""
 
-    UNHEARD = "UNHEARD"
+    PENDING = "PENDING"
     """Nothing yet."""
     CLAIMS = "CLAIMS"
     """It says that it is the principal."""
@@ -65,10 +65,10 @@ class Word(StrEnum):
 
 
 _UN, _PA, _PM, _LA, _LM, _CO = MirroredRouteState
-_UNHEARD, _CLAIMS, _DENIES, _SILENT = Word
+_UNHEARD, _CLAIMS, _DENIES, _SILENT = AnswerState
 
 # fmt: off
-TABLE: Final[dict[MirroredRouteState, dict[Word, dict[Word, MirroredRouteState]]]] = {
+TABLE: Final[dict[MirroredRouteState, dict[AnswerState, dict[AnswerState, MirroredRouteState]]]] = {
     # For each word of the address, down: what each word of the mirror makes of it, across.
     _UN: {
         _UNHEARD: {_UNHEARD: _UN, _CLAIMS: _UN, _DENIES: _UN, _SILENT: _UN},
@@ -121,7 +121,7 @@ PRINCIPALS: Final = {
 class _Partner:
     """One of the two addresses."""
 
-    word: Word = Word.UNHEARD
+    word: AnswerState = AnswerState.PENDING
     claim: int | None = None
     """The number of its last claim, which it has not taken back since."""
     asked_at: int | None = None
@@ -140,24 +140,24 @@ class MirroredRoute:
         state: What is known.
 
     Args:
-        roll: Gives numbers from 0 to below 1, for the jitter of the waits.
+        random: Gives numbers from 0 to below 1, for the jitter of the waits.
 
     Examples:
-        >>> mirroring = MirroredRoute(roll=lambda: 0.5)
-        >>> mirroring.use(now=0)
-        >>> [side.value for side in mirroring.questions(now=0)]
+        >>> mirroring = MirroredRoute(random=lambda: 0.5)
+        >>> mirroring.mark_used(now=0)
+        >>> [side.value for side in mirroring.sides_to_ask(now=0)]
         ['address', 'mirror']
-        >>> mirroring.told(MirrorSide.ADDRESS, "principal", 1, now=5)
-        >>> mirroring.told(MirrorSide.MIRROR, "mirror", 1, now=9)
+        >>> mirroring.role_received(MirrorSide.ADDRESS, "principal", 1, now=5)
+        >>> mirroring.role_received(MirrorSide.MIRROR, "mirror", 1, now=9)
         >>> mirroring.state.value, mirroring.principal.value
         ('PRINCIPAL_IS_ADDRESS', 'address')
     """
 
-    __slots__ = ("_next_round", "_partners", "_roll", "_rounds", "_used_at", "state")
+    __slots__ = ("_next_round", "_partners", "_random", "_rounds", "_used_at", "state")
 
-    def __init__(self, *, roll: Callable[[], float]) -> None:
+    def __init__(self, *, random: Callable[[], float]) -> None:
         self.state = MirroredRouteState.UNKNOWN
-        self._roll: Final = roll
+        self._random: Final = random
         self._partners: Final = {side: _Partner() for side in MirrorSide}
         self._used_at: int | None = None
         self._rounds = 0
@@ -168,7 +168,7 @@ class MirroredRoute:
         """To whom messages go; None: to nobody."""
         return PRINCIPALS.get(self.state)
 
-    def use(self, *, now: int) -> None:
+    def mark_used(self, *, now: int) -> None:
         """Notes that messages want to go; without any, nobody is asked.
 
         Args:
@@ -176,7 +176,7 @@ class MirroredRoute:
         """
         self._used_at = now
 
-    def questions(self, *, now: int) -> list[MirrorSide]:
+    def sides_to_ask(self, *, now: int) -> list[MirrorSide]:
         """Who is to be asked now; whoever calls asks them, and says what comes of it.
 
         Args:
@@ -191,10 +191,10 @@ class MirroredRoute:
         sides = [*MirrorSide] if self.principal is None else [self.principal]
         for side in sides:
             self._partners[side].asked_at = now
-            self._partners[side].word = Word.UNHEARD
+            self._partners[side].word = AnswerState.PENDING
         return sides
 
-    def told(self, side: MirrorSide, role: MirroringRole, number: int, *, now: int) -> None:
+    def role_received(self, side: MirrorSide, role: MirroringRole, number: int, *, now: int) -> None:
         """One side has said what it is.
 
         Args:
@@ -205,12 +205,12 @@ class MirroredRoute:
         """
         partner = self._partners[side]
         is_claim = role == "principal"
-        partner.word = Word.CLAIMS if is_claim else Word.DENIES
+        partner.word = AnswerState.CLAIMS if is_claim else AnswerState.DENIES
         partner.claim = number if is_claim else None
         partner.heard_at = now
         self._heard(partner, now=now)
 
-    def silent(self, side: MirrorSide, *, now: int) -> None:
+    def mark_silent(self, side: MirrorSide, *, now: int) -> None:
         """One side cannot be reached, or its connection broke.
 
         Args:
@@ -218,17 +218,17 @@ class MirroredRoute:
             now: The moment.
         """
         partner = self._partners[side]
-        partner.word = Word.SILENT
+        partner.word = AnswerState.SILENT
         self._heard(partner, now=now)
 
-    def reachable(self, side: MirrorSide, *, now: int) -> None:
+    def mark_reachable(self, side: MirrorSide, *, now: int) -> None:
         """A connection to one side stands again: as long as there is no principal, it is asked without waiting.
 
         Args:
             side: Which.
             now: The moment.
         """
-        if self.principal is None and self._partners[side].word is Word.SILENT:
+        if self.principal is None and self._partners[side].word is AnswerState.SILENT:
             self._rounds = 0
             self._next_round = min(self._next_round, now)
 
@@ -238,7 +238,7 @@ class MirroredRoute:
         Returns:
             The moment.
         """
-        late = [each.asked_at + ANSWER_WAIT for each in self._partners.values() if each.asked_at is not None]
+        late = [each.asked_at + ANSWER_TIMEOUT for each in self._partners.values() if each.asked_at is not None]
         asks = self._next_questions()
         return min([*late, *([] if asks is None else [asks])], default=None)
 
@@ -249,8 +249,8 @@ class MirroredRoute:
             now: The moment.
         """
         for side, partner in self._partners.items():
-            if partner.asked_at is not None and now - partner.asked_at >= ANSWER_WAIT:
-                self.silent(side, now=now)
+            if partner.asked_at is not None and now - partner.asked_at >= ANSWER_TIMEOUT:
+                self.mark_silent(side, now=now)
 
     def _next_questions(self) -> int | None:
         """When to ask the next time; None while an answer is waited for, or where nobody wants to send."""
@@ -259,11 +259,11 @@ class MirroredRoute:
             return None
         if principal is not None:
             partner = self._partners[principal]
-            due = partner.heard_at + CHECK_EVERY
+            due = partner.heard_at + CHECK_INTERVAL
             return due if partner.asked_at is None and used_at > partner.heard_at else None
         if any(each.asked_at is not None for each in self._partners.values()):
             return None
-        return self._next_round if self._next_round - used_at < USED_FOR else None
+        return self._next_round if self._next_round - used_at < ASK_AFTER_USE else None
 
     def _heard(self, partner: _Partner, *, now: int) -> None:
         partner.asked_at = None
@@ -274,13 +274,13 @@ class MirroredRoute:
         if principal is not None:
             self._rounds = 0
             if self.state is not before:
-                self._partners[principal.other].word = Word.UNHEARD  # what it says from now on counts
+                self._partners[principal.other].word = AnswerState.PENDING  # what it says from now on counts
         elif before in PRINCIPALS:
             self._next_round = now
             self._forget_questions()
         elif all(each.asked_at is None for each in self._partners.values()):
-            wait = WAITS[min(self._rounds, len(WAITS) - 1)]
-            self._next_round = now + round(wait * (1 + JITTER * (2 * self._roll() - 1)))
+            wait = ROUND_WAITS[min(self._rounds, len(ROUND_WAITS) - 1)]
+            self._next_round = now + round(wait * (1 + JITTER * (2 * self._random() - 1)))
             self._rounds += 1
 
     def _forget_questions(self) -> None:
@@ -288,16 +288,16 @@ class MirroredRoute:
         for each in self._partners.values():
             each.asked_at = None
 
-    def _words(self) -> tuple[Word, Word]:
+    def _words(self) -> tuple[AnswerState, AnswerState]:
         """What both have said, once their claims are weighed against each other."""
         address, mirror = self._partners.values()
         words = address.word, mirror.word
-        if Word.CLAIMS not in words or address.claim is None or mirror.claim is None:
+        if AnswerState.CLAIMS not in words or address.claim is None or mirror.claim is None:
             return words
         if address.claim == mirror.claim:
             # Who has not answered yet may take its claim back.
-            both = Word.UNHEARD if Word.UNHEARD in words else Word.CLAIMS
+            both = AnswerState.PENDING if AnswerState.PENDING in words else AnswerState.CLAIMS
             return both, both
         if address.claim < mirror.claim:
-            return (Word.DENIES if address.word is Word.CLAIMS else address.word), mirror.word
-        return address.word, (Word.DENIES if mirror.word is Word.CLAIMS else mirror.word)
+            return (AnswerState.DENIES if address.word is AnswerState.CLAIMS else address.word), mirror.word
+        return address.word, (AnswerState.DENIES if mirror.word is AnswerState.CLAIMS else mirror.word)

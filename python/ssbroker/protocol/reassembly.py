@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment
-from ssbroker.protocol.envelope import listed, replaced
+from ssbroker.protocol.envelope import column_values, replace_columns
 from ssbroker.protocol.states import ConversationState
-from ssbroker.protocol.storage import MESSAGES, STORED, DialogStorage, Key, parts_of
+from ssbroker.protocol.storage import MESSAGES, STORED_FRAGMENTS, DialogStorage, Key, fragments_table
 from ssbroker.reassembly import Reassembler
 
 Rejected: TypeAlias = dict[int, tuple[OpenedFragment, str]]
 """Parts that were refused, and why, by `id`."""
 
-_DIGEST: Final = STORED.get_field_index("fragment_signature")
+_DIGEST: Final = STORED_FRAGMENTS.get_field_index("fragment_signature")
 _PLACE: Final = ("conversation_id", "is_initiator", "message_sequence_number", "fragment_number")
 
 
@@ -62,16 +62,18 @@ class ReassemblyPush:
             number + self._bases[sender][1] for sender, number in zip(senders_of(pushed.messages), numbers, strict=True)
         ]
         self.messages.append(
-            replaced(pushed.messages, MESSAGES, {"message_sequence_number": real}).select(MESSAGES.names)
+            replace_columns(pushed.messages, MESSAGES, {"message_sequence_number": real}).select(MESSAGES.names)
         )
 
     def push_stored(self, table: pa.Table) -> None:
         """Takes in what was read back. Each part was compared with its own digest when it came; now the whole is."""
         _, base = self._bases[table["conversation_id"][0].as_py(), table["is_initiator"][0].as_py()]
-        at = STORED.get_field_index("message_sequence_number")
-        table = table.set_column(at, STORED.field(at), pc.subtract(table[at], base))
+        at = STORED_FRAGMENTS.get_field_index("message_sequence_number")
+        table = table.set_column(at, STORED_FRAGMENTS.field(at), pc.subtract(table[at], base))
         self.push(
-            table.set_column(_DIGEST, STORED.field(_DIGEST), pa.nulls(table.num_rows, STORED.field(_DIGEST).type))
+            table.set_column(
+                _DIGEST, STORED_FRAGMENTS.field(_DIGEST), pa.nulls(table.num_rows, STORED_FRAGMENTS.field(_DIGEST).type)
+            )
         )
 
     def forget(self, incoming: InboundDirection, number: int) -> None:
@@ -81,7 +83,7 @@ class ReassemblyPush:
 
     def _reject(self, rejected: pa.Table) -> None:
         places = {(*part.sender, part.sequence, part.fragment): part for part in self._parts}
-        columns: list[list[Any]] = [listed(rejected[name]) for name in (*_PLACE, "reason")]
+        columns: list[list[Any]] = [column_values(rejected[name]) for name in (*_PLACE, "reason")]
         for conversation_id, side, sequence, fragment, reason in zip(*columns, strict=True):
             incoming, base = self._bases[conversation_id, side]
             number = sequence + base
@@ -94,7 +96,7 @@ class ReassemblyPush:
 
 def senders_of(table: pa.Table) -> Iterator[Key]:
     """The sides of conversations that have sent the rows of a table, row by row."""
-    return zip(listed(table["conversation_id"]), listed(table["is_initiator"]), strict=True)
+    return zip(column_values(table["conversation_id"]), column_values(table["is_initiator"]), strict=True)
 
 
 def table_of(parts: Sequence[OpenedFragment]) -> pa.Table:
@@ -110,7 +112,7 @@ def table_of(parts: Sequence[OpenedFragment]) -> pa.Table:
         >>> table_of([]).num_rows
         0
     """
-    return parts_of([_values(part, part.sequence - part.incoming.next) for part in parts])
+    return fragments_table([_values(part, part.sequence - part.incoming.next) for part in parts])
 
 
 def stored_table(parts: Sequence[OpenedFragment]) -> pa.Table:
@@ -126,7 +128,7 @@ def stored_table(parts: Sequence[OpenedFragment]) -> pa.Table:
         >>> stored_table([]).num_rows
         0
     """
-    return parts_of([_values(part, part.sequence) for part in parts])
+    return fragments_table([_values(part, part.sequence) for part in parts])
 
 
 def _values(part: OpenedFragment, sequence: int) -> tuple[Any, ...]:
@@ -279,7 +281,7 @@ class Assembler:
         end = incoming.end
         place = (incoming.next, 0)
         while place < (end, 0):
-            table = self._ledger.stored(incoming.key, place, end, most_bytes=_READ_BYTES)
+            table = self._ledger.read_stored(incoming.key, place, end, most_bytes=_READ_BYTES)
             if not table.num_rows:
                 break
             last = table.num_rows - 1
@@ -329,7 +331,7 @@ class DirectionLoader:
         if known:
             for key, row in zip(known, self._ledger.endpoints(known), strict=True):
                 found[key].next = 0 if row is None else row.receive_sequence
-            for key, place, count, digest, size in self._ledger.kept(known):
+            for key, place, count, digest, size in self._ledger.list_stored(known):
                 if place[0] >= found[key].next:
                     found[key].note(place, count=count, digest=digest, size=size)
         for key, dialog in missing.items():

@@ -13,7 +13,15 @@ import pyarrow.compute as pc
 from ssbroker import _core
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment, dialog_of, inbound_of
-from ssbroker.protocol.envelope import ABSENT, SEQUENCE_MAX, EnvelopeRow, Protection, Run, rows_of, unpack_runs
+from ssbroker.protocol.envelope import (
+    NULL_GUID,
+    SEQUENCE_MAX,
+    AckRange,
+    EnvelopeRow,
+    Protection,
+    table_to_rows,
+    unpack_ack_ranges,
+)
 from ssbroker.protocol.events import (
     AcknowledgementStep,
     CorruptedMessage,
@@ -24,8 +32,8 @@ from ssbroker.protocol.events import (
 from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader, senders_of, stored_table
 from ssbroker.protocol.storage import (
     MESSAGES,
+    NO_FRAGMENTS,
     NO_MESSAGES,
-    NO_PARTS,
     BatchChanges,
     DialogEndpoint,
     DialogStorage,
@@ -82,7 +90,7 @@ class OpenedBatch:
 
     peer: bytes | None
     messages: list[tuple[Dialog, EnvelopeRow, bytes]] = field(default_factory=list)
-    acknowledgements: dict[Key, list[tuple[int, list[Run]]]] = field(default_factory=dict)
+    acknowledgements: dict[Key, list[tuple[int, list[AckRange]]]] = field(default_factory=dict)
     errors: dict[Key, bytes] = field(default_factory=dict)
     created: dict[Key, Dialog] = field(default_factory=dict)
     bound: dict[Key, DialogEndpoint] = field(default_factory=dict)
@@ -155,8 +163,8 @@ class RowOpener:
             self._opened.created[key] = dialog
         else:
             self._bind(row, dialog)
-        if row.ahead is not None:
-            self._acknowledged(row, key, unpack_runs(row.ahead))
+        if row.acked_ahead is not None:
+            self._acknowledged(row, key, unpack_ack_ranges(row.acked_ahead))
         if row.is_sequenced:
             self._opened.messages.append((dialog, row, body))
         elif row.message_type is not None:
@@ -166,7 +174,7 @@ class RowOpener:
         """The endpoint that the first fragments of a conversation make at the target."""
         if not row.is_initiator:
             # Nobody has the key of a conversation that is gone, so only who needs no proof can be told.
-            if row.security == Protection.PLAIN and row.is_sequenced and row.is_digested:
+            if row.security == Protection.PLAIN and row.is_sequenced and row.has_valid_digest:
                 self._opened.notices.append(
                     ErrorNotice(None, row, -GONE, "the remote endpoint of the conversation no longer exists")
                 )
@@ -177,7 +185,7 @@ class RowOpener:
             return None
         given = self._session_keys.get(row.conversation_id)
         keys = ExchangedKeys(given) if isinstance(given, bytes) else given
-        if keys is not None and keys.of not in (None, (True, row.from_service, row.to_service)):
+        if keys is not None and keys.valid_for not in (None, (True, row.from_service, row.to_service)):
             keys = None  # whoever was proven to send something else is nobody here
         # Where the first that is heard of a conversation is its error, no endpoint is made, with which a key would go.
         own = None if keys is None or row.is_error else keys.session_key
@@ -187,7 +195,7 @@ class RowOpener:
                 conversation_id=row.conversation_id,
                 is_initiator=False,
                 service_name=row.to_service,
-                broker_instance=row.to_broker or ABSENT,
+                broker_instance=row.to_broker or NULL_GUID,
                 far_service_name=row.from_service,
                 far_broker_instance=row.from_broker,
                 service_contract_name=row.contract,
@@ -209,19 +217,19 @@ class RowOpener:
         if secured is None:
             if row.security != Protection.PLAIN:
                 return self._corrupted(row, _UNSIGNED, "there is no key for the conversation")
-            return row.body if row.is_digested else self._corrupted(row, _UNSIGNED, "the header is damaged")
+            return row.body if row.has_valid_digest else self._corrupted(row, _UNSIGNED, "the header is damaged")
         if row.security == Protection.SIGNED and self._integrity == "compat":
-            return row.body if row.is_digested else self._corrupted(row, _UNSIGNED, "the header is damaged")
+            return row.body if row.has_valid_digest else self._corrupted(row, _UNSIGNED, "the header is damaged")
         if row.security != Protection.SEALED:
             return self._corrupted(row, _UNSECURED, "the conversation is secured and the fragment is not sealed")
         header = row.header
-        if not secured.is_signed(row.signed(header), row.signature):
+        if not secured.verify_header(row.signature_input(header), row.header_signature):
             return self._corrupted(row, _UNSIGNED, "the header is damaged or forged")
         if row.is_sequenced:
             bound = row.to_broker is not None
-            part = secured.opened(row.body, sequence=row.sequence, fragment=row.fragment, is_bound=bound, header=header)
+            part = secured.open(row.body, sequence=row.sequence, fragment=row.fragment, is_bound=bound, header=header)
         else:
-            part = secured.opened_notice(row.body, header=header) if row.message_type is not None else b""
+            part = secured.open_notice(row.body, header=header) if row.message_type is not None else b""
         if part is None:
             return self._corrupted(row, _UNSIGNED, "the part is damaged or forged")
         if not dialog.endpoint.is_bound:
@@ -236,7 +244,7 @@ class RowOpener:
         is_answer = endpoint.is_initiator and not is_settled and dialog.inbound is not None
         if not is_answer or not isinstance(given, ExchangedKeys):
             return dialog.inbound
-        if given.of not in (None, (False, endpoint.far_service_name, endpoint.service_name)):
+        if given.valid_for not in (None, (False, endpoint.far_service_name, endpoint.service_name)):
             return dialog.inbound  # the owner of another service, or of the other direction, answers for nobody here
         if dialog.key not in self._answers:
             self._answers[dialog.key] = (given, inbound_of(dialog.key, given.far_session_key))
@@ -255,7 +263,7 @@ class RowOpener:
             self._undeliverable(row, _NOT_THE_ENDPOINTS, "services or contract are not those of the conversation")
         elif endpoint.far_broker_instance is not None and row.from_broker != endpoint.far_broker_instance:
             self._undeliverable(row, _ELSEWHERE, "another copy of the service has already answered this conversation")
-            if endpoint.is_initiator and (row.is_sequenced or row.ahead is not None):
+            if endpoint.is_initiator and (row.is_sequenced or row.acked_ahead is not None):
                 text = "another copy of the service has already answered this conversation"
                 self._opened.notices.append(ErrorNotice(dialog, row, -_ANSWERED_ELSEWHERE, text))
         elif endpoint.is_bound and endpoint.far_peer is not None and self._peer != endpoint.far_peer:
@@ -269,7 +277,11 @@ class RowOpener:
     def _bind(self, row: EnvelopeRow, dialog: Dialog) -> None:
         """The first answer of the far side settles its broker id and its peer (R8, P25)."""
         endpoint = dialog.endpoint
-        if endpoint.is_bound or endpoint.key in self._opened.bound or not (row.is_sequenced or row.ahead is not None):
+        if (
+            endpoint.is_bound
+            or endpoint.key in self._opened.bound
+            or not (row.is_sequenced or row.acked_ahead is not None)
+        ):
             return
         bound = replace(endpoint, far_broker_instance=row.from_broker, is_bound=True)
         if endpoint.session_key is None:
@@ -279,7 +291,7 @@ class RowOpener:
             bound = replace(bound, far_session_key=answer.far_session_key, far_certificate=answer.far_certificate)
         self._opened.bound[endpoint.key] = bound
 
-    def _acknowledged(self, row: EnvelopeRow, key: Key, runs: list[Run] | None) -> None:
+    def _acknowledged(self, row: EnvelopeRow, key: Key, runs: list[AckRange] | None) -> None:
         acked = -1 if row.acked is None else row.acked
         self._opened.acknowledgements.setdefault(key, []).append((acked, runs or []))
 
@@ -407,7 +419,7 @@ class FastInboundFinder:
         contracts: list[str] = []
         for run in runs:
             contracts += [run.dialog.endpoint.service_contract_name] * run.run.rows
-        if self._ledger.judge(messages, contracts):
+        if self._ledger.validate(messages, contracts):
             return FastInbound(table)
         return FastInbound(rest, runs, messages)
 
@@ -482,7 +494,7 @@ class ReceivedBatch:
     """
 
     messages: pa.Table = field(default_factory=lambda: NO_MESSAGES)
-    stored: pa.Table = field(default_factory=lambda: NO_PARTS)
+    stored: pa.Table = field(default_factory=lambda: NO_FRAGMENTS)
     received: dict[Key, int] = field(default_factory=dict)
     dropped: list[tuple[Key, int]] = field(default_factory=list)
     owed: dict[Key, DueAcknowledgement] = field(default_factory=dict)
@@ -597,7 +609,7 @@ class BatchReceiver:
         stopped: dict[Key, int] = {}
         if messages.num_rows:
             of_each = [dialogs[conversation_id, not side] for conversation_id, side in senders_of(messages)]
-            refusals = self._ledger.judge(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
+            refusals = self._ledger.validate(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
             if refusals:
                 messages = self._stopped(messages, of_each, refusals, result, stopped)
         result.messages = messages
@@ -732,8 +744,8 @@ def tell_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now:
     """
     if not log.wants(RemoteMessageAcknowledgement):
         return
-    for row in rows_of(table):
-        if row.ahead is not None:
+    for row in table_to_rows(table):
+        if row.acked_ahead is not None:
             log.emit(
                 RemoteMessageAcknowledgement(
                     at=now,
@@ -787,14 +799,14 @@ def undeliverable(key: Key, why: Refusal, now: int, *, peer: bytes | None = None
         The event.
 
     Examples:
-        >>> undeliverable((bytes(16), False), Refusal(-28013, "the broker of the database is disabled", is_told=False), 0).error
+        >>> undeliverable((bytes(16), False), Refusal(-28013, "the broker of the database is disabled", notifies_sender=False), 0).error
         28013
     """
     conversation = uuid.UUID(bytes=key[0])
     return MessageUndeliverable(at=now, conversation_id=conversation, peer=peer, error=-why.code, text=why.description)
 
 
-Acknowledged: TypeAlias = dict[Key, list[tuple[int, list[Run]]]]
+Acknowledged: TypeAlias = dict[Key, list[tuple[int, list[AckRange]]]]
 """What far sides have: for each endpoint, up to which number, and what beyond."""
 
 
@@ -810,7 +822,7 @@ class ReceivePlan:
         acknowledged: What its acknowledgements are believed to say.
     """
 
-    effects: BatchChanges
+    changes: BatchChanges
     opened: OpenedBatch
     plain: FastInbound
     received: ReceivedBatch
@@ -867,7 +879,7 @@ class ReceivePlanner:
             if isinstance(answer, Refusal):
                 del opened.created[dialog.key]
                 refused.add(dialog.key)
-                if answer.is_told:
+                if answer.notifies_sender:
                     dialog.answers_unmade()
                     opened.notices.append(ErrorNotice(dialog, None, answer.code, answer.description))
                 else:
@@ -915,13 +927,13 @@ class ReceivePlanner:
             dropped=tuple(received.dropped),
             acknowledged={key: acked for key, acked in reached.items() if acked > known[key].transmission.acked},
             errors={key: body for key, body in opened.errors.items() if key in known},
-            refused={key: why for key, why in received.refused.items() if key not in gone},
-            forgotten=tuple(key for key, each in acknowledged.items() if _is_forgotten(known[key], each)),
+            refusals={key: why for key, why in received.refused.items() if key not in gone},
+            lost_by_peer=tuple(key for key, each in acknowledged.items() if _is_forgotten(known[key], each)),
             runs=tuple(each.run for each in plain.runs),
         )
 
 
-def _is_forgotten(dialog: Dialog, acknowledgements: list[tuple[int, list[Run]]]) -> bool:
+def _is_forgotten(dialog: Dialog, acknowledgements: list[tuple[int, list[AckRange]]]) -> bool:
     """Whether the far side has lost what it had acknowledged; who has ended with an error has dropped it as well."""
     forgets = dialog.transmission.is_forgotten
     return not dialog.has_ended and any(forgets(*acknowledgement) for acknowledgement in acknowledgements)

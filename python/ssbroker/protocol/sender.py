@@ -14,7 +14,7 @@ import ssbroker.reassembly as cutting
 from ssbroker import _core, schemas
 from ssbroker.protocol.config import SECOND, Backoff, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight
-from ssbroker.protocol.envelope import SEQUENCE_MAX, bit_runs, listed, pieces, replaced
+from ssbroker.protocol.envelope import SEQUENCE_MAX, bit_ranges, column_values, replace_columns, sliced_column
 from ssbroker.protocol.storage import DialogStorage, Key, MessageRange
 
 
@@ -195,7 +195,7 @@ class FragmentCache:
         Returns:
             The fragments as they were cut.
         """
-        column = pieces(body, size)
+        column = sliced_column(body, size)
         rows = self._kept[key, sequence].slice(first, len(column))
         return rows.add_column(_BODY, schemas.FRAGMENTS.field(_BODY), column)
 
@@ -538,7 +538,7 @@ class Sender:
         self._settings = settings
         self._backoff = backoff
         self._cuts = FragmentCache()
-        self._other_lengths = ledger.cut_with(settings.max_fragment_bytes)
+        self._other_lengths = ledger.set_fragment_bytes(settings.max_fragment_bytes)
         self.large = LargeMessageQueue(self._fragment_bytes)
 
     def turn(self, dialog: Dialog, now: int) -> SendTurn:
@@ -603,7 +603,7 @@ class Sender:
             self._launch(turns, now)
             return plain
         read_bytes = messages.nbytes + sum(part.nbytes for part in kept)
-        conversations, sides, sequences, errors = (listed(messages[name]) for name in _MESSAGE)
+        conversations, sides, sequences, errors = (column_values(messages[name]) for name in _MESSAGE)
         places = [by_key[key] for key in zip(conversations, sides, strict=True)]
         fresh = self._fragments(messages, places, turns)
         fragments = pa.concat_tables([*kept, fresh])
@@ -618,7 +618,7 @@ class Sender:
     def _make_way(self, turns: Sequence[SendTurn]) -> None:
         """Has the errors of applications go at once, whatever the windows and R8 say (N30): what they have dropped is forgotten."""
         asking = [turn for turn in turns if turn.is_asking]
-        ended = self._ledger.ended([turn.dialog.key for turn in asking]) if asking else {}
+        ended = self._ledger.ending_errors([turn.dialog.key for turn in asking]) if asking else {}
         for turn in asking:
             dialog, transmission, settings = turn.dialog, turn.dialog.transmission, self._settings
             dialog.is_told = False
@@ -633,7 +633,7 @@ class Sender:
         """The messages that were read; those that were too long to be begun hold up their dialogs."""
         is_read = messages["message_body"].is_valid()
         held = messages.filter(pc.invert(is_read))
-        for key in zip(listed(held["conversation_id"]), listed(held["is_initiator"]), strict=True):
+        for key in zip(column_values(held["conversation_id"]), column_values(held["is_initiator"]), strict=True):
             turns[by_key[key]].is_held = not turns[by_key[key]].is_passing
         return messages.filter(is_read)
 
@@ -646,13 +646,15 @@ class Sender:
         for number, mask in needed.items():
             if not self._cuts.has(key, number):
                 continue
-            runs = list(bit_runs(mask))
-            bodies = self._ledger.parts(key, number, [(first * size, (last + 1) * size) for first, last in runs])
+            runs = list(bit_ranges(mask))
+            bodies = self._ledger.read_body_slices(
+                key, number, [(first * size, (last + 1) * size) for first, last in runs]
+            )
             if bodies is not None:
                 turn.found.add(number)
                 for (first, _), body in zip(runs, bodies, strict=True):
                     part = self._cuts.part(key, number, first, body, size=size)
-                    yield replaced(part, part.schema, {_DIALOG: [place] * part.num_rows})
+                    yield replace_columns(part, part.schema, {_DIALOG: [place] * part.num_rows})
 
     def abandon(self, dialog: Dialog) -> None:
         """Forgets all that a dialog has under way."""
@@ -786,7 +788,7 @@ class Sender:
 
 def _places(fragments: pa.Table) -> tuple[list[int], list[int], list[int], list[int]]:
     """Of fragments their turns, messages, numbers and counts."""
-    places, sequences, numbers, counts = (listed(fragments[name]) for name in _FRAGMENT)
+    places, sequences, numbers, counts = (column_values(fragments[name]) for name in _FRAGMENT)
     return places, sequences, numbers, counts
 
 

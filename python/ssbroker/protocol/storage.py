@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.protocol.envelope import bodies, tabled, viewed
+from ssbroker.protocol.envelope import body_column, tuples_to_table, tuples_to_view_table
 from ssbroker.protocol.states import ConversationState
 
 
@@ -49,38 +49,38 @@ MESSAGES: Final = _columns(
 """Whole messages: what a transmission queue gives, and what enters a queue. `is_initiator` is the sender's."""
 
 _BODY: Final = schemas.FRAGMENTS.get_field_index("message_body")
-STORED: Final = _columns(*schemas.FRAGMENTS, *_KIND).set(
+STORED_FRAGMENTS: Final = _columns(*schemas.FRAGMENTS, *_KIND).set(
     _BODY, pa.field("message_body", pa.binary_view(), nullable=False)
 )
 """Fragments of what is incomplete or early (P14), opened, with digests instead of signatures."""
 
 _HEAD: Final = pa.struct([each for each in MESSAGES if each.name != "message_body"])
-_PART: Final = pa.struct(list(STORED))
+_PART: Final = pa.struct(list(STORED_FRAGMENTS))
 
 
-def messages_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+def messages_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     """Messages as a table (`MESSAGES`); large bodies stay where they are.
 
     Examples:
-        >>> messages_of([]).schema == MESSAGES
+        >>> messages_table([]).schema == MESSAGES
         True
     """
-    made = tabled([row[:-1] for row in rows], _HEAD)
-    return made.append_column(MESSAGES.field("message_body"), bodies([row[-1] for row in rows]))
+    made = tuples_to_table([row[:-1] for row in rows], _HEAD)
+    return made.append_column(MESSAGES.field("message_body"), body_column([row[-1] for row in rows]))
 
 
-def parts_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+def fragments_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     """Fragments as a table (`STORED`); large bodies stay where they are.
 
     Examples:
-        >>> parts_of([]).schema == STORED
+        >>> fragments_table([]).schema == STORED_FRAGMENTS
         True
     """
-    return viewed(rows, _PART, _BODY)
+    return tuples_to_view_table(rows, _PART, _BODY)
 
 
 NO_MESSAGES: Final = pa.Table.from_batches([], MESSAGES)
-NO_PARTS: Final = pa.Table.from_batches([], STORED)
+NO_FRAGMENTS: Final = pa.Table.from_batches([], STORED_FRAGMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class ExchangedKeys:
     far_session_key: bytes = field(repr=False)
     session_key: bytes | None = field(default=None, repr=False)
     far_certificate: bytes | None = None
-    of: tuple[bool, str, str] | None = None
+    valid_for: tuple[bool, str, str] | None = None
 
 
 SessionKeys: TypeAlias = Mapping[bytes, bytes | ExchangedKeys]
@@ -161,20 +161,20 @@ class MessageRange(NamedTuple):
     """The first number."""
     last: int
     """The last number."""
-    most_messages: int
+    max_messages: int
     """How many are wanted."""
-    most_bytes: int
+    max_bytes: int
     """After how many bytes of bodies the rest may stay where it is; at least one message is given."""
-    largest: int = 2**63 - 1
+    max_body_bytes: int = 2**63 - 1
     """The longest body that is read. A longer message is given without one, and none after it."""
 
 
-class KeptFragment(NamedTuple):
+class StoredFragmentInfo(NamedTuple):
     """A fragment that is kept until its turn comes (P14)."""
 
     key: Key
     """The endpoint that receives it."""
-    place: tuple[int, int]
+    position: tuple[int, int]
     """Its message and its own number."""
     fragment_count: int
     """How many its message has."""
@@ -196,7 +196,7 @@ class Refusal:
 
     code: int
     description: str
-    is_told: bool = True
+    notifies_sender: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +227,8 @@ class BatchChanges:
     dropped: tuple[tuple[Key, int], ...]
     acknowledged: Mapping[Key, int]
     errors: Mapping[Key, bytes]
-    refused: Mapping[Key, Refusal] = field(default_factory=dict)
-    forgotten: tuple[Key, ...] = ()
+    refusals: Mapping[Key, Refusal] = field(default_factory=dict)
+    lost_by_peer: tuple[Key, ...] = ()
     runs: tuple[MessageRun, ...] = ()
 
     @property
@@ -236,7 +236,7 @@ class BatchChanges:
         """Whether there is nothing to be written, so that no transaction is needed before it is confirmed."""
         made = (self.created, self.bound, self.received, self.dropped, self.acknowledged)
         return (
-            not any((*made, self.errors, self.refused, self.forgotten))
+            not any((*made, self.errors, self.refusals, self.lost_by_peer))
             and self.messages.num_rows == self.stored.num_rows == 0
         )
 
@@ -247,7 +247,7 @@ class DialogStorage(Protocol):
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
         """The endpoints, None where there is none. One that was closed lately is still given, so that replays are told."""
 
-    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
         """Notes, durably, with how long fragments messages are cut from now on; asked once, by each machine that begins.
 
         Args:
@@ -265,13 +265,13 @@ class DialogStorage(Protocol):
         before that (B13).
         """
 
-    def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+    def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """The number of the error with which applications have ended dialogs, as far as it is in the transmission queue still.
 
         They have dropped what was before that (B13).
         """
 
-    def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """Parts of the body of a committed message of a transmission queue, without the rest of it being read.
 
         Args:
@@ -283,10 +283,10 @@ class DialogStorage(Protocol):
             The bytes of each part; None where the message is not there.
         """
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
+    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
         """Which fragments are kept for endpoints, without their bodies being read, in any order."""
 
-    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """Fragments that are kept for an endpoint (`STORED`), in order. For one that is in ER or CD none need be kept.
 
         Args:
@@ -302,11 +302,11 @@ class DialogStorage(Protocol):
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         """The endpoints of new conversations with what is settled here (broker id, priority), or why a service does not take one."""
 
-    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """Which of the messages (`MESSAGES`), each with its conversation's contract, cannot be taken, by row: type, direction, validation (B11)."""
 
-    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
         """Writes transmission objects to the work table (P32), over what is there; it has to be emptied when the instance starts."""
 
-    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """Reads transmission objects from the work table, where they stay."""

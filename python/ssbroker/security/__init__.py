@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ssbroker.security.dialog import SEAL_BYTES, SIGNATURE_BYTES, SecuredDirection
-from ssbroker.security.keys import SESSION_KEY_BYTES, DirectionKeys, derived
+from ssbroker.security.keys import SESSION_KEY_BYTES, DirectionKeys, derive_keys
 
-__all__ = ["SEAL_BYTES", "SESSION_KEY_BYTES", "SIGNATURE_BYTES", "DirectionKeys", "SecuredDirection", "derived"]
+__all__ = ["SEAL_BYTES", "SESSION_KEY_BYTES", "SIGNATURE_BYTES", "DirectionKeys", "SecuredDirection", "derive_keys"]

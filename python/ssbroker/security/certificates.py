@@ -71,11 +71,11 @@ def read_certificate(data: bytes) -> x509.Certificate:
     from cryptography import x509  # noqa: PLC0415 - imported only where certificates are made or read
 
     load = x509.load_pem_x509_certificate if b"-----BEGIN" in data else x509.load_der_x509_certificate
-    with parsing(f"expected a certificate in PEM or DER; got {len(data)} bytes that are none"):
+    with raise_input_error(f"expected a certificate in PEM or DER; got {len(data)} bytes that are none"):
         return load(data)
 
 
-def holds(certificate: bytes) -> tuple[datetime, datetime]:
+def validity_period(certificate: bytes) -> tuple[datetime, datetime]:
     """From when until when a certificate holds, in UTC.
 
     Args:
@@ -89,17 +89,17 @@ def holds(certificate: bytes) -> tuple[datetime, datetime]:
         MissingDependencyError: The library `cryptography` is not installed.
 
     Examples:
-        >>> holds(b"something")
+        >>> validity_period(b"something")
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
     """
     found = read_certificate(certificate)
-    with parsing("expected a certificate; when it holds cannot be read"):
+    with raise_input_error("expected a certificate; when it holds cannot be read"):
         return found.not_valid_before_utc, found.not_valid_after_utc
 
 
 @contextmanager
-def parsing(reason: str) -> Iterator[None]:
+def raise_input_error(reason: str) -> Iterator[None]:
     """Turns all that the library says of a certificate that it cannot read into one error: it reads each part of it when it is asked for.
 
     Args:
@@ -109,7 +109,7 @@ def parsing(reason: str) -> Iterator[None]:
         InputError: Something cannot be read.
 
     Examples:
-        >>> with parsing("no certificate"):
+        >>> with raise_input_error("no certificate"):
         ...     int("x")
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: no certificate
@@ -182,10 +182,10 @@ def fingerprint(certificate: bytes) -> bytes:
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
     """
-    return hashlib.sha256(der(certificate)).digest()
+    return hashlib.sha256(to_der(certificate)).digest()
 
 
-def der(certificate: bytes) -> bytes:
+def to_der(certificate: bytes) -> bytes:
     """A certificate in its binary form.
 
     Args:
@@ -198,7 +198,7 @@ def der(certificate: bytes) -> bytes:
         InputError: It is none.
 
     Examples:
-        >>> der(b"something")
+        >>> to_der(b"something")
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
     """
@@ -208,7 +208,7 @@ def der(certificate: bytes) -> bytes:
     return found.public_bytes(Encoding.DER)
 
 
-def all_der(data: bytes) -> list[bytes]:
+def read_all_der(data: bytes) -> list[bytes]:
     """All certificates of a file, in their binary form.
 
     Args:
@@ -221,7 +221,7 @@ def all_der(data: bytes) -> list[bytes]:
         InputError: There is none, or one of them is broken off or cannot be read.
 
     Examples:
-        >>> all_der(b"something")
+        >>> read_all_der(b"something")
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: expected certificates in PEM, or one in DER; got 9 bytes that are not, or not whole
     """
@@ -229,7 +229,9 @@ def all_der(data: bytes) -> list[bytes]:
     from cryptography import x509  # noqa: PLC0415 - the reason is above
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - the same
 
-    with parsing(f"expected certificates in PEM, or one in DER; got {len(data)} bytes that are not, or not whole"):
+    with raise_input_error(
+        f"expected certificates in PEM, or one in DER; got {len(data)} bytes that are not, or not whole"
+    ):
         if b"-----BEGIN" not in data:
             return [x509.load_der_x509_certificate(data).public_bytes(Encoding.DER)]
         found = x509.load_pem_x509_certificates(data)
@@ -238,7 +240,7 @@ def all_der(data: bytes) -> list[bytes]:
         return [each.public_bytes(Encoding.DER) for each in found]
 
 
-def may_sign(certificate: bytes) -> bool:
+def can_sign(certificate: bytes) -> bool:
     """Whether others would be believed because this certificate signed them.
 
     Args:
@@ -254,13 +256,13 @@ def may_sign(certificate: bytes) -> bool:
         >>> from datetime import UTC, datetime, timedelta
         >>> from ssbroker.security.certificates import Validity, make_certificate
         >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
-        >>> may_sign(make_certificate(["shop"], Validity(begins, begins + timedelta(days=1))).certificate)
+        >>> can_sign(make_certificate(["shop"], Validity(begins, begins + timedelta(days=1))).certificate)
         False
     """
     found = read_certificate(certificate)
     from cryptography import x509  # noqa: PLC0415 - the reason is above
 
-    with parsing("expected a certificate; one of its extensions cannot be read"):
+    with raise_input_error("expected a certificate; one of its extensions cannot be read"):
         try:
             return found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         except x509.ExtensionNotFound:
@@ -270,7 +272,7 @@ def may_sign(certificate: bytes) -> bool:
 KeyKind: TypeAlias = Literal["EC", "RSA"]
 """P-256 is quick, and enough for connections; dialogs need RSA (N19)."""
 
-RSA_BITS_LEAST: Final = 2048
+RSA_BITS_MIN: Final = 2048
 _RSA_EXPONENT: Final = 65_537
 _NAME_LONGEST: Final = 64
 _YEAR_LEAST: Final = 1950
@@ -288,14 +290,14 @@ class Validity:
         OptionError: It ends before it begins, or begins before the year 1950, which certificates do not know.
     """
 
-    begins: datetime
-    ends: datetime
+    not_before: datetime
+    not_after: datetime
 
     def __post_init__(self) -> None:
-        if self.ends <= self.begins:
-            raise OptionError(f"a certificate has to end after it begins; got {self.begins} to {self.ends}")
-        if self.begins.year < _YEAR_LEAST:
-            raise OptionError(f"a certificate begins in the year {_YEAR_LEAST} or later; got {self.begins}")
+        if self.not_after <= self.not_before:
+            raise OptionError(f"a certificate has to end after it begins; got {self.not_before} to {self.not_after}")
+        if self.not_before.year < _YEAR_LEAST:
+            raise OptionError(f"a certificate begins in the year {_YEAR_LEAST} or later; got {self.not_before}")
 
 
 def make_authority(name: str, validity: Validity) -> CertificateWithKey:
@@ -314,15 +316,15 @@ def make_authority(name: str, validity: Validity) -> CertificateWithKey:
 
     Examples:
         >>> from datetime import UTC, timedelta
-        >>> from ssbroker.security.certificates import may_sign
+        >>> from ssbroker.security.certificates import can_sign
         >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
-        >>> may_sign(make_authority("Test", Validity(begins, begins + timedelta(days=1))).certificate)
+        >>> can_sign(make_authority("Test", Validity(begins, begins + timedelta(days=1))).certificate)
         True
     """
     require_cryptography()
     from cryptography import x509  # noqa: PLC0415 - imported only where certificates are made or read
 
-    key = _new_key("EC", RSA_BITS_LEAST)
+    key = _new_key("EC", RSA_BITS_MIN)
     subject = _named(name)
     builder = (
         _builder(subject, subject, key, validity)
@@ -338,7 +340,7 @@ def make_certificate(
     *,
     authority: CertificateWithKey | None = None,
     kind: KeyKind = "EC",
-    bits: int = RSA_BITS_LEAST,
+    bits: int = RSA_BITS_MIN,
 ) -> CertificateWithKey:
     """Makes a certificate for an instance or for the owner of a service, which cannot sign others.
 
@@ -359,12 +361,12 @@ def make_certificate(
 
     Examples:
         >>> from datetime import UTC, timedelta
-        >>> from ssbroker.security.certificates import fingerprint, may_sign
+        >>> from ssbroker.security.certificates import can_sign, fingerprint
         >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
         >>> validity = Validity(begins, begins + timedelta(days=1))
         >>> authority = make_authority("Test", validity)
         >>> shop = make_certificate(["shop.example.com", "127.0.0.1"], validity, authority=authority)
-        >>> may_sign(shop.certificate), len(fingerprint(shop.certificate))
+        >>> can_sign(shop.certificate), len(fingerprint(shop.certificate))
         (False, 32)
     """
     require_cryptography()
@@ -373,8 +375,8 @@ def make_certificate(
 
     if isinstance(names, str) or not names:
         raise OptionError(f"names: expected a list of at least one; got {names!r:.80}")
-    if bits < RSA_BITS_LEAST:
-        raise OptionError(f"bits: a key of RSA has at least {RSA_BITS_LEAST}; got {bits}")
+    if bits < RSA_BITS_MIN:
+        raise OptionError(f"bits: a key of RSA has at least {RSA_BITS_MIN}; got {bits}")
     subject = _named(names[0])
     key = _new_key(kind, bits)
     if authority is None:
@@ -409,14 +411,14 @@ def make_dialog_certificate(subject: str, validity: Validity) -> CertificateWith
 
     Examples:
         >>> from datetime import UTC, timedelta
-        >>> from ssbroker.security.certificates import may_sign
+        >>> from ssbroker.security.certificates import can_sign
         >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
-        >>> may_sign(make_dialog_certificate("Aufträge", Validity(begins, begins + timedelta(days=1))).certificate)
+        >>> can_sign(make_dialog_certificate("Aufträge", Validity(begins, begins + timedelta(days=1))).certificate)
         False
     """
     require_cryptography()
     named = _named(subject)
-    key = _new_key("RSA", RSA_BITS_LEAST)
+    key = _new_key("RSA", RSA_BITS_MIN)
     return _signed(_leaf(named, named, key, validity), key, key)
 
 
@@ -460,8 +462,8 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: V
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(validity.begins)
-        .not_valid_after(validity.ends)
+        .not_valid_before(validity.not_before)
+        .not_valid_after(validity.not_after)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
@@ -507,7 +509,7 @@ KEY_PASSWORD_BYTES_MAX: Final = 1023
 """OpenSSL encrypts no key under a longer password."""
 
 
-def plain_key(data: bytes, *, password: str | None) -> bytes:
+def key_to_der(data: bytes, *, password: str | None) -> bytes:
     """A private key as it is kept.
 
     Args:
@@ -521,7 +523,7 @@ def plain_key(data: bytes, *, password: str | None) -> bytes:
         InputError: It is none, or the password is not its own.
 
     Examples:
-        >>> plain_key(b"something", password=None)
+        >>> key_to_der(b"something", password=None)
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: expected a private key in PEM or DER that its password opens; it cannot be read
     """
@@ -533,7 +535,7 @@ def plain_key(data: bytes, *, password: str | None) -> bytes:
     )
 
 
-def key_as_pem(key: bytes, *, password: str) -> bytes:
+def key_to_pem(key: bytes, *, password: str) -> bytes:
     """A private key as it goes into a file.
 
     Args:
@@ -547,7 +549,7 @@ def key_as_pem(key: bytes, *, password: str) -> bytes:
         InputError: It is none.
 
     Examples:
-        >>> key_as_pem(b"something", password="long")
+        >>> key_to_pem(b"something", password="long")
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: expected a private key in PEM or DER that its password opens; it cannot be read
     """
@@ -558,7 +560,7 @@ def key_as_pem(key: bytes, *, password: str) -> bytes:
     return found.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
-def certificate_as_pem(certificate: bytes) -> bytes:
+def certificate_to_pem(certificate: bytes) -> bytes:
     """A certificate as it goes into a file.
 
     Args:
@@ -571,7 +573,7 @@ def certificate_as_pem(certificate: bytes) -> bytes:
         InputError: It is none.
 
     Examples:
-        >>> certificate_as_pem(b"something")
+        >>> certificate_to_pem(b"something")
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
     """

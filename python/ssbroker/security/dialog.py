@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from ssbroker.security.keys import Sealer, cryptography_of, derived
+from ssbroker.security.keys import Sealer, derive_keys, load_cryptography
 
 SALT_BYTES: Final = 16
 """What stands before a sealed part, so that no two runs of a sender seal with the same key."""
@@ -46,9 +46,9 @@ class SecuredDirection:
     Examples:
         >>> sender = SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True)
         >>> sealed = sender.seal(b"Hello", sequence=0, fragment=0, is_bound=False, header=b"to Bank")
-        >>> sender.opened(sealed, sequence=0, fragment=0, is_bound=False, header=b"to Bank")
+        >>> sender.open(sealed, sequence=0, fragment=0, is_bound=False, header=b"to Bank")
         b'Hello'
-        >>> sender.opened(sealed, sequence=0, fragment=0, is_bound=False, header=b"to Thief") is None
+        >>> sender.open(sealed, sequence=0, fragment=0, is_bound=False, header=b"to Thief") is None
         True
     """
 
@@ -67,8 +67,8 @@ class SecuredDirection:
     )
 
     def __init__(self, session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -> None:
-        keys = derived(session_key, conversation_id=conversation_id, is_initiator=is_initiator)
-        library = cryptography_of()
+        keys = derive_keys(session_key, conversation_id=conversation_id, is_initiator=is_initiator)
+        library = load_cryptography()
         self._seal_key = keys.seal
         self._near: tuple[bytes, Sealer] | None = None
         self._far: tuple[bytes, Sealer] | None = None
@@ -105,7 +105,7 @@ class SecuredDirection:
         salt, sealer = self._near
         return salt + sealer.encrypt(self._nonce(sequence, fragment, is_bound), part, header)
 
-    def opened(self, sealed: bytes, *, sequence: int, fragment: int, is_bound: bool, header: bytes) -> bytes | None:
+    def open(self, sealed: bytes, *, sequence: int, fragment: int, is_bound: bool, header: bytes) -> bytes | None:
         """Opens a part, if nothing about it was changed.
 
         Args:
@@ -120,7 +120,7 @@ class SecuredDirection:
 
         Examples:
             >>> direction = SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True)
-            >>> direction.opened(bytes(21), sequence=0, fragment=0, is_bound=True, header=b"") is None
+            >>> direction.open(bytes(21), sequence=0, fragment=0, is_bound=True, header=b"") is None
             True
         """
         salt = sealed[:SALT_BYTES]
@@ -145,12 +145,12 @@ class SecuredDirection:
 
         Examples:
             >>> direction = SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True)
-            >>> direction.opened_notice(direction.seal_notice(b"gone", header=b"x"), header=b"x")
+            >>> direction.open_notice(direction.seal_notice(b"gone", header=b"x"), header=b"x")
             b'gone'
         """
         return self._siv.encrypt(body, [header])
 
-    def opened_notice(self, sealed: bytes, *, header: bytes) -> bytes | None:
+    def open_notice(self, sealed: bytes, *, header: bytes) -> bytes | None:
         """Opens what has no sequence number, if nothing about it was changed.
 
         Args:
@@ -161,7 +161,7 @@ class SecuredDirection:
             The body, or None.
 
         Examples:
-            >>> SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True).opened_notice(b"", header=b"") is None
+            >>> SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True).open_notice(b"", header=b"") is None
             True
         """
         try:
@@ -169,7 +169,7 @@ class SecuredDirection:
         except (self._invalid, ValueError):
             return None
 
-    def header_signature(self, header: bytes) -> bytes:
+    def sign_header(self, header: bytes) -> bytes:
         """The signature of a header, with the acknowledgement that it carries.
 
         Args:
@@ -179,12 +179,12 @@ class SecuredDirection:
             HMAC-SHA-256, its first 16 bytes.
 
         Examples:
-            >>> len(SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True).header_signature(b"header"))
+            >>> len(SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True).sign_header(b"header"))
             16
         """
         return hmac.digest(self._header_key, header, "sha256")[:SIGNATURE_BYTES]
 
-    def is_signed(self, header: bytes, signature: bytes) -> bool:
+    def verify_header(self, header: bytes, signature: bytes) -> bool:
         """Whether a header's signature is its own; the time does not depend on where it differs.
 
         Args:
@@ -195,10 +195,10 @@ class SecuredDirection:
             Whether it matches.
 
         Examples:
-            >>> SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True).is_signed(b"header", bytes(16))
+            >>> SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True).verify_header(b"header", bytes(16))
             False
         """
-        return hmac.compare_digest(self.header_signature(header), signature)
+        return hmac.compare_digest(self.sign_header(header), signature)
 
     def message_digests(self, sequences: Sequence[int], signatures: Sequence[bytes]) -> list[bytes]:
         """The MD5s that are in signatures of messages (M7), so that what is put together can be compared without the key.
@@ -248,7 +248,7 @@ class SecuredDirection:
         return [plain[start : start + _BLOCK] for start in range(0, len(plain), _BLOCK)]
 
     def _sealer(self, salt: bytes) -> Sealer:
-        return cryptography_of().gcm(hmac.digest(self._seal_key, salt, "sha256"))
+        return load_cryptography().gcm(hmac.digest(self._seal_key, salt, "sha256"))
 
     def _nonce(self, sequence: int, fragment: int, is_bound: bool) -> bytes:  # noqa: FBT001 - private, for speed
         return _NONCE.pack(sequence | (self._direction << 63), fragment | (is_bound << 31))

@@ -11,16 +11,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.exceptions import InputError
-from ssbroker.security.certificates import der, fingerprint, parsing, read_certificate, read_key
-from ssbroker.security.keys import KEY_BYTES, new_master_key, opened_under, sealed_under
+from ssbroker.security.certificates import fingerprint, raise_input_error, read_certificate, read_key, to_der
+from ssbroker.security.keys import KEY_BYTES, new_master_key, open_with_key, seal_with_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 
-BITS_LEAST: Final = 2048
+RSA_BITS_MIN: Final = 2048
 """How long a key has to be at least (fact 180)."""
-BYTES_MOST: Final = 32 * 1024
+CERTIFICATE_BYTES_MAX: Final = 32 * 1024
 _BITS_STEP: Final = 64
 
 
@@ -40,8 +40,8 @@ class CertificateDescription:
     subject: str
     issuer: str
     serial_number: str
-    begins: datetime
-    ends: datetime
+    not_before: datetime
+    not_after: datetime
     bits: int
 
 
@@ -62,30 +62,32 @@ class DialogCertificate:
         ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
     """
 
-    __slots__ = ("_key", "_public", "der", "described", "fingerprint")
+    __slots__ = ("_key", "_public", "der", "description", "fingerprint")
 
     def __init__(self, certificate: bytes, key: bytes | None = None) -> None:
         found = read_certificate(certificate)
-        self.der = der(certificate)
+        self.der = to_der(certificate)
         self.fingerprint = fingerprint(self.der)
         from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - imported only where it is needed
 
-        with parsing("expected a certificate whose key is RSA, as dialog security needs it; it cannot be read"):
+        with raise_input_error(
+            "expected a certificate whose key is RSA, as dialog security needs it; it cannot be read"
+        ):
             public = found.public_key()
         if not isinstance(public, rsa.RSAPublicKey):
             raise InputError(
                 "expected a certificate whose key is RSA, as dialog security needs it; it is another kind's"
             )
-        if public.key_size < BITS_LEAST or public.key_size % _BITS_STEP:
+        if public.key_size < RSA_BITS_MIN or public.key_size % _BITS_STEP:
             raise InputError(
-                f"expected a key of at least {BITS_LEAST} bits, a multiple of {_BITS_STEP}; it has {public.key_size}"
+                f"expected a key of at least {RSA_BITS_MIN} bits, a multiple of {_BITS_STEP}; it has {public.key_size}"
             )
-        if len(self.der) > BYTES_MOST:
-            raise InputError(f"expected a certificate of at most {BYTES_MOST} bytes; it has {len(self.der)}")
+        if len(self.der) > CERTIFICATE_BYTES_MAX:
+            raise InputError(f"expected a certificate of at most {CERTIFICATE_BYTES_MAX} bytes; it has {len(self.der)}")
         self._public: rsa.RSAPublicKey = public
-        with parsing("expected a certificate whose key seals something; it seals nothing"):
-            self.wrapped(b"")
-        with parsing("expected a certificate; whose it is, or when it holds, cannot be read"):
+        with raise_input_error("expected a certificate whose key seals something; it seals nothing"):
+            self.wrap(b"")
+        with raise_input_error("expected a certificate; whose it is, or when it holds, cannot be read"):
             described = CertificateDescription(
                 found.subject.rfc4514_string(),
                 found.issuer.rfc4514_string(),
@@ -94,7 +96,7 @@ class DialogCertificate:
                 found.not_valid_after_utc,
                 public.key_size,
             )
-        self.described: Final = described
+        self.description: Final = described
         self._key: rsa.RSAPrivateKey | None = None if key is None else self._own(key)
 
     def _own(self, key: bytes) -> rsa.RSAPrivateKey:
@@ -124,9 +126,9 @@ class DialogCertificate:
         Returns:
             Whether it has begun and not ended.
         """
-        return self.described.begins <= now < self.described.ends
+        return self.description.not_before <= now < self.description.not_after
 
-    def wrapped(self, key: bytes) -> bytes:
+    def wrap(self, key: bytes) -> bytes:
         """Seals a key for whoever has the private key, by RSA-OAEP with SHA-256.
 
         Args:
@@ -137,7 +139,7 @@ class DialogCertificate:
         """
         return self._public.encrypt(key, _oaep())
 
-    def unwrapped(self, data: bytes) -> bytes | None:
+    def unwrap(self, data: bytes) -> bytes | None:
         """Opens what `wrapped` made.
 
         Args:
@@ -154,7 +156,7 @@ class DialogCertificate:
         except ValueError:
             return None
 
-    def signature(self, data: bytes) -> bytes:
+    def sign(self, data: bytes) -> bytes:
         """Signs by RSA-PSS with SHA-256.
 
         Args:
@@ -170,7 +172,7 @@ class DialogCertificate:
 
         return self._private().sign(data, _pss(), hashes.SHA256())
 
-    def has_signed(self, data: bytes, signature: bytes) -> bool:
+    def verify(self, data: bytes, signature: bytes) -> bool:
         """Whether a signature is this certificate's.
 
         Args:
@@ -195,7 +197,7 @@ class DialogCertificate:
         return self._key
 
     def __repr__(self) -> str:
-        return f"DialogCertificate({self.described.subject!r})"
+        return f"DialogCertificate({self.description.subject!r})"
 
 
 def _oaep() -> padding.OAEP:
@@ -213,13 +215,13 @@ def _pss() -> padding.PSS:
 
 
 SECOND: Final = 1_000_000
-KEY_LIFE: Final = 3600 * SECOND
+KEY_LIFETIME: Final = 3600 * SECOND
 """How long a key exchange key is used, in microseconds."""
-RENEWED: Final = 600 * SECOND
+BLOB_RENEWAL_AGE: Final = 600 * SECOND
 """After how long a blob is made anew while nobody has answered, in microseconds."""
-OLDEST: Final = 25 * 60 * SECOND
+BLOB_AGE_MAX: Final = 25 * 60 * SECOND
 """How old a blob may be when it arrives. With `FARTHEST` it is as long as a closed endpoint stays against replays (B14)."""
-FARTHEST: Final = 5 * 60 * SECOND
+CLOCK_SKEW_MAX: Final = 5 * 60 * SECOND
 """How far a blob may come from the future: by so much the clocks may differ."""
 
 _VERSION: Final = 1
@@ -271,10 +273,10 @@ class KeyExchangeBlob:
         sealed_key: The session key under the key exchange key.
     """
 
-    made_at: int
+    created_at: int
     to_certificate: bytes
     from_certificate: bytes | None
-    key_made_at: int
+    key_created_at: int
     wrapped_key: bytes = field(repr=False)
     signature: bytes = field(repr=False)
     sealed_key: bytes = field(repr=False)
@@ -282,7 +284,7 @@ class KeyExchangeBlob:
     @property
     def signed(self) -> bytes:
         """What the signature is of."""
-        return _signed(self.to_certificate, self.from_certificate, self.key_made_at, self.wrapped_key)
+        return _signed(self.to_certificate, self.from_certificate, self.key_created_at, self.wrapped_key)
 
     @property
     def header(self) -> bytes:
@@ -291,10 +293,10 @@ class KeyExchangeBlob:
         return _FIXED.pack(
             _VERSION,
             kind,
-            self.made_at,
+            self.created_at,
             self.to_certificate,
             self.from_certificate or _NOBODY,
-            self.key_made_at,
+            self.key_created_at,
             len(self.wrapped_key),
             len(self.signature),
         )
@@ -305,7 +307,7 @@ class KeyExchangeBlob:
         return self.header + self.wrapped_key + self.signature + self.sealed_key
 
 
-def read_blob(data: bytes) -> KeyExchangeBlob | None:
+def parse_blob(data: bytes) -> KeyExchangeBlob | None:
     """Takes a blob apart.
 
     Args:
@@ -315,7 +317,7 @@ def read_blob(data: bytes) -> KeyExchangeBlob | None:
         The blob; None where it is none of this version.
 
     Examples:
-        >>> read_blob(b"something") is None
+        >>> parse_blob(b"something") is None
         True
     """
     if len(data) < _FIXED.size:
@@ -353,27 +355,33 @@ class KeyOffers:
     def __init__(self) -> None:
         self._keys: dict[tuple[bytes, bytes | None], _ExchangeKey] = {}
 
-    def blob(
-        self, session_key: bytes, of: Direction, *, to: DialogCertificate, by: DialogCertificate | None, now: int
+    def make_blob(
+        self,
+        session_key: bytes,
+        direction: Direction,
+        *,
+        receiver: DialogCertificate,
+        sender: DialogCertificate | None,
+        now: int,
     ) -> bytes:
         """Makes a blob.
 
         Args:
             session_key: What it is to carry.
-            of: What that is for.
-            to: The receiver's certificate.
-            by: The sender's, with its private key; None for anonymous security.
+            direction: What that is for.
+            receiver: The receiver's certificate.
+            sender: The sender's, with its private key; None for anonymous security.
             now: The moment, in microseconds since 1970.
 
         Returns:
             What rides in the column `key_exchange`.
         """
-        pair = (to.fingerprint, None if by is None else by.fingerprint)
+        pair = (receiver.fingerprint, None if sender is None else sender.fingerprint)
         found = self._keys.get(pair)
-        if found is None or not found.made_at <= now < found.made_at + KEY_LIFE:
-            found = self._keys[pair] = _made(to, by, now)
+        if found is None or not found.made_at <= now < found.made_at + KEY_LIFETIME:
+            found = self._keys[pair] = _made(receiver, sender, now)
         blob = KeyExchangeBlob(now, *pair, found.made_at, found.wrapped, found.signature, b"")
-        sealed = sealed_under(found.key, session_key, purpose=_BOUND + blob.header + of.as_bytes)
+        sealed = seal_with_key(found.key, session_key, purpose=_BOUND + blob.header + direction.as_bytes)
         return blob.as_bytes + sealed
 
 
@@ -385,41 +393,41 @@ class KeyOpenings:
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, bytes | None] = OrderedDict()
 
-    def opened(
+    def open_blob(
         self,
         blob: KeyExchangeBlob,
-        of: Direction,
+        direction: Direction,
         *,
-        own: DialogCertificate,
-        by: DialogCertificate | None,
+        receiver: DialogCertificate,
+        sender: DialogCertificate | None,
         now: int,
-        pays: Callable[[], bool],
+        may_use_rsa: Callable[[], bool],
     ) -> bytes | None:
         """The session key that a blob carries.
 
         Args:
             blob: The blob.
-            of: What its key has to be for.
-            own: The receiver's certificate, with its private key.
-            by: The sender's; None for anonymous security.
+            direction: What its key has to be for.
+            receiver: The receiver's certificate, with its private key.
+            sender: The sender's; None for anonymous security.
             now: The moment.
-            pays: Is asked before RSA is paid for a key exchange key that is new; where it says no, nothing is remembered of that.
+            may_use_rsa: Is asked before RSA is paid for a key exchange key that is new; where it says no, nothing is remembered of that.
 
         Returns:
             The key; None where the blob is forged, changed, for something else, too old or new to be more than a replay, or not paid for.
         """
-        is_fresh = now - OLDEST < blob.made_at <= now + FARTHEST
-        is_of_key = blob.key_made_at <= blob.made_at < blob.key_made_at + KEY_LIFE
+        is_fresh = now - BLOB_AGE_MAX < blob.created_at <= now + CLOCK_SKEW_MAX
+        is_of_key = blob.key_created_at <= blob.created_at < blob.key_created_at + KEY_LIFETIME
         is_for_us = (blob.to_certificate, blob.from_certificate) == (
-            own.fingerprint,
-            None if by is None else by.fingerprint,
+            receiver.fingerprint,
+            None if sender is None else sender.fingerprint,
         )
         if not (is_fresh and is_of_key and is_for_us):
             return None
-        key = self._exchange_key(blob, own, by, pays)
+        key = self._exchange_key(blob, receiver, sender, may_use_rsa)
         if key is None:
             return None
-        return opened_under(key, blob.sealed_key, purpose=_BOUND + blob.header + of.as_bytes)
+        return open_with_key(key, blob.sealed_key, purpose=_BOUND + blob.header + direction.as_bytes)
 
     def _exchange_key(
         self, blob: KeyExchangeBlob, own: DialogCertificate, by: DialogCertificate | None, pays: Callable[[], bool]
@@ -430,8 +438,8 @@ class KeyOpenings:
             return self._keys[name]
         if not pays():
             return None
-        is_proven = by is None or by.has_signed(blob.signed, blob.signature)
-        key = own.unwrapped(blob.wrapped_key) if is_proven else None
+        is_proven = by is None or by.verify(blob.signed, blob.signature)
+        key = own.unwrap(blob.wrapped_key) if is_proven else None
         self._keys[name] = key if key is not None and len(key) == KEY_BYTES else None
         if len(self._keys) > _CACHED_MOST:
             self._keys.popitem(last=False)
@@ -440,9 +448,9 @@ class KeyOpenings:
 
 def _made(to: DialogCertificate, by: DialogCertificate | None, now: int) -> _ExchangeKey:
     key = new_master_key()
-    wrapped = to.wrapped(key)
+    wrapped = to.wrap(key)
     told = _signed(to.fingerprint, None if by is None else by.fingerprint, now, wrapped)
-    return _ExchangeKey(key, now, wrapped, b"" if by is None else by.signature(told))
+    return _ExchangeKey(key, now, wrapped, b"" if by is None else by.sign(told))
 
 
 def _signed(to: bytes, by: bytes | None, made_at: int, wrapped: bytes) -> bytes:

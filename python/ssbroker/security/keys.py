@@ -58,29 +58,29 @@ class CryptographyLibrary:
     decryptor: Callable[[bytes], Blocks]
     invalid: type[Exception]
 
-    def hkdf(self, key: bytes, *, length: int, told: bytes) -> bytes:
+    def hkdf(self, key: bytes, *, length: int, info: bytes) -> bytes:
         """HKDF-SHA-256 without salt: the key is random already.
 
         Args:
             key: What is derived from.
             length: How many bytes are wanted.
-            told: What they are for.
+            info: What they are for.
 
         Returns:
             The bytes.
 
         Examples:
-            >>> len(cryptography_of().hkdf(bytes(32), length=48, told=b"example"))
+            >>> len(load_cryptography().hkdf(bytes(32), length=48, info=b"example"))
             48
         """
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - the reason is the module's
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - the same
 
-        return HKDF(hashes.SHA256(), length, salt=None, info=told).derive(key)
+        return HKDF(hashes.SHA256(), length, salt=None, info=info).derive(key)
 
 
 @cache
-def cryptography_of() -> CryptographyLibrary:
+def load_cryptography() -> CryptographyLibrary:
     """The library.
 
     Returns:
@@ -90,7 +90,7 @@ def cryptography_of() -> CryptographyLibrary:
         MissingDependencyError: It is not installed.
 
     Examples:
-        >>> sealer = cryptography_of().gcm(bytes(32))
+        >>> sealer = load_cryptography().gcm(bytes(32))
         >>> sealer.decrypt(bytes(12), sealer.encrypt(bytes(12), b"Hello", b""), b"")
         b'Hello'
     """
@@ -142,7 +142,7 @@ class DirectionKeys:
         return "DirectionKeys(...)"  # what is printed ends up in logs
 
 
-def derived(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -> DirectionKeys:
+def derive_keys(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -> DirectionKeys:
     """The keys of what one side of a conversation sends.
 
     Args:
@@ -158,7 +158,7 @@ def derived(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -
         MissingDependencyError: The library `cryptography` is not installed.
 
     Examples:
-        >>> one, other = (derived(bytes(32), conversation_id=bytes(16), is_initiator=side) for side in (True, False))
+        >>> one, other = (derive_keys(bytes(32), conversation_id=bytes(16), is_initiator=side) for side in (True, False))
         >>> len({one.seal, one.header, one.signature, other.seal, other.header, other.signature})
         6
     """
@@ -166,10 +166,10 @@ def derived(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -
     given: object = session_key
     if not isinstance(given, bytes) or len(given) != SESSION_KEY_BYTES:
         raise OptionError(f"session_key: expected {SESSION_KEY_BYTES} bytes; got something else")
-    library = cryptography_of()
+    library = load_cryptography()
     lengths = (_AES_256, _AES_256_SIV, _HMAC, _AES_256)
     told = _LABEL + (b"initiator\0" if is_initiator else b"target\0") + conversation_id
-    material = library.hkdf(session_key, length=sum(lengths), told=told)
+    material = library.hkdf(session_key, length=sum(lengths), info=told)
     ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
     return DirectionKeys(*(material[end - length : end] for end, length in zip(ends, lengths, strict=True)))
 
@@ -198,7 +198,7 @@ def new_master_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
-def sealed_under(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
+def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
     """Seals data by AES-256-GCM.
 
     Args:
@@ -210,15 +210,15 @@ def sealed_under(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
         A random nonce and the sealed data.
 
     Examples:
-        >>> sealed = sealed_under(bytes(32), b"secret", purpose=b"of Ann")
-        >>> opened_under(bytes(32), sealed, purpose=b"of Ann"), opened_under(bytes(32), sealed, purpose=b"of Bob")
+        >>> sealed = seal_with_key(bytes(32), b"secret", purpose=b"of Ann")
+        >>> open_with_key(bytes(32), sealed, purpose=b"of Ann"), open_with_key(bytes(32), sealed, purpose=b"of Bob")
         (b'secret', None)
     """
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    return nonce + cryptography_of().gcm(key).encrypt(nonce, data, purpose)
+    return nonce + load_cryptography().gcm(key).encrypt(nonce, data, purpose)
 
 
-def opened_under(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
+def open_with_key(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
     """Opens what `sealed_under` made.
 
     Args:
@@ -230,17 +230,17 @@ def opened_under(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
         The data; None where key, purpose or a bit of it is another.
 
     Examples:
-        >>> opened_under(bytes(32), b"", purpose=b"") is None
+        >>> open_with_key(bytes(32), b"", purpose=b"") is None
         True
     """
-    library = cryptography_of()
+    library = load_cryptography()
     try:
         return library.gcm(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], purpose)
     except (library.invalid, ValueError):
         return None
 
 
-def sealed_by_password(key: bytes, password: str) -> bytes:
+def seal_with_password(key: bytes, password: str) -> bytes:
     """Seals a key under a password, by scrypt and AES-256-GCM.
 
     Args:
@@ -254,17 +254,17 @@ def sealed_by_password(key: bytes, password: str) -> bytes:
         OptionError: The password is empty.
 
     Examples:
-        >>> sealed = sealed_by_password(bytes(32), "long and secret")
-        >>> opened_by_password(sealed, "long and secret") == bytes(32), opened_by_password(sealed, "guessed")
+        >>> sealed = seal_with_password(bytes(32), "long and secret")
+        >>> open_with_password(sealed, "long and secret") == bytes(32), open_with_password(sealed, "guessed")
         (True, None)
     """
     if not password:
         raise OptionError("password: expected at least one character")
     salt = secrets.token_bytes(_SALT_BYTES)
-    return salt + sealed_under(_stretched(password, salt), key, purpose=_PASSWORD_PURPOSE)
+    return salt + seal_with_key(_stretched(password, salt), key, purpose=_PASSWORD_PURPOSE)
 
 
-def opened_by_password(sealed: bytes, password: str) -> bytes | None:
+def open_with_password(sealed: bytes, password: str) -> bytes | None:
     """Opens what `sealed_by_password` made.
 
     Args:
@@ -275,11 +275,11 @@ def opened_by_password(sealed: bytes, password: str) -> bytes | None:
         The key; None where the password is another.
 
     Examples:
-        >>> opened_by_password(bytes(76), "guessed") is None
+        >>> open_with_password(bytes(76), "guessed") is None
         True
     """
     salt, rest = sealed[:_SALT_BYTES], sealed[_SALT_BYTES:]
-    return opened_under(_stretched(password, salt), rest, purpose=_PASSWORD_PURPOSE)
+    return open_with_key(_stretched(password, salt), rest, purpose=_PASSWORD_PURPOSE)
 
 
 def _stretched(password: str, salt: bytes) -> bytes:

@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from ssbroker.protocol import message_types
 from ssbroker.protocol.storage import (
-    STORED,
+    STORED_FRAGMENTS,
     BatchChanges,
     DialogEndpoint,
     DialogStorage,
-    KeptFragment,
     Key,
     MessageRange,
     Refusal,
-    messages_of,
-    parts_of,
+    StoredFragmentInfo,
+    fragments_table,
+    messages_table,
 )
 
 
@@ -81,7 +81,7 @@ class SimulatedInstanceStorage(DialogStorage, Protocol):
 
 Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]
 _COUNT, _BODY, _DIGEST = (
-    STORED.get_field_index(name) for name in ("fragment_count", "message_body", "message_signature")
+    STORED_FRAGMENTS.get_field_index(name) for name in ("fragment_count", "message_body", "message_signature")
 )
 
 
@@ -232,7 +232,7 @@ class MemoryDialogStorage:
             account = self.accounts[key]
             account.error = account.error or body
             account.outgoing.clear()
-        for key in effects.forgotten:
+        for key in effects.lost_by_peer:
             account = self.accounts[key]
             account.error = account.error or b"the far side has forgotten"
             account.next += 1 << 40
@@ -247,7 +247,7 @@ class MemoryDialogStorage:
         accounts = [self.accounts.get(key) for key in keys]
         return [None if each is None else replace(each.endpoint, send_sequence=each.next) for each in accounts]
 
-    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
         """See `Ledger`."""
         if self.fragment_bytes is None:
             self.fragment_bytes = max_fragment_bytes
@@ -264,7 +264,7 @@ class MemoryDialogStorage:
             account = self.accounts.get(each.key)
             if account is None or not account.outgoing:
                 continue
-            left, room = each.most_messages, each.most_bytes
+            left, room = each.max_messages, each.max_bytes
             first = max(each.first, next(iter(account.outgoing)))
             last = min(each.last, account.next - 1)
             if next(iter(account.outgoing.values())).is_error:
@@ -275,9 +275,9 @@ class MemoryDialogStorage:
                 message = account.outgoing.get(number)
                 if message is None:
                     continue
-                if left == 0 or (room <= 0 and left < each.most_messages):
+                if left == 0 or (room <= 0 and left < each.max_messages):
                     break
-                left = 0 if len(message.body) > each.largest else left - 1
+                left = 0 if len(message.body) > each.max_body_bytes else left - 1
                 room -= len(message.body)
                 rows.append(
                     (
@@ -287,31 +287,31 @@ class MemoryDialogStorage:
                         message.message_id,
                         message.is_end,
                         message.is_error,
-                        message.body if len(message.body) <= each.largest else None,
+                        message.body if len(message.body) <= each.max_body_bytes else None,
                     )
                 )
-        return messages_of(rows)
+        return messages_table(rows)
 
-    def ended(self, keys: Sequence[Key]) -> dict[Key, int]:
+    def ending_errors(self, keys: Sequence[Key]) -> dict[Key, int]:
         """See `Ledger`."""
         outgoing = {key: self.accounts[key].outgoing for key in keys if key in self.accounts}
         return {key: number for key, each in outgoing.items() for number, message in each.items() if message.is_error}
 
-    def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """See `Ledger`."""
         account = self.accounts.get(key)
         message = None if account is None else account.outgoing.get(sequence)
         return None if message is None else [message.body[begin:end] for begin, end in spans]
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
+    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
         """See `Ledger`."""
         return [
-            KeptFragment(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
+            StoredFragmentInfo(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
             for key in keys
             for place, row in self.accounts[key].stored.items()
         ]
 
-    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """See `Ledger`."""
         stored = self.accounts[key].stored
         rows: list[tuple[Any, ...]] = []
@@ -320,13 +320,13 @@ class MemoryDialogStorage:
                 break
             rows.append(stored[place])
             most_bytes -= len(rows[-1][_BODY])
-        return parts_of(rows)
+        return fragments_table(rows)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         """See `Ledger`."""
         return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
 
-    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it knows none
+    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it knows none
         """See `Ledger`."""
         if self._refuses is None:
             return {}
@@ -335,11 +335,11 @@ class MemoryDialogStorage:
         found = {row: self._refuses(kind, body) for row, (kind, body) in enumerate(zip(kinds, bodies, strict=True))}
         return {row: refusal for row, refusal in found.items() if refusal is not None}
 
-    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
         """See `Ledger`."""
         self.work_table.update(objects)
 
-    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """See `Ledger`."""
         return {key: self.work_table[key] for key in keys if key in self.work_table}
 

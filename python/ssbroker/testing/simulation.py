@@ -78,8 +78,8 @@ class SimulatedInstance:
 
     def _started(self) -> DialogEngine:
         self.ledger.restart()
-        made = self._machine(self.ledger, roll=self._random.random, settings=self._settings, log=self.log)
-        made.queued(self.ledger.waiting())
+        made = self._machine(self.ledger, random=self._random.random, settings=self._settings, log=self.log)
+        made.notify_queued(self.ledger.waiting())
         return made
 
     def crash(self) -> None:
@@ -132,7 +132,7 @@ class SimulatedInstance:
         moment = now + self.clock_offset
         chance = self._random.random()
         options: dict[str, Any] = {"peer": peer, "session_keys": session_keys}
-        effects = self.dialogs.arrived(table, now=moment, **options)
+        effects = self.dialogs.receive(table, now=moment, **options)
         # What it sends while the transaction runs is out, whatever becomes of that.
         self._collect(now)
         if chance < crashes / 2:
@@ -444,7 +444,7 @@ class Simulation:
                 body = b"" if is_last else f"{len(plan.sent)} of {plan.key[1]}:".encode() + random.randbytes(size)
                 plan.node.ledger.send(plan.key, body, message_type=kind)
                 plan.sent.append((kind, body))
-            plan.node.dialogs.queued([plan.key])
+            plan.node.dialogs.notify_queued([plan.key])
 
     def _go_wrong(self) -> None:
         """Partitions and clock jumps, as often as the menu says."""

@@ -16,7 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.protocol import message_types
 from ssbroker.protocol.states import ConversationState
-from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, KeptFragment, Key, MessageRange, Refusal
+from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, Key, MessageRange, Refusal, StoredFragmentInfo
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint as Row
 from ssbroker.testing import StoredMessage
@@ -138,35 +138,35 @@ class SqliteBook:
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
         return self.ledger.endpoints(keys)
 
-    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
-        return self.ledger.cut_with(max_fragment_bytes)
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+        return self.ledger.set_fragment_bytes(max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         return self.ledger.outgoing(wanted)
 
-    def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
-        return self.ledger.ended(keys)
+    def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+        return self.ledger.ending_errors(keys)
 
-    def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
-        return self.ledger.parts(key, sequence, spans)
+    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+        return self.ledger.read_body_slices(key, sequence, spans)
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
-        return self.ledger.kept(keys)
+    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
+        return self.ledger.list_stored(keys)
 
-    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
-        return self.ledger.stored(key, first, end, most_bytes=most_bytes)
+    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+        return self.ledger.read_stored(key, first, end, most_bytes=most_bytes)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         return self.ledger.admit(endpoints)
 
-    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
-        return self.ledger.judge(messages, contracts)
+    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+        return self.ledger.validate(messages, contracts)
 
-    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
-        self.ledger.put_aside(objects)
+    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
+        self.ledger.save_transmissions(objects)
 
-    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
-        return self.ledger.read_back(keys)
+    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+        return self.ledger.load_transmissions(keys)
 
     def _row(self, key: Key) -> Row | None:
         with database_context(self.database).file.read() as connection:

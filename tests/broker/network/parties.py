@@ -71,7 +71,7 @@ class Party:
         log = EventLog()
         log.subscribe(self._happened, ConnectionEvent)
         own = OwnIdentity(
-            instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number
+            instance_id=self.instance_id, name=name, run_number=chance.getrandbits(64) if number is None else number
         )
         self.credentials: Final = None if trust is None else TlsCredentials(trust)
         setup = EndpointSetup(

@@ -15,7 +15,7 @@ from ssbroker.broker.network.connection import SharedOutbox
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.envelope import EnvelopeRow, table_of
+from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.wire.batch import WIRE
 
@@ -64,8 +64,8 @@ def row(sequence: int = 0, *, body: bytes = b"two chairs", conversation: int = 7
         lifetime=None,
         security=0,
         acked=None,
-        ahead=None,
-        signature=uuid.UUID(int=sequence << 20 | fragment).bytes,
+        acked_ahead=None,
+        header_signature=uuid.UUID(int=sequence << 20 | fragment).bytes,
     )
 
 
@@ -80,7 +80,7 @@ def wire(
     """Rows as they stand on the wire."""
     count = len(rows)
     added: list[list[Any]] = [[hops] * count, [lives] * count, [consumed] * count, [key_exchange] * count]
-    columns = table_of(rows).columns
+    columns = rows_to_table(rows).columns
     hop = [pa.chunked_array([pa.array(each, WIRE.field(at).type)]) for at, each in enumerate(added, len(columns))]
     return pa.Table.from_arrays([*columns, *hop], schema=WIRE)
 

@@ -74,11 +74,11 @@ class Side:
         self.ledger = SqliteDialogStorage(database_context(self.database))
         self.dialogs = DialogEngine(
             self.ledger,
-            roll=random.Random(1).random,
+            random=random.Random(1).random,
             settings=self.settings,
             log=instance_context(self.instance).events,
         )
-        self.dialogs.queued(self.ledger.waiting())
+        self.dialogs.notify_queued(self.ledger.waiting())
 
     def restart(self) -> None:
         """What a crash leaves: what is committed."""
@@ -91,7 +91,7 @@ class Side:
 
     def rows(self) -> list[Row]:
         """All that it sends now."""
-        self.dialogs.queued(self.ledger.waiting())
+        self.dialogs.notify_queued(self.ledger.waiting())
         rows: list[Row] = []
         while (table := self.dialogs.data_to_send(now=self.now)) is not None:
             rows += table.to_pylist()
@@ -100,7 +100,7 @@ class Side:
     def arrived(self, rows: Iterable[Row]) -> BatchChanges:
         """Gives the machine a batch; nothing is committed."""
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
-        return self.dialogs.arrived(table, now=self.now, peer=self.peer, session_keys=self.session_keys)
+        return self.dialogs.receive(table, now=self.now, peer=self.peer, session_keys=self.session_keys)
 
     def settle(self, effects: BatchChanges) -> StalePlan | None:
         """Commits what a batch has come to, or forgets what is not as the machine has it."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.protocol.envelope import EnvelopeRow, Protection, table_of
-from ssbroker.protocol.wire.batch import stamped
+from ssbroker.protocol.envelope import EnvelopeRow, Protection, rows_to_table
+from ssbroker.protocol.wire.batch import to_wire_rows
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import REPLIES, received
 
@@ -51,11 +51,11 @@ def answered(both: Talk, asking: Sequence[str]) -> None:
             None,
             b"",
         )
-        row.signature = hashlib.md5(row.signed(row.header), usedforsecurity=False).digest()
+        row.header_signature = hashlib.md5(row.signature_input(row.header), usedforsecurity=False).digest()
         rows.append(row)
     exchange = both.pipes.servers["bank"].exchange
     both.pipes.pipe("bank").receiver.arrived(
-        MALLORY, stamped(table_of(rows), now=0, key_exchanges=pa.nulls(len(rows), pa.binary()))
+        MALLORY, to_wire_rows(rows_to_table(rows), now=0, key_exchanges=pa.nulls(len(rows), pa.binary()))
     )
     exchange.turn()
 

@@ -14,7 +14,7 @@ import pytest
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.connection import LinkLimits
-from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, framed
+from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, encode_frame
 from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.test_endpoint import PATIENT, free_port, sends
 from tests.protocol.wire import BANK, numbered, own
@@ -110,7 +110,7 @@ def test_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_come
 @contextmanager
 def taking_leave(reason: GoodbyeReason) -> Iterator[tuple[str, list[str]]]:
     """Somebody who says who it is and takes leave at once, of everybody who dials: its address, and who has dialled."""
-    said = framed(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))) + framed(
+    said = encode_frame(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))) + encode_frame(
         FrameKind.GOODBYE, frames.pack_goodbye(reason, "")
     )
     dials: list[str] = []
@@ -150,7 +150,7 @@ def test_who_takes_leave_at_once_for_another_connection_that_is_not_there_is_lef
 
 def test_a_connection_that_has_lasted_ends_what_was_counted_before_it() -> None:
     """Also where it ends since there was nothing more to carry: else one failed dial a day later is followed by a minute."""
-    limits = replace(QUICK, link=LinkLimits(idle=1000), steady_after=0)
+    limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
     address = f"TCP://{HOST}:{free_port()}"
     port = int(address.rpartition(":")[2])
     with Party("shop", limits=limits) as shop:

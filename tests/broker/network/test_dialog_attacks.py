@@ -71,8 +71,8 @@ def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(3
     names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)
-    return KeyOffers().blob(
-        key, of, to=public(to), by=sender, now=epoch_microseconds(database_context(both.sales).now())
+    return KeyOffers().make_blob(
+        key, of, receiver=public(to), sender=sender, now=epoch_microseconds(database_context(both.sales).now())
     )
 
 

@@ -97,7 +97,7 @@ def test_pinned_certificates_connect_under_the_name_that_they_stand_under(tmp_pa
 
 @pytest.mark.rule("P2")
 def test_an_idle_connection_is_closed_and_dialled_anew_when_it_is_needed() -> None:
-    limits = replace(QUICK, link=LinkLimits(idle=1000), steady_after=0)
+    limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
     with Party("shop", limits=limits) as shop, Party("bank", limits=limits) as bank:
         for number in range(3):
             shop.endpoint.send(bank.address, numbered(1, first=number))
@@ -359,7 +359,7 @@ def test_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() -> Non
 def test_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> None:
     """Its process hangs: it reads no more, and the socket takes nothing."""
     second = 1_000_000
-    link = LinkLimits(ping_after=second // 2, silence=second, goodbye_wait=second // 2)
+    link = LinkLimits(ping_after=second // 2, silence_timeout=second, goodbye_timeout=second // 2)
     limits = replace(QUICK, link=link, outbox_bytes=64 << 20)
     with socket.create_server((HOST, 0)) as server, Party("shop", limits=limits) as shop:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
@@ -368,7 +368,10 @@ def test_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> None:
         far_side, _ = server.accept()
         with far_side:
             bank = Link(
-                OwnIdentity(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=LinkLimits(), now=0
+                OwnIdentity(instance_id=b"b" * 16, name="bank", run_number=2),
+                is_accept=True,
+                limits=LinkLimits(),
+                now=0,
             )
             far_side.sendall(b"".join(bank.data_to_send(now=0)))
             for number in range(20):

@@ -344,7 +344,7 @@ def test_a_database_whose_file_failed_for_a_moment_is_served_again(both: Talk, m
 
 
 @pytest.mark.rule("P16")
-@pytest.mark.parametrize("method", ["endpoints", "read_back"])
+@pytest.mark.parametrize("method", ["endpoints", "load_transmissions"])
 def test_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages(
     both: Talk, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

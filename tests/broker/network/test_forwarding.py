@@ -127,7 +127,7 @@ def test_what_is_being_forwarded_is_not_taken_twice(forwarder: Forwarder) -> Non
 def test_a_forged_row_does_not_keep_the_real_one_back(forwarder: Forwarder) -> None:
     """What has another signature is another row."""
     forged = row(body=b"no chairs")
-    forged.signature = bytes(16)
+    forged.header_signature = bytes(16)
     forwarder.forwarding.forward(peer(2), wire([forged]), onwards(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(3)]), onwards(NEXT))
     assert len(forwarder.outboxes.write(NEXT)) == 2

@@ -14,7 +14,7 @@ from ssbroker import Catalog, Router, schemas
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.wire.batch import HOPS, WIRE
+from ssbroker.protocol.wire.batch import HOPS_MAX, WIRE
 from tests.broker.network.passing import TO, Outboxes, peer, row, wire
 
 OUTSIDE = 0
@@ -132,7 +132,7 @@ def ring(length: int, *, knows_neighbours: bool = True) -> dict[int, Node]:
 def test_a_ring_ends_by_its_hops(length: int) -> None:
     """11285, by the sixteenth instance."""
     ended = pass_through(ring(length), 1)
-    assert (ended.delivered, ended.dropped, ended.forwards, ended.why) == (0, 1, HOPS - 1, {11285})
+    assert (ended.delivered, ended.dropped, ended.forwards, ended.why) == (0, 1, HOPS_MAX - 1, {11285})
 
 
 @pytest.mark.rule("R42")
@@ -146,7 +146,7 @@ def test_two_that_lead_to_each_other_end_at_once() -> None:
 def test_two_that_do_not_know_each_other_yet_end_by_their_hops() -> None:
     """Whom an address leads to is known once it has answered."""
     ended = pass_through(ring(2, knows_neighbours=False), 1)
-    assert (ended.dropped, ended.forwards, ended.why) == (1, HOPS - 1, {11285})
+    assert (ended.dropped, ended.forwards, ended.why) == (1, HOPS_MAX - 1, {11285})
 
 
 @pytest.mark.rule("R42", "R41")
@@ -180,11 +180,11 @@ def test_whatever_the_routes_every_row_ends_once(leads: list[int], first: int, *
         for number, lead in enumerate(leads, start=1)
     }
     path, at = [first % count + 1], first % count + 1
-    while (after := nodes[at].leads_to) is not None and len(path) <= HOPS:
+    while (after := nodes[at].leads_to) is not None and len(path) <= HOPS_MAX:
         path.append(after)
         at = after
     ended = pass_through(nodes, first % count + 1, rows=2)
     assert ended.delivered + ended.dropped == 2
-    assert ended.forwards <= 2 * (HOPS - 1)
-    arrives = nodes[path[-1]].leads_to is None and len(path) <= HOPS
+    assert ended.forwards <= 2 * (HOPS_MAX - 1)
+    arrives = nodes[path[-1]].leads_to is None and len(path) <= HOPS_MAX
     assert ended.delivered == (2 if arrives else 0)

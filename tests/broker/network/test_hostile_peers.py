@@ -17,13 +17,13 @@ from ssbroker.broker.network.tls import PROTOCOL
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.connection import LinkLimits
-from ssbroker.protocol.wire.frames import FrameKind, OwnIdentity, framed
+from ssbroker.protocol.wire.frames import FrameKind, OwnIdentity, encode_frame
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled, rest
 from tests.protocol.wire import numbered
 
-HELLO = framed(
-    FrameKind.HELLO, frames.pack_hello(OwnIdentity(instance_id=b"stranger".ljust(16), name="stranger", number=1))
+HELLO = encode_frame(
+    FrameKind.HELLO, frames.pack_hello(OwnIdentity(instance_id=b"stranger".ljust(16), name="stranger", run_number=1))
 )
 HOUR = 3_600_000_000
 
@@ -31,7 +31,7 @@ HOUR = 3_600_000_000
 @pytest.fixture
 def bank() -> Iterator[Party]:
     """A bank without TLS, so that what is said reaches the frames; it waits an hour for everything."""
-    limits = EndpointLimits(login_wait=HOUR, link=LinkLimits(hello_wait=HOUR, idle=HOUR))
+    limits = EndpointLimits(login_wait=HOUR, link=LinkLimits(hello_timeout=HOUR, idle_timeout=HOUR))
     with Party("bank", limits=limits) as party:
         yield party
 
@@ -78,13 +78,13 @@ def test_after_hello_the_limit_is_that_which_was_told(bank: Party) -> None:
         header(version=2),
         header(kind=99),
         header(flags=1),
-        framed(FrameKind.FRAGMENTS, b"rows"),
-        framed(FrameKind.PING),
-        framed(FrameKind.HELLO, bytes(30)),
+        encode_frame(FrameKind.FRAGMENTS, b"rows"),
+        encode_frame(FrameKind.PING),
+        encode_frame(FrameKind.HELLO, bytes(30)),
         HELLO[:-1] + bytes([HELLO[-1] ^ 1]),
         HELLO + HELLO,
-        HELLO + framed(FrameKind.FRAGMENTS, b"rows"),
-        HELLO + framed(FrameKind.PONG, b"more than nothing"),
+        HELLO + encode_frame(FrameKind.FRAGMENTS, b"rows"),
+        HELLO + encode_frame(FrameKind.PONG, b"more than nothing"),
     ],
     ids=range(13),
 )
@@ -107,7 +107,7 @@ def test_garbage_is_refused_and_honest_instances_are_not_harmed(bank: Party) -> 
 
 
 def test_half_a_frame_that_never_goes_on_is_ended_at_the_deadline() -> None:
-    with Party("bank", limits=EndpointLimits(login_wait=1000, link=LinkLimits(hello_wait=HOUR))) as bank:
+    with Party("bank", limits=EndpointLimits(login_wait=1000, link=LinkLimits(hello_timeout=HOUR))) as bank:
         for says in (b"", HELLO[:1], HELLO[:-1]):
             assert "has not said who it is in 0.001 s" in told(bank, says).text
 
@@ -170,8 +170,14 @@ def test_who_has_not_said_who_it_is_changes_nothing(bank: Party) -> None:
     with Party("shop") as shop:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
-        for kind in (FrameKind.FRAGMENTS, FrameKind.ROLE_ASKED, FrameKind.ROLE_TOLD, FrameKind.GOODBYE, FrameKind.PONG):
-            told(bank, framed(kind, bytes(16)))
+        for kind in (
+            FrameKind.FRAGMENTS,
+            FrameKind.ROLE_QUERY,
+            FrameKind.ROLE_REPLY,
+            FrameKind.GOODBYE,
+            FrameKind.PONG,
+        ):
+            told(bank, encode_frame(kind, bytes(16)))
         assert len(bank.batches) == 1
         assert len(bank.connections()) == 1
 

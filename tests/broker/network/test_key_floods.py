@@ -17,7 +17,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
 from ssbroker.protocol.wire.batch import WIRE
-from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, read_blob
+from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, parse_blob
 from tests.broker.network.secured import begin, plain, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import SHOP, STOCK
@@ -36,13 +36,13 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 def paid(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Grows by one with each key that is opened by RSA."""
     calls: list[None] = []
-    unwrapped = DialogCertificate.unwrapped
+    unwrapped = DialogCertificate.unwrap
 
     def counted(self: DialogCertificate, wrapped: bytes) -> bytes | None:
         calls.append(None)
         return unwrapped(self, wrapped)
 
-    monkeypatch.setattr(DialogCertificate, "unwrapped", counted)
+    monkeypatch.setattr(DialogCertificate, "unwrap", counted)
     return calls
 
 
@@ -55,12 +55,12 @@ def recorded(both: Talk) -> dict[str, Any]:
     (row,) = plain(both.pipes.pipe("shop").sent[-1][1])
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
     now = epoch_microseconds(database_context(both.stock).now())
-    return {**row, "key_exchange": KeyOffers().blob(bytes(32), of, to=public("Bank"), by=None, now=now)}
+    return {**row, "key_exchange": KeyOffers().make_blob(bytes(32), of, receiver=public("Bank"), sender=None, now=now)}
 
 
 def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, rows: int) -> None:
     """Brings as many dialogs, each with a key of its own that nobody can open, over two connections in turns."""
-    blob = read_blob(row["key_exchange"])
+    blob = parse_blob(row["key_exchange"])
     assert blob is not None
     for batch in range(batches):
         peer = Peer(bytes(16), principal, principal, f"TCP://{principal}:{batch % 2}", uuid.UUID(int=batch % 2), True)

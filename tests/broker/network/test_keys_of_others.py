@@ -12,7 +12,7 @@ import pytest
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol import message_types
-from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_runs, table_of
+from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_ack_ranges, rows_to_table
 from ssbroker.security import SecuredDirection
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers
 from tests.broker.network.secured import begin, bring, has_own_certificate, knows, secured
@@ -39,11 +39,11 @@ def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> byt
     """What brings Mallory's key, under her own certificate."""
     (row,) = [one for one in database_context(both.sales).objects().security.certificates.values() if one.name == to]
     mine = certified("Mallory")
-    return KeyOffers().blob(
+    return KeyOffers().make_blob(
         KEY,
         Direction(conversation, is_initiator, EVIL, SHOP),
-        to=DialogCertificate(row.certificate),
-        by=DialogCertificate(mine.certificate, mine.key),
+        receiver=DialogCertificate(row.certificate),
+        sender=DialogCertificate(mine.certificate, mine.key),
         now=epoch_microseconds(database_context(both.sales).now()),
     )
 
@@ -52,10 +52,10 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
     """A message of Mallory's, sealed with her key."""
     values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
     values += [sender, broker, SHOP, None, message_types.DEFAULT, message_types.DEFAULT, uuid.UUID(int=5).bytes]
-    values += [5, False, False, None, Protection.SEALED, None, pack_runs(()), b""]
+    values += [5, False, False, None, Protection.SEALED, None, pack_ack_ranges(()), b""]
     row = EnvelopeRow(*values)
     keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)
-    row.signature = keys.header_signature(row.signed(row.header))
+    row.header_signature = keys.sign_header(row.signature_input(row.header))
     row.body = keys.seal(row.body, sequence=0, fragment=0, is_bound=False, header=row.header)
     return row
 
@@ -76,7 +76,7 @@ def test_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk, *,
     ]
     brought = blob(both, conversation, is_initiator=side, to=own[0])
     broker = database_context(both.stock).objects().broker.service_broker_guid
-    rows: list[dict[str, Any]] = table_of(
+    rows: list[dict[str, Any]] = rows_to_table(
         [
             forged(conversation, EVIL, is_initiator=side, broker=broker),
             forged(conversation, STOCK, is_initiator=False, broker=broker),

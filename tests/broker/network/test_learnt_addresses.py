@@ -41,7 +41,7 @@ def test_an_address_to_which_nothing_goes_is_forgotten_and_its_progress_only_gro
 ) -> None:
     """One instance that is reached by many names, one after the other: only those of which something is wanted stay."""
     monkeypatch.setattr(dialer, "KNOWN", 4)
-    limits = replace(QUICK, link=replace(QUICK.link, idle=100_000))
+    limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
     with Party("bank", limits=limits) as bank, Party("shop", limits=limits) as shop:
         board = shop.endpoint.board
         board.dialling.addresses._forget_beyond = 4

@@ -225,14 +225,14 @@ def test_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read_back(
     both.stock.take([bad])
     assert states(both, shop) == ("CO", "ER")
     read: list[int] = []
-    stored = both.stock.ledger.stored
+    stored = both.stock.ledger.read_stored
 
     def counted(*given: Any, **options: Any) -> pa.Table:
         table = stored(*given, **options)
         read.append(table.num_rows)
         return table
 
-    monkeypatch.setattr(both.stock.ledger, "stored", counted)
+    monkeypatch.setattr(both.stock.ledger, "read_stored", counted)
     both.stock.take([bad])
     both.stock.dialogs.forget([both.stock.key(stock)])
     both.stock.take([bad])

@@ -64,10 +64,10 @@ def test_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
     body = bytes(range(256)) * 400
     key = both.shop.key(both.begin(b"first", body))
     spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
-    assert both.shop.ledger.parts(key, 1, spans) == [body[begin:end] for begin, end in spans]
-    assert both.shop.ledger.parts(key, 1, []) == []
-    assert both.shop.ledger.parts(key, 2, spans) is None
-    assert both.shop.ledger.parts((bytes(16), True), 1, spans) is None
+    assert both.shop.ledger.read_body_slices(key, 1, spans) == [body[begin:end] for begin, end in spans]
+    assert both.shop.ledger.read_body_slices(key, 1, []) == []
+    assert both.shop.ledger.read_body_slices(key, 2, spans) is None
+    assert both.shop.ledger.read_body_slices((bytes(16), True), 1, spans) is None
 
 
 MIB = 1 << 20
@@ -83,7 +83,7 @@ def test_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -> No
     before = pages_visited(connection)
     found: list[bytes] = []
     for begin in range(0, size, MIB):
-        found += both.shop.ledger.parts(key, 0, [(begin, begin + MIB)]) or [b""]
+        found += both.shop.ledger.read_body_slices(key, 0, [(begin, begin + MIB)]) or [b""]
     assert b"".join(found) == body
     assert pages_visited(connection) - before < 4 * size // 4096
 
@@ -103,12 +103,12 @@ def test_what_is_read_ahead_is_what_stands_there(both: Pair, monkeypatch: pytest
         again = sorted(chance.sample(range(place + 1), 2)) if place and chance.random() < 0.3 else None
         spans = [*([(again[0], again[1])] if again else []), (place, place + step)]
         expected = [bodies[key][begin:end] for begin, end in spans]
-        assert both.shop.ledger.parts(key, 0, spans) == expected
+        assert both.shop.ledger.read_body_slices(key, 0, spans) == expected
         places[key] = (place + step) if place < 4200 else 0
     gone = next(iter(bodies))
     with both.shop.database.transaction() as t:
         t.connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
-    assert both.shop.ledger.parts(gone, 0, [(0, 9)]) is None
+    assert both.shop.ledger.read_body_slices(gone, 0, [(0, 9)]) is None
 
 
 def pages_visited(connection: Connection) -> int:
@@ -157,7 +157,7 @@ def test_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(
     both.clock.advance(seconds=MINUTE)
     assert both.shop.dialogs.flush(now=both.shop.now) == 1
     assert both.shop.count("transmission_objects") == 1
-    assert list(both.shop.ledger.read_back([both.shop.key(shop)])) == [both.shop.key(shop)]
+    assert list(both.shop.ledger.load_transmissions([both.shop.key(shop)])) == [both.shop.key(shop)]
     send(both.shop.database, shop, b"1")
     both.exchange()
     assert both.stock.instance.view(ORDERS, database="Sales").num_rows == 1
@@ -169,8 +169,8 @@ def test_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(
 def test_they_go_with_their_endpoints(both: Pair) -> None:
     shop, _ = both.bound()
     key = both.shop.key(shop)
-    both.shop.ledger.put_aside({key: b"packed", (bytes(16), True): b"of nobody"})
-    assert both.shop.ledger.read_back([key, (bytes(16), True)]) == {key: b"packed"}
+    both.shop.ledger.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
+    assert both.shop.ledger.load_transmissions([key, (bytes(16), True)]) == {key: b"packed"}
     end(both.shop.database, shop, cleanup=True)
     assert both.shop.count("transmission_objects") == 0
 
@@ -198,7 +198,7 @@ def test_types_that_only_the_broker_sends_are_not_to_be_forged(both: Pair) -> No
     def judged(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
         row = (conversation, True, 1, kind, None, is_end, is_error, body)
         arrays = [pa.array([value], field.type) for value, field in zip(row, MESSAGES, strict=True)]
-        answer = both.stock.ledger.judge(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
+        answer = both.stock.ledger.validate(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
         assert answer is None or isinstance(answer, Refusal)
         return None if answer is None else answer.code
 

@@ -7,7 +7,7 @@ import pytest
 from ssbroker.broker.network.connection import EndpointLimits, SecureLink, SharedOutbox
 from ssbroker.broker.network.tls import Channel, PlainChannel, TlsChannel, TlsContexts
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.wire.connection import FragmentsArrived, Occurrence, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.connection import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import GoodbyeReason
 from tests.broker.network.parties import Authority
 from tests.protocol.wire import BANK, SHOP, numbered, numbers, own
@@ -40,7 +40,7 @@ def plain() -> tuple[SecureLink, SecureLink]:
     return lines
 
 
-def carried(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
+def carried(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
     """What all that one end writes comes to at the other, in pieces."""
     found = []
     while (data := one.data_to_send(now=now)) is not None:
@@ -49,15 +49,15 @@ def carried(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 
     return found
 
 
-def exchanged(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
+def exchanged(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
     """What both ends write until neither has more, as it is seen at either."""
-    found: list[Occurrence] = []
+    found: list[LinkEvent] = []
     while step := carried(one, other, now=now, piece=piece) + carried(other, one, now=now, piece=piece):
         found += step
     return found
 
 
-def shaken(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[Occurrence]:
+def shaken(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[LinkEvent]:
     """The same, where the first flights of TLS come to nothing that is seen."""
     return [each for _ in range(4) for each in exchanged(one, other, piece=piece)]
 
@@ -69,7 +69,7 @@ def test_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
     shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(20, size=3000))
     found = shaken(shop, bank, piece=piece)
-    assert {each.far.name for each in found if isinstance(each, PeerGreeted)} == {"bank", "shop"}
+    assert {each.peer.name for each in found if isinstance(each, PeerGreeted)} == {"bank", "shop"}
     assert numbers(found) == list(range(20))
     assert (shop.channel.principal, bank.channel.principal) == ("bank", "shop")
     assert shop.outboxes[0].progress == (20, 20)

@@ -118,7 +118,7 @@ def test_the_end_of_the_certificate_is_shown_before_it_comes(tmp_path: Path, ins
     authority = Authority(tmp_path / "certificates")
     with instance.serve(port=0, trust=authority.trust("shop", "bank")):
         assert numbers(metrics)["ssbroker_certificate_expiry_timestamp_seconds"] == int(
-            authority.validity.ends.timestamp()
+            authority.validity.not_after.timestamp()
         )
     with instance.serve(port=0, allow_unencrypted=True):
         assert "ssbroker_certificate_expiry_timestamp_seconds" not in numbers(metrics)

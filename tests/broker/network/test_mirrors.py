@@ -13,7 +13,7 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import mirrors
 from ssbroker.broker.network.mirrors import MirroredAddresses, MirroredRoutes
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import ANSWER_WAIT, CHECK_EVERY, USED_FOR
+from ssbroker.protocol.mirroring import ANSWER_TIMEOUT, ASK_AFTER_USE, CHECK_INTERVAL
 from tests.broker.conftest import Clock
 from tests.broker.network.passing import Outboxes
 
@@ -94,7 +94,7 @@ def test_both_are_asked_once_and_everything_goes_to_the_principal(sender: Sender
 def test_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> None:
     """R52."""
     led_to(sender, A)
-    sender.clock.advance(seconds=CHECK_EVERY / 1e6)
+    sender.clock.advance(seconds=CHECK_INTERVAL / 1e6)
     assert sender.way() == A
     assert sender.asked() == [A]
     sender.routes.role_told(A, GUID, "principal", 1)
@@ -150,7 +150,7 @@ def test_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> No
     sender.routes.role_told(M, GUID, "mirror", 0)
     sender.clock.advance(seconds=-3600)
     assert sender.way() == A
-    sender.clock.advance(seconds=CHECK_EVERY / 1e6)
+    sender.clock.advance(seconds=CHECK_INTERVAL / 1e6)
     assert sender.way() == A
     assert sender.asked() == [A]
 
@@ -172,7 +172,7 @@ def test_an_answer_takes_10_s_at_most(sender: Sender) -> None:
     """R51, N23."""
     sender.way()
     sender.routes.role_told(A, GUID, "principal", 1)
-    assert sender.routes.run_due(now=sender.now) == sender.now + ANSWER_WAIT
+    assert sender.routes.run_due(now=sender.now) == sender.now + ANSWER_TIMEOUT
     sender.pass_until_due()
     assert sender.way() == A
 
@@ -220,12 +220,12 @@ def test_without_a_broker_id_nobody_can_be_asked(sender: Sender) -> None:
 def test_nobody_is_asked_for_ever(sender: Sender) -> None:
     """Once nothing wants to go any more."""
     sender.way()
-    end = sender.now + 2 * USED_FOR
+    end = sender.now + 2 * ASK_AFTER_USE
     while (due := sender.routes.run_due(now=sender.now)) is not None:
         sender.clock.advance(seconds=max(due - sender.now, 1) / 1e6)
         assert sender.now < end
     sender.asked()
-    sender.clock.advance(seconds=USED_FOR / 1e6)
+    sender.clock.advance(seconds=ASK_AFTER_USE / 1e6)
     sender.way()
     assert sender.asked() == [A, M]
 

@@ -51,14 +51,14 @@ def test_an_instance_that_is_served_with_another_length_goes_on_where_it_was(bot
 def test_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
     both.pipes.down.add(BANK)
     ledger = SqliteDialogStorage(database_context(both.sales))
-    assert ledger.cut_with(100) == {}
+    assert ledger.set_fragment_bytes(100) == {}
     dialog = both.send(b"waits")
     ((key,),) = [ledger.waiting()]
-    assert ledger.cut_with(100) == {}
-    assert SqliteDialogStorage(database_context(both.sales)).cut_with(200) == {key: 100}
-    assert ledger.cut_with(300) == {key: 100}
-    assert ledger.cut_with(100) == {}
-    assert ledger.cut_with(300) == {key: 100}
+    assert ledger.set_fragment_bytes(100) == {}
+    assert SqliteDialogStorage(database_context(both.sales)).set_fragment_bytes(200) == {key: 100}
+    assert ledger.set_fragment_bytes(300) == {key: 100}
+    assert ledger.set_fragment_bytes(100) == {}
+    assert ledger.set_fragment_bytes(300) == {key: 100}
     with both.sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)
-    assert ledger.cut_with(200) == {}
+    assert ledger.set_fragment_bytes(200) == {}

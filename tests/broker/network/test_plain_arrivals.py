@@ -101,7 +101,7 @@ def test_an_error_goes_also_where_the_window_is_more_than_full(tmp_path: Path) -
     shop, _ = both.bound()
     end(both.shop.database, shop, error=(12, "x" * 300))
     assert len(both.shop.rows()) == 1
-    both.shop.dialogs.queued([both.shop.key(shop)])
+    both.shop.dialogs.notify_queued([both.shop.key(shop)])
     assert both.shop.rows() == []
     assert (both.shop.dialogs.next_timeout() or 0) > both.shop.now
     both.close()

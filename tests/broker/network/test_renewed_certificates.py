@@ -113,7 +113,7 @@ def test_nobody_else_takes_a_dialog_over_by_a_certificate_of_his_own(both: Talk,
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
     now = int(both.pipes.clock().timestamp() * 1_000_000)
     given = bytes(32) if flaw == "another key" else key
-    stolen = KeyOffers().blob(given, of, to=public("Bank"), by=own("Thief"), now=now)
+    stolen = KeyOffers().make_blob(given, of, receiver=public("Bank"), sender=own("Thief"), now=now)
     bring(both, "bank", [row | {"key_exchange": stolen}])
     assert far_certificates(both) == [public("Shop").fingerprint]
     is_whole(both)

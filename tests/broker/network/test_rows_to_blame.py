@@ -12,7 +12,7 @@ from ssbroker.broker.network import inbound
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.inbound import CULPRITS_MOST
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.events import LINES, MessageUndeliverable
+from ssbroker.protocol.events import LOG_LINES_MAX, MessageUndeliverable
 from ssbroker.protocol.storage import Refusal
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import waiting
@@ -28,7 +28,7 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 
 def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> list[int]:
     """Has the bank fail where a bad message is to be judged; the numbers of messages of each try."""
-    judge, tries = SqliteDialogStorage.judge, list[int]()
+    judge, tries = SqliteDialogStorage.validate, list[int]()
 
     def judged(self: SqliteDialogStorage, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         tries.append(messages.num_rows)
@@ -36,7 +36,7 @@ def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception
             raise error()
         return judge(self, messages, contracts)
 
-    monkeypatch.setattr(SqliteDialogStorage, "judge", judged)
+    monkeypatch.setattr(SqliteDialogStorage, "validate", judged)
     return tries
 
 
@@ -94,7 +94,7 @@ def test_where_all_are_bad_only_some_are_looked_for(
     assert len(told(both)) in (CULPRITS_MOST, CULPRITS_MOST + 1), "one of the halves that are left has one row"
     for _ in range(5):
         both.pipes.settle(seconds=5)
-    assert sum(record.exc_info is not None for record in caplog.records) <= LINES + 1
+    assert sum(record.exc_info is not None for record in caplog.records) <= LOG_LINES_MAX + 1
 
 
 def test_a_disk_that_is_full_is_nobodys_fault(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +113,9 @@ def test_a_log_does_not_grow_while_a_disk_is_full(
     both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
-    for _ in range(2 * LINES):
+    for _ in range(2 * LOG_LINES_MAX):
         both.send(BAD)
         both.pipes.settle()
-    assert len(tries) >= 2 * LINES
+    assert len(tries) >= 2 * LOG_LINES_MAX
     lines = [record for record in caplog.records if "what came could not be taken" in record.getMessage()]
-    assert len(lines) <= LINES + 1
+    assert len(lines) <= LOG_LINES_MAX + 1

@@ -9,7 +9,7 @@ import pytest
 
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.mirroring import USED_FOR
+from ssbroker.protocol.mirroring import ASK_AFTER_USE
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import SHOP, STOCK, waiting
 
@@ -35,7 +35,7 @@ def is_away_for_long(both: Talk, name: str) -> None:
     """Nobody reaches an instance, for longer than both addresses of a mirrored route are asked without being asked for."""
     both.pipes.down.add(f"TCP://{name}:4022")
     both.send(b"two chairs")
-    passes(both, 2 * USED_FOR // SECOND)
+    passes(both, 2 * ASK_AFTER_USE // SECOND)
     assert len(waiting(both.sales)) == 1
     both.pipes.down.clear()
     passes(both, LONGEST_WAIT)

@@ -64,7 +64,7 @@ def test_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_path: 
     lines: list[SecureLink] = []
     for name in given:
         channel = TlsChannel(TlsContexts.of(served(given[name])["trust"]), is_accept=bool(lines))
-        own = OwnIdentity(instance_id=name.encode().ljust(16), name=name, number=1)
+        own = OwnIdentity(instance_id=name.encode().ljust(16), name=name, run_number=1)
         lines.append(SecureLink(channel, own=own, is_accept=bool(lines), limits=EndpointLimits(), now=0))
     near, far = lines
     for _ in range(8):

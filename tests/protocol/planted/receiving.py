@@ -10,7 +10,7 @@ from ssbroker import Reassembler
 from ssbroker.protocol import reassembly, receiver
 from ssbroker.protocol.dialog import Dialog, InboundDirection, NumberRuns, OpenedFragment
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.envelope import EnvelopeRow, Run
+from ssbroker.protocol.envelope import AckRange, EnvelopeRow
 from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader
 from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, OpenedBatch, ReceivedBatch, ReceivePlanner
 from ssbroker.protocol.storage import BatchChanges, Key
@@ -18,7 +18,7 @@ from ssbroker.protocol.storage import BatchChanges, Key
 
 def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
     """P16: acknowledgements go when a message has arrived, not when it is durable."""
-    arrived = DialogEngine.arrived
+    arrived = DialogEngine.receive
 
     def at_once(self: DialogEngine, table: pa.Table, *, now: int, **options: Any) -> BatchChanges:
         effects = arrived(self, table, now=now, **options)
@@ -28,7 +28,7 @@ def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
         self._owe(plan.received, self._clock.moment(now))
         return effects
 
-    patch.setattr(DialogEngine, "arrived", at_once)
+    patch.setattr(DialogEngine, "receive", at_once)
 
 
 def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
 
     told = NumberRuns.told
 
-    def longer(self: NumberRuns) -> list[Run]:
+    def longer(self: NumberRuns) -> list[AckRange]:
         return [(first, number, last, end + 1) for first, number, last, end in told(self)]
 
     patch.setattr(NumberRuns, "told", longer)

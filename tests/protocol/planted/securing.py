@@ -18,12 +18,12 @@ _NUMBER: Final = 4
 
 def header_signatures_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """P22: whoever can write a header is believed."""
-    patch.setattr(SecuredDirection, "is_signed", lambda *_: True)
+    patch.setattr(SecuredDirection, "verify_header", lambda *_: True)
 
 
 def digests_of_headers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """P21: in a plain dialog a damaged header is believed."""
-    patch.setattr(EnvelopeRow, "is_digested", property(lambda _: True, lambda *_: None))
+    patch.setattr(EnvelopeRow, "has_valid_digest", property(lambda _: True, lambda *_: None))
 
 
 def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -42,32 +42,32 @@ def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 def neither_seal_nor_header_know_the_number(patch: pytest.MonkeyPatch) -> None:
     """P22, B32: nothing binds a part to its sequence number."""
     patch.setattr(SecuredDirection, "_nonce", lambda self, _, fragment, bound: security._NONCE.pack(fragment, bound))
-    header: Callable[..., bytes] = envelope.header_as_bytes
+    header: Callable[..., bytes] = envelope.encode_header
 
     def numberless(*fields: Any) -> bytes:
         return header(*fields[:_NUMBER], 0, *fields[_NUMBER + 1 :])
 
-    patch.setattr(envelope, "header_as_bytes", numberless)
+    patch.setattr(envelope, "encode_header", numberless)
     patch.setattr(SecuredDirection, "message_digests", lambda _, numbers, __: [None] * len(numbers))
 
 
 def headers_without_names(patch: pytest.MonkeyPatch) -> None:
     """P22: the names of services and message type are not signed."""
-    patch.setattr(envelope, "header_as_bytes", lambda *fields: bytes(8) + fields[0] + bytes([fields[_NUMBER] % 256]))
+    patch.setattr(envelope, "encode_header", lambda *fields: bytes(8) + fields[0] + bytes([fields[_NUMBER] % 256]))
 
 
 def acknowledgements_are_not_signed(patch: pytest.MonkeyPatch) -> None:
     """P22, T11: an acknowledgement that rides along is no part of what is signed."""
-    signed = envelope.signed_bytes
+    signed = envelope.signature_input
     patch.setattr(
-        envelope, "signed_bytes", lambda header, message, fragment, *_: signed(header, message, fragment, None, None)
+        envelope, "signature_input", lambda header, message, fragment, *_: signed(header, message, fragment, None, None)
     )
 
 
 def bodies_are_not_sealed(patch: pytest.MonkeyPatch) -> None:
     """P22: the body of a secured dialog goes in clear."""
     patch.setattr(SecuredDirection, "seal", lambda _, part, **__: part)
-    patch.setattr(SecuredDirection, "opened", lambda _, part, **__: part)
+    patch.setattr(SecuredDirection, "open", lambda _, part, **__: part)
 
 
 def a_nonce_for_two_headers(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def a_nonce_for_two_headers(patch: pytest.MonkeyPatch) -> None:
 
 def a_nonce_that_changes(patch: pytest.MonkeyPatch) -> None:
     """B32: the same fragment sent again is other bytes."""
-    seal, opened = SecuredDirection.seal, SecuredDirection.opened
+    seal, opened = SecuredDirection.seal, SecuredDirection.open
     numbers = iter(range(1 << 40))
 
     def salted(self: SecuredDirection, part: bytes, **place: Any) -> bytes:
@@ -89,7 +89,7 @@ def a_nonce_that_changes(patch: pytest.MonkeyPatch) -> None:
         return opened(self, part[8:], **{**place, "header": place["header"] + part[:8]})
 
     patch.setattr(SecuredDirection, "seal", salted)
-    patch.setattr(SecuredDirection, "opened", unsalted)
+    patch.setattr(SecuredDirection, "open", unsalted)
 
 
 def downgrades_are_taken(patch: pytest.MonkeyPatch) -> None:

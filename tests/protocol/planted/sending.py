@@ -155,7 +155,7 @@ def the_binding_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """R8: later messages carry no broker id."""
 
     def bind(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> None:
-        if not dialog.endpoint.is_bound and (row.is_sequenced or row.ahead is not None):
+        if not dialog.endpoint.is_bound and (row.is_sequenced or row.acked_ahead is not None):
             self._opened.bound[dialog.key] = replace(dialog.endpoint, is_bound=True, far_peer=self._peer)
 
     patch.setattr(RowOpener, "_bind", bind)

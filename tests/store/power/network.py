@@ -47,26 +47,26 @@ class _Pair:
         self.now = now
         self.database: Database = instance.database("Sales")
         self.ledger = SqliteDialogStorage(database_context(self.database))
-        self.here = DialogEngine(self.ledger, roll=random.Random(1).random, settings=_SETTINGS)
-        self.there = DialogEngine(far, roll=random.Random(2).random, settings=_SETTINGS)
-        self.here.queued(self.ledger.waiting())
-        self.there.queued(far.waiting())
+        self.here = DialogEngine(self.ledger, random=random.Random(1).random, settings=_SETTINGS)
+        self.there = DialogEngine(far, random=random.Random(2).random, settings=_SETTINGS)
+        self.here.notify_queued(self.ledger.waiting())
+        self.there.notify_queued(far.waiting())
 
     def to_there(self, share: float, chance: random.Random) -> None:
         """What is sent from here, as far as it gets through."""
-        self.here.queued(self.ledger.waiting())
+        self.here.notify_queued(self.ledger.waiting())
         rows = _some(self.here.data_to_send(now=self._moment), share, chance)
         if rows is not None:
-            effects = self.there.arrived(rows, now=self._moment)
+            effects = self.there.receive(rows, now=self._moment)
             self.far.commit(effects)
             self.there.confirm(effects, now=self._moment)
 
     def to_here(self, share: float, chance: random.Random) -> None:
         """And from there."""
-        self.there.queued(self.far.waiting())
+        self.there.notify_queued(self.far.waiting())
         rows = _some(self.there.data_to_send(now=self._moment), share, chance)
         if rows is not None:
-            effects = self.here.arrived(rows, now=self._moment)
+            effects = self.here.receive(rows, now=self._moment)
             assert self.ledger.commit(effects) is None
             self.here.confirm(effects, now=self._moment)
 

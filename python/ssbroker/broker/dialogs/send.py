@@ -18,7 +18,7 @@ from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.config import BODY_MAX
-from ssbroker.protocol.envelope import listed
+from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.message_types import DEFAULT
@@ -366,5 +366,5 @@ def _values(table: pa.Table, name: str, *, expected: str) -> list[Any]:
             expected=expected,
             actual=str(column.type),
         )
-    values: list[Any] = listed(column)
+    values: list[Any] = column_values(column)
     return values

@@ -25,7 +25,7 @@ from ssbroker.broker.network.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import JITTER, SECOND
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.connection import Link, LinkLimits, Occurrence, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.connection import Link, LinkEvent, LinkLimits, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import Data, GoodbyeReason, OwnIdentity, PeerIdentity
 
 PIECE_BYTES: Final = 64 << 10
@@ -377,7 +377,7 @@ class SecureLink:
     @property
     def far(self) -> PeerIdentity | None:
         """What the far side has said of itself."""
-        return None if self._link is None else self._link.far
+        return None if self._link is None else self._link.peer
 
     @property
     def is_usable(self) -> bool:
@@ -387,7 +387,7 @@ class SecureLink:
     @property
     def is_over(self) -> bool:
         """Whether nothing comes and nothing goes any more: close the socket."""
-        return self._has_ended or (self._link is not None and self._link.is_over)
+        return self._has_ended or (self._link is not None and self._link.is_closed)
 
     @property
     def is_leaving(self) -> bool:
@@ -399,7 +399,7 @@ class SecureLink:
         """How many bytes more are taken of who has not said HELLO (N11); None where it has."""
         return None if self.far is not None else max(self._limits.unproven_bytes - self._unproven, 0)
 
-    def received(self, data: Data, *, now: int) -> list[Occurrence]:
+    def received(self, data: Data, *, now: int) -> list[LinkEvent]:
         """Takes what the socket brought.
 
         Args:
@@ -468,7 +468,7 @@ class SecureLink:
         """The moment at which `handle_timeout` has something to do; None where there is none."""
         return None if self._link is None else self._link.next_timeout()
 
-    def handle_timeout(self, *, now: int) -> list[Occurrence]:
+    def handle_timeout(self, *, now: int) -> list[LinkEvent]:
         """Does what is due.
 
         Args:
@@ -526,7 +526,7 @@ class SecureLink:
             number: The role's number.
         """
         if self._link is not None and self.is_usable:
-            self._link.tell_role(broker_instance, role, number)
+            self._link.reply_role(broker_instance, role, number)
 
     def leave(self, reason: GoodbyeReason, text: str) -> bool:
         """Says GOODBYE behind what waits in its outboxes.
@@ -559,7 +559,7 @@ class SecureLink:
 
     def _feed(self, link: Link, now: int) -> None:
         """Gives the link as much as one frame takes, from each outbox in turn."""
-        if link.far is None or link.is_leaving:
+        if link.peer is None or link.is_leaving:
             return
         empty = 0
         while link.waiting[1] < _AHEAD_BYTES and empty < len(self.outboxes):
@@ -653,7 +653,7 @@ class ConnectionOwner(Protocol):
     def accepted(self, connection: PeerConnection) -> None:
         """The socket of a connection that others have dialled is there."""
 
-    def occurred(self, connection: PeerConnection, occurrence: Occurrence) -> None:
+    def occurred(self, connection: PeerConnection, occurrence: LinkEvent) -> None:
         """Something has come over a connection."""
 
     def closing(self, connection: PeerConnection, ending: CloseReason) -> None:
@@ -918,10 +918,10 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
             self.pump()
 
-    def _occurred(self, occurrences: list[Occurrence]) -> None:
+    def _occurred(self, occurrences: list[LinkEvent]) -> None:
         for occurrence in occurrences:
             if isinstance(occurrence, PeerGreeted):
-                self._greeted(occurrence.far)
+                self._greeted(occurrence.peer)
             elif isinstance(occurrence, PeerLeft):
                 self.end(CloseReason(occurrence.text or occurrence.reason.name.lower(), reason=occurrence.reason))
             self._owner.occurred(self, occurrence)
@@ -947,7 +947,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 self._transport.write(data)
             self._transport.close()
             self._deadline.cancel()
-            self._deadline = self._loop.call_later(self._limits.link.goodbye_wait / SECOND, self._transport.abort)
+            self._deadline = self._loop.call_later(self._limits.link.goodbye_timeout / SECOND, self._transport.abort)
 
     def _schedule(self) -> None:
         moment = self.line.next_timeout()

@@ -26,9 +26,9 @@ from ssbroker.broker.routes import Decision, database_missing_route, explain, ne
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine, Steering
-from ssbroker.protocol.envelope import ENVELOPE, Protection, Sender, listed, senders_of
+from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, column_values, sender_runs
 from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
-from ssbroker.protocol.wire.batch import stamped
+from ssbroker.protocol.wire.batch import to_wire_rows
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.file import FileWatch
 
@@ -88,7 +88,7 @@ class DialogsByNextHop:
 
     def lost(self, gate: str) -> None:
         """What has gone through a gate did not arrive."""
-        self._dialogs.lost(self.keys(gate))
+        self._dialogs.retransmit(self.keys(gate))
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Forgets where dialogs go: it is to be found out again."""
@@ -167,7 +167,7 @@ class PendingKeyExchanges:
             SsbrokerError: The keys cannot be read.
         """
         levels: list[Any] = rows["security"].to_pylist()
-        conversations: list[Any] = listed(rows["conversation_id"])
+        conversations: list[Any] = column_values(rows["conversation_id"])
         sides: list[Any] = rows["is_initiator"].to_pylist()
         senders: list[Key] = list(zip(conversations, sides, strict=True))
         secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Protection.PLAIN}
@@ -372,12 +372,12 @@ class DatabaseDialogs:
         self.ledger: Final = CountedDialogStorage(database)
         # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
         chance = Random(instance.random.getrandbits(64))  # noqa: S311
-        self.dialogs: Final = DialogEngine(self.ledger, roll=chance.random, settings=settings, log=instance.events)
+        self.dialogs: Final = DialogEngine(self.ledger, random=chance.random, settings=settings, log=instance.events)
         self.gates: Final = DialogsByNextHop(self.dialogs, closed)
         self.riders: Final = PendingKeyExchanges(database, keys)
         self._mirrors: Final = mirrors
         self._closed: Final = closed
-        self._decisions: dict[Sender, tuple[RouteQuery, Decision]] = {}
+        self._decisions: dict[SenderKey, tuple[RouteQuery, Decision]] = {}
         self._seeking: Final = RouteRequester(database, background, mirrors, patience=PATIENCE)
 
     def settle_keys(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
@@ -416,7 +416,7 @@ class DatabaseDialogs:
             LockTimeoutError: Others were writing to the file.
             StorageError: The file cannot be written. Nothing has changed.
         """
-        effects = self.dialogs.arrived(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
+        effects = self.dialogs.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
         stale: StalePlan | None = None
         if not effects.is_empty:
             try:
@@ -442,7 +442,7 @@ class DatabaseDialogs:
         """
         keys = list(keys)
         self.dialogs.forget(keys)
-        self.dialogs.queued(keys)
+        self.dialogs.notify_queued(keys)
 
     def renewed(self, keys: Iterable[Key]) -> None:
         """Notes that the far sides of endpoints have other certificates than before.
@@ -466,13 +466,13 @@ class DatabaseDialogs:
         Raises:
             StorageError: The file cannot be read.
         """
-        rows = self.dialogs.data_to_send(now=now, most=ROWS_MAX, most_bytes=BYTES_MAX)
+        rows = self.dialogs.data_to_send(now=now, max_rows=ROWS_MAX, max_bytes=BYTES_MAX)
         if rows is None:
             return None
-        senders, are_plain = senders_of(rows)
+        senders, are_plain = sender_runs(rows)
         gates = self._gates(rows, senders)
         blobs = pa.nulls(rows.num_rows, pa.binary()) if are_plain else self.riders.column(rows, now=now)
-        whole = stamped(rows, now=now, key_exchanges=blobs)
+        whole = to_wire_rows(rows, now=now, key_exchanges=blobs)
         if len({*gates.values()}) == 1:
             places: Mapping[str | None, list[int] | None] = dict.fromkeys(gates.values())
         else:
@@ -501,18 +501,18 @@ class DatabaseDialogs:
         """
         self.dialogs.flush(now=now)
         self.ledger.let_go()
-        self.database.instance.counters.objects_marked(self.dialogs.take_marked_dirty())
+        self.database.instance.counters.objects_marked(self.dialogs.take_newly_dirty())
         # Of conversations that nobody here has, too: what answers them has a way, and no end here.
-        self.gates.keep(self.dialogs.knows)
-        self.riders.keep(self.dialogs.knows)
-        self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.knows(each[:2])}
+        self.gates.keep(self.dialogs.is_loaded)
+        self.riders.keep(self.dialogs.is_loaded)
+        self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.is_loaded(each[:2])}
         resting = [
             way for each, (_, way) in self._decisions.items() if MIRRORED in (self.gates.gate_of(each[:2]) or "")
         ]
         self._seeking.principals(resting)
         self._seeking.routes(self._decisions.values())
 
-    def _gates(self, rows: pa.Table, senders: list[tuple[Sender, int]]) -> dict[Sender, str | None]:
+    def _gates(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
         """Through which gate each sender goes; None for nowhere."""
         distinct = dict.fromkeys(sender for sender, _ in senders)
         new = [sender for sender in distinct if sender not in self._decisions]
@@ -523,10 +523,10 @@ class DatabaseDialogs:
             asked = [RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
             decided = list(zip(asked, self._background.routes.decisions(self.database.name, asked), strict=True))
             self._decisions.update(zip(new, decided, strict=True))
-            self._seeking.routes(each for each in decided if self.dialogs.knows(each[0][:2]))
+            self._seeking.routes(each for each in decided if self.dialogs.is_loaded(each[0][:2]))
         return {sender: self._gate(sender) for sender in distinct}
 
-    def _gate(self, sender: Sender) -> str | None:
+    def _gate(self, sender: SenderKey) -> str | None:
         (_, decision), key = self._decisions[sender], sender[:2]
         if decision.is_local:
             return LOCAL
@@ -548,11 +548,11 @@ class DatabaseDialogs:
         self._closed.add(gate)
         self.gates.lead(key, gate)
         self.dialogs.hold([key])  # it was let go to find that the gate is closed still
-        self.dialogs.lost([key])
+        self.dialogs.retransmit([key])
 
 
 def _places(
-    senders: list[tuple[Sender, int]], gates: Mapping[Sender, str | None]
+    senders: list[tuple[SenderKey, int]], gates: Mapping[SenderKey, str | None]
 ) -> Mapping[str | None, list[int] | None]:
     places: dict[str | None, list[int]] = {}
     at = 0

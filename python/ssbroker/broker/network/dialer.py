@@ -796,7 +796,9 @@ class Dialer:
         if self._is_stopped:
             return
         limits, since = self._setup.limits, connection.logged_in_at
-        is_steady = since is not None and self._setup.clock() - since >= min(limits.steady_after, limits.link.idle)
+        is_steady = since is not None and self._setup.clock() - since >= min(
+            limits.steady_after, limits.link.idle_timeout
+        )
         if is_steady or connection.counters.fragments_received:
             destination.failures = 0
         if ending.reason is GoodbyeReason.IDLE and pair is not None and is_steady:

@@ -33,19 +33,19 @@ from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.principals import may_send
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
-from ssbroker.protocol.envelope import listed
+from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.states import BEGUN, ConversationState
 from ssbroker.protocol.storage import (
     MESSAGES,
     BatchChanges,
     DialogEndpoint,
-    KeptFragment,
     Key,
     MessageRange,
     MessageRun,
     Refusal,
-    parts_of,
+    StoredFragmentInfo,
+    fragments_table,
 )
 from ssbroker.protocol.storage import DialogEndpoint as Planned
 from ssbroker.store import due_work, endpoints, fragments, transmission_queue
@@ -100,7 +100,7 @@ def admitted(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogE
     if isinstance(found, DeliveryOutcome):
         if found.error is not None:
             return _refusal(found.error)
-        return Refusal(-(found.undelivered or 0), found.reason, is_told=False)
+        return Refusal(-(found.undelivered or 0), found.reason, notifies_sender=False)
     service, contract = found
     if not may_send(objects, service, endpoint.far_certificate):
         return _refusal(failure(8494, service=service.name))
@@ -176,7 +176,7 @@ def judged(
 
 
 def _rows(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
-    columns: list[list[Any]] = [listed(messages[name]) for name in ("conversation_id", *_KIND, "message_body")]
+    columns: list[list[Any]] = [column_values(messages[name]) for name in ("conversation_id", *_KIND, "message_body")]
     return zip(*columns, strict=True)
 
 
@@ -251,8 +251,10 @@ class BatchWriter:
         keys = {stored.key for stored in self._stored}
         keys.update(endpoint.key for endpoint in (*effects.created, *effects.bound))
         keys.update(key for key, _ in effects.dropped)
-        keys.update(self._messages, self._runs, effects.received, effects.acknowledged, effects.errors, effects.refused)
-        keys.update(effects.forgotten)
+        keys.update(
+            self._messages, self._runs, effects.received, effects.acknowledged, effects.errors, effects.refusals
+        )
+        keys.update(effects.lost_by_peer)
         return keys
 
     def _check(self, keys: set[Key]) -> None:
@@ -377,11 +379,11 @@ class BatchWriter:
             row = self._row_now(key)
             if row is not None:
                 broken_by_broker(self._work, row, body)
-        for key in effects.forgotten:
+        for key in effects.lost_by_peer:
             row = self._row_now(key)
             if row is not None:
                 break_off_forgotten(self._work, row)
-        for key, why in effects.refused.items():
+        for key, why in effects.refusals.items():
             row = self._row_now(key)
             if row is not None and row.state not in fragments.ENDED_STATES:  # else its application has been told
                 InboundDialog(self._work, row, queue_of(self._work, row)).refuse(
@@ -406,7 +408,7 @@ def _placed(runs: Iterable[MessageRun]) -> dict[Key, PlacedRun]:
 def _messages(table: pa.Table) -> dict[Key, list[DialogMessage]]:
     """The messages of each endpoint, in order."""
     found: dict[Key, list[DialogMessage]] = {}
-    columns: list[list[Any]] = [listed(column) for column in table.columns]
+    columns: list[list[Any]] = [column_values(column) for column in table.columns]
     for conversation_id, side, number, name, _, is_end, is_error, body in zip(*columns, strict=True):
         message = DialogMessage(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
         found.setdefault((conversation_id, not side), []).append(message)
@@ -414,7 +416,7 @@ def _messages(table: pa.Table) -> dict[Key, list[DialogMessage]]:
 
 
 def _stored(effects: BatchChanges) -> Iterator[_StoredFragment]:
-    columns: list[list[Any]] = [listed(column) for column in effects.stored.columns]
+    columns: list[list[Any]] = [column_values(column) for column in effects.stored.columns]
     for conversation_id, side, number, fragment, count, body, *digests, name, message_id, is_end, is_error in zip(
         *columns, strict=True
     ):
@@ -583,7 +585,7 @@ class SqliteDialogStorage:
             rows = endpoints.by_sides(connection, keys)
         return [_planned(objects, rows[key]) if key in rows else None for key in keys]
 
-    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
         """See `Ledger`."""
         with self._database.file.read() as connection:
             if transmission_queue.is_fragment_size_uniform(connection, max_fragment_bytes):
@@ -605,12 +607,12 @@ class SqliteDialogStorage:
         # A body that was not read is null, though there is one.
         return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
 
-    def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+    def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """See `Ledger`."""
         with self._database.file.read() as connection:
             return endpoints.error_sequence_numbers(connection, keys)
 
-    def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """See `Ledger`."""
         with self._database.file.read() as connection:
             return self._ahead.parts(connection, key, sequence, spans)
@@ -619,23 +621,23 @@ class SqliteDialogStorage:
         """Holds nothing any more of what was read ahead."""
         self._ahead.let_go()
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
+    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
         """See `Ledger`."""
         with self._database.file.read() as connection:
             return [
-                KeptFragment((conversation, bool(side)), (number, fragment), count, digest, size)
+                StoredFragmentInfo((conversation, bool(side)), (number, fragment), count, digest, size)
                 for conversation, side, number, fragment, count, digest, size in fragments.read_headers(
                     connection, keys
                 )
             ]
 
-    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """See `Ledger`."""
         sender = (key[0], not key[1])
         with self._database.file.read() as connection:
             found = fragments.read(connection, key, first, end, bytes_max=most_bytes)
         rows = [(*sender, *fragment, bool(is_end), bool(is_error)) for *fragment, is_end, is_error in found]
-        return parts_of(rows)
+        return fragments_table(rows)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         """See `Ledger`."""
@@ -645,14 +647,14 @@ class SqliteDialogStorage:
         self._admitted = {answer.key: answer for answer in answers if isinstance(answer, DialogEndpoint)}
         return answers
 
-    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """See `Ledger`."""
         if are_plain(self._database.objects(), messages, contracts):
             return {}
         return self._judge_each(messages)
 
     def _judge_each(self, messages: pa.Table) -> Mapping[int, Refusal]:
-        conversations: list[Any] = listed(messages["conversation_id"])
+        conversations: list[Any] = column_values(messages["conversation_id"])
         sides: list[Any] = messages["is_initiator"].to_pylist()
         keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
         contracts: dict[Key, tuple[Contract, ConversationState]] = {}
@@ -667,13 +669,13 @@ class SqliteDialogStorage:
                 contracts[key] = (contract, BEGUN)
         return judged(objects, messages, contracts)
 
-    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
         """See `Ledger`."""
         with self._database.file.write() as connection:
             rows = endpoints.by_sides(connection, objects)
             transmission_queue.write_objects(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
 
-    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """See `Ledger`."""
         found: dict[Key, bytes] = {}
         with self._database.file.read() as connection:
@@ -738,14 +740,14 @@ class CountedDialogStorage(SqliteDialogStorage):
         super().__init__(database)
         self._counters: Final = database.instance.counters
 
-    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
         """See `Ledger`."""
         begun = time.perf_counter()
-        super().put_aside(objects)
+        super().save_transmissions(objects)
         self._counters.objects_written(len(objects), seconds=time.perf_counter() - begun)
 
-    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """See `Ledger`."""
-        found = super().read_back(keys)
+        found = super().load_transmissions(keys)
         self._counters.objects_read(len(found))
         return found

@@ -30,16 +30,16 @@ from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
-from ssbroker.protocol.wire.batch import checked
+from ssbroker.protocol.wire.batch import check_rows
 from ssbroker.protocol.wire.connection import (
     EstablishedConnection,
     FragmentsArrived,
     KeptConnection,
-    Occurrence,
+    LinkEvent,
     PeerGreeted,
-    RoleAsked,
-    RoleTold,
-    stays,
+    RoleQuery,
+    RoleReply,
+    choose_connection,
 )
 from ssbroker.protocol.wire.frames import GoodbyeReason
 
@@ -239,7 +239,7 @@ class ConnectionManager:
         """
         return next((each for each in reversed(self._of_pair.get(pair, [])) if each.is_usable), None)
 
-    def occurred(self, connection: PeerConnection, occurrence: Occurrence) -> None:
+    def occurred(self, connection: PeerConnection, occurrence: LinkEvent) -> None:
         """Something has come over a connection.
 
         Args:
@@ -253,9 +253,9 @@ class ConnectionManager:
             case FragmentsArrived(rows=rows) if peer is not None and not self._is_deaf:
                 connection.counters.fragments_received += rows.num_rows
                 self._setup.call(partial(self._setup.receiver.arrived, peer, rows))
-            case RoleAsked(broker_instance=broker_instance):
+            case RoleQuery(broker_instance=broker_instance):
                 self._roles.asked(connection, broker_instance)
-            case RoleTold(broker_instance=broker_instance, role=role, number=number):
+            case RoleReply(broker_instance=broker_instance, role=role, number=number):
                 self.dialling.role_told(connection, broker_instance, role, number)
 
     def closing(self, connection: PeerConnection, ending: CloseReason) -> None:
@@ -374,7 +374,7 @@ class ConnectionManager:
         far_first, far_second = first.line.far, second.line.far
         if far_first is None or far_second is None:
             return KeptConnection.BOTH
-        return stays(
+        return choose_connection(
             self._setup.own,
             EstablishedConnection(far_first, first.is_accept),
             EstablishedConnection(far_second, second.is_accept),
@@ -516,7 +516,7 @@ class SocketEndpoint:
 
     def send(self, address: str, rows: pa.Table) -> int:
         """See `seam.Endpoint`."""
-        checked(rows)
+        check_rows(rows)
         destination, is_taken, room = self._board.dialling.addresses.put(address, rows)
         if is_taken:
             self._attend(destination)
@@ -641,7 +641,7 @@ class SocketEndpoint:
     def _troubled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Tells of what has no connection that it could be told of, such as that no file is left for the next one."""
         name, message, now = self._setup.own.name, str(context["message"]), self._setup.clock()
-        if self._setup.events.may_be_logged(message, level=logging.ERROR, source=name, now=now):
+        if self._setup.events.allows_line(message, level=logging.ERROR, source=name, now=now):
             error = context.get("exception")
             LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 

@@ -262,7 +262,7 @@ class MessageExchange:
             machine = self._machines.numbered(database_id)
             if machine is not None:
                 ready = [key for key, outgoing in conversations.items() if self._may_leave(machine, key, outgoing)]
-                machine.dialogs.queued(ready)
+                machine.dialogs.notify_queued(ready)
 
     def _may_leave(self, machine: DatabaseDialogs, key: Key, outgoing: OutgoingConversation) -> bool:
         database = machine.database
@@ -289,7 +289,7 @@ class MessageExchange:
         self._opened.clear()
 
     def _flush(self, now: int) -> None:
-        self._instance.events.count_left_out(now=now)
+        self._instance.events.log_suppressed(now=now)
         self._carrying.keep(now=now)
         self._machines.is_due |= self._machines.has_failed
         for machine in self._machines.all():

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.envelope import listed
+from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.wire.batch import HOPS, WIRE
+from ssbroker.protocol.wire.batch import HOPS_MAX, WIRE
 
 ROW_BYTES: Final = 512
 """What a row counts beside its values of no fixed length (N21)."""
@@ -73,7 +73,7 @@ def values(rows: pa.Table, column: str) -> list[Any]:
     Returns:
         The values.
     """
-    return listed(rows[column])
+    return column_values(rows[column])
 
 
 def courses_of(decisions: pa.Table) -> dict[ForwardRoute, Sequence[int]]:
@@ -132,7 +132,7 @@ def hops_after(rows: pa.Table) -> list[int]:
     Returns:
         The hops; at 0 a row goes no further.
     """
-    return [max(min(hops, HOPS) - 1, 0) for hops in values(rows, "hops_remaining")]
+    return [max(min(hops, HOPS_MAX) - 1, 0) for hops in values(rows, "hops_remaining")]
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDir
 from ssbroker.broker.network.limits import Batch, RateLimiter
 from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
-from ssbroker.protocol.envelope import listed
+from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
 from ssbroker.schemas import CONVERSATIONS
@@ -108,9 +108,9 @@ class InboundRouter:
             StorageError: A file cannot be read.
         """
         sides: list[Any] = rows["is_initiator"].to_pylist()
-        conversations: list[Any] = listed(rows["conversation_id"])
+        conversations: list[Any] = column_values(rows["conversation_id"])
         keys: list[Key] = [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
-        left = dict(zip(keys, listed(rows["to_broker_instance"]), strict=True))
+        left = dict(zip(keys, column_values(rows["to_broker_instance"]), strict=True))
         homes = self._homes(left)
         fresh = {key for key in left if key not in homes}
         if fresh:
@@ -149,7 +149,7 @@ class InboundRouter:
                     homes.setdefault(key, machine)
 
         for machine in machines:
-            has(machine, (key for key in left if machine.dialogs.knows(key)))
+            has(machine, (key for key in left if machine.dialogs.is_loaded(key)))
         for machine in machines:
             if unknown := [key for key in left if key not in homes]:
                 with machine.database.file.read() as connection:
@@ -326,7 +326,7 @@ class FirstRowCheck:
                 self._dispatch.tell(rows, place, error=answer.error, text=answer.text, principal=one.principal)
             elif answer.keys is not None:
                 of = (one.is_initiator, one.from_service_name, one.to_service_name)
-                keys[key[0]] = replace(answer.keys, of=of)
+                keys[key[0]] = replace(answer.keys, valid_for=of)
         if refused:
             rows = rows.filter(pa.array([key not in refused for key in parcel.keys], pa.bool_()))
         return rows, keys
@@ -454,7 +454,7 @@ class InboundProcessor:
             parcels = self._dispatch.sort(peer, rows)
         except StorageError as error:
             source = peer.principal or "somebody"
-            if self._events.may_be_logged(
+            if self._events.allows_line(
                 "what came could not be looked at", level=logging.WARNING, source=source, now=now
             ):
                 LOGGER.warning("what came from %s could not be looked at, and will come again: %s", peer.address, error)
@@ -476,7 +476,7 @@ class InboundProcessor:
     def _drop(self, peer: Peer, rows: pa.Table, error: Exception, now: int) -> None:
         """Tells of rows that cannot be taken."""
         source = peer.principal or "somebody"
-        if self._events.may_be_logged(str(_NOTHING_MADE), level=logging.ERROR, source=source, now=now):
+        if self._events.allows_line(str(_NOTHING_MADE), level=logging.ERROR, source=source, now=now):
             text = "%d rows that came from %s, %s, were dropped, since taking them failed"
             LOGGER.error(text, rows.num_rows, peer.described, peer.address, exc_info=error)
         if rows.num_rows == 1:

@@ -85,7 +85,7 @@ class DialogKeys:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services.get(endpoint.service_name)
-        blob = None if one.key_exchange is None else key_exchange.read_blob(one.key_exchange)
+        blob = None if one.key_exchange is None else key_exchange.parse_blob(one.key_exchange)
         if service is None or blob is None or blob.from_certificate in (None, endpoint.far_certificate):
             return False
         opened = self._opened(database, objects, one, blob.as_bytes, service)
@@ -137,7 +137,7 @@ class DialogKeys:
             return _wait(_own_certificate(database, objects, service))
         if by is None or far is None:
             # Most often the initiator has the key already, and says no more. If not, it shows who it is again, by a certificate that is here.
-            return KeyOffer(until=epoch_microseconds(database.now()) + key_exchange.RENEWED)
+            return KeyOffer(until=epoch_microseconds(database.now()) + key_exchange.BLOB_RENEWAL_AGE)
         to = database.credentials.certificate(objects.security, far)
         return self._blob(database, service, endpoint, key, to, by)
 
@@ -152,8 +152,8 @@ class DialogKeys:
     ) -> KeyOffer:
         now = epoch_microseconds(database.now())
         of = Direction(endpoint.conversation_id, bool(endpoint.is_initiator), service.name, endpoint.far_service)
-        blob = self._offers.blob(key, of, to=to, by=by, now=now)
-        return KeyOffer(blob, now + key_exchange.RENEWED)
+        blob = self._offers.make_blob(key, of, receiver=to, sender=by, now=now)
+        return KeyOffer(blob, now + key_exchange.BLOB_RENEWAL_AGE)
 
     def _begun(
         self, database: DatabaseContext, objects: Objects, one: FirstRow
@@ -194,7 +194,7 @@ class DialogKeys:
         self, database: DatabaseContext, objects: Objects, one: FirstRow, data: bytes, service: Service
     ) -> tuple[bytes, Certificate | None] | RefusedDirection:
         """The key that a blob carries, and by whose certificate; None for anonymous security."""
-        blob = key_exchange.read_blob(data)
+        blob = key_exchange.parse_blob(data)
         if blob is None:
             return RefusedDirection(_NOT_VALID, "what should bring a session key is of another form")
         now = database.now()
@@ -223,7 +223,7 @@ class DialogKeys:
             )
         for held, each in ((row, own), (sender, by)):
             if held is not None and each is not None and not each.is_valid(now):
-                begins, ends = each.described.begins, each.described.ends
+                begins, ends = each.description.not_before, each.description.not_after
                 return RefusedDirection(
                     _NO_CONTEXT,
                     f"certificate {quoted(held.name)} holds from {begins:%Y-%m-%d %H:%M:%S} to {ends:%Y-%m-%d %H:%M:%S} UTC, and not at "
@@ -232,7 +232,7 @@ class DialogKeys:
         of = Direction(one.conversation_id, one.is_initiator, one.from_service_name, one.to_service_name)
         at = epoch_microseconds(now)
         pays = partial(self._pays, one.principal, at)
-        key = self._openings.opened(blob, of, own=own, by=by, now=at, pays=pays)
+        key = self._openings.open_blob(blob, of, receiver=own, sender=by, now=at, may_use_rsa=pays)
         if key is None:
             return RefusedDirection(
                 _NOT_VALID,
@@ -274,7 +274,7 @@ def _chosen(
         if row.is_active_for_begin_dialog
     )
     usable = [one for one in held if one.is_valid(now) and (one.has_key or not needs_key)]
-    return max(usable, key=lambda one: one.described.ends, default=None)
+    return max(usable, key=lambda one: one.description.not_after, default=None)
 
 
 def _own_certificate(database: DatabaseContext, objects: Objects, service: Service) -> str:

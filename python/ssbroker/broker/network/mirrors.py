@@ -89,7 +89,7 @@ class MirroredRoutes:
             known = self._add(pair)
         self._known.move_to_end(pair)
         now = self._now()
-        known.mirroring.use(now=now)
+        known.mirroring.mark_used(now=now)
         self._ask(pair, known.mirroring, now=now)
         return self.principal(*pair)
 
@@ -144,7 +144,7 @@ class MirroredRoutes:
         for pair in self._pairs(address):
             if pair.broker_instance == broker_instance:
                 for side in pair.sides(address):
-                    self._known[pair].mirroring.told(side, role, number, now=now)
+                    self._known[pair].mirroring.role_received(side, role, number, now=now)
                 self._proceed(pair, now=now)
 
     def reached(self, address: str) -> None:
@@ -156,7 +156,7 @@ class MirroredRoutes:
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
-                self._known[pair].mirroring.reachable(side, now=now)
+                self._known[pair].mirroring.mark_reachable(side, now=now)
             self._proceed(pair, now=now)
 
     def unreachable(self, address: str) -> None:
@@ -168,7 +168,7 @@ class MirroredRoutes:
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
-                self._known[pair].mirroring.silent(side, now=now)
+                self._known[pair].mirroring.mark_silent(side, now=now)
             self._proceed(pair, now=now)
 
     def run_due(self, *, now: int) -> int | None:
@@ -195,7 +195,7 @@ class MirroredRoutes:
                 self._at[gone.at(side)].discard(gone)
                 if not self._at[gone.at(side)]:
                     del self._at[gone.at(side)]
-        known = self._known[pair] = _PairState(MirroredRoute(roll=self._instance.random.random))
+        known = self._known[pair] = _PairState(MirroredRoute(random=self._instance.random.random))
         for side in MirrorSide:
             self._at[pair.at(side)].add(pair)
         return known
@@ -226,7 +226,7 @@ class MirroredRoutes:
         self._changed(pair)
 
     def _ask(self, pair: MirroredAddresses, mirroring: MirroredRoute, *, now: int) -> None:
-        for side in mirroring.questions(now=now):
+        for side in mirroring.sides_to_ask(now=now):
             self._endpoint.ask_role(pair.at(side), pair.broker_instance)
         due = mirroring.next_timeout()
         if due is not None and (self._due is None or due < self._due):

@@ -211,12 +211,12 @@ class OutboundSender:
         self._closes(gate)
         taken, _ = self._endpoint.progress(gate)
         if taken == before:  # it goes as soon as there is room, not after the waits of P17
-            machine.dialogs.lost(departure.keys)
+            machine.dialogs.retransmit(departure.keys)
 
     def _is_idle_talk(self, machine: DatabaseDialogs, departure: OutboundRows) -> bool:
         """Whether nobody here has a conversation of it, and it would go where nothing is begun: an answer to an address that a neighbour named (N34)."""
         gate = departure.gate
-        if MIRRORED in gate or any(machine.dialogs.knows(key) for key in departure.keys):
+        if MIRRORED in gate or any(machine.dialogs.is_loaded(key) for key in departure.keys):
             return False
         return self._endpoint.refuses(gate) is not None
 

@@ -27,7 +27,7 @@ from ssbroker.broker.views import view
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol.config import FRAGMENT_BYTES_LEAST, ProtocolSettings
+from ssbroker.protocol.config import FRAGMENT_BYTES_MIN, ProtocolSettings
 from ssbroker.protocol.wire.batch import BYTES_MAX
 from ssbroker.protocol.wire.frames import OwnIdentity
 
@@ -100,7 +100,7 @@ class ServeOptions:
         whole_number(
             self.settings.max_fragment_bytes,
             name="settings.max_fragment_bytes",
-            minimum=FRAGMENT_BYTES_LEAST,
+            minimum=FRAGMENT_BYTES_MIN,
             maximum=BYTES_MAX,
         )
         timeout_seconds(self.close_timeout, name="close_timeout")
@@ -296,7 +296,7 @@ class Server:
         own = OwnIdentity(
             instance_id=instance.instance_id,
             name=instance.name,
-            number=instance.random.getrandbits(64),
+            run_number=instance.random.getrandbits(64),
         )
         setup = EndpointSetup(
             own=own,

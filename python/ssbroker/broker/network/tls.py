@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 from ssbroker._arguments import string_list
 from ssbroker.exceptions import InputError, OptionError, PeerError
 from ssbroker.protocol.wire.frames import Data
-from ssbroker.security.certificates import all_der, holds, may_sign
+from ssbroker.security.certificates import can_sign, read_all_der, validity_period
 
 PROTOCOL: Final = "ssbroker/1"
 """What both sides name inside of TLS (ALPN), so that no other protocol's bytes are ever taken for ours."""
@@ -93,8 +93,8 @@ class Principals:
 
     def _pin(self, principal: str, file: Path, *, has_authority: bool) -> None:
         try:
-            certificates = all_der(file.read_bytes())
-            is_signer = any(may_sign(each) for each in certificates)
+            certificates = read_all_der(file.read_bytes())
+            is_signer = any(can_sign(each) for each in certificates)
         except OSError as error:
             raise InputError(f"{file}: the certificate of {principal} cannot be read: {error.strerror}") from error
         except InputError as error:
@@ -184,7 +184,7 @@ class TlsContexts:
             _context(protocol, trust, principals) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
         )
         try:
-            begins, ends = holds(own)
+            begins, ends = validity_period(own)
         except InputError as error:  # of what OpenSSL took
             raise InputError(f"{trust.certificate}: {error}") from error
         return cls(accept, dial, principals, begins, ends)

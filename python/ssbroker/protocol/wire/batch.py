@@ -13,10 +13,10 @@ from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.wire.frames import Data
 
-HOPS: Final = 16
+HOPS_MAX: Final = 16
 """How many forwarders a row may pass; what `hops_remaining` begins with."""
 
-HOP: Final = (
+HOP_COLUMNS: Final = (
     pa.field("hops_remaining", pa.int8(), nullable=False),
     pa.field("time_to_live", pa.int32(), nullable=False),
     pa.field("time_consumed", pa.int32(), nullable=False),
@@ -24,7 +24,7 @@ HOP: Final = (
 )
 """What goes beside a row of the envelope: forwarders change the first three; `key_exchange` brings the session key of a direction."""
 
-WIRE: Final = pa.schema([*ENVELOPE, *HOP])
+WIRE: Final = pa.schema([*ENVELOPE, *HOP_COLUMNS])
 """A row on the wire."""
 
 ROWS_MAX: Final = 1_024
@@ -40,7 +40,7 @@ _OF_ANY_LENGTH: Final = tuple(
 _NEVER_NULL: Final = tuple(field.name for field in WIRE if not field.nullable)
 
 
-def checked(rows: pa.Table) -> None:
+def check_rows(rows: pa.Table) -> None:
     """Whether rows can go as they are.
 
     Args:
@@ -50,7 +50,7 @@ def checked(rows: pa.Table) -> None:
         ProtocolError: Other columns, or a null where there can be none.
 
     Examples:
-        >>> checked(pa.table({"message_body": [b""]}))
+        >>> check_rows(pa.table({"message_body": [b""]}))
         Traceback (most recent call last):
         ssbroker.exceptions.ProtocolError: expected rows of the wire's schema; the columns are message_body
     """
@@ -63,7 +63,7 @@ def checked(rows: pa.Table) -> None:
             )
 
 
-def pieces(rows: pa.Table, *, most: int = BYTES_MAX) -> Iterator[tuple[pa.Table, int]]:
+def split_rows(rows: pa.Table, *, most: int = BYTES_MAX) -> Iterator[tuple[pa.Table, int]]:
     """Rows in pieces that fit a frame each, with the bytes that each takes, about.
 
     Args:
@@ -77,7 +77,7 @@ def pieces(rows: pa.Table, *, most: int = BYTES_MAX) -> Iterator[tuple[pa.Table,
         ProtocolError: One row is larger than a frame.
 
     Examples:
-        >>> list(pieces(WIRE.empty_table()))
+        >>> list(split_rows(WIRE.empty_table()))
         []
     """
     if not rows.num_rows:
@@ -148,7 +148,7 @@ def _lengths(rows: pa.Table) -> list[Any]:
     return list(sizes.to_pylist())
 
 
-def stamped(rows: pa.Table, *, now: int, key_exchanges: pa.Array[Any]) -> pa.Table:
+def to_wire_rows(rows: pa.Table, *, now: int, key_exchanges: pa.Array[Any]) -> pa.Table:
     """Rows of the envelope as they go on the wire.
 
     Args:
@@ -161,7 +161,7 @@ def stamped(rows: pa.Table, *, now: int, key_exchanges: pa.Array[Any]) -> pa.Tab
 
     Examples:
         >>> from ssbroker.protocol.envelope import ENVELOPE
-        >>> stamped(ENVELOPE.empty_table(), now=0, key_exchanges=pa.nulls(0, pa.binary())).schema == WIRE
+        >>> to_wire_rows(ENVELOPE.empty_table(), now=0, key_exchanges=pa.nulls(0, pa.binary())).schema == WIRE
         True
     """
     hop = _core.first_hop(rows, now)

@@ -14,7 +14,7 @@ from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.wire import batch, frames
-from ssbroker.protocol.wire.batch import BYTES_MAX, ROWS_MAX, checked, pack_batch, pieces
+from ssbroker.protocol.wire.batch import BYTES_MAX, ROWS_MAX, check_rows, pack_batch, split_rows
 from ssbroker.protocol.wire.frames import (
     Data,
     FrameKind,
@@ -22,8 +22,8 @@ from ssbroker.protocol.wire.frames import (
     GoodbyeReason,
     OwnIdentity,
     PeerIdentity,
-    framed,
-    headed,
+    encode_frame,
+    frame_parts,
 )
 
 
@@ -91,23 +91,23 @@ class LinkLimits:
         OptionError: One of them is not what it can be.
 
     Examples:
-        >>> LinkLimits(idle=0)
+        >>> LinkLimits(idle_timeout=0)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: idle: expected a whole number from 1 to 9223372036854775807; got 0
+        ssbroker.exceptions.OptionError: idle_timeout: expected a whole number from 1 to 9223372036854775807; got 0
     """
 
-    hello_bytes: int = 4 << 10
-    hello_wait: int = 10 * SECOND
+    hello_bytes_max: int = 4 << 10
+    hello_timeout: int = 10 * SECOND
     ping_after: int = 10 * SECOND
-    silence: int = 20 * SECOND
-    sign_every: int = 5 * SECOND
-    idle: int = 30 * SECOND
-    goodbye_wait: int = 5 * SECOND
+    silence_timeout: int = 20 * SECOND
+    keepalive_interval: int = 5 * SECOND
+    idle_timeout: int = 30 * SECOND
+    goodbye_timeout: int = 5 * SECOND
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             whole_number(getattr(self, name), name=name, minimum=1, maximum=2**63 - 1)
-        whole_number(self.silence, name="silence", minimum=self.ping_after + 1, maximum=2**63 - 1)
+        whole_number(self.silence_timeout, name="silence_timeout", minimum=self.ping_after + 1, maximum=2**63 - 1)
 
 
 _LEAVING_WAITS: Final = 12
@@ -197,10 +197,11 @@ class LinkDeadlines:
 
     def missed(self, phase: Phase) -> str:
         """What has not come in time, for people."""
-        limits, is_drawn_out = self._limits, self._left() < self._moved + self._limits.goodbye_wait
-        what, wait = {Phase.GREETING: ("HELLO", limits.hello_wait), Phase.OPEN: ("sign", limits.silence)}.get(
-            phase, ("GOODBYE", limits.goodbye_wait * (_LEAVING_WAITS if is_drawn_out else 1))
-        )
+        limits, is_drawn_out = self._limits, self._left() < self._moved + self._limits.goodbye_timeout
+        what, wait = {
+            Phase.GREETING: ("HELLO", limits.hello_timeout),
+            Phase.OPEN: ("sign", limits.silence_timeout),
+        }.get(phase, ("GOODBYE", limits.goodbye_timeout * (_LEAVING_WAITS if is_drawn_out else 1)))
         return f"no {what} within {wait / SECOND:g} s"
 
     def next(self, phase: Phase, *, is_waiting: bool) -> tuple[int, DueAction] | None:
@@ -217,16 +218,16 @@ class LinkDeadlines:
         if phase is Phase.OVER:
             return None
         if phase is Phase.GREETING:
-            return self._made + limits.hello_wait, DueAction.END
+            return self._made + limits.hello_timeout, DueAction.END
         if phase is not Phase.OPEN:
-            return min(self._moved + limits.goodbye_wait, self._left()), DueAction.END
+            return min(self._moved + limits.goodbye_timeout, self._left()), DueAction.END
         if self._is_paused:
-            return self._signed + limits.sign_every, DueAction.SIGN
+            return self._signed + limits.keepalive_interval, DueAction.SIGN
         moments = []
         if not is_waiting:
-            moments.append((self._carried + limits.idle, DueAction.IDLE))
+            moments.append((self._carried + limits.idle_timeout, DueAction.IDLE))
         if self._asked is not None:
-            moments.append((self._asked + limits.silence, DueAction.END))
+            moments.append((self._asked + limits.silence_timeout, DueAction.END))
             if not self._pinged:
                 moments.append((self._asked + limits.ping_after, DueAction.PING))
         return min(moments, default=None)
@@ -234,7 +235,7 @@ class LinkDeadlines:
     def _left(self) -> int:
         """When leaving ends, whatever comes and goes."""
         since = self._moved if self._leaving is None else self._leaving
-        return since + _LEAVING_WAITS * self._limits.goodbye_wait
+        return since + _LEAVING_WAITS * self._limits.goodbye_timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,7 @@ class PeerGreeted:
         is_self: Whether that is this instance (N9); the link says GOODBYE by itself.
     """
 
-    far: PeerIdentity
+    peer: PeerIdentity
     is_self: bool = False
 
 
@@ -264,7 +265,7 @@ class FragmentsArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleAsked:
+class RoleQuery:
     """The far side asks what the database with a broker id is (N23).
 
     Attributes:
@@ -275,7 +276,7 @@ class RoleAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleTold:
+class RoleReply:
     """The far side answers that.
 
     Attributes:
@@ -302,7 +303,7 @@ class PeerLeft:
     text: str = ""
 
 
-Occurrence: TypeAlias = PeerGreeted | FragmentsArrived | RoleAsked | RoleTold | PeerLeft
+LinkEvent: TypeAlias = PeerGreeted | FragmentsArrived | RoleQuery | RoleReply | PeerLeft
 
 
 WAITING_MAX: Final = 1_024
@@ -323,31 +324,31 @@ class OpenRoleQuestions:
     def ask(self, broker_instance: bytes) -> None:
         """Asks; a ProtocolError where it is no broker id."""
         if len(broker_instance) != frames.GUID_BYTES:
-            raise ProtocolError(f"ROLE_ASKED: expected a broker id of {frames.GUID_BYTES} bytes")
+            raise ProtocolError(f"ROLE_QUERY: expected a broker id of {frames.GUID_BYTES} bytes")
         self._asked[broker_instance] += 1
-        self._outgoing.append((FrameKind.ROLE_ASKED, broker_instance))
+        self._outgoing.append((FrameKind.ROLE_QUERY, broker_instance))
 
     def tell(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """Answers; a ProtocolError where nobody has asked, or the answer is none."""
         body = frames.pack_role(broker_instance, role, number)
         if not self._owed[broker_instance]:
-            raise ProtocolError("ROLE_TOLD: the far side has asked nothing of this database that is not answered")
+            raise ProtocolError("ROLE_REPLY: the far side has asked nothing of this database that is not answered")
         _less(self._owed, broker_instance)
-        self._outgoing.append((FrameKind.ROLE_TOLD, body))
+        self._outgoing.append((FrameKind.ROLE_REPLY, body))
 
-    def was_asked(self, body: bytes) -> RoleAsked:
+    def was_asked(self, body: bytes) -> RoleQuery:
         """The far side asks; a PeerError where it asks on and on without reading the answers."""
         if self._waiting == WAITING_MAX:
-            raise PeerError(f"ROLE_ASKED: expected at most {WAITING_MAX} questions without reading the answers")
+            raise PeerError(f"ROLE_QUERY: expected at most {WAITING_MAX} questions without reading the answers")
         self._waiting += 1
         self._owed[body] += 1
-        return RoleAsked(body)
+        return RoleQuery(body)
 
-    def was_told(self, body: bytes) -> RoleTold:
+    def was_told(self, body: bytes) -> RoleReply:
         """The far side answers; a PeerError where it was not asked."""
-        told = RoleTold(*frames.unpack_role(body))
+        told = RoleReply(*frames.unpack_role(body))
         if not self._asked[told.broker_instance]:
-            raise PeerError("ROLE_TOLD: nobody has asked for the role of this database")
+            raise PeerError("ROLE_REPLY: nobody has asked for the role of this database")
         _less(self._asked, told.broker_instance)
         return told
 
@@ -355,7 +356,7 @@ class OpenRoleQuestions:
         """What is to go."""
         taken = list(self._outgoing)
         self._outgoing.clear()
-        self._waiting -= sum(kind is FrameKind.ROLE_TOLD for kind, _ in taken)
+        self._waiting -= sum(kind is FrameKind.ROLE_REPLY for kind, _ in taken)
         return taken
 
     def clear(self) -> None:
@@ -396,8 +397,8 @@ class Outbox:
 
     def put(self, rows: pa.Table) -> None:
         """Puts rows behind the others; a ProtocolError where they cannot go, and then none is put in."""
-        checked(rows)
-        for piece in list(pieces(rows)):
+        check_rows(rows)
+        for piece in list(split_rows(rows)):
             self._pieces.append(piece)
             self.rows += piece[0].num_rows
             self.bytes += piece[1]
@@ -426,7 +427,7 @@ class Outbox:
         """Divides the first piece, where it is more than a frame takes now."""
         piece, length = self._pieces[0]
         if length > self._most:
-            parts = list(pieces(piece, most=self._most))
+            parts = list(split_rows(piece, most=self._most))
             self._pieces.popleft()
             self._pieces.extendleft(reversed(parts))
             self.bytes += sum(size for _, size in parts) - length
@@ -454,10 +455,10 @@ class Link:
         far: What the far side has said of itself; None until its HELLO has come.
 
     Examples:
-        >>> shop = Link(OwnIdentity(instance_id=b"s" * 16, name="shop", number=1), is_accept=False, limits=LinkLimits(), now=0)
-        >>> bank = Link(OwnIdentity(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=LinkLimits(), now=0)
+        >>> shop = Link(OwnIdentity(instance_id=b"s" * 16, name="shop", run_number=1), is_accept=False, limits=LinkLimits(), now=0)
+        >>> bank = Link(OwnIdentity(instance_id=b"b" * 16, name="bank", run_number=2), is_accept=True, limits=LinkLimits(), now=0)
         >>> [greeted] = bank.received(b"".join(shop.data_to_send(now=0)), now=0)
-        >>> greeted.far.name
+        >>> greeted.peer.name
         'shop'
     """
 
@@ -472,24 +473,24 @@ class Link:
         "_ping",
         "_pong",
         "_questions",
-        "far",
         "is_accept",
+        "peer",
     )
 
     def __init__(self, own: OwnIdentity, *, is_accept: bool, limits: LinkLimits, now: int) -> None:
         self.is_accept = is_accept
-        self.far: PeerIdentity | None = None
+        self.peer: PeerIdentity | None = None
         self._own = own
         self._phase = Phase.GREETING
         self._patience = LinkDeadlines(limits, now)
-        self._frames = FrameReader(body_max=limits.hello_bytes)
+        self._frames = FrameReader(body_max=limits.hello_bytes_max)
         self._outbox = Outbox(first_bytes=FIRST_BYTES)
         self._questions = OpenRoleQuestions()
         self._ping = self._pong = False
-        self._hello: bytes | None = framed(FrameKind.HELLO, frames.pack_hello(own))
+        self._hello: bytes | None = encode_frame(FrameKind.HELLO, frames.pack_hello(own))
         self._goodbye: bytes | None = None
 
-    def received(self, data: Data, *, now: int) -> list[Occurrence]:
+    def received(self, data: Data, *, now: int) -> list[LinkEvent]:
         """Takes bytes from the far side; once the link is over, what still comes is ignored.
 
         Args:
@@ -506,15 +507,15 @@ class Link:
             return []
         self._patience.heard(now)
         self._frames.feed(data)
-        occurrences: list[Occurrence] = []
+        occurrences: list[LinkEvent] = []
         try:
             while (frame := self._frames.next()) is not None:
                 if (occurrence := self._took(*frame, now)) is not None:
                     occurrences.append(occurrence)
         except PeerError as error:
             self._end()
-            if self.far is not None:
-                self._goodbye = framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.BROKEN, str(error)))
+            if self.peer is not None:
+                self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.BROKEN, str(error)))
             raise
         return occurrences
 
@@ -542,7 +543,7 @@ class Link:
         self._may_send()
         self._questions.ask(broker_instance)
 
-    def tell_role(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def reply_role(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """Answers that; who leaves answers nothing.
 
         Args:
@@ -570,7 +571,7 @@ class Link:
         if reason is GoodbyeReason.SILENT:
             raise ProtocolError("GOODBYE: expected a reason that the far side can be told; got SILENT")
         if self._phase in (Phase.GREETING, Phase.OPEN):
-            self._goodbye = framed(FrameKind.GOODBYE, frames.pack_goodbye(reason, text))
+            self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(reason, text))
             self._patience.leaves(now)
         if self._phase is Phase.GREETING:
             self._outbox.clear()
@@ -592,7 +593,7 @@ class Link:
             parts += self._small(now)
             rows = self._outbox.take()
             if rows is not None:
-                parts += headed(FrameKind.FRAGMENTS, rows)
+                parts += frame_parts(FrameKind.FRAGMENTS, rows)
                 self._patience.carried(now)
                 self._patience.asked(now)
         if self._goodbye is not None and not self._outbox.bytes:
@@ -606,7 +607,7 @@ class Link:
         """The moment at which `handle_timeout` has something to do; None: never, if nothing else happens."""
         return None if (due := self._due()) is None else due[0]
 
-    def handle_timeout(self, *, now: int) -> list[Occurrence]:
+    def handle_timeout(self, *, now: int) -> list[LinkEvent]:
         """Does what is due, and nothing where it is too early.
 
         Args:
@@ -660,7 +661,7 @@ class Link:
         return self._phase not in (Phase.GREETING, Phase.OPEN)
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing comes and nothing goes any more: the socket can be closed."""
         return self._phase is Phase.OVER and self._hello is None and self._goodbye is None
 
@@ -671,7 +672,7 @@ class Link:
         if self.is_leaving:
             raise ProtocolError(f"expected a link that is GREETING or OPEN; it is {self._phase}")
 
-    def _took(self, kind: FrameKind, body: bytes, now: int) -> Occurrence | None:
+    def _took(self, kind: FrameKind, body: bytes, now: int) -> LinkEvent | None:
         phase = TABLE[self._phase].get(_INPUTS.get(kind, LinkInput.FRAME))
         if phase is None:
             raise PeerError(f"{kind.name}: it may not come while the connection is {self._phase}")
@@ -684,18 +685,18 @@ class Link:
         self._patience.carried(now)
         if kind is FrameKind.FRAGMENTS:
             return FragmentsArrived(batch.unpack_batch(body), len(body))
-        if kind is FrameKind.ROLE_ASKED:
+        if kind is FrameKind.ROLE_QUERY:
             return self._questions.was_asked(body)
-        if kind is FrameKind.ROLE_TOLD:
+        if kind is FrameKind.ROLE_REPLY:
             return self._questions.was_told(body)
         reason, text = frames.unpack_goodbye(body)
         self._patience.leaves(now)
         if self._goodbye is None and self._phase is Phase.LEFT:
-            self._goodbye = framed(FrameKind.GOODBYE, frames.pack_goodbye(reason, ""))
+            self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(reason, ""))
         return PeerLeft(reason, text)
 
     def _greeted(self, far: PeerIdentity, now: int) -> PeerGreeted:
-        self.far = far
+        self.peer = far
         self._frames.body_max = self._own.max_frame_bytes
         self._patience.carried(now)
         is_self = far.instance_id == self._own.instance_id
@@ -706,13 +707,15 @@ class Link:
     def _small(self, now: int) -> list[bytes]:
         """All that is to go but rows; it goes before them."""
         parts = [
-            framed(kind) for kind, is_due in ((FrameKind.PONG, self._pong), (FrameKind.PING, self._ping)) if is_due
+            encode_frame(kind)
+            for kind, is_due in ((FrameKind.PONG, self._pong), (FrameKind.PING, self._ping))
+            if is_due
         ]
         self._ping = self._pong = False
         for kind, body in self._questions.take():
-            parts.append(framed(kind, body))
+            parts.append(encode_frame(kind, body))
             self._patience.carried(now)
-            if kind is FrameKind.ROLE_ASKED:
+            if kind is FrameKind.ROLE_QUERY:
                 self._patience.asked(now)
         return parts
 
@@ -743,11 +746,11 @@ class EstablishedConnection:
         is_accept: Whether the far side dialled.
     """
 
-    far: PeerIdentity
+    peer: PeerIdentity
     is_accept: bool
 
 
-def stays(own: OwnIdentity, first: EstablishedConnection, second: EstablishedConnection) -> KeptConnection:
+def choose_connection(own: OwnIdentity, first: EstablishedConnection, second: EstablishedConnection) -> KeptConnection:
     """Which of two connections with one instance stays. Both sides come to the same, each by itself.
 
     Args:
@@ -759,14 +762,14 @@ def stays(own: OwnIdentity, first: EstablishedConnection, second: EstablishedCon
         Which stays.
 
     Examples:
-        >>> own = OwnIdentity(instance_id=b"a" * 16, name="shop", number=5)
-        >>> far = PeerIdentity(instance_id=b"b" * 16, name="bank", number=4, max_frame_bytes=8 << 20)
-        >>> stays(own, EstablishedConnection(far, is_accept=True), EstablishedConnection(far, is_accept=False)).value
+        >>> own = OwnIdentity(instance_id=b"a" * 16, name="shop", run_number=5)
+        >>> far = PeerIdentity(instance_id=b"b" * 16, name="bank", run_number=4, max_frame_bytes=8 << 20)
+        >>> choose_connection(own, EstablishedConnection(far, is_accept=True), EstablishedConnection(far, is_accept=False)).value
         'SECOND'
     """
-    if first.far.number != second.far.number:
+    if first.peer.run_number != second.peer.run_number:
         return KeptConnection.SECOND  # the far side was started anew, and nobody is at the other end of the first
     if first.is_accept is second.is_accept:
         return KeptConnection.BOTH if second.is_accept else KeptConnection.SECOND
-    own_wins = (own.number, own.instance_id) > (second.far.number, second.far.instance_id)
+    own_wins = (own.run_number, own.instance_id) > (second.peer.run_number, second.peer.instance_id)
     return KeptConnection.SECOND if own_wins is not second.is_accept else KeptConnection.FIRST

@@ -1,4 +1,4 @@
-"""Frames and their bodies: HELLO, GOODBYE, ROLE_ASKED, ROLE_TOLD."""
+"""Frames and their bodies: HELLO, GOODBYE, ROLE_QUERY, ROLE_REPLY."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ssbroker.exceptions import OptionError, PeerError, ProtocolError
 from ssbroker.protocol.mirroring import MirroringRole
 
 MAGIC: Final = b"SSBW"
-TLS_BEGINS: Final = b"\x16\x03"
+TLS_PREFIX: Final = b"\x16\x03"
 """The first bytes of whoever speaks TLS: a handshake, of version 3."""
 VERSION: Final = 1
 HEADER_BYTES: Final = 16
@@ -31,9 +31,9 @@ class FrameKind(IntEnum):
     """Who a side is, and what it takes; the first frame of each."""
     FRAGMENTS = 2
     """A batch of rows."""
-    ROLE_ASKED = 3
+    ROLE_QUERY = 3
     """What a mirrored database is."""
-    ROLE_TOLD = 4
+    ROLE_REPLY = 4
     """The answer."""
     PING = 5
     """Is anybody there."""
@@ -43,11 +43,11 @@ class FrameKind(IntEnum):
     """The last frame of each side, and why."""
 
 
-LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
+BODY_LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
     FrameKind.HELLO: (31, 4 << 10),
     FrameKind.FRAGMENTS: (1, 8 << 20),
-    FrameKind.ROLE_ASKED: (16, 16),
-    FrameKind.ROLE_TOLD: (25, 25),
+    FrameKind.ROLE_QUERY: (16, 16),
+    FrameKind.ROLE_REPLY: (25, 25),
     FrameKind.PING: (0, 0),
     FrameKind.PONG: (0, 0),
     FrameKind.GOODBYE: (1, 513),
@@ -55,7 +55,7 @@ LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
 """How long the body of each kind may be."""
 
 
-def headed(kind: FrameKind, body: Data) -> tuple[bytes, Data]:
+def frame_parts(kind: FrameKind, body: Data) -> tuple[bytes, Data]:
     """A frame whose body stays where it is.
 
     Args:
@@ -69,7 +69,7 @@ def headed(kind: FrameKind, body: Data) -> tuple[bytes, Data]:
     return head + _CHECK.pack(crc32c(body, crc32c(head, 0))), body
 
 
-def framed(kind: FrameKind, body: Data = b"") -> bytes:
+def encode_frame(kind: FrameKind, body: Data = b"") -> bytes:
     """A frame.
 
     Args:
@@ -80,10 +80,10 @@ def framed(kind: FrameKind, body: Data = b"") -> bytes:
         Header and body.
 
     Examples:
-        >>> framed(FrameKind.PING).hex(" ", 4)
+        >>> encode_frame(FrameKind.PING).hex(" ", 4)
         '53534257 01050000 00000000 de05e583'
     """
-    return b"".join(headed(kind, body))
+    return b"".join(frame_parts(kind, body))
 
 
 class FrameReader:
@@ -94,10 +94,10 @@ class FrameReader:
 
     Examples:
         >>> frames = FrameReader(body_max=4096)
-        >>> frames.feed(framed(FrameKind.PING)[:10])
+        >>> frames.feed(encode_frame(FrameKind.PING)[:10])
         >>> frames.next() is None
         True
-        >>> frames.feed(framed(FrameKind.PING)[10:])
+        >>> frames.feed(encode_frame(FrameKind.PING)[10:])
         >>> frames.next()
         (<FrameKind.PING: 5>, b'')
     """
@@ -125,7 +125,7 @@ class FrameReader:
         there = len(self._data) - self._at
         start = bytes(self._data[self._at : self._at + HEADER_BYTES])
         if start[: len(MAGIC)] != MAGIC[: len(start)]:
-            speaks_tls = "; that is how TLS begins, which is not spoken here" if start[:2] == TLS_BEGINS else ""
+            speaks_tls = "; that is how TLS begins, which is not spoken here" if start[:2] == TLS_PREFIX else ""
             raise PeerError(f"expected a frame, which begins with {MAGIC!r}; got {start[:4]!r}{speaks_tls}")
         if there < HEADER_BYTES:
             return None
@@ -149,16 +149,16 @@ class FrameReader:
             kind = FrameKind(number)
         except ValueError:
             raise PeerError(f"expected a frame of kind 1 to {max(FrameKind)}; got kind {number}") from None
-        least, most = LENGTHS[kind]
+        least, most = BODY_LENGTHS[kind]
         most = min(most, self.body_max)
         if not least <= length <= most:
             raise PeerError(f"{kind.name}: expected a body of {least} to {most} bytes; {length} are declared")
         return kind, length
 
 
-FRAME_BYTES_LEAST: Final = 2 << 20
+FRAME_BYTES_MIN: Final = 2 << 20
 """What every instance takes: a batch of 1 MiB, with the room that a row which is a little longer needs."""
-FRAME_BYTES_MOST: Final = 8 << 20
+FRAME_BYTES_MAX: Final = 8 << 20
 
 _ID_BYTES: Final = 16
 _NAME_BYTES_MAX: Final = 1024
@@ -179,20 +179,20 @@ class OwnIdentity:
         OptionError: One of them is not what it can be.
 
     Examples:
-        >>> OwnIdentity(instance_id=bytes(16), name="", number=1)
+        >>> OwnIdentity(instance_id=bytes(16), name="", run_number=1)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: name: expected 1 to 1024 bytes of text that can be printed; got ''
     """
 
     instance_id: bytes
     name: str
-    number: int
-    max_frame_bytes: int = FRAME_BYTES_MOST
+    run_number: int
+    max_frame_bytes: int = FRAME_BYTES_MAX
 
     def __post_init__(self) -> None:
         whole_number(len(self.instance_id), name="bytes of instance_id", minimum=_ID_BYTES, maximum=_ID_BYTES)
-        whole_number(self.number, name="number", minimum=0, maximum=2**64 - 1)
-        whole_number(self.max_frame_bytes, name="max_frame_bytes", minimum=FRAME_BYTES_LEAST, maximum=FRAME_BYTES_MOST)
+        whole_number(self.run_number, name="run_number", minimum=0, maximum=2**64 - 1)
+        whole_number(self.max_frame_bytes, name="max_frame_bytes", minimum=FRAME_BYTES_MIN, maximum=FRAME_BYTES_MAX)
         if not _is_name(self.name):
             raise OptionError(
                 f"name: expected 1 to {_NAME_BYTES_MAX} bytes of text that can be printed; got {self.name!r:.80}"
@@ -212,7 +212,7 @@ class PeerIdentity:
 
     instance_id: bytes
     name: str
-    number: int
+    run_number: int
     max_frame_bytes: int
 
 
@@ -226,11 +226,11 @@ def pack_hello(own: OwnIdentity) -> bytes:
         30 bytes and the name.
 
     Examples:
-        >>> unpack_hello(pack_hello(OwnIdentity(instance_id=bytes(16), name="shop", number=7))).name
+        >>> unpack_hello(pack_hello(OwnIdentity(instance_id=bytes(16), name="shop", run_number=7))).name
         'shop'
     """
     name = own.name.encode()
-    return _HELLO.pack(own.instance_id, own.number, own.max_frame_bytes, len(name)) + name
+    return _HELLO.pack(own.instance_id, own.run_number, own.max_frame_bytes, len(name)) + name
 
 
 def unpack_hello(body: bytes) -> PeerIdentity:
@@ -257,11 +257,11 @@ def unpack_hello(body: bytes) -> PeerIdentity:
         name = ""
     if len(body) != _HELLO.size + length or not _is_name(name):
         raise PeerError(f"HELLO: expected a name of 1 to {_NAME_BYTES_MAX} bytes that can be printed")
-    if max_frame_bytes < FRAME_BYTES_LEAST:
+    if max_frame_bytes < FRAME_BYTES_MIN:
         raise PeerError(
-            f"HELLO: expected a side that takes frames of {FRAME_BYTES_LEAST} bytes; it takes {max_frame_bytes}"
+            f"HELLO: expected a side that takes frames of {FRAME_BYTES_MIN} bytes; it takes {max_frame_bytes}"
         )
-    return PeerIdentity(instance_id=instance_id, name=name, number=number, max_frame_bytes=max_frame_bytes)
+    return PeerIdentity(instance_id=instance_id, name=name, run_number=number, max_frame_bytes=max_frame_bytes)
 
 
 def _is_name(name: str) -> bool:
@@ -344,7 +344,7 @@ _ROLES: Final = {code: role for role, code in _CODES.items()}
 
 
 def pack_role(broker_instance: bytes, role: MirroringRole, number: int) -> bytes:
-    """The body of ROLE_TOLD.
+    """The body of ROLE_REPLY.
 
     Args:
         broker_instance: The database's broker id.
@@ -362,12 +362,14 @@ def pack_role(broker_instance: bytes, role: MirroringRole, number: int) -> bytes
         '020000000000000003'
     """
     if len(broker_instance) != GUID_BYTES or role not in _CODES or not 0 <= number <= NUMBER_MAX:
-        raise ProtocolError(f"ROLE_TOLD: expected a broker id, a role and its number; got {role!r:.20}, {number!r:.40}")
+        raise ProtocolError(
+            f"ROLE_REPLY: expected a broker id, a role and its number; got {role!r:.20}, {number!r:.40}"
+        )
     return _TOLD.pack(broker_instance, _CODES[role], number)
 
 
 def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
-    """What a ROLE_TOLD says.
+    """What a ROLE_REPLY says.
 
     Args:
         body: Its body, 25 bytes.
@@ -385,5 +387,5 @@ def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
     broker_instance, code, number = _TOLD.unpack(body)
     role = _ROLES.get(code)
     if role is None or number > NUMBER_MAX:
-        raise PeerError(f"ROLE_TOLD: expected a role from 0 to {max(_ROLES)} and its number; got {code}, {number}")
+        raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and its number; got {code}, {number}")
     return broker_instance, role, number
