@@ -90,14 +90,14 @@ def render(details: dict[str, Any]) -> str:
 
 
 def _conversation(details: dict[str, Any]) -> Iterator[str]:
-    asked = details["conversation"]
-    origin = "another instance" if asked["database"] is None else f"database {quoted(asked['database'])}"
-    yield f"Conversation with the service {quoted(asked['to_service_name'])}"
-    yield f"  broker id   {asked['to_broker_instance'] or 'not specified'}"
-    yield f"  started in  {origin}" if asked["is_initiator"] else f"  comes from  {origin}"
-    yield f"  sender      {'the initiator' if asked['is_initiator'] else 'the target, so this is a reply'}"
-    if asked["conversation_id"] is not None:
-        yield f"  id          {asked['conversation_id']}"
+    conversation = details["conversation"]
+    origin = "another instance" if conversation["database"] is None else f"database {quoted(conversation['database'])}"
+    yield f"Conversation with the service {quoted(conversation['to_service_name'])}"
+    yield f"  broker id   {conversation['to_broker_instance'] or 'not specified'}"
+    yield f"  started in  {origin}" if conversation["is_initiator"] else f"  comes from  {origin}"
+    yield f"  sender      {'the initiator' if conversation['is_initiator'] else 'the target, so this is a reply'}"
+    if conversation["conversation_id"] is not None:
+        yield f"  id          {conversation['conversation_id']}"
     yield f"  at          {timestamp_text(details['now'])}"
     yield f"  forwarding  {'on' if details['message_forwarding'] else 'off'}"
 

@@ -22,7 +22,7 @@ ADDRESSES = {
 }
 SAMPLES = 80
 
-Asked = tuple[str, str | None, str, UUID | None, bool]
+ConversationKey = tuple[str, str | None, str, UUID | None, bool]
 """Instance, database (None from outside), service, broker id, and whether the initiator sends."""
 
 
@@ -31,22 +31,26 @@ class SampledFleet:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.worlds = {name: self._world(own) for name, own in ADDRESSES.items()}
+        self.worlds = {name: self._world(own_addresses) for name, own_addresses in ADDRESSES.items()}
         self.fleet = Fleet({name: catalog_of(world) for name, world in self.worlds.items()})
         self._routers = {name: ssbroker.Router(catalog) for name, catalog in self.fleet.items()}
-        self._where = {address: name for name, own in ADDRESSES.items() for address in own}
-        self._seen: dict[Asked, set[Decision]] = {}
+        self._instance_by_address = {
+            address: name for name, own_addresses in ADDRESSES.items() for address in own_addresses
+        }
+        self._observed: dict[ConversationKey, set[Decision]] = {}
 
-    def _world(self, own: tuple[str, ...]) -> World:
+    def _world(self, own_addresses: tuple[str, ...]) -> World:
         maker = WorldMaker(SeededChooser(self.random))
         world = maker.world()
         # Most arriving messages must be forwarded, otherwise there are no paths to follow.
-        through = tuple(
+        forwarding_routes = tuple(
             replace(route, database=MSDB, route_id=None, name=f"to {i}") for i, route in enumerate(world.routes[:3])
         )
         routes = tuple(replace(route, route_id=None) for route in world.routes)
         forwarding = self.random.random() < 0.8
-        return replace(world, routes=(*routes, *through), addresses=own, message_forwarding=forwarding)
+        return replace(
+            world, routes=(*routes, *forwarding_routes), addresses=own_addresses, message_forwarding=forwarding
+        )
 
     @cached_property
     def services(self) -> list[str]:
@@ -70,10 +74,10 @@ class SampledFleet:
             if name != MSDB or any(service.database == MSDB for service in self.worlds[instance].services)
         ]
 
-    def decisions(self, asked: Asked) -> set[Decision]:
+    def decisions(self, key: ConversationKey) -> set[Decision]:
         """Returns all observed decisions."""
-        if asked not in self._seen:
-            instance, database, service, broker, is_initiator = asked
+        if key not in self._observed:
+            instance, database, service, broker, is_initiator = key
             batch = batch_of(
                 [
                     Conversation(
@@ -86,35 +90,35 @@ class SampledFleet:
                     for _ in range(SAMPLES)
                 ]
             )
-            self._seen[asked] = set(decisions_of(self._routers[instance].route(batch, now=NOW)))
-        return self._seen[asked]
+            self._observed[key] = set(decisions_of(self._routers[instance].route(batch, now=NOW)))
+        return self._observed[key]
 
-    def onward(self, asked: Asked, decision: Decision) -> RoutingEnd | Asked:
+    def next_place(self, key: ConversationKey, decision: Decision) -> RoutingEnd | ConversationKey:
         """Returns where a decision leads."""
-        instance, _, service, broker, is_initiator = asked
+        instance, _, service, broker, is_initiator = key
         if decision.outcome == "LOCAL":
             return RoutingEnd("DELIVERED", instance, decision.target_database)
         if decision.next_hop_address is None:
             return RoutingEnd(
                 "DELAYED" if decision.outcome == "DELAYED" else "DROPPED", instance, reason=decision.reason
             )
-        there = self._where.get(decision.next_hop_address)
-        if there is None:
+        next_instance = self._instance_by_address.get(decision.next_hop_address)
+        if next_instance is None:
             return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop_address)
-        carried_id = decision.broker_instance if decision.outcome == "REMOTE" else broker
-        return there, None, service, carried_id, is_initiator
+        next_id = decision.broker_instance if decision.outcome == "REMOTE" else broker
+        return next_instance, None, service, next_id, is_initiator
 
-    def ends(self, asked: Asked, visited: tuple[Asked, ...] = ()) -> set[RoutingEnd]:
+    def ends(self, key: ConversationKey, visited: tuple[ConversationKey, ...] = ()) -> set[RoutingEnd]:
         """Returns every end, by trying every path; a path that returns to a visited place is a loop."""
         found: set[RoutingEnd] = set()
-        for decision in self.decisions(asked):
-            onward = self.onward(asked, decision)
-            if isinstance(onward, RoutingEnd):
-                found.add(onward)
-            elif onward in visited or onward == asked:
+        for decision in self.decisions(key):
+            next_place = self.next_place(key, decision)
+            if isinstance(next_place, RoutingEnd):
+                found.add(next_place)
+            elif next_place in visited or next_place == key:
                 found.add(RoutingEnd("LOOP", reason="routing_loop"))
             else:
-                found |= self.ends(onward, (*visited, asked))
+                found |= self.ends(next_place, (*visited, key))
         return found
 
     def can_circulate(self, service: str, broker: UUID | None) -> bool:

@@ -20,10 +20,10 @@ from tests.worlds.universe import NOW
 SAMPLES = 400
 
 
-def seen(router: ssbroker.Router, asked: Conversation, random: Random) -> set[Answer]:
+def observed(router: ssbroker.Router, conversation: Conversation, random: Random) -> set[Answer]:
     """Returns the decisions of the router for many ids of one conversation."""
-    many = [replace(asked, conversation_id=UUID(int=random.getrandbits(128))) for _ in range(SAMPLES)]
-    return {as_answer(decision) for decision in decisions_of(router.route(batch_of(many), now=NOW))}
+    copies = [replace(conversation, conversation_id=UUID(int=random.getrandbits(128))) for _ in range(SAMPLES)]
+    return {as_answer(decision) for decision in decisions_of(router.route(batch_of(copies), now=NOW))}
 
 
 def as_answer(decision: Decision) -> Answer:
@@ -31,43 +31,48 @@ def as_answer(decision: Decision) -> Answer:
     return Answer(outcome, reason, step, number, hop, mirror, database, None if broker is None else broker.bytes)
 
 
-def question_of(asked: Conversation) -> Question:
-    broker = asked.to_broker_instance
-    return Question(asked.database, asked.to_service_name, None if broker is None else broker.bytes, asked.is_initiator)
+def question_of(conversation: Conversation) -> Question:
+    broker = conversation.to_broker_instance
+    return Question(
+        conversation.database,
+        conversation.to_service_name,
+        None if broker is None else broker.bytes,
+        conversation.is_initiator,
+    )
 
 
 @pytest.mark.rule("R13", "R24", "R32", "R41")
 @pytest.mark.parametrize("pending", ["continue", "delay"])
 @pytest.mark.parametrize("seed", range(40))
-def test_every_way_a_tie_may_fall(seed: int, pending: PendingRequest) -> None:
-    """Ids, routes, databases and re-entries."""
+def test_answers_cover_all_tie_breaks(seed: int, pending: PendingRequest) -> None:
+    """Ties between broker ids, routes and databases, and reentered conversations."""
     world, conversations = seeded_world(seed, conversations=6)
     catalog = catalog_of(world)
     behaviour = Behaviour(catalog, now=NOW, pending_request=pending, with_routes=True)
     router = ssbroker.Router(catalog, pending_request=pending)
-    told = behaviour.answers_to([question_of(asked) for asked in conversations])
-    for asked, answers in zip(conversations, told, strict=True):
-        assert set(answers) == seen(router, asked, Random(seed)), asked
+    all_answers = behaviour.answers_to([question_of(conversation) for conversation in conversations])
+    for conversation, answers in zip(conversations, all_answers, strict=True):
+        assert set(answers) == observed(router, conversation, Random(seed)), conversation
         assert len(set(answers)) == len(answers)
 
 
 @pytest.mark.rule("R41")
-def test_begun_in_msdb_itself() -> None:
-    """The pick of the first pass and that of the second are independent."""
+def test_conversation_that_starts_in_msdb() -> None:
+    """The picks of the first and the second pass are independent."""
     world = here(
         route(1, "TCP://me", service="Stock", table="msdb"),
         route(2, "TCP://other", service="Stock", table="msdb"),
         own=("TCP://me",),
         forwarding=True,
     )
-    asked = Conversation(to_service_name="Stock", database="msdb")
-    answers = Behaviour(catalog_of(world), now=NOW, with_routes=True).answers_to([question_of(asked)])[0]
-    assert set(answers) == seen(ssbroker.Router(catalog_of(world)), asked, Random(1))
+    conversation = Conversation(to_service_name="Stock", database="msdb")
+    answers = Behaviour(catalog_of(world), now=NOW, with_routes=True).answers_to([question_of(conversation)])[0]
+    assert set(answers) == observed(ssbroker.Router(catalog_of(world)), conversation, Random(1))
     assert {answer.outcome for answer in answers} == {"REMOTE", "FORWARD", "DROPPED"}
 
 
-def test_names_that_nothing_knows_are_asked_once() -> None:
-    """What makes large fleets quick: one question stands for all that are alike."""
+def test_unknown_names_share_a_class() -> None:
+    """One question represents all unknown names, which keeps large fleets fast."""
     behaviour = Behaviour(catalog_of(here(route(1, "TCP://hub"))), now=NOW)
     assert behaviour.class_of(Question("Sales", "one")) == behaviour.class_of(Question("Sales", "another"))
     transport = Behaviour(catalog_of(here(route(1, "TRANSPORT"))), now=NOW)

@@ -80,14 +80,14 @@ def row_by_row(
     ]
     decided = [ssbroker.Router(catalog).route(batch, now=NOW).to_pylist() for catalog in (before, after)]
     changed: Counter[tuple[str | None, str]] = Counter()
-    for asked, old, new in zip(conversations, *decided, strict=True):
-        table = asked.database or MSDB
+    for conversation, old, new in zip(conversations, *decided, strict=True):
+        table = conversation.database or MSDB
         routes = [
             row["route_id"] and (by_id.get((table, row["route_id"])) or by_id.get((MSDB, row["route_id"])))
             for by_id, row in zip(names, (old, new), strict=True)
         ]
         if any(old[name] != new[name] for name in COMPARED_COLUMNS) or routes[0] != routes[1]:
-            changed[asked.database, asked.to_service_name] += 1
+            changed[conversation.database, conversation.to_service_name] += 1
     return changed
 
 
@@ -214,8 +214,8 @@ def test_missing_database_changes_all_its_conversations() -> None:
     for cause, sides in (("database dropped", (both, without)), ("database created", (without, both))):
         changes = [change for change in compare(*sides, at=NOW).changes if change.database == "Stores"]
         assert {(each.cause, each.object, each.kind) for each in changes} == {(cause, "Stores", "outcome")}
-        told = {(each.service, each.before, each.after) for each in changes}
-        assert told == {
+        reported = {(each.service, each.before, each.after) for each in changes}
+        assert reported == {
             (service, *((decided, NOTHING) if sides[0] is both else (NOTHING, decided))) for service, decided in BEGUN
         }
 
@@ -234,11 +234,11 @@ def test_route_of_a_reentered_conversation_belongs_to_msdb() -> None:
         for number in (2, 7)
     )
     assert not compare(catalog_of(before), catalog_of(after), at=NOW)
-    asked = [
+    traffic = [
         Conversation(to_service_name="Orders", database="Sales", conversation_id=UUID(int=number))
         for number in range(3)
     ]
-    assert not compare(catalog_of(before), catalog_of(after), batch_of(asked), at=NOW)
+    assert not compare(catalog_of(before), catalog_of(after), batch_of(traffic), at=NOW)
 
 
 @pytest.mark.rule("I5")
@@ -251,13 +251,13 @@ def test_new_broker_id_is_a_cause() -> None:
             replace(each, service_broker_guid=NOWHERE) if each.name == "Sales" else each for each in old.databases
         ),
     )
-    asked = [
+    traffic = [
         Conversation(
             to_service_name="Orders", database="Sales", to_broker_instance=SALES, conversation_id=UUID(int=number)
         )
         for number in range(3)
     ]
-    compared = compare(catalog_of(old), catalog_of(new), batch_of(asked), at=NOW)
+    compared = compare(catalog_of(old), catalog_of(new), batch_of(traffic), at=NOW)
     assert [(change.cause, change.before, change.after, change.conversations) for change in compared.changes] == [
         ("broker id changed", "LOCAL Sales", "DELAYED (service_not_found)", 3)
     ]
@@ -268,13 +268,13 @@ def test_load_and_skew_of_each_copy() -> None:
     """One of three copies is removed."""
     copies = [route(number, f"TCP://copy{number}", service="Stock") for number in (1, 2, 3)]
     source = Random(1)
-    asked = batch_of(
+    traffic = batch_of(
         [
             Conversation(to_service_name="Stock", database="Sales", conversation_id=UUID(int=source.getrandbits(128)))
             for _ in range(600)
         ]
     )
-    compared = compare(catalog_of(here(*copies)), catalog_of(here(*copies[:2])), asked, at=NOW)
+    compared = compare(catalog_of(here(*copies)), catalog_of(here(*copies[:2])), traffic, at=NOW)
     rows = compared.load.to_pylist()
     assert [row["copy"] for row in rows] == [f"REMOTE TCP://copy{number}:4022" for number in (1, 2, 3)]
     assert sum(row["before"] for row in rows) == sum(row["after"] for row in rows) == 600
@@ -351,13 +351,13 @@ def test_the_route_that_was_taken_is_the_cause_and_not_its_neighbour() -> None:
     """Two routes of one service change; each conversation changes by its own."""
     routes = route(1, "TCP://one", service="Stock", broker=ELSEWHERE), route(2, "TCP://two", service="Stock")
     moved = [replace(each, address=f"{each.address}-new") for each in routes]
-    asked = [
+    traffic = [
         Conversation(
             to_service_name="Stock", database="Sales", to_broker_instance=broker, conversation_id=UUID(int=number)
         )
         for number, broker in enumerate((ELSEWHERE, None, None))
     ]
-    compared = compare(catalog_of(here(*routes)), catalog_of(here(*moved)), batch_of(asked), at=NOW)
+    compared = compare(catalog_of(here(*routes)), catalog_of(here(*moved)), batch_of(traffic), at=NOW)
     assert {(change.object, change.after, change.conversations) for change in compared.changes} == {
         ('Sales/route "route 1"', "REMOTE TCP://one-new:4022", 1),
         ('Sales/route "route 2"', "REMOTE TCP://two-new:4022", 2),

@@ -112,9 +112,9 @@ def test_disabled_copy_is_a_warning() -> None:
 @pytest.mark.rule("I1")
 def test_zeros_are_not_a_broker_id() -> None:
     """`sys.databases` has them for `master` and `model` on every server."""
-    nobody = uuid.UUID(int=0)
+    zeros = uuid.UUID(int=0)
     unused = tuple(
-        Database(name=name, service_broker_guid=nobody, is_broker_enabled=False) for name in ("master", "model")
+        Database(name=name, service_broker_guid=zeros, is_broker_enabled=False) for name in ("master", "model")
     )
     world = replace(south(), databases=(*south().databases, *unused))
     found = lint(fleet(NORTH=replace(north(), databases=(*north().databases, *unused)), SOUTH=world), at=NOW)

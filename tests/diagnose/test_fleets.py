@@ -23,24 +23,24 @@ def test_reachability_equals_the_observed_outcomes(seed: int) -> None:
     sampled = SampledFleet(seed)
     matrix = reachability(sampled.fleet, services=sampled.services, at=NOW)
     assert matrix.schema == REACHABILITY
-    told: defaultdict[tuple[str, str, str], set[RoutingEnd]] = defaultdict(set)
+    reported: defaultdict[tuple[str, str, str], set[RoutingEnd]] = defaultdict(set)
     certain: defaultdict[tuple[str, str, str], set[bool]] = defaultdict(set)
     for row in matrix.to_pylist():
         cell = row["instance"], row["database"], row["service"]
-        told[cell].add(
+        reported[cell].add(
             RoutingEnd(
                 row["outcome"], row["at_instance"], row["target_database"], row["next_hop_address"], row["reason"]
             )
         )
         certain[cell].add(row["certain"])
-    assert sum(len(fates) for fates in told.values()) == matrix.num_rows
+    assert sum(len(ends) for ends in reported.values()) == matrix.num_rows
     expected = {
         (instance, database, service): sampled.ends((instance, database, service, None, True))
         for instance, database in sampled.databases
         for service in sampled.services
     }
-    assert dict(told) == expected
-    assert dict(certain) == {cell: {len(fates) == 1} for cell, fates in expected.items()}
+    assert dict(reported) == expected
+    assert dict(certain) == {cell: {len(ends) == 1} for cell, ends in expected.items()}
 
 
 @pytest.mark.rule("R7")
@@ -50,31 +50,31 @@ def test_missing_return_routes_equal_the_observed_failures(seed: int) -> None:
     sampled = SampledFleet(seed)
     expected = set()
     for instance, database in sampled.databases:
-        own = {service.name for service in sampled.worlds[instance].services if service.database == database}
+        own_services = {service.name for service in sampled.worlds[instance].services if service.database == database}
         broker = {row["name"]: row["service_broker_guid"] for row in sampled.fleet[instance].databases.to_pylist()}[
             database
         ]
         guid = None if broker is None else UUID(bytes=broker)
-        taken = set().union(
+        reached = set().union(
             *(sampled.ends((instance, database, name, None, True)) for name in sampled.services if name != BCN)
         )
-        for fate in taken:
-            if fate.outcome != "DELIVERED" or (fate.instance, fate.database) == (instance, database):
+        for end in reached:
+            if end.outcome != "DELIVERED" or (end.instance, end.database) == (instance, database):
                 continue
-            for name in own:
-                back = sampled.ends((str(fate.instance), fate.database, name, guid, False))
-                if back != {RoutingEnd("DELIVERED", instance, database)}:
-                    expected.add((fate.instance, fate.database, f"{instance}/{database}/service {quoted_name(name)}"))
+            for name in own_services:
+                return_ends = sampled.ends((str(end.instance), end.database, name, guid, False))
+                if return_ends != {RoutingEnd("DELIVERED", instance, database)}:
+                    expected.add((end.instance, end.database, f"{instance}/{database}/service {quoted_name(name)}"))
     found = lint(sampled.fleet, at=NOW)
-    told = {(f.instance, f.database, related) for f in found if f.code == "SSB017" for related in f.related}
-    assert told == expected
+    reported = {(f.instance, f.database, related) for f in found if f.code == "SSB017" for related in f.related}
+    assert reported == expected
 
 
 def is_real(sampled: SampledFleet, loop: Loop, service: str, broker: UUID | None) -> bool:
     """Returns whether each instance of a loop is observed to forward the message to the next."""
     for instance, following in zip(loop.instances, (*loop.instances[1:], loop.instances[0]), strict=True):
-        asked = (instance, None, service, broker, True)
-        hops = {decision.next_hop_address for decision in sampled.decisions(asked)}
+        key = (instance, None, service, broker, True)
+        hops = {decision.next_hop_address for decision in sampled.decisions(key)}
         if hops.isdisjoint(ADDRESSES[following]):
             return False
     return True
@@ -87,15 +87,15 @@ def test_loops_equal_the_observed_ones(seed: int) -> None:
     """Every reported loop is observed, and no service without a reported loop circulates."""
     sampled = SampledFleet(seed)
     found = loops(sampled.fleet, at=NOW)
-    circling = set()
+    circulating = set()
     for loop in found:
         for service, broker in zip(loop.services, loop.broker_instances, strict=True):
             guid = None if broker is None else UUID(bytes=broker)
             assert is_real(sampled, loop, "unknown service" if service is None else service, guid), str(loop)
-            circling.add((service, guid))
+            circulating.add((service, guid))
     for service in sampled.services:
         if sampled.can_circulate(service, None):
-            assert {(service, None), (None, None)} & circling
+            assert {(service, None), (None, None)} & circulating
 
 
 def test_seeds_cover_loops_ties_and_every_end() -> None:

@@ -37,13 +37,13 @@ def conversations(world: World, random: Random, *, times: int) -> list[Conversat
     ]
 
 
-def used_routes(catalog: ssbroker.Catalog, asked: list[Conversation]) -> set[tuple[str, int]]:
+def used_routes(catalog: ssbroker.Catalog, traffic: list[Conversation]) -> set[tuple[str, int]]:
     """Returns the routes that the router uses, by table and id, including the first one of a reentered conversation."""
-    tables = [asking.database or "msdb" for asking in asked]
+    tables = [conversation.database or "msdb" for conversation in traffic]
     found: set[tuple[str, int]] = set()
     for addresses in ((), catalog.addresses):
         for pending in (catalog.pending_requests, sorted(set(SERVICE_NAMES) | {"an unknown name"})):
-            there = ssbroker.Catalog(
+            variant = ssbroker.Catalog(
                 catalog.routes,
                 catalog.databases,
                 catalog.services,
@@ -51,12 +51,14 @@ def used_routes(catalog: ssbroker.Catalog, asked: list[Conversation]) -> set[tup
                 message_forwarding=catalog.message_forwarding,
                 pending_requests=pending,
             )
-            ids = ssbroker.Router(there).route(batch_of(asked), now=NOW)["route_id"].to_pylist()
+            ids = ssbroker.Router(variant).route(batch_of(traffic), now=NOW)["route_id"].to_pylist()
             if not addresses:
                 found |= {(table, number) for table, number in zip(tables, ids, strict=True) if number is not None}
             else:
                 arrived = [
-                    (asking, number) for asking, number in zip(asked, ids, strict=True) if asking.database is None
+                    (conversation, number)
+                    for conversation, number in zip(traffic, ids, strict=True)
+                    if conversation.database is None
                 ]
                 found |= {("msdb", number) for _, number in arrived if number is not None}
     return found

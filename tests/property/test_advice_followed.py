@@ -1,4 +1,4 @@
-"""In random instances, whatever an explanation advises sets the conversation on its way when it is done to the letter."""
+"""In random instances, following any advice of an explanation gets the conversation routed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONVERSATIONS = 6
 IDS = [str(UUID(int=number * 0x11111111111111111111111111111111)) for number in (1, 2, 3, 4)]
 NAMES = ("//Orders", "//orders", "//Orders ", "//Ordes", "far.example:4022/S", "me:4022/S")
 ADDRESSES = ("LOCAL", "LOCAL", "TCP://me:4022", "TCP://a", "TCP://b", "tcp://A/", "TRANSPORT")
-FILLED = {
+PLACEHOLDERS = {
     "<name>": "[Advised]",
     "<host>": "far",
     "<endpoint>": "[Broker]",
@@ -29,12 +29,12 @@ FILLED = {
     "<queue>": "Advised",
     " (<contract>)": "",
 }
-ON_THE_WAY = ("LOCAL", "REMOTE", "FORWARD")
+ROUTED = ("LOCAL", "REMOTE", "FORWARD")
 
 
 @dataclass(frozen=True)
 class Script:
-    """An instance as a script of what CREATE ROUTE takes, and what is known of it."""
+    """A random instance as a script, and its databases and services."""
 
     text: str
     enabled: list[str]
@@ -42,13 +42,13 @@ class Script:
     services: set[str]
 
 
-def made(random: Random) -> Script:
+def random_script(random: Random) -> Script:
     forwarding = random.choice(("ENABLED", "DISABLED"))
     endpoint = f"AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = {forwarding})"
     lines = [f"CREATE ENDPOINT Broker STATE = STARTED {endpoint} -- ssbroker: addresses_only=TCP://me:4022"]
     ids = {database: random.choice(IDS[:3]) for database in ("A", "B", "C")[: random.randint(1, 3)]}
     enabled: list[str] = []
-    # The disabled ones first: where an id is enabled already, another database cannot be made with it (I7).
+    # Disabled databases come first: a database cannot be created with an id that is already enabled (I7).
     for database, own in ids.items():
         if random.random() < 0.7 and own not in (ids[other] for other in enabled):
             enabled.append(database)
@@ -79,48 +79,48 @@ def route(random: Random) -> str:
     return ", ".join(clauses) + expired
 
 
-def explained(script: str, file: Path, service: str, asked: dict[str, Any]) -> Explanation:
+def explained(script: str, file: Path, service: str, arguments: dict[str, Any]) -> Explanation:
     file.write_text(script, encoding="utf-8")
-    return Router(Catalog.load(file, now=NOW)).explain(service, now=NOW, **asked)
+    return Router(Catalog.load(file, now=NOW)).explain(service, now=NOW, **arguments)
 
 
 @pytest.mark.rule("R34")
 @pytest.mark.parametrize("chunk", range(4))
-def test_what_is_advised_sets_conversations_on_their_way(chunk: int, tmp_path: Path) -> None:
-    """What is advised holds by all of them; a sender that is disabled is enabled first, whatever comes then (R34)."""
-    followed = 0
+def test_following_the_advice_gets_conversations_routed(chunk: int, tmp_path: Path) -> None:
+    """For a disabled sender, the advice only has to enable it (R34)."""
+    count = 0
     for seed in range(chunk * SCRIPTS, (chunk + 1) * SCRIPTS):
         random = Random(seed)
-        script = made(random)
+        script = random_script(random)
         for _ in range(CONVERSATIONS):
-            asked = {
+            arguments = {
                 "database": random.choice((None, *script.databases)),
                 "is_initiator": random.random() < 0.7,
                 "to_broker_instance": random.choice((None, None, *IDS)),
                 "conversation_id": UUID(int=random.getrandbits(128)),
             }
             service = random.choice(NAMES)
-            stuck = explained(script.text, tmp_path / "net.sql", service, asked)
-            for each in advice(stuck.details):
+            before = explained(script.text, tmp_path / "net.sql", service, arguments)
+            for each in advice(before.details):
                 command = restore_spaces(each.command or "")
                 to_local = "ADDRESS = N'LOCAL'" in command
-                # "If it is in this instance", and it is not; or no database is fit to be filled in.
+                # Skip advice for services of this instance that it does not have, and commands without a suitable database.
                 if not command or (to_local and service not in script.services) or not script.enabled:
                     continue
-                then = done(script, command, tmp_path / "net.sql", service, asked)
-                followed += 1
-                decision, told = then.decision, f"{seed}: {command}\n{stuck}\n{then}"
-                if stuck.decision["reason"] == "sender_disabled":
-                    assert decision["reason"] != "sender_disabled", told
+                after = follow(script, command, tmp_path / "net.sql", service, arguments)
+                count += 1
+                decision, message = after.decision, f"{seed}: {command}\n{before}\n{after}"
+                if before.decision["reason"] == "sender_disabled":
+                    assert decision["reason"] != "sender_disabled", message
                 else:
-                    assert decision["outcome"] in ON_THE_WAY or decision["reason"] == "route_requested", told
-    assert followed > SCRIPTS
+                    assert decision["outcome"] in ROUTED or decision["reason"] == "route_requested", message
+    assert count > SCRIPTS
 
 
-def done(script: Script, command: str, file: Path, service: str, asked: dict[str, Any]) -> Explanation:
-    begun = re.search(r"BEGIN DIALOG .* N'(.*)'", command)
-    if begun is not None:
-        return explained(script.text, file, begun[1], asked)
-    for place, value in {**FILLED, "<database>": (*script.enabled, "")[0]}.items():
-        command = command.replace(place, value)
-    return explained(f"{script.text}\nGO\n{command}\n", file, service, asked)
+def follow(script: Script, command: str, file: Path, service: str, arguments: dict[str, Any]) -> Explanation:
+    restart = re.search(r"BEGIN DIALOG .* N'(.*)'", command)
+    if restart is not None:
+        return explained(script.text, file, restart[1], arguments)
+    for placeholder, value in {**PLACEHOLDERS, "<database>": (*script.enabled, "")[0]}.items():
+        command = command.replace(placeholder, value)
+    return explained(f"{script.text}\nGO\n{command}\n", file, service, arguments)

@@ -1,4 +1,4 @@
-"""What the native router tells of six conversations, as it is handed to `Explanation`."""
+"""Details of several conversations, as the native router returns them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def route(route_id: int | None, name: str | None, address: str, **others: Any) -
 
 
 def step(number: int, note: str | None = None, *, tried: bool = True, **others: Any) -> dict[str, Any]:
-    told = {"step": number, "rule": f"R{number + 10}", "tried": tried, "note": note or _NOTES[number]}
+    values = {"step": number, "rule": f"R{number + 10}", "tried": tried, "note": note or _NOTES[number]}
     empty = {
         "matched": [],
         "rejected": [],
@@ -33,7 +33,7 @@ def step(number: int, note: str | None = None, *, tried: bool = True, **others: 
         "picked_broker_id": None,
         "hosts": [],
     }
-    return told | empty | others
+    return values | empty | others
 
 
 def rejected(*routes: tuple[dict[str, Any], str]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def group(name: str, *routes: dict[str, Any], unusable: str | None = None, picke
 
 
 def table(database: str, origin: str, result: str, **others: Any) -> dict[str, Any]:
-    told = {
+    values = {
         "database": database,
         "origin": origin,
         "sender_disabled": False,
@@ -60,13 +60,13 @@ def table(database: str, origin: str, result: str, **others: Any) -> dict[str, A
         "route_count": 0,
         "expired_count": 0,
     }
-    return told | {"steps": [], "classes": [], "locate": None, "next_hop": None, "result": result} | others
+    return values | {"steps": [], "classes": [], "locate": None, "next_hop": None, "result": result} | others
 
 
 def explained(
     conversation: dict[str, Any], tables: list[dict[str, Any]], decision: dict[str, Any], **others: Any
 ) -> dict[str, Any]:
-    asked = {
+    defaults = {
         "to_service_name": "//Contoso/Orders",
         "to_broker_instance": None,
         "database": "Sales",
@@ -76,7 +76,7 @@ def explained(
         ("match_step", "route_id", "next_hop_address", "mirror_address", "target_database", "broker_instance")
     )
     return {
-        "conversation": asked | {"conversation_id": None} | conversation,
+        "conversation": defaults | {"conversation_id": None} | conversation,
         "now": "2026-11-20T21:00:00Z",
         "tie_break": "hash",
         "pending_request": "continue",
@@ -85,7 +85,7 @@ def explained(
         "picks_undetermined": False,
         "near_names": [],
         "near_routes": [
-            found["route"]["route_id"] for told in tables for step in told["steps"] for found in step["rejected"]
+            found["route"]["route_id"] for table in tables for step in table["steps"] for found in step["rejected"]
         ],
         "if_local": None,
         "decision": columns | decision,
@@ -263,8 +263,8 @@ def _mirrored() -> dict[str, Any]:
         "broker_instance": ORDERS_ID,
         "reason": "matched",
     }
-    asked = {"database": None, "is_initiator": False, "to_broker_instance": ORDERS_ID}
-    return explained(asked, [msdb], decision, message_forwarding=True)
+    conversation = {"database": None, "is_initiator": False, "to_broker_instance": ORDERS_ID}
+    return explained(conversation, [msdb], decision, message_forwarding=True)
 
 
 def _reply_refused() -> dict[str, Any]:
@@ -277,8 +277,13 @@ def _reply_refused() -> dict[str, Any]:
     }
     msdb = table("msdb", "from_outside", "dropped", route_count=4, reply={"databases": [database], "applies": True})
     decision = {"outcome": "DROPPED", "match_step": 0, "broker_instance": ORDERS_ID, "reason": "service_not_found"}
-    asked = {"database": None, "is_initiator": False, "to_broker_instance": ORDERS_ID, "conversation_id": STALE_ID}
-    return explained(asked, [msdb], decision)
+    conversation = {
+        "database": None,
+        "is_initiator": False,
+        "to_broker_instance": ORDERS_ID,
+        "conversation_id": STALE_ID,
+    }
+    return explained(conversation, [msdb], decision)
 
 
 def _sender_disabled() -> dict[str, Any]:

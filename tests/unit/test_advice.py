@@ -47,11 +47,11 @@ _EXPIRED: Final = "-- ssbroker: lifetime=2026-11-01T00:00:00Z\n"
 _ROUTED: Final = {"LOCAL", "REMOTE", "FORWARD"}
 
 
-def _explained(script: str, folder: Path, service: str = "//Orders", **asked: Any) -> Explanation:
+def _explained(script: str, folder: Path, service: str = "//Orders", **options: Any) -> Explanation:
     file = folder / "net.sql"
     file.write_text(_BASE_SCRIPT + script, encoding="utf-8")
     catalog = Catalog.load(file, now=_NOW)
-    return Router(catalog, tie_break="first").explain(service, now=_NOW, **asked)
+    return Router(catalog, tie_break="first").explain(service, now=_NOW, **options)
 
 
 def _commands(explanation: Explanation) -> list[str]:
@@ -91,9 +91,9 @@ _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "USE Sales CREATE ROUTE R WITH ADDRESS = 'LOCAL'\nALTER DATABASE Orders SET DISABLE_BROKER\n" + _SERVICE,
         _STARTED_IN_SALES,
     ),
-    "the service is nowhere": ("USE Sales CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n", _STARTED_IN_SALES),
-    "the service is nowhere, for a message from outside": ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n", {}),
-    "no database has the id of a route that names it": (
+    "no database has the service": ("USE Sales CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n", _STARTED_IN_SALES),
+    "no database has the service, for a message from outside": ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n", {}),
+    "no database has the broker id": (
         f"USE Sales {_BY_ID} ADDRESS = 'LOCAL'\n",
         _STARTED_IN_SALES | {"to_broker_instance": _STALE},
     ),
@@ -125,15 +125,15 @@ _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "no address in the name": ("USE Sales CREATE ROUTE R WITH ADDRESS = 'TRANSPORT'\n" + _SERVICE, _STARTED_IN_SALES),
     "no address in the name, from outside": ("USE msdb CREATE ROUTE R WITH ADDRESS = 'TRANSPORT'\n" + _SERVICE, {}),
-    "no address in the name, beside an expired route like it": (
+    "no address in the name, and a similar expired route": (
         f"USE Sales CREATE ROUTE R WITH ADDRESS = 'TRANSPORT'\nCREATE ROUTE Old WITH ADDRESS = 'TRANSPORT' {_EXPIRED}{_SERVICE}",
         _STARTED_IN_SALES,
     ),
-    "no service here, beside an expired route to LOCAL": (
+    "no such service, and an expired route to LOCAL": (
         f"USE Sales CREATE ROUTE R WITH ADDRESS = 'LOCAL'\nCREATE ROUTE Old WITH ADDRESS = 'LOCAL' {_EXPIRED}",
         _STARTED_IN_SALES,
     ),
-    "an expired route back to this instance, where no route is": (
+    "an expired route back to this instance, and no other route": (
         f"USE Sales {_ORDERS_ROUTE} ADDRESS = 'TCP://me' {_EXPIRED}{_SERVICE}",
         _STARTED_IN_SALES,
     ),
@@ -141,15 +141,15 @@ _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         f"{_ENABLE_FORWARDING}USE msdb {_ORDERS_ROUTE} ADDRESS = 'TCP://me' {_EXPIRED}{_SERVICE}",
         {},
     ),
-    "an expired route to LOCAL, and the service is nowhere": (
+    "an expired route to LOCAL, and no database has the service": (
         f"USE Sales {_ORDERS_ROUTE} ADDRESS = 'LOCAL' {_EXPIRED}",
         _STARTED_IN_SALES,
     ),
-    "a route and a service of nearly the name": (
+    "a route and a service with a similar name": (
         "USE Sales CREATE ROUTE R WITH SERVICE_NAME = '//orders', ADDRESS = 'LOCAL'\nUSE Orders CREATE SERVICE [//orders] ON QUEUE Advised\n",
         _STARTED_IN_SALES,
     ),
-    "a route of nearly the name, which a step after the last would find": (
+    "a route with a similar name, for a later step of the search": (
         f"{_BY_LOCAL}CREATE ROUTE Near WITH SERVICE_NAME = '//orders', BROKER_INSTANCE = '{_STALE}', ADDRESS = 'TCP://a'\n",
         _STARTED_IN_SALES,
     ),
@@ -168,11 +168,11 @@ _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         + _SERVICE,
         {"to_broker_instance": _ORDERS},
     ),
-    "forwarding is off, and the name of the service leads back": (
+    "forwarding is off, and the address in the service name leads back": (
         f"USE msdb CREATE ROUTE R WITH ADDRESS = 'TRANSPORT'\nUSE Orders CREATE SERVICE [{_OWN_NAME}] ON QUEUE Advised\n",
         {"service": _OWN_NAME},
     ),
-    "a loop by the name of the service": (
+    "a loop by the address in the service name": (
         f"{_ENABLE_FORWARDING}USE msdb CREATE ROUTE R WITH ADDRESS = 'TRANSPORT'\nUSE Orders CREATE SERVICE [{_OWN_NAME}] ON QUEUE Advised\n",
         {"service": _OWN_NAME},
     ),
@@ -184,7 +184,7 @@ _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         f"{_ENABLE_FORWARDING}USE msdb {_BY_ID.replace(_STALE, _ORDERS)} ADDRESS = 'TCP://me', MIRROR_ADDRESS = 'TCP://b'\n{_SERVICE}",
         {"to_broker_instance": _ORDERS},
     ),
-    "the id is enabled where the conversation began": (
+    "the id is enabled in the database of the sender": (
         f"{_DISABLED}{_COPY}USE Copy\n{_SERVICE}",
         {"database": "Copy"},
     ),
@@ -193,37 +193,37 @@ _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("case", _CASES)
 def test_following_the_advice_gets_the_conversation_routed(case: str, tmp_path: Path) -> None:
-    script, asked = _CASES[case]
-    before = _explained(script, tmp_path, **asked)
+    script, options = _CASES[case]
+    before = _explained(script, tmp_path, **options)
     assert before.decision["outcome"] not in _ROUTED
     commands = _commands(before)
     assert commands
     for command in commands:
-        if "ADDRESS = N'LOCAL'" in command and f"CREATE SERVICE [{asked.get('service', '//Orders')}]" not in script:
+        if "ADDRESS = N'LOCAL'" in command and f"CREATE SERVICE [{options.get('service', '//Orders')}]" not in script:
             continue  # advice for a service in this instance does not apply
-        if (begun := re.search(r"BEGIN DIALOG .* N'(.*)'", command)) is not None:
-            after = _explained(script, tmp_path, begun[1], **asked)
+        if (restart := re.search(r"BEGIN DIALOG .* N'(.*)'", command)) is not None:
+            after = _explained(script, tmp_path, restart[1], **options)
         else:
-            after = _explained(_run_command(script, command), tmp_path, **asked)
+            after = _explained(_run_command(script, command), tmp_path, **options)
         assert after.decision["outcome"] in _ROUTED, f"{command}\n{after}"
 
 
 @pytest.mark.rule("I7")
-@pytest.mark.parametrize("asked", [{}, {"to_broker_instance": _ORDERS}])
+@pytest.mark.parametrize("options", [{}, {"to_broker_instance": _ORDERS}])
 @pytest.mark.parametrize("is_initiator", [True, False])
 def test_enabling_is_not_advised_if_the_broker_id_is_enabled_elsewhere(
-    asked: dict[str, Any], *, is_initiator: bool, tmp_path: Path
+    options: dict[str, Any], *, is_initiator: bool, tmp_path: Path
 ) -> None:
     """ENABLE_BROKER would fail."""
     script = (
         f"ALTER DATABASE Orders SET DISABLE_BROKER\n{_COPY}USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n{_SERVICE}"
     )
-    before = _explained(script, tmp_path, is_initiator=is_initiator, **asked)
+    before = _explained(script, tmp_path, is_initiator=is_initiator, **options)
     assert before.decision["reason"] == "service_not_found"
     assert 'its broker id is already enabled in "Copy"' in " ".join(str(before).split())
     for command in _commands(before):
         if "CREATE ROUTE" not in command and "CREATE SERVICE" not in command:
-            after = _explained(_run_command(script, command), tmp_path, is_initiator=is_initiator, **asked)
+            after = _explained(_run_command(script, command), tmp_path, is_initiator=is_initiator, **options)
             assert after.decision["outcome"] == "LOCAL", command
 
 
@@ -259,21 +259,21 @@ def test_similar_database_is_suggested(near: str, tmp_path: Path) -> None:
 
 def test_broker_id_that_no_database_has_is_reported(tmp_path: Path) -> None:
     """Creating the service would not help: no database would have the id."""
-    script, asked = _CASES["no database has the id of a route that names it"]
-    text = " ".join(str(_explained(script, tmp_path, **asked)).split())
+    script, options = _CASES["no database has the broker id"]
+    text = " ".join(str(_explained(script, tmp_path, **options)).split())
     assert f"No database of this instance has the broker id {_STALE}" in text
     assert "CREATE SERVICE" not in text
 
 
 @pytest.mark.rule("R14")
-@pytest.mark.parametrize("asked", [_STARTED_IN_SALES, {}])
-def test_expired_route_to_the_dynamic_routing_service_is_extended(asked: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [_STARTED_IN_SALES, {}])
+def test_expired_route_to_the_dynamic_routing_service_is_extended(options: dict[str, Any], tmp_path: Path) -> None:
     """The route request is a conversation of this instance, so forwarding is not needed."""
-    table = asked.get("database", "msdb")
+    table = options.get("database", "msdb")
     script = f"USE {table} CREATE ROUTE R WITH SERVICE_NAME = 'SQL/ServiceBroker/BrokerConfiguration', ADDRESS = 'TCP://a' {_EXPIRED}"
-    first = _commands(_explained(script, tmp_path, **asked))[0]
+    first = _commands(_explained(script, tmp_path, **options))[0]
     assert first == f"USE [{table}]; ALTER ROUTE [R] WITH LIFETIME = <seconds>;"
-    assert _explained(_run_command(script, first), tmp_path, **asked).decision["reason"] == "route_requested"
+    assert _explained(_run_command(script, first), tmp_path, **options).decision["reason"] == "route_requested"
 
 
 @pytest.mark.rule("R31")
@@ -288,7 +288,7 @@ def test_no_local_route_is_advised_if_only_other_broker_ids_have_the_service(tmp
 @pytest.mark.rule("R23")
 def test_advice_on_a_transport_loop_keeps_other_services_routed(tmp_path: Path) -> None:
     """Giving the TRANSPORT route a fixed address would send every service there."""
-    script, asked = _CASES["a loop by the name of the service"]
-    for command in _commands(_explained(script, tmp_path, **asked)):
+    script, options = _CASES["a loop by the address in the service name"]
+    for command in _commands(_explained(script, tmp_path, **options)):
         other = _explained(_run_command(script, command), tmp_path, "TCP://far:4023/Other")
         assert other.decision["next_hop_address"] == "TCP://far:4023", command
