@@ -53,10 +53,11 @@ def certificates(
     ],
     days: Annotated[int, typer.Option(min=1, max=36_500, help="Validity in days.")] = DEFAULT_DAYS,
 ) -> None:
-    """Create an authority, and certificates that it signs: NAME.pem and NAME.key for each instance, and authority.pem for all.
+    """Create an authority, and certificates for instances that it signs.
 
-    An existing authority in the folder signs the new certificates, which expire no later than its own. Anyone who has authority.key can
-    create certificates that all instances trust: keep it away from the machines that run instances.
+    Writes NAME.pem and NAME.key for each instance, and authority.pem for all of them. An existing authority in the folder signs the new certificates, which expire no later than its own.
+
+    Anyone who has authority.key can create certificates that all instances trust: keep it away from the machines that run instances.
     """
     now = datetime.now(UTC)
     validity = Validity(now - _CLOCK_TOLERANCE, now + timedelta(days=days))

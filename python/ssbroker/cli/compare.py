@@ -42,8 +42,8 @@ Show the effects of routes that expire between two times:
 
 def compare(
     *,
-    before: Annotated[Path, typer.Argument(help="The current catalog.")],
-    after: Annotated[Path, typer.Argument(help="The proposed catalog.")],
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="The current catalog.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="The proposed catalog.")],
     conversations: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,9 +62,11 @@ def compare(
     html: HtmlOption = None,
     progress: ProgressOption = None,
 ) -> None:
-    """Show which conversations change their outcome, database, next hop or explanation between two catalogs, and which differences cause it.
+    """Show which conversations change between two catalogs, and why.
 
-    Without --conversations, all classes of conversations are compared. Exit status: 1 if anything changes, 0 otherwise.
+    A change is another outcome, database, next hop or explanation. Without --conversations, all classes of conversations are compared.
+
+    Exit status: 1 if anything changes, 0 otherwise.
     """
     from ssbroker.cli.readers import expand_patterns  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import Comparer, Fleet, expiries, html_report  # noqa: PLC0415 - the same

@@ -28,7 +28,7 @@ AtOption: TypeAlias = Annotated[
 FleetOption: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--fleet", help="Each path is a folder of instances: every subfolder and every .sql script in it is one."
+        "--fleet", help="Each path is a folder of instances: each subfolder and each .sql script in it is an instance."
     ),
 ]
 HtmlOption: TypeAlias = Annotated[
@@ -40,7 +40,7 @@ HtmlOption: TypeAlias = Annotated[
 CatalogsArgument: TypeAlias = Annotated[
     list[Path],
     typer.Argument(
-        metavar="CATALOG...",
+        metavar="CATALOG",
         help="Routing tables of one or more instances; each a T-SQL script (.sql), the folder of an instance, a folder with tables of routes, databases and services, or a file of routes.",
     ),
 ]

@@ -20,7 +20,7 @@ Explain a conversation with the service //Orders:
 
   ssbroker explain --catalog net.sql --to-service //Orders
 
-The same if there are several databases:
+Name the database if there are several:
 
   ssbroker explain --catalog net.sql --to-service //Orders --database Sales
 
@@ -57,7 +57,10 @@ def explain(
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as a JSON object.")] = False,
 ) -> None:
-    """Explain the routing of one conversation: the routing table, the routes found in each step, the choice and the decision."""
+    """Explain the routing of one conversation.
+
+    Shows the routing table, the routes found in each step, the choice, and the decision.
+    """
     if from_outside and database is not None:
         raise OptionError(
             "--database and --from-outside cannot be used together: the conversation starts in this instance or outside"

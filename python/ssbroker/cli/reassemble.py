@@ -250,7 +250,7 @@ def reassemble(
     fragments: Annotated[
         list[str],
         typer.Argument(
-            metavar="FRAGMENTS...",
+            metavar="FRAGMENTS",
             help="Fragments: files, folders or patterns, in Parquet, CSV, JSON lines or Arrow IPC, all with the same columns.",
         ),
     ],
@@ -338,8 +338,7 @@ def reassemble(
 ) -> None:
     """Reassemble messages: verify their signatures, and write each complete message once, in order.
 
-    The output has the columns of the fragments except those that describe a fragment. Fragments that are damaged, conflict with others, are
-    duplicates or exceed a limit are rejected, and counted in the summary. Existing outputs are replaced only when all new ones are complete.
+    The output has the columns of the fragments except those that describe a fragment. Fragments that are damaged, conflict with others, are duplicates or exceed a limit are rejected and counted in the summary. Existing outputs are replaced only when all new ones are complete.
     """
     if session_keys is not None and session_key_column is not None:
         raise OptionError("--session-keys and --session-key-column cannot be used together")

@@ -214,7 +214,7 @@ Route conversations by the routing tables of a folder:
 
   ssbroker route --catalog world/ --conversations in.parquet -o out.parquet
 
-Several files and folders, by a T-SQL script, to CSV:
+Route several files and folders by a T-SQL script, into CSV:
 
   ssbroker route --catalog net.sql --conversations day/*.csv more/ -o out.csv
 
@@ -256,8 +256,7 @@ def route(
 ) -> None:
     """Route conversations: write each one with its routing decision, and print a summary.
 
-    The output has the columns of the input, followed by outcome, match_step, route_id, next_hop_address, mirror_address, target_database,
-    broker_instance and reason. An existing output is replaced only when the new one is complete.
+    The output has the columns of the input, followed by outcome, match_step, route_id, next_hop_address, mirror_address, target_database, broker_instance and reason. An existing output is replaced only when the new one is complete.
     """
     job = RouteJob(
         catalog=catalog,

@@ -156,7 +156,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NETWORK|HOST",
-            help="Network or host that this instance may connect to, regardless of routes. Can be repeated. Default: all.",
+            help="Network or host that this instance may connect to, regardless of routes. Can be repeated. Default: any.",
         ),
     ] = None,
     certificate: Annotated[Path | None, typer.Option(help="Certificate of the instance, in PEM.")] = None,
@@ -192,8 +192,9 @@ def serve(
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
 
-    Other processes can use the instance at the same time; this one sends what they commit. Exit status: 1 if the start failed for a reason that
-    may pass, such as a port in use; 2 if the settings are wrong.
+    Other processes can use the instance at the same time; this one sends what they commit.
+
+    Exit status: 1 if the start failed for a reason that may pass, such as a port in use; 2 if the settings are wrong.
     """
     settings = ServeSettings() if config is None else ServeSettings.read(config)
     options: dict[str, Any] = {

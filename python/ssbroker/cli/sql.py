@@ -114,7 +114,7 @@ def sql(
     *,
     folder: FolderArgument,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="T-SQL scripts to run, in this order.")
+        list[Path] | None, typer.Argument(metavar="FILE", help="T-SQL scripts to run, in this order.")
     ] = None,
     select: Annotated[
         str | None,
@@ -128,9 +128,9 @@ def sql(
     create: Annotated[bool, typer.Option("--create", help="Create the instance if it does not exist.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the completed scripts.")] = False,
 ) -> None:
-    """Run T-SQL scripts that define databases, queues, services, contracts and routes, or query the views and queues of an instance.
+    """Run T-SQL scripts or a query on an instance.
 
-    Each batch of a script, up to GO, is applied completely or not at all.
+    Scripts define databases, queues, services, contracts and routes. Each batch of a script, up to GO, is applied completely or not at all. A query reads the views and queues.
     """
     from ssbroker.broker.instance import Instance, context_of  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import execute_file  # noqa: PLC0415 - the same

@@ -19,7 +19,7 @@ Show the state of an instance:
 
   ssbroker status shop/
 
-List what has been undelivered for more than a minute:
+List the messages that are undelivered for more than a minute:
 
   ssbroker status shop/ --json | jq '.transmission_queue[] | select(.oldest_seconds > 60)'
 """
@@ -30,7 +30,10 @@ def status(
     folder: FolderArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as a JSON object.")] = False,
 ) -> None:
-    """Show the databases and queues of an instance, conversations by state, undelivered messages with the reason, the process that serves it and its connections."""
+    """Show the state of an instance.
+
+    Shows databases, queues, conversations by state, undelivered messages with the reason, the process that serves the instance, and its connections.
+    """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
 

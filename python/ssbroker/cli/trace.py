@@ -51,7 +51,10 @@ def trace(
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the trace as a JSON object.")] = False,
 ) -> None:
-    """Follow a conversation from instance to instance until it is delivered, delayed, dropped or loops, and its acknowledgement back."""
+    """Follow a conversation from instance to instance, and its acknowledgement back.
+
+    The last hop ends in delivery, delay, a drop, a loop or an unknown instance.
+    """
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - keeps --help fast
 
     now = parse_now(at, option="--at")
