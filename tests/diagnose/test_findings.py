@@ -100,6 +100,13 @@ def test_own_address_is_an_error_in_msdb_and_a_warning_elsewhere() -> None:
     assert [(finding.database, finding.severity) for finding in found] == [("msdb", "error"), ("Sales", "warning")]
 
 
+def test_mirrored_route_without_a_service_name_but_with_a_broker_id() -> None:
+    """Only what is missing is reported."""
+    mirrored = route(1, "TCP://other", broker=ELSEWHERE, mirror="TCP://partner")
+    (finding,) = (each for each in lint(catalog_of(here(mirrored)), at=NOW) if each.code == "SSB011")
+    assert finding.message == "has a mirror address but no service name"
+
+
 @pytest.mark.rule("I1")
 def test_disabled_copy_is_a_warning() -> None:
     """Two enabled databases are an error; a disabled copy might be enabled later."""

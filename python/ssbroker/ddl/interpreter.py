@@ -430,13 +430,7 @@ def read(text: str, *, now: datetime, file: str | None = None) -> ScriptTables:
     loopback interface, because a script does not know its host. A comment such as
     `-- ssbroker: addresses=TCP://host:4022` adds others.
 
-    Args:
-        text: The script.
-        now: The time from which LIFETIME counts; without a zone it is UTC.
-        file: The name of the script, for errors and warnings.
-
-    Returns:
-        The tables, addresses and options.
+    LIFETIME counts from `now`, which is UTC if it has no time zone. Errors and warnings name `file`.
 
     Raises:
         DdlError: SQL Server would refuse a statement, or it cannot be parsed; with file, line and error number.

@@ -134,12 +134,8 @@ _NO_COUNTS: Final[dict[bytes | None, int]] = {}
 class Behaviour:
     """The routing decisions that an instance can make.
 
-    Args:
-        catalog: The catalog of the instance.
-        now: The time at which route lifetimes are evaluated.
-        pending_request: How step 4 of the search treats a service with a pending route request.
-        rows: The tables of the catalog, if they have been read already.
-        with_routes: Whether answers have step and route id. Without them, most service names share a set of answers.
+    `rows` are the tables of the catalog, if already read. Without `with_routes`, answers have no step and route id, so that most
+    service names share a set of answers.
     """
 
     def __init__(
@@ -241,15 +237,9 @@ class Behaviour:
     def answer_known_names(
         self, origin: Origin, ids: Mapping[str, Collection[bytes | None]], *, addressed_names: Collection[str] = ()
     ) -> Iterator[tuple[Target, int]]:
-        """Routes all known names in one batch, each with its broker ids.
+        """Routes all known names in one batch; yields each with each of its `ids`, and the number of its set of answers.
 
-        Args:
-            origin: Where the conversations come from.
-            ids: The broker ids of each name; names without any are skipped.
-            addressed_names: Further names that may begin with an address.
-
-        Returns:
-            Each name with each of its ids, and the number of its set of answers.
+        Names without ids are skipped. `addressed_names` are more names that may begin with an address.
         """
         table = MSDB if origin[0] is None else origin[0]
         names = sorted(self.known_names[table])
@@ -524,14 +514,7 @@ class DecisionPair(NamedTuple):
 def count_pairs(
     conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
 ) -> Counter[DecisionPair]:
-    """Counts the conversations of a batch by pair of decisions.
-
-    Args:
-        conversations: The columns `to_service_name` and optionally `database`.
-        before: The decisions with the first catalog.
-        after: The decisions with the second catalog.
-        database: Where the conversations start if there is no such column.
-    """
+    """Counts conversations by pair of decisions; without a column `database`, all start in the given one."""
     columns: dict[str, Any] = {"to_service_name": _decoded(conversations.column("to_service_name"))}
     if "database" in conversations.schema.names:
         columns["database"] = _decoded(conversations.column("database"))
@@ -574,15 +557,9 @@ class ConversationClass(NamedTuple):
 def classes(
     before: Catalog, after: Catalog, *, moments: tuple[datetime, datetime], pending_request: PendingRequest
 ) -> Iterator[ConversationClass]:
-    """Yields every class of conversations once, with the decisions of both catalogs.
+    """Yields every class of conversations once, with the decisions of both catalogs, each at its own time.
 
     Conversations that start in a database that only one of the catalogs has are `NO_DATABASE` with the other.
-
-    Args:
-        before: The first catalog.
-        after: The second catalog.
-        moments: The times at which route lifetimes are evaluated, for each catalog.
-        pending_request: How step 4 of the search treats a service with a pending route request.
     """
     both = [
         Behaviour(catalog, now=now, pending_request=pending_request, with_routes=True)

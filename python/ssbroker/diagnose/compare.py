@@ -585,13 +585,7 @@ def from_counts(
     *,
     moments: tuple[datetime, datetime],
 ) -> Comparison:
-    """Returns the comparison of counted pairs.
-
-    Args:
-        catalogs: The catalogs of each instance, before and after.
-        counts: The number of conversations of each pair, by instance.
-        moments: The times at which route lifetimes are evaluated, before and after.
-    """
+    """Returns the comparison of counted pairs of each instance; `moments` are the times before and after."""
     changes: list[Change] = []
     load: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for instance, pairs in counts.items():

@@ -70,13 +70,7 @@ class MessageKey(NamedTuple):
 
 
 class RoutingGraph:
-    """All routing paths through a fleet.
-
-    Args:
-        fleet: The instances.
-        now: The time at which route lifetimes are evaluated.
-        pending_request: How step 4 of the search treats a service with a pending route request.
-    """
+    """All routing paths through a fleet."""
 
     def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest = "continue") -> None:
         self.fleet: Final = fleet
