@@ -1,4 +1,4 @@
-"""Tries cases in a process of its own, where a crash ends nothing else, and tells what came of each."""
+"""Runs cases in another process, so that a crash does not end the tests, and reports the result of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLEAN = "any"
 
 
 class Case(NamedTuple):
-    """One thing to try."""
+    """One case to try."""
 
     name: str
     run: Callable[[], object]
@@ -32,7 +32,7 @@ Families = Mapping[str, Callable[[], Iterator[Case]]]
 
 
 def attempt(run: Callable[[], object]) -> str:
-    """`ok`, or the name of the error's class; one that no user may see has a star before it."""
+    """Returns `ok`, or the name of the error's class; a star marks errors that users must never see."""
     try:
         run()
     except SsbrokerError as error:
@@ -45,7 +45,7 @@ def attempt(run: Callable[[], object]) -> str:
 
 
 def try_families(families: Families) -> None:
-    """Tries the families that the command line names; each case is named before it is tried, so that a crash has a name."""
+    """Tries the families named on the command line; each case is printed before it runs, so that a crash can be attributed."""
     for family in sys.argv[1:]:
         for case in families[family]():
             print(json.dumps([family, case.name, case.expected]), flush=True)
@@ -53,13 +53,13 @@ def try_families(families: Families) -> None:
 
 
 def failures(module: str, family: str) -> list[str]:
-    """What came of each case of a family that went otherwise than expected, tried in another process."""
+    """Returns the cases of a family with unexpected results, tried in another process."""
     return _failures(module)[family]
 
 
 @cache
 def _failures(module: str) -> dict[str, list[str]]:
-    """Tries all families of a module in one process, which imports everything once; those after a crash in the next."""
+    """Tries all families of a module in one process, to import everything once; after a crash, the rest run in another process."""
     waiting = list(importlib.import_module(module).FAMILIES)
     found: dict[str, list[str]] = {}
     while waiting:

@@ -1,4 +1,4 @@
-"""Objects that offer the Arrow PyCapsule protocol and do not keep it, by families of cases."""
+"""Objects that violate the Arrow PyCapsule protocol, as families of cases."""
 
 from __future__ import annotations
 
@@ -17,60 +17,60 @@ NO_CAPSULES = "SchemaError"
 ROUTES: Any = pa.record_batch({"name": ["R"], "address": ["LOCAL"]})
 
 
-class Gives(Capsule):
-    """Gives the same thing whenever it is asked for an array."""
+class ArrayOf(Capsule):
+    """Returns the same object whenever an array is requested."""
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> Any:
         return self._value
 
 
-class Streams(Capsule):
-    """Gives the same thing whenever it is asked for a stream."""
+class StreamOf(Capsule):
+    """Returns the same object whenever a stream is requested."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
         return self._value
 
 
-class Asks(Capsule):
-    """Calls a function whenever it is asked for an array."""
+class ArrayFrom(Capsule):
+    """Calls a function whenever an array is requested."""
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> Any:
         return self._value()
 
 
-class AsksStream(Capsule):
-    """Calls a function whenever it is asked for a stream."""
+class StreamFrom(Capsule):
+    """Calls a function whenever a stream is requested."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
         return self._value()
 
 
-class Odd:
-    """Has a method that is none."""
+class NoArrayMethod:
+    """Has an attribute instead of the method for arrays."""
 
     __arrow_c_array__ = 5
 
 
-class OddStream:
-    """Has a method that is none."""
+class NoStreamMethod:
+    """Has an attribute instead of the method for streams."""
 
     __arrow_c_stream__ = None
 
 
 def array_capsules() -> Any:
-    """The capsules of the good conversations, schema and array."""
+    """Returns the schema and array capsules of valid conversations."""
     good: Any = GOOD
     return good.__arrow_c_array__()
 
 
 def stream_capsule() -> Any:
-    """The capsule of the good conversations as a stream."""
+    """Returns the stream capsule of valid conversations."""
     good: Any = pa.Table.from_batches([GOOD])
     return good.__arrow_c_stream__()
 
 
 def wrong_answers() -> dict[str, Any]:
-    """What an object may answer instead of two capsules, or one."""
+    """Values that an object may return instead of capsules."""
     schema, array = array_capsules()
     return {
         "None": None,
@@ -91,20 +91,20 @@ def wrong_answers() -> dict[str, Any]:
 
 
 def answers() -> Iterator[Case]:
-    """Answers that are no capsules, or the wrong ones."""
+    """Values that are not capsules, or the wrong capsules."""
     for name, answer in wrong_answers().items():
-        yield Case(f"array: {name}", lambda answer=answer: ROUTER.route(Gives(answer), now=NOW), NO_CAPSULES)  # type: ignore[misc]
-        yield Case(f"stream: {name}", lambda answer=answer: ROUTER.route(Streams(answer), now=NOW), NO_CAPSULES)  # type: ignore[misc]
+        yield Case(f"array: {name}", lambda answer=answer: ROUTER.route(ArrayOf(answer), now=NOW), NO_CAPSULES)  # type: ignore[misc]
+        yield Case(f"stream: {name}", lambda answer=answer: ROUTER.route(StreamOf(answer), now=NOW), NO_CAPSULES)  # type: ignore[misc]
     for name, answer in wrong_answers().items():
-        yield Case(f"catalog, array: {name}", lambda answer=answer: Catalog(Gives(answer)), NO_CAPSULES)  # type: ignore[misc]
-        yield Case(f"catalog, stream: {name}", lambda answer=answer: Catalog(Streams(answer)), NO_CAPSULES)  # type: ignore[misc]
-    for odd in (Odd(), OddStream()):
+        yield Case(f"catalog, array: {name}", lambda answer=answer: Catalog(ArrayOf(answer)), NO_CAPSULES)  # type: ignore[misc]
+        yield Case(f"catalog, stream: {name}", lambda answer=answer: Catalog(StreamOf(answer)), NO_CAPSULES)  # type: ignore[misc]
+    for odd in (NoArrayMethod(), NoStreamMethod()):
         yield Case(f"{type(odd).__name__} method", lambda odd=odd: ROUTER.route(odd, now=NOW), "builtin TypeError")  # type: ignore[misc]
         yield Case(f"{type(odd).__name__} method, catalog", lambda odd=odd: Catalog(odd), "builtin TypeError")  # type: ignore[misc]
 
 
 def twice(make: Callable[[], Any], use: Callable[[Any], object]) -> Callable[[], object]:
-    """Uses one thing twice, the first time well."""
+    """Uses an object twice; the first use succeeds."""
 
     def run() -> object:
         made = make()
@@ -120,33 +120,33 @@ def route(given: Any) -> object:
 
 
 def consumed() -> Iterator[Case]:
-    """Capsules that somebody has taken the data out of."""
-    yield Case("an array, routed twice", twice(lambda: Gives(array_capsules()), route), REFUSED)
-    yield Case("a stream, routed twice", twice(lambda: Streams(stream_capsule()), route), REFUSED)
+    """Capsules whose data have been moved out."""
+    yield Case("an array, routed twice", twice(lambda: ArrayOf(array_capsules()), route), REFUSED)
+    yield Case("a stream, routed twice", twice(lambda: StreamOf(stream_capsule()), route), REFUSED)
     yield Case(
         "a stream, a catalog twice",
-        twice(lambda: Streams(pa.chunked_array([ROUTES.to_struct_array()]).__arrow_c_stream__()), Catalog),
+        twice(lambda: StreamOf(pa.chunked_array([ROUTES.to_struct_array()]).__arrow_c_stream__()), Catalog),
         REFUSED,
     )
-    yield Case("an array, a catalog twice", twice(lambda: Gives(ROUTES.__arrow_c_array__()), Catalog), REFUSED)
+    yield Case("an array, a catalog twice", twice(lambda: ArrayOf(ROUTES.__arrow_c_array__()), Catalog), REFUSED)
     kinds: Any = pa.Schema
 
     def without_schema() -> object:
         schema, array = array_capsules()
         kinds._import_from_c_capsule(schema)
-        return route(Gives((schema, array)))
+        return route(ArrayOf((schema, array)))
 
     def without_array() -> object:
         schema, array = array_capsules()
         batches: Any = pa.RecordBatch
         batches._import_from_c_capsule(array_capsules()[0], array)
-        return route(Gives((schema, array)))
+        return route(ArrayOf((schema, array)))
 
     def without_stream() -> object:
         stream = stream_capsule()
         readers: Any = pa.RecordBatchReader
         readers._import_from_c_capsule(stream).read_all()
-        return route(Streams(stream))
+        return route(StreamOf(stream))
 
     yield Case("a schema", without_schema, REFUSED)
     yield Case("an array", without_array, REFUSED)
@@ -155,7 +155,7 @@ def consumed() -> Iterator[Case]:
 
 
 def contradictions() -> Iterator[Case]:
-    """A schema and an array that do not belong together."""
+    """Schemas and arrays that do not match."""
     schemas: dict[str, Any] = {
         "more columns": GOOD.append_column("message_body", pa.nulls(ROWS)),
         "fewer columns": GOOD.select(["to_service_name", "database"]),
@@ -170,18 +170,18 @@ def contradictions() -> Iterator[Case]:
     for name, other in schemas.items():
         yield Case(
             f"the schema has {name}",
-            lambda other=other: route(Gives((other.__arrow_c_array__()[0], array_capsules()[1]))),  # type: ignore[misc]
+            lambda other=other: route(ArrayOf((other.__arrow_c_array__()[0], array_capsules()[1]))),  # type: ignore[misc]
             REFUSED,
         )
         yield Case(
             f"the array has {name}",
-            lambda other=other: route(Gives((array_capsules()[0], other.__arrow_c_array__()[1]))),  # type: ignore[misc]
+            lambda other=other: route(ArrayOf((array_capsules()[0], other.__arrow_c_array__()[1]))),  # type: ignore[misc]
             REFUSED,
         )
 
 
 def structs() -> Iterator[Case]:
-    """Arrays of structs with rows that are null, or columns of another length, and arrays of no structs."""
+    """Struct arrays with null rows or columns of another length, and arrays of other types."""
     fields = list(GOOD.schema)
     columns = GOOD.columns
     masked = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array([False, True, False]))
@@ -198,7 +198,7 @@ def structs() -> Iterator[Case]:
         "foreign stream": lambda array: ForeignStream(pa.chunked_array([array])),
     }
     for name, wrap in ways.items():
-        # A struct may have fewer rows than its columns; of a stream pyarrow makes batches, which may not.
+        # A struct may have fewer rows than its columns; pyarrow converts streams to batches, which may not.
         may_be_shorter = "ok" if name != "foreign stream" else "ok | MalformedDataError"
         yield Case(f"{name}: a row is null", lambda wrap=wrap: route(wrap(masked)), REFUSED)  # type: ignore[misc]
         yield Case(f"{name}: all rows are null", lambda wrap=wrap: route(wrap(all_null)), REFUSED)  # type: ignore[misc]
@@ -209,7 +209,7 @@ def structs() -> Iterator[Case]:
 
 
 def raising() -> Iterator[Case]:
-    """Objects that raise; their own error is what the caller sees."""
+    """Objects that raise; the caller sees their own error."""
 
     def fail() -> object:
         raise ValueError("the producer's own")
@@ -221,10 +221,10 @@ def raising() -> Iterator[Case]:
     def stream() -> Any:
         return pa.RecordBatchReader.from_batches(GOOD.schema, after_one())
 
-    yield Case("the array", lambda: route(Asks(fail)), "builtin ValueError")
-    yield Case("the stream", lambda: route(AsksStream(fail)), "builtin ValueError")
-    yield Case("a catalog's array", lambda: Catalog(Asks(fail)), "builtin ValueError")
-    yield Case("a catalog's stream", lambda: Catalog(AsksStream(fail)), "builtin ValueError")
+    yield Case("the array", lambda: route(ArrayFrom(fail)), "builtin ValueError")
+    yield Case("the stream", lambda: route(StreamFrom(fail)), "builtin ValueError")
+    yield Case("a catalog's array", lambda: Catalog(ArrayFrom(fail)), "builtin ValueError")
+    yield Case("a catalog's stream", lambda: Catalog(StreamFrom(fail)), "builtin ValueError")
     yield Case("a reader, midway", lambda: route(stream()), "builtin ValueError | MalformedDataError")
     yield Case(
         "a foreign stream, midway", lambda: route(ForeignStream(stream())), "builtin ValueError | MalformedDataError"

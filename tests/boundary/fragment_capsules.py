@@ -1,4 +1,4 @@
-"""Objects that offer the Arrow PyCapsule protocol and do not keep it, given as fragments, messages and values."""
+"""Objects that violate the Arrow PyCapsule protocol, passed as fragments, messages and values."""
 
 from __future__ import annotations
 
@@ -9,41 +9,55 @@ import pyarrow as pa
 
 import ssbroker
 from tests.boundary.attempts import Case, Families, try_families
-from tests.boundary.capsules import NO_CAPSULES, REFUSED, Asks, AsksStream, Gives, Odd, OddStream, Streams, twice
+from tests.boundary.capsules import (
+    NO_CAPSULES,
+    REFUSED,
+    ArrayFrom,
+    ArrayOf,
+    NoArrayMethod,
+    NoStreamMethod,
+    StreamFrom,
+    StreamOf,
+    twice,
+)
 from tests.boundary.capsules import wrong_answers as wrong_capsules
-from tests.boundary.malformed_fragments import GOOD, cut, whole_push
+from tests.boundary.malformed_fragments import GOOD, cut, push_and_checkpoint
 from tests.unit.conversations import ForeignArray, ForeignStream
 
-USES: dict[str, Callable[[Any], object]] = {"reassembled": whole_push, "cut": cut, "digested": ssbroker.md5}
+USES: dict[str, Callable[[Any], object]] = {"reassembled": push_and_checkpoint, "cut": cut, "digested": ssbroker.md5}
 VALUES: Any = pa.array([b"a", b"b"])
 
 
 def answers() -> Iterator[Case]:
-    """Answers that are no capsules, or the wrong ones."""
+    """Values that are not capsules, or the wrong capsules."""
     for use_name, use in USES.items():
         for name, answer in wrong_capsules().items():
-            yield Case(f"{use_name}, array: {name}", lambda use=use, answer=answer: use(Gives(answer)), NO_CAPSULES)  # type: ignore[misc]
-            yield Case(f"{use_name}, stream: {name}", lambda use=use, answer=answer: use(Streams(answer)), NO_CAPSULES)  # type: ignore[misc]
-        for odd in (Odd(), OddStream()):
+            yield Case(f"{use_name}, array: {name}", lambda use=use, answer=answer: use(ArrayOf(answer)), NO_CAPSULES)  # type: ignore[misc]
+            yield Case(f"{use_name}, stream: {name}", lambda use=use, answer=answer: use(StreamOf(answer)), NO_CAPSULES)  # type: ignore[misc]
+        for odd in (NoArrayMethod(), NoStreamMethod()):
             yield Case(f"{use_name}: {type(odd).__name__}", lambda use=use, odd=odd: use(odd), "builtin TypeError")  # type: ignore[misc]
 
 
 def consumed() -> Iterator[Case]:
-    """Capsules that somebody has taken the data out of."""
+    """Capsules whose data have been moved out."""
     given: dict[str, Any] = {"reassembled": GOOD, "cut": GOOD, "digested": VALUES}
     for name, value in given.items():
         use = USES[name]
-        yield Case(f"an array, {name} twice", twice(lambda value=value: Gives(value.__arrow_c_array__()), use), REFUSED)  # type: ignore[misc]
+        yield Case(
+            f"an array, {name} twice",
+            twice(lambda value=value: ArrayOf(value.__arrow_c_array__()), use),  # type: ignore[misc]
+            REFUSED,
+        )
         stream: Any = pa.chunked_array([value]) if name == "digested" else pa.Table.from_batches([value])
         yield Case(
             f"a stream, {name} twice",
-            twice(lambda stream=stream: Streams(stream.__arrow_c_stream__()), use),  # type: ignore[misc]
+            twice(lambda stream=stream: StreamOf(stream.__arrow_c_stream__()), use),  # type: ignore[misc]
             REFUSED,
         )
 
 
 def structs() -> Iterator[Case]:
-    """Arrays of structs with rows that are null, and arrays of no structs."""
+    """Struct arrays with null rows, and arrays of other types."""
     fields = list(GOOD.schema)
     masked = pa.StructArray.from_arrays(GOOD.columns, fields=fields, mask=pa.array([False, True, False]))
     others: tuple[Any, ...] = (pa.array([1]), pa.array([[1]]), pa.array(["a"]), pa.nulls(3), pa.array([], pa.string()))
@@ -59,7 +73,7 @@ def structs() -> Iterator[Case]:
 
 
 def raising() -> Iterator[Case]:
-    """Objects that raise; their own error is what the caller sees."""
+    """Objects that raise; the caller sees their own error."""
 
     def fail() -> object:
         raise ValueError("the producer's own")
@@ -72,8 +86,8 @@ def raising() -> Iterator[Case]:
         return pa.RecordBatchReader.from_batches(GOOD.schema, after_one())
 
     for name, use in USES.items():
-        yield Case(f"the array, {name}", lambda use=use: use(Asks(fail)), "builtin ValueError")  # type: ignore[misc]
-        yield Case(f"the stream, {name}", lambda use=use: use(AsksStream(fail)), "builtin ValueError")  # type: ignore[misc]
+        yield Case(f"the array, {name}", lambda use=use: use(ArrayFrom(fail)), "builtin ValueError")  # type: ignore[misc]
+        yield Case(f"the stream, {name}", lambda use=use: use(StreamFrom(fail)), "builtin ValueError")  # type: ignore[misc]
     midway = "builtin ValueError | MalformedDataError"
     for name in ("reassembled", "cut"):
         use = USES[name]

@@ -1,4 +1,4 @@
-"""Fragments in the plainest layout, and what comes of them: messages, every reason, acknowledgements and something pending."""
+"""Reference fragments in the simplest layout, with every outcome: messages, every reason, acknowledgements and pending messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TABLES = ("messages", "rejected", "acknowledgements", "pending")
 
 
 def _fragments() -> pa.RecordBatch:
-    """More than one block of 64 rows, and no multiple of 8; ids, numbers and signatures of which no two rows are alike."""
+    """More than one block of 64 rows and not a multiple of 8; ids, numbers and signatures differ in every row."""
     random = Random(20261121)
     cut = ssbroker.fragment(messages(BODIES), max_fragment_bytes=13).to_pylist()
     rows = [dict(row) for row in cut if random.random() < 0.97]
     for row in rows:
-        if row["conversation_id"][15] % 10 == 3:  # each part matches, the whole does not
+        if row["conversation_id"][15] % 10 == 3:  # each fragment's signature is valid, but that of the message is not
             row["message_signature"] = bytes(range(16))
     for row in random.sample(rows, 12):
         altered = dict(row)
@@ -56,7 +56,7 @@ RESULT = ssbroker.reassemble(FRAGMENTS)
 
 
 def tables_of(result: Reassembly) -> list[list[dict[str, Any]]]:
-    """The rows of all tables of a result."""
+    """Returns the rows of all tables of a result."""
     return [getattr(result, name).to_pylist() for name in TABLES]
 
 
@@ -64,6 +64,6 @@ EXPECTED = tables_of(RESULT)
 
 
 def without_values(name: str) -> pa.RecordBatch:
-    """The fragments with a column of nulls."""
+    """Returns the fragments with a column of nulls."""
     column: Any = FRAGMENTS[name]
     return relaid(FRAGMENTS, {name: instead(pa.nulls(ROWS, column.type))})

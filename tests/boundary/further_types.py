@@ -1,4 +1,4 @@
-"""Columns of every type that Arrow has."""
+"""Columns of every Arrow type."""
 
 from __future__ import annotations
 

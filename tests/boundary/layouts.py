@@ -1,4 +1,4 @@
-"""The Arrow layouts of one logical type: each turns a plain array into another one with the same values."""
+"""Arrow layouts of logical types: each converts a simple array to another one with the same values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-# The stubs of pyarrow have a class for the array of every type; here any type will do.
+# The stubs of pyarrow have a class for the array of every type; any of them is valid here.
 Array: TypeAlias = Any
 DataType: TypeAlias = Any
 Layout = Callable[[Array], Array]
@@ -28,49 +28,49 @@ BINARIES: tuple[DataType, ...] = (pa.binary(), pa.large_binary(), pa.binary_view
 
 
 def as_type(kind: DataType) -> Layout:
-    """The values cast to another type."""
+    """Casts to another type."""
     return lambda array: array.cast(kind)
 
 
 def encoded(array: Array, key: DataType, values: DataType | None = None) -> Array:
-    """A dictionary whose keys point to values of any type."""
+    """Encodes as a dictionary with values of any type."""
     plain: Any = array.dictionary_encode()
     return pa.DictionaryArray.from_arrays(plain.indices.cast(key), plain.dictionary.cast(values or array.type))
 
 
 def as_dictionary(key: DataType, values: DataType | None = None) -> Layout:
-    """A dictionary with keys of one type and values of another."""
+    """Encodes as a dictionary with given key and value types."""
     return lambda array: encoded(array, key, values)
 
 
 def instead(other: Array) -> Layout:
-    """Another array, whatever the values."""
+    """Replaces the array, whatever its values."""
     return lambda _array: other
 
 
 def nulls(array: Array) -> Array:
-    """Nulls without a type."""
+    """Replaces the array by nulls of the null type."""
     return pa.nulls(len(array))
 
 
 def nulls_of(kind: DataType) -> Layout:
-    """Nulls of a type."""
+    """Replaces the array by nulls of a type."""
     return lambda array: pa.nulls(len(array), kind)
 
 
 def run_end_encoded(array: Array) -> Array:
-    """Runs of one row each."""
+    """Encodes as runs of one row each."""
     ends = pa.array(range(1, len(array) + 1), pa.int32())
     return pa.RunEndEncodedArray.from_arrays(ends, array)
 
 
 def null_in_the_dictionary(array: Array) -> Array:
-    """A dictionary where a key leads to null, without a bitmap of its own."""
+    """Encodes as a dictionary in which a value is null, without a bitmap of the keys."""
     return array.dictionary_encode(null_encoding="encode")
 
 
 def wasteful_dictionary(array: Array) -> Array:
-    """A dictionary with values that occur twice, and some that nobody uses."""
+    """Encodes as a dictionary with duplicate and unused values."""
     plain = encoded(array, pa.int32())
     count = len(plain.dictionary)
     keys = [None if key is None else key + count * (row % 2) for row, key in enumerate(plain.indices.to_pylist())]
@@ -79,19 +79,19 @@ def wasteful_dictionary(array: Array) -> Array:
 
 
 def guid_texts(spelling: Callable[[UUID], str]) -> Layout:
-    """16 bytes as text in one spelling."""
+    """Converts 16 bytes to text in one spelling."""
     return lambda array: pa.array(
         [None if value is None else spelling(UUID(bytes=value)) for value in array.to_pylist()], pa.string()
     )
 
 
 def then(first: Layout, second: Layout) -> Layout:
-    """One layout after the other."""
+    """Applies one layout after another."""
     return lambda array: second(first(array))
 
 
 def shifted(places: int) -> Layout:
-    """A slice that begins and ends within a larger array, so that its bitmaps are not aligned to bytes."""
+    """Slices a larger array, so that bitmaps are not aligned to bytes."""
 
     def layout(array: Array) -> Array:
         if isinstance(array, pa.DictionaryArray):
@@ -104,7 +104,7 @@ def shifted(places: int) -> Layout:
 
 
 def rebuilt(array: Array, move: Callable[[pa.Buffer | None, int, int], pa.Buffer | None]) -> Array:
-    """The array over other buffers: `move` gets each with its number and the length of the array, slices included."""
+    """Rebuilds the array over other buffers; `move` gets each buffer with its number and the length of the array, slices included."""
     if isinstance(array, pa.ExtensionArray):
         storage: Any = rebuilt(array.storage, move)
         return pa.ExtensionArray.from_storage(array.type, storage)
@@ -117,7 +117,7 @@ def rebuilt(array: Array, move: Callable[[pa.Buffer | None, int, int], pa.Buffer
 
 
 def unaligned(array: Array) -> Array:
-    """Every buffer begins at an odd place in memory."""
+    """Moves every buffer to an unaligned address."""
 
     def move(buffer: pa.Buffer | None, _number: int, _length: int) -> pa.Buffer | None:
         if buffer is None:
@@ -133,7 +133,7 @@ def unaligned(array: Array) -> Array:
 
 
 def with_a_bitmap(array: Array) -> Array:
-    """With a bitmap also where nothing is null."""
+    """Adds a bitmap even if nothing is null."""
 
     def move(buffer: pa.Buffer | None, number: int, length: int) -> pa.Buffer | None:
         return pa.py_buffer(b"\xff" * (length // 8 + 1)) if number == 0 and buffer is None else buffer
@@ -142,7 +142,7 @@ def with_a_bitmap(array: Array) -> Array:
 
 
 def rubbish_under_nulls(rubbish: bytes) -> Layout:
-    """What lies under a null is anybody's: here something that is no GUID and no database."""
+    """Writes arbitrary values under nulls, which are undefined: here values that are neither GUIDs nor databases."""
 
     def layout(array: Array) -> Array:
         kind: Any = array.type
@@ -155,7 +155,7 @@ def rubbish_under_nulls(rubbish: bytes) -> Layout:
 
 
 def rubbish_keys_under_nulls(array: Array) -> Array:
-    """Dictionary keys under nulls lead nowhere."""
+    """Writes invalid dictionary keys under nulls."""
     plain = encoded(array, pa.int32())
     keys: Any = plain.indices
     far = keys.fill_null(2**31 - 1)
@@ -208,12 +208,12 @@ BASIC_GUID: dict[str, Layout] = {
 
 
 def in_every_shape(layout: Layout) -> dict[str, Layout]:
-    """A layout as it is, and in every shape."""
+    """Returns a layout in every shape."""
     return {"as it is": layout, **{name: then(layout, shape) for name, shape in SHAPES.items()}}
 
 
 def relaid(batch: pa.RecordBatch, layouts: Mapping[str, Layout]) -> pa.RecordBatch:
-    """The batch with some columns in other layouts."""
+    """Returns the batch with some columns in other layouts."""
     columns: dict[str, Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         columns[name] = layouts[name](column) if name in layouts else column

@@ -1,4 +1,4 @@
-"""Conversations that contradict their own layout, by families of cases."""
+"""Conversations whose Arrow data are corrupt, as families of cases."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ ALL_WAYS = OUR_WAYS | FOREIGN_WAYS
 
 
 @dataclass(frozen=True)
-class Broken:
-    """An array that is good until it is broken: pyarrow checks what is built of it."""
+class CorruptArray:
+    """A valid array that is corrupted after pyarrow has validated what is built from it."""
 
     array: Array
     break_it: Callable[[], object]
 
 
-def overwritten(array: Array, write: Callable[[Writable], object]) -> Broken:
-    """A copy of the array to be written to."""
+def overwritten(array: Array, write: Callable[[Writable], object]) -> CorruptArray:
+    """Returns a writable copy of the array."""
     copy = writable(array)
-    return Broken(copy.array, lambda: write(copy))
+    return CorruptArray(copy.array, lambda: write(copy))
 
 
 def cases(
-    name: str, column: str, make: Callable[[], Broken], expected: str, ways: dict[str, Way] = ALL_WAYS
+    name: str, column: str, make: Callable[[], CorruptArray], expected: str, ways: dict[str, Way] = ALL_WAYS
 ) -> Iterator[Case]:
-    """Routes conversations with a broken column, handed over in several ways."""
+    """Routes conversations with a corrupt column, passed in several forms."""
     for way_name, way in ways.items():
 
         def run(way: Way = way) -> object:
@@ -78,7 +78,7 @@ def cases(
 
 
 def wrong_offsets(first: int, end: int, width: int) -> dict[str, tuple[int | None, ...]]:
-    """Offsets of three values that no array may have, by what is wrong with them; the first value has `first` bytes."""
+    """Returns invalid offsets of three values by description; the first value has `first` bytes."""
     return {
         "the first is negative": (-1,),
         "one is negative": (None, -5),
@@ -97,14 +97,14 @@ def text_offsets(ways: dict[str, Way]) -> Iterator[Case]:
             array = COLUMNS[column].cast(kind)
             for wrong, numbers in wrong_offsets(len(text), len(text) * ROWS, width).items():
 
-                def make(array: Array = array, numbers: Any = numbers, width: int = width) -> Broken:
+                def make(array: Array = array, numbers: Any = numbers, width: int = width) -> CorruptArray:
                     return overwritten(array, lambda copy: copy.write_numbers(1, *numbers, width=width))
 
                 yield from cases(f"{kind}, {wrong}", column, make, BAD, ways)
 
 
 def offsets() -> Iterator[Case]:
-    """Offsets of text that are negative, decrease, or lead beyond the data."""
+    """String offsets that are negative, decrease, or exceed the data."""
     yield from text_offsets(OUR_WAYS)
 
 
@@ -114,12 +114,12 @@ def foreign_offsets() -> Iterator[Case]:
 
 
 def last_offsets() -> Iterator[Case]:
-    """A last offset beyond the data. The C interface tells nobody their size, so this can be seen of pyarrow's objects only."""
+    """A last offset beyond the data. The C interface does not transfer buffer sizes, so that only pyarrow objects can be checked."""
     for kind, width in ((pa.string(), 4), (pa.large_string(), 8)):
         for column in TEXTS:
             array = COLUMNS[column].cast(kind)
 
-            def make(array: Array = array, width: int = width) -> Broken:
+            def make(array: Array = array, width: int = width) -> CorruptArray:
                 far = (None, None, None, 2 ** (8 * width - 2))
                 return overwritten(array, lambda copy: copy.write_numbers(1, *far, width=width))
 
@@ -127,7 +127,7 @@ def last_offsets() -> Iterator[Case]:
 
 
 def views() -> Iterator[Case]:
-    """Views whose length, buffer or offset is wrong."""
+    """Views with an invalid length, buffer or offset."""
     writes = {
         "too long": (0, 1 << 20),
         "a negative length": (0, -1),
@@ -142,21 +142,23 @@ def views() -> Iterator[Case]:
         for array in (COLUMNS[column].cast(pa.string_view()), *([sixteen] if column in GUIDS else [])):
             for wrong, (at, number) in writes.items():
 
-                def make(array: Array = array, at: int = at, number: int = number) -> Broken:
+                def make(array: Array = array, at: int = at, number: int = number) -> CorruptArray:
                     return overwritten(array, lambda copy: copy.write(1, 16 + at, pack("<i", number)))
 
                 yield from cases(f"{array.type}, {wrong}", column, make, BAD)
 
 
 def keys() -> Iterator[Case]:
-    """Dictionary keys that are negative or too large, where there is a value and where there is none."""
+    """Dictionary keys that are negative or too large, for values and for nulls."""
     for key in KEYS:
         width = key.bit_width // 8
         largest = 2 ** (key.bit_width - 1) - 1
         for number in (1, largest, *((-1, -largest - 1) if pa.types.is_signed_integer(key) else (2 * largest + 1,))):
             for column, array in COLUMNS.items():
 
-                def make(array: Array = array, key: DataType = key, number: int = number, width: int = width) -> Broken:
+                def make(
+                    array: Array = array, key: DataType = key, number: int = number, width: int = width
+                ) -> CorruptArray:
                     encoded = as_dictionary(key)(array)
                     return overwritten(encoded, lambda copy: copy.write_numbers(1, None, number, width=width))
 
@@ -164,48 +166,48 @@ def keys() -> Iterator[Case]:
                 if column in ("database", "to_broker_instance"):
                     with_null = pa.array([TEXTS[column], None, TEXTS[column]])
 
-                    def make_null(make: Any = make, array: Array = with_null) -> Broken:
-                        broken: Broken = make(array)
+                    def make_null(make: Any = make, array: Array = with_null) -> CorruptArray:
+                        broken: CorruptArray = make(array)
                         return broken
 
                     yield from cases(f"{key} {number} under a null", column, make_null, "ok")
 
 
 def bitmaps() -> Iterator[Case]:
-    """Bitmaps that were written to after their nulls had been counted."""
+    """Bitmaps that are modified after their nulls have been counted."""
     for column, array in (*COLUMNS.items(), ("is_initiator", pa.array([True] * ROWS))):
         for later, nulls in ((b"\x00", 0), (b"\x05", 0), (b"\x07", 3), (b"\x07", 1), (b"\xff", 2)):
 
-            def make(array: Array = array, later: bytes = later, nulls: int = nulls) -> Broken:
+            def make(array: Array = array, later: bytes = later, nulls: int = nulls) -> CorruptArray:
                 bitmap = bytearray([(1 << ROWS) - (1 << nulls)])
                 counted = pa.Array.from_buffers(array.type, ROWS, [pa.py_buffer(bitmap), *array.buffers()[1:]])
                 assert counted.null_count == nulls
-                return Broken(counted, lambda: bitmap.__setitem__(slice(None), later))
+                return CorruptArray(counted, lambda: bitmap.__setitem__(slice(None), later))
 
             yield from cases(f"{later!r} counted as {nulls}", column, make, CLEAN)
     for column, array in COLUMNS.items():
         claimed = pa.Array.from_buffers(array.type, ROWS, array.buffers(), null_count=0)
-        yield from cases("no bitmap", column, lambda array=claimed: Broken(array, lambda: None), "ok")  # type: ignore[misc]
+        yield from cases("no bitmap", column, lambda array=claimed: CorruptArray(array, lambda: None), "ok")  # type: ignore[misc]
 
 
 def lists() -> Iterator[Case]:
-    """Offsets of lists, in a column that routing does not read."""
+    """Offsets of lists in a column that routing does not read."""
     children = pa.array([1, 2, 3])
     for kind, width in ((pa.list_(pa.int64()), 4), (pa.large_list(pa.int64()), 8)):
         beyond = {"the last is beyond the data": (None, None, None, 1 << 20)}
         for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond}.items():
 
-            def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> Broken:
+            def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> CorruptArray:
                 offsets = writable(pa.array(range(ROWS + 1), pa.int32() if width == 4 else pa.int64()))
                 buffers = [None, offsets.array.buffers()[1]]
                 array = pa.Array.from_buffers(kind, ROWS, buffers, children=[children])
-                return Broken(array, lambda: offsets.write_numbers(1, *numbers, width=width))
+                return CorruptArray(array, lambda: offsets.write_numbers(1, *numbers, width=width))
 
             yield from cases(f"{kind}, {wrong}", "message_body", make, CLEAN)
 
 
 def text() -> Iterator[Case]:
-    """Bytes that are no UTF-8: a name is bytes (R5), so they match nothing and break nothing."""
+    """Bytes that are not UTF-8: names compare as bytes, so they match nothing and do no harm."""
     expectations = {"to_service_name": "ok", "database": "UnknownDatabaseError"} | dict.fromkeys(
         GUIDS, "InvalidGuidError"
     )
@@ -215,7 +217,7 @@ def text() -> Iterator[Case]:
             for column, expected in expectations.items():
                 for layout in (instead(array), shifted(3), as_dictionary(pa.int8())):
                     made = layout(array)
-                    yield from cases(f"{bad!r}", column, lambda given=made: Broken(given, lambda: None), expected)  # type: ignore[misc]
+                    yield from cases(f"{bad!r}", column, lambda given=made: CorruptArray(given, lambda: None), expected)  # type: ignore[misc]
 
 
 FAMILIES: Families = {

@@ -1,4 +1,4 @@
-"""Fragments, messages and values that contradict their own layout, by families of cases."""
+"""Fragments, messages and values whose Arrow data are corrupt, as families of cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import ssbroker
 from tests.boundary.attempts import CLEAN, Case, Families, try_families
 from tests.boundary.layouts import BINARIES, KEYS, TEXTS, Array, DataType, as_dictionary, instead, relaid
-from tests.boundary.malformed import ALL_WAYS, BAD, OUR_WAYS, Broken, Way, overwritten, wrong_offsets
+from tests.boundary.malformed import ALL_WAYS, BAD, OUR_WAYS, CorruptArray, Way, overwritten, wrong_offsets
 
 ROWS = 3
 VALUE = b"sixteen bytes or more: what does not fit into a view"
@@ -34,27 +34,27 @@ GOOD: Any = pa.record_batch(
 BYTES = ("message_body", "message_signature", "fragment_signature", "further", "key")
 CUT: tuple[str, ...] = ("conversation_id", "message_body", "further", "key")
 """The columns of messages that are cut."""
-# What lies there instead may be refused first, as no key or no GUID.
+# The bytes found there may be rejected first, as an invalid key or GUID.
 REFUSED = {"key": f"{BAD} | InputError", "conversation_id": f"{BAD} | InvalidGuidError"}
 
 
-def whole_push(given: Any) -> object:
-    """Reassembles, keeps what is further, and writes it down."""
+def push_and_checkpoint(given: Any) -> object:
+    """Reassembles with extra columns, and takes a checkpoint."""
     reassembler = ssbroker.Reassembler(session_keys="key")
     reassembler.push(given)
     return reassembler.checkpoint()
 
 
 def cut(given: Any) -> object:
-    """Cuts each body into many parts."""
+    """Splits each body into many fragments."""
     return ssbroker.fragment(given, max_fragment_bytes=3, session_keys="key")
 
 
 def cases(
-    name: str, column: str, make: Callable[[], Broken], expected: str, ways: dict[str, Way] = ALL_WAYS
+    name: str, column: str, make: Callable[[], CorruptArray], expected: str, ways: dict[str, Way] = ALL_WAYS
 ) -> Iterator[Case]:
-    """Hands fragments and messages with a broken column over in several ways."""
-    uses: dict[str, Callable[[Any], object]] = {"reassembled": whole_push}
+    """Passes fragments and messages with a corrupt column in several forms."""
+    uses: dict[str, Callable[[Any], object]] = {"reassembled": push_and_checkpoint}
     if column in CUT:
         uses["cut"] = cut
     for use_name, use in uses.items():
@@ -69,8 +69,8 @@ def cases(
             yield Case(f"{use_name}: {column}: {name}, {way_name}", run, expected)
 
 
-def digests(name: str, make: Callable[[], Broken], expected: str) -> Iterator[Case]:
-    """Digests a broken column."""
+def digests(name: str, make: Callable[[], CorruptArray], expected: str) -> Iterator[Case]:
+    """Computes digests of a corrupt column."""
 
     def run() -> object:
         broken = make()
@@ -81,24 +81,24 @@ def digests(name: str, make: Callable[[], Broken], expected: str) -> Iterator[Ca
 
 
 def values_of(kind: DataType, column: str) -> Array:
-    """Values that the column may have in such a type."""
+    """Values of the column that fit such a type."""
     array: Array = pa.array([TEXT_ID.encode() if column == "conversation_id" else VALUE] * ROWS)
     return array.cast(kind)
 
 
 def kinds_of(column: str) -> tuple[DataType, ...]:
-    """Types with offsets of 4 and of 8 bytes, then views."""
+    """Types with offsets of 4 and 8 bytes, then views."""
     return TEXTS if column == "conversation_id" else BINARIES
 
 
 def offsets() -> Iterator[Case]:
-    """Offsets that are negative, decrease, or lead beyond the data."""
+    """Offsets that are negative, decrease, or exceed the data."""
     for column in ("conversation_id", *BYTES):
         for kind, width in zip(kinds_of(column)[:2], (4, 8), strict=True):
             array = values_of(kind, column)
             for wrong, numbers in wrong_offsets(len(VALUE), len(VALUE) * ROWS, width).items():
 
-                def make(array: Array = array, numbers: Any = numbers, width: int = width) -> Broken:
+                def make(array: Array = array, numbers: Any = numbers, width: int = width) -> CorruptArray:
                     return overwritten(array, lambda copy: copy.write_numbers(1, *numbers, width=width))
 
                 yield from cases(f"{kind}, {wrong}", column, make, REFUSED.get(column, BAD))
@@ -107,12 +107,12 @@ def offsets() -> Iterator[Case]:
 
 
 def last_offsets() -> Iterator[Case]:
-    """A last offset beyond the data, which can be seen of pyarrow's objects only."""
+    """A last offset beyond the data, which can be checked only in pyarrow objects."""
     for column in ("conversation_id", *BYTES):
         for kind, width in zip(kinds_of(column)[:2], (4, 8), strict=True):
             array = values_of(kind, column)
 
-            def make(array: Array = array, width: int = width) -> Broken:
+            def make(array: Array = array, width: int = width) -> CorruptArray:
                 far = (None, None, None, 2 ** (8 * width - 2))
                 return overwritten(array, lambda copy: copy.write_numbers(1, *far, width=width))
 
@@ -122,7 +122,7 @@ def last_offsets() -> Iterator[Case]:
 
 
 def views() -> Iterator[Case]:
-    """Views whose length, buffer or offset is wrong."""
+    """Views with an invalid length, buffer or offset."""
     writes = {
         "too long": (0, 1 << 20),
         "a negative length": (0, -1),
@@ -135,7 +135,7 @@ def views() -> Iterator[Case]:
         array = values_of(kinds_of(column)[2], column)
         for wrong, (at, number) in writes.items():
 
-            def make(array: Array = array, at: int = at, number: int = number) -> Broken:
+            def make(array: Array = array, at: int = at, number: int = number) -> CorruptArray:
                 return overwritten(array, lambda copy: copy.write(1, 16 + at, pack("<i", number)))
 
             yield from cases(f"{array.type}, {wrong}", column, make, REFUSED.get(column, BAD))
@@ -144,7 +144,7 @@ def views() -> Iterator[Case]:
 
 
 def keys() -> Iterator[Case]:
-    """Dictionary keys that are negative or too large, where there is a value and where there is none."""
+    """Dictionary keys that are negative or too large, for values and for nulls."""
     for key in KEYS:
         width = key.bit_width // 8
         largest = 2 ** (key.bit_width - 1) - 1
@@ -154,7 +154,9 @@ def keys() -> Iterator[Case]:
                     pa.array([VALUE] * ROWS) if column in BYTES else GOOD[column].slice(0, 1).take([0] * ROWS)
                 )
 
-                def make(array: Array = array, key: DataType = key, number: int = number, width: int = width) -> Broken:
+                def make(
+                    array: Array = array, key: DataType = key, number: int = number, width: int = width
+                ) -> CorruptArray:
                     encoded = as_dictionary(key)(array)
                     return overwritten(encoded, lambda copy: copy.write_numbers(1, None, number, width=width))
 
@@ -162,59 +164,59 @@ def keys() -> Iterator[Case]:
                 if column in ("message_signature", "further"):
                     with_null = pa.array([VALUE, None, VALUE])
 
-                    def make_null(make: Any = make, array: Array = with_null) -> Broken:
-                        broken: Broken = make(array)
+                    def make_null(make: Any = make, array: Array = with_null) -> CorruptArray:
+                        broken: CorruptArray = make(array)
                         return broken
 
                     yield from cases(f"{key} {number} under a null", column, make_null, "ok")
 
 
 def bitmaps() -> Iterator[Case]:
-    """Bitmaps that were written to after their nulls had been counted."""
+    """Bitmaps that are modified after their nulls have been counted."""
     for column in GOOD.schema.names:
         array: Array = pa.array([VALUE] * ROWS) if column in BYTES else GOOD[column]
         for later, nulls in ((b"\x00", 0), (b"\x05", 0), (b"\x07", 3), (b"\x07", 1), (b"\xff", 2)):
 
-            def make(array: Array = array, later: bytes = later, nulls: int = nulls) -> Broken:
+            def make(array: Array = array, later: bytes = later, nulls: int = nulls) -> CorruptArray:
                 bitmap = bytearray([(1 << ROWS) - (1 << nulls)])
                 counted = pa.Array.from_buffers(array.type, ROWS, [pa.py_buffer(bitmap), *array.buffers()[1:]])
                 assert counted.null_count == nulls
-                return Broken(counted, lambda: bitmap.__setitem__(slice(None), later))
+                return CorruptArray(counted, lambda: bitmap.__setitem__(slice(None), later))
 
             yield from cases(f"{later!r} counted as {nulls}", column, make, CLEAN)
 
 
 def nested() -> Iterator[Case]:
-    """Further columns that are nested, and wrong inside."""
+    """Extra columns that are nested, and corrupt inside."""
     texts = pa.array(["one", "two", "three"])
     for kind, width in ((pa.list_(pa.string()), 4), (pa.large_list(pa.string()), 8)):
         beyond = {"the last is beyond the data": (None, None, None, 1 << 20)}
         for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond}.items():
 
-            def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> Broken:
+            def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> CorruptArray:
                 ends = pa.array(range(ROWS + 1), pa.int32() if width == 4 else pa.int64())
                 broken = overwritten(ends, lambda copy: copy.write_numbers(1, *numbers, width=width))
                 buffers = [None, broken.array.buffers()[1]]
                 array = pa.Array.from_buffers(kind, ROWS, buffers, children=[texts])
-                return Broken(array, broken.break_it)
+                return CorruptArray(array, broken.break_it)
 
             yield from cases(f"{kind}, {wrong}", "further", make, BAD)
     for wrong, numbers in wrong_offsets(3, 11, 4).items():
 
-        def make_inner(numbers: Any = numbers) -> Broken:
+        def make_inner(numbers: Any = numbers) -> CorruptArray:
             broken = overwritten(texts, lambda copy: copy.write_numbers(1, *numbers, width=4))
-            return Broken(pa.StructArray.from_arrays([broken.array], ["text"]), broken.break_it)
+            return CorruptArray(pa.StructArray.from_arrays([broken.array], ["text"]), broken.break_it)
 
         yield from cases(f"inside of a struct, {wrong}", "further", make_inner, BAD)
 
 
 def text() -> Iterator[Case]:
-    """Further text that is no UTF-8."""
+    """Extra text that is not UTF-8."""
     for bad in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xff" * 60):
         for binary, kind in zip(BINARIES, TEXTS, strict=True):
             array = pa.Array.from_buffers(kind, ROWS, pa.array([bad] * ROWS, binary).buffers())
             for given in (array, array.dictionary_encode()):
-                yield from cases(f"{bad!r}", "further", lambda given=given: Broken(given, lambda: None), BAD)  # type: ignore[misc]
+                yield from cases(f"{bad!r}", "further", lambda given=given: CorruptArray(given, lambda: None), BAD)  # type: ignore[misc]
             yield Case(f"digested: {bad!r}", lambda array=array: ssbroker.md5(array), "ok")  # type: ignore[misc]
 
 

@@ -1,4 +1,4 @@
-"""What another process is asked to do with a router: top-level functions, so that they can be sent there by name."""
+"""Functions that other processes run with a router; top-level, so that they can be pickled by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decide(router: Router, conversations: pa.RecordBatch) -> Rows:
 
 
 def decide_with_a_new_router(catalog: Catalog, tie_break: TieBreak, conversations: pa.RecordBatch) -> Rows:
-    """Makes a router of a catalog that was sent here, and routes with it."""
+    """Creates a router from a catalog that was sent here, and routes with it."""
     return rows_of(Router(catalog, tie_break=tie_break).route(conversations, now=NOW))
 
 
@@ -35,18 +35,18 @@ def decide_by_cloudpickle(pickled: bytes, conversations: pa.RecordBatch) -> Rows
     return rows_of(pickle.loads(pickled)(conversations))
 
 
-def decide_with_the_one_from_before(tie_break: TieBreak, conversations: pa.RecordBatch) -> Rows:
-    """Routes with a router that was made before this process was forked."""
+def decide_with_inherited_router(tie_break: TieBreak, conversations: pa.RecordBatch) -> Rows:
+    """Routes with a router that was created before this process was forked."""
     return rows_of(CREATED_BEFORE[tie_break].route(conversations, now=NOW))
 
 
 def mismatches(context: Any, world: Routed, tie_break: TieBreak) -> list[str]:
-    """The ways of bringing a router into a process that give other decisions there than here."""
+    """Returns the ways of passing a router to a process that give other decisions there."""
     here = Router(world.catalog, tie_break=tie_break)
     expected = decide(Router(world.catalog, tie_break=tie_break), world.conversations)
     CREATED_BEFORE[tie_break] = here
     if tie_break == "round_robin":
-        decide(here, world.conversations)  # turns that are taken here do not count there, but for a fork
+        decide(here, world.conversations)  # turns taken here do not count in other processes, except after a fork
     closure = cloudpickle.dumps(lambda conversations: here.route(conversations, now=NOW))
     with context.Pool(1) as pool:
         found = {
@@ -55,12 +55,12 @@ def mismatches(context: Any, world: Routed, tie_break: TieBreak) -> list[str]:
             "cloudpickled": pool.apply(decide_by_cloudpickle, (closure, world.conversations)),
         }
         if context.get_start_method() == "fork" and tie_break != "round_robin":
-            found["made before"] = pool.apply(decide_with_the_one_from_before, (tie_break, world.conversations))
+            found["made before"] = pool.apply(decide_with_inherited_router, (tie_break, world.conversations))
     return [f"{tie_break}: {way}" for way, rows in found.items() if rows != expected]
 
 
 def main(start_method: str) -> None:
-    """Tries all worlds and tie breaks; says which ways went wrong."""
+    """Tries all worlds and tie breaks, and prints what differs."""
     context = multiprocessing.get_context(start_method)
     print(
         [
@@ -73,6 +73,6 @@ def main(start_method: str) -> None:
 
 
 if __name__ == "__main__":
-    from tests.boundary import processes  # the functions are sent by the name of this module, not as `__main__`
+    from tests.boundary import processes  # pickles the functions by the name of this module, not as `__main__`
 
     processes.main(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Plain worlds to hold other layouts against: their catalogs, conversations and decisions, all outcomes and reasons among them."""
+"""Reference worlds in the simplest layout, with catalogs, conversations and decisions of all outcomes and reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = (312, 185, 187)
 
 @dataclass(frozen=True)
 class Routed:
-    """A world in the plainest layout."""
+    """A world in the simplest layout, with its decisions."""
 
     catalog: Catalog
     router: Router
@@ -30,7 +30,7 @@ class Routed:
 
 
 def routed(seed: int) -> Routed:
-    """The world of a seed."""
+    """Returns the world of a seed."""
     world, conversations = seeded_world(seed, conversations=ROWS)
     catalog, batch = catalog_of(world), batch_of(conversations)
     router = Router(catalog)
@@ -41,19 +41,19 @@ WORLDS = [routed(seed) for seed in SEEDS]
 
 
 def relaid_table(table: pa.Table, layouts: Mapping[str, Layout]) -> pa.Table:
-    """The table, as one chunk, with some columns in other layouts."""
+    """Returns the table as one chunk, with some columns in other layouts."""
     if table.num_rows == 0:
         return table
     return pa.Table.from_batches([relaid(table.combine_chunks().to_batches()[0], layouts)])
 
 
 def each_and_all(names: Iterable[str], layout: Layout) -> list[dict[str, Layout]]:
-    """The layout for one column after the other, then for all of them."""
+    """Returns the layout for each column separately, then for all of them."""
     alone = [{name: layout} for name in names]
     return [*alone, {name: layout for each in alone for name in each}]
 
 
 def rows_of(result: Any) -> list[dict[str, Any]]:
-    """The rows, whatever dictionaries they are written with."""
+    """Returns the rows, with dictionaries decoded."""
     rows: list[dict[str, Any]] = result.to_pylist()
     return rows

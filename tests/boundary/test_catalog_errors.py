@@ -1,4 +1,4 @@
-"""A bad catalog raises one clear error, which says table, column, row, value and what was expected."""
+"""An invalid catalog raises one error with table, column, row, value and expectation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def catalog(**tables: Any) -> Catalog:
 
 @dataclass(frozen=True)
 class Bad:
-    """Rows of a table of which the last is refused, after as many good ones as are asked for."""
+    """Rows of a table of which the last is invalid, after any number of valid ones."""
 
     table: str
     rows: list[dict[str, Any]]
@@ -107,7 +107,7 @@ BAD = {
 
 
 def tables_with(case: Bad, before: int) -> dict[str, Any]:
-    """The tables of a catalog, in one of them good rows, then those of the case."""
+    """Returns the tables of a catalog; one of them has valid rows, then those of the case."""
     rows = [GOOD[case.table] | {"name": f"filler {number}"} for number in range(before)]
     given = {case.table: table(case.table, *rows, *case.rows)}
     if case.table == "services":
@@ -122,7 +122,7 @@ def cut(given: pa.Table, rows: int) -> pa.Table:
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("before", [0, 1, 100])
 @pytest.mark.parametrize("rows", [1, 7, 1000])
-def test_a_bad_row_is_named(case: Bad, before: int, rows: int) -> None:
+def test_the_error_names_the_invalid_row(case: Bad, before: int, rows: int) -> None:
     given = {name: cut(value, rows) for name, value in tables_with(case, before).items()}
     with pytest.raises(ssbroker.InputError) as caught:
         catalog(**given)
@@ -136,7 +136,7 @@ def test_a_bad_row_is_named(case: Bad, before: int, rows: int) -> None:
     assert case.value is None or f"'{case.value}'" in str(error)
 
 
-def test_the_rows_before_the_bad_ones_are_good() -> None:
+def test_the_rows_before_the_invalid_ones_are_valid() -> None:
     for case in BAD.values():
         given = tables_with(case, 100)
         given[case.table] = given[case.table].slice(0, 100 + len(case.rows) - 1)
@@ -154,7 +154,7 @@ def test_the_rows_before_the_bad_ones_are_good() -> None:
     ],
     ids=["32 digits", "empty", "15 bytes", "long"],
 )
-def test_what_is_no_guid_is_named(name: str, column: str, values: Array, shown: str) -> None:
+def test_the_error_names_the_invalid_guid(name: str, column: str, values: Array, shown: str) -> None:
     rows = table(name, GOOD[name], GOOD[name] | {"name": "B"})
     given = rows.set_column(rows.schema.get_field_index(column), column, values)
     with pytest.raises(ssbroker.InvalidGuidError) as caught:
@@ -163,7 +163,7 @@ def test_what_is_no_guid_is_named(name: str, column: str, values: Array, shown: 
     assert (error.column, error.row, error.value, error.expected) == (f"{name}.{column}", 1, shown, NO_GUID)
 
 
-def test_a_database_is_needed_where_there_are_several() -> None:
+def test_several_databases_require_the_database_column() -> None:
     two = table("databases", DATABASE, {"name": "Stores", "is_broker_enabled": True})
     expected = "the name of a database: the catalog has several, Sales, Stores"
     with pytest.raises(ssbroker.SchemaError) as missing:
@@ -175,7 +175,7 @@ def test_a_database_is_needed_where_there_are_several() -> None:
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**63 - 1])
-def test_a_route_id_beyond_32_bits_is_named(number: int) -> None:
+def test_the_error_names_a_route_id_beyond_32_bits(number: int) -> None:
     given = pa.table({"name": ["A", "B"], "address": ["LOCAL"] * 2, "route_id": [1, number]})
     with pytest.raises(ssbroker.InputError) as caught:
         Catalog(given)
@@ -185,7 +185,7 @@ def test_a_route_id_beyond_32_bits_is_named(number: int) -> None:
 
 
 @pytest.mark.parametrize("address", ["LOCAL", "TRANSPORT", "here", "", "TCP://a b"])
-def test_an_own_address_is_one_of_the_network(address: str) -> None:
+def test_own_addresses_must_be_network_addresses(address: str) -> None:
     with pytest.raises(ssbroker.InvalidAddressError) as caught:
         Catalog(table("routes", ROUTE), addresses=["TCP://me", address])
     error = caught.value
@@ -194,7 +194,7 @@ def test_an_own_address_is_one_of_the_network(address: str) -> None:
 
 
 def with_nulls(name: str, column: str, kind: DataType) -> Any:
-    """A good row but for one column, which is null and of another type."""
+    """Returns a valid row except for one column, which is null and of another type."""
     good = table(name, GOOD[name])
     return good.set_column(good.schema.get_field_index(column), column, pa.nulls(1, kind))
 
@@ -211,7 +211,7 @@ WRONG = (pa.float64(), pa.list_(pa.string()), pa.date32(), pa.binary(15), pa.dur
 
 
 @pytest.mark.parametrize(("name", "column"), REQUIRED)
-def test_a_column_that_is_missing_is_named(name: str, column: str) -> None:
+def test_the_error_names_the_missing_column(name: str, column: str) -> None:
     with pytest.raises(ssbroker.SchemaError, match="the column is missing") as caught:
         catalog(**{name: table(name, GOOD[name]).drop_columns([column])})
     assert (caught.value.column, caught.value.expected, caught.value.actual) == (f"{name}.{column}", "text", None)
@@ -220,7 +220,7 @@ def test_a_column_that_is_missing_is_named(name: str, column: str) -> None:
 
 @pytest.mark.parametrize("kind", WRONG, ids=str)
 @pytest.mark.parametrize(("name", "column"), TYPED)
-def test_a_column_of_another_type_is_named(name: str, column: str, kind: DataType) -> None:
+def test_the_error_names_the_column_of_the_wrong_type(name: str, column: str, kind: DataType) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected .*, found ") as caught:
         catalog(**{name: with_nulls(name, column, kind)})
     error = caught.value
@@ -228,16 +228,16 @@ def test_a_column_of_another_type_is_named(name: str, column: str, kind: DataTyp
 
 
 @pytest.mark.parametrize(("name", "column"), [(name, column) for name in NULLABLE for column in NULLABLE[name].names])
-def test_a_column_that_occurs_twice_is_named(name: str, column: str) -> None:
-    """As of a join: nobody could say which of the two is meant."""
+def test_the_error_names_the_duplicate_column(name: str, column: str) -> None:
+    """A join can produce it, and it is unclear which one is meant."""
     good = table(name, GOOD[name])
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected a column of each name, found two"):
         catalog(**{name: good.append_column(column, good[column])})
 
 
 @pytest.mark.parametrize("name", NULLABLE)
-def test_columns_are_looked_at_where_there_are_no_rows(name: str) -> None:
-    """So that a mistake does not wait for the first row; conversations are looked at in the same way."""
+def test_columns_are_checked_even_without_rows(name: str) -> None:
+    """A mistake should not wait for the first row; conversations are checked in the same way."""
     for column in [column for table_name, column in REQUIRED if table_name == name]:
         with pytest.raises(ssbroker.SchemaError, match="the column is missing"):
             catalog(**{name: table(name).drop_columns([column])})

@@ -1,4 +1,4 @@
-"""Catalogs from tables in every Arrow layout are the catalog of the plain one."""
+"""Catalogs from tables in every Arrow layout equal the reference catalog."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NULLABLE += [("routes", "route_id"), ("routes", "mirror_address"), ("databases",
 
 
 def catalog_of(world: Routed, **tables: pa.Table) -> Catalog:
-    """The world's catalog, some of its tables replaced."""
+    """Returns the world's catalog with some tables replaced."""
     plain = {"routes": world.catalog.routes, "databases": world.catalog.databases, "services": world.catalog.services}
     return Catalog(
         **(plain | tables),
@@ -92,8 +92,8 @@ def test_booleans_in_a_dictionary(key: DataType) -> None:
         assert_same(world, relaid_catalog(world, "databases", {"is_broker_enabled": as_dictionary(key)}))
 
 
-def numbered(world: Routed) -> Routed:
-    """The world with route ids that have room in 8 bits."""
+def with_small_route_ids(world: Routed) -> Routed:
+    """Returns the world with route ids of 8 bits."""
     ids = instead(pa.array(range(world.catalog.routes.num_rows), pa.int32()))
     catalog = relaid_catalog(world, "routes", {"route_id": ids})
     return Routed(catalog, Router(catalog), world.conversations, world.decisions)
@@ -101,7 +101,7 @@ def numbered(world: Routed) -> Routed:
 
 @pytest.mark.parametrize("kind", KEYS, ids=str)
 def test_route_ids_of_any_integer_type(kind: DataType) -> None:
-    for world in map(numbered, WORLDS):
+    for world in map(with_small_route_ids, WORLDS):
         for shape in (as_type(kind), *(then(as_type(kind), shape) for shape in SHAPES.values())):
             assert_same(world, relaid_catalog(world, "routes", {"route_id": shape}))
 
@@ -112,8 +112,8 @@ def test_route_ids_in_a_dictionary(key: DataType) -> None:
         assert_same(world, relaid_catalog(world, "routes", {"route_id": as_dictionary(key)}))
 
 
-def of_whole_seconds(world: Routed) -> Routed:
-    """The world with lifetimes that can be said in any unit."""
+def with_lifetimes_in_seconds(world: Routed) -> Routed:
+    """Returns the world with lifetimes that every unit can represent."""
     whole: Any = pc
     catalog = relaid_catalog(world, "routes", {"lifetime": lambda array: whole.floor_temporal(array, unit="second")})
     router = Router(catalog)
@@ -123,8 +123,8 @@ def of_whole_seconds(world: Routed) -> Routed:
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("unit", UNITS)
 def test_lifetimes_in_any_unit_and_zone(unit: Any, zone: str | None) -> None:
-    """Without a zone it is UTC."""
-    for world in map(of_whole_seconds, WORLDS):
+    """Without a zone they are UTC."""
+    for world in map(with_lifetimes_in_seconds, WORLDS):
         layout = as_type(pa.timestamp(unit, zone))
         for shape in (layout, *(then(layout, shape) for shape in SHAPES.values())):
             catalog = relaid_catalog(world, "routes", {"lifetime": shape})
@@ -139,7 +139,7 @@ def test_lifetimes_in_a_dictionary(key: DataType) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), NULLABLE)
-def test_a_column_of_nulls_has_any_type(table: str, column: str) -> None:
+def test_a_column_of_nulls_may_have_any_type(table: str, column: str) -> None:
     kind = TABLES[table].field(column).type
     for world in WORLDS:
         expected = relaid_catalog(world, table, {column: nulls_of(kind)})
@@ -150,7 +150,7 @@ def test_a_column_of_nulls_has_any_type(table: str, column: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), COLUMNS)
-def test_runs_are_refused_by_name(table: str, column: str) -> None:
+def test_run_end_encoded_columns_are_rejected(table: str, column: str) -> None:
     name = f"{table}.{column}"
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, found .*(?i:run).*") as caught:
         relaid_catalog(WORLDS[0], table, {column: run_end_encoded})
@@ -158,7 +158,7 @@ def test_runs_are_refused_by_name(table: str, column: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
-def test_tables_in_any_cut(rows: int) -> None:
+def test_tables_in_any_chunks(rows: int) -> None:
     for world in WORLDS:
         cut: dict[str, pa.Table] = {}
         for table, schema in TABLES.items():
@@ -168,8 +168,8 @@ def test_tables_in_any_cut(rows: int) -> None:
         assert_same(world, catalog_of(world, **cut))
 
 
-def test_route_ids_that_are_left_out_go_on_over_chunks() -> None:
-    """They follow the highest of their database, in row order, wherever the table is cut."""
+def test_missing_route_ids_are_assigned_across_chunks() -> None:
+    """They follow the highest id of their database, in row order, whatever the chunks."""
     routes = pa.table({"name": [f"route {row}" for row in range(20)], "address": ["LOCAL"] * 20})
     for rows in (1, 7, 20):
         catalog = Catalog(pa.Table.from_batches(routes.to_batches(max_chunksize=rows)))
@@ -188,7 +188,7 @@ def test_slices_of_tables() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_no_rows_at_all(table: str) -> None:
+def test_empty_tables(table: str) -> None:
     schema = TABLES[table]
     given: dict[str, Any] = {"routes": schemas.ROUTES.empty_table()}
     plain = Catalog(**(given | {table: schema.empty_table()}))

@@ -1,4 +1,4 @@
-"""However conversations are cut into batches, and where there are none, the decisions are those of one batch."""
+"""Decisions do not depend on how conversations are split into batches, including empty ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cut(rows: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("sizes", CUTS.values(), ids=CUTS)
-def test_a_table_or_stream_in_any_cut(sizes: Sequence[int]) -> None:
+def test_a_table_or_stream_in_any_batches(sizes: Sequence[int]) -> None:
     for world in WORLDS:
         parts = cut(world.conversations, sizes)
         table = pa.Table.from_batches(parts)
@@ -42,7 +42,7 @@ def test_a_table_or_stream_in_any_cut(sizes: Sequence[int]) -> None:
             assert rows_of(decisions) == rows_of(world.decisions)
 
 
-def test_columns_that_are_cut_at_different_rows() -> None:
+def test_columns_with_different_chunks() -> None:
     for world in WORLDS:
         columns: dict[str, Any] = {}
         for column, sizes in zip(schemas.CONVERSATIONS.names, [*CUTS.values(), (60, 60)], strict=True):
@@ -50,7 +50,7 @@ def test_columns_that_are_cut_at_different_rows() -> None:
         assert rows_of(world.router.route(pa.table(columns), now=NOW)) == rows_of(world.decisions)
 
 
-def test_every_chunk_has_a_dictionary_of_its_own() -> None:
+def test_chunks_with_their_own_dictionaries() -> None:
     sizes = CUTS["odd"]
     for world in WORLDS:
         columns: dict[str, Any] = {"is_initiator": world.conversations["is_initiator"]}
@@ -60,7 +60,7 @@ def test_every_chunk_has_a_dictionary_of_its_own() -> None:
         assert rows_of(world.router.route(pa.table(columns), now=NOW)) == rows_of(world.decisions)
 
 
-def test_round_robin_goes_on_from_batch_to_batch() -> None:
+def test_round_robin_continues_from_batch_to_batch() -> None:
     for world in WORLDS:
         whole = Router(world.catalog, tie_break="round_robin").route(world.conversations, now=NOW)
         table = pa.Table.from_batches(cut(world.conversations, CUTS["odd"]))
@@ -80,7 +80,7 @@ def test_round_robin_goes_on_from_batch_to_batch() -> None:
         "is_initiator shifted",
     ],
 )
-def test_no_rows_in_any_layout(layout: tuple[str, Layout]) -> None:
+def test_empty_batches_in_any_layout(layout: tuple[str, Layout]) -> None:
     conversations: Any = WORLDS[0].conversations
     name, relay = layout
     for batch in (relaid(conversations, {name: relay}).slice(5, 0), relaid(conversations.slice(5, 0), {name: relay})):
@@ -105,13 +105,13 @@ EMPTY = schemas.CONVERSATIONS.empty_table()
     ],
     ids=["empty", "no batches", "no chunks", "a stream without batches", "columns without a type"],
 )
-def test_no_rows_at_all(conversations: Any) -> None:
+def test_no_batches(conversations: Any) -> None:
     decisions = ROUTER.route(conversations, now=NOW)
     assert isinstance(decisions, pa.Table)
     assert (decisions.num_rows, decisions.schema) == (0, schemas.DECISIONS)
 
 
-def test_no_rows_and_a_boolean_column_without_a_type() -> None:
-    """What a list of no objects, or a file of CSV without rows, comes to."""
+def test_empty_boolean_columns_of_null_type() -> None:
+    """As from an empty list of objects, or a CSV file without rows."""
     untyped = pa.table({name: [] for name in schemas.CONVERSATIONS.names})
     assert ROUTER.route(untyped, now=NOW).num_rows == 0

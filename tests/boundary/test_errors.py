@@ -1,4 +1,4 @@
-"""Bad conversations raise one clear error, which says column, row, value and what was expected, and change nothing."""
+"""Invalid conversations raise one error with column, row, value and expectation, and change nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NO_GUIDS = (
 
 @dataclass(frozen=True)
 class Bad:
-    """A value that is refused, among good ones."""
+    """An invalid value among valid ones."""
 
     column: str
     good: Any
@@ -76,23 +76,23 @@ class Bad:
         return relaid(GOOD, {self.column: instead(pa.array(values, self.kind))})
 
 
-def no_guid(column: str, good: Any, bad: Any, kind: DataType, shown: str) -> Bad:
+def invalid_guid(column: str, good: Any, bad: Any, kind: DataType, shown: str) -> Bad:
     return Bad(column, good, bad, kind, ssbroker.InvalidGuidError, shown, NO_GUID)
 
 
 BAD = {
     **{
-        f"{column} {text!r}": no_guid(column, GUID, text, pa.string(), text)
+        f"{column} {text!r}": invalid_guid(column, GUID, text, pa.string(), text)
         for column in ("conversation_id", "to_broker_instance")
         for text in NO_GUIDS
     },
     **{
-        f"{column} of {size} bytes": no_guid(column, IDS[7], bytes(size), pa.binary(), "0x" + "00" * size)
+        f"{column} of {size} bytes": invalid_guid(column, IDS[7], bytes(size), pa.binary(), "0x" + "00" * size)
         for column in ("conversation_id", "to_broker_instance")
         for size in (0, 15, 17)
     },
-    "a long one": no_guid("to_broker_instance", None, "x" * 1000, pa.large_string(), "x" * 80 + "…"),
-    "many bytes": no_guid("to_broker_instance", None, b"x" * 1000, pa.binary_view(), "0x" + "78" * 39 + "…"),
+    "a long one": invalid_guid("to_broker_instance", None, "x" * 1000, pa.large_string(), "x" * 80 + "…"),
+    "many bytes": invalid_guid("to_broker_instance", None, b"x" * 1000, pa.binary_view(), "0x" + "78" * 39 + "…"),
     "unknown database": Bad(
         "database", "Sales", "sales", pa.string(), ssbroker.UnknownDatabaseError, "sales", "one of Sales, msdb"
     ),
@@ -120,7 +120,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_bad_value_is_named(bad: Bad, way: Callable[[Any], Any]) -> None:
+def test_the_error_names_the_invalid_value(bad: Bad, way: Callable[[Any], Any]) -> None:
     for row in PLACES:
         with pytest.raises(ssbroker.InputError) as caught:
             ROUTER.route(way(bad.batch(row)), now=NOW)
@@ -134,7 +134,7 @@ def test_a_bad_value_is_named(bad: Bad, way: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_the_first_of_many_bad_values_is_named(bad: Bad) -> None:
+def test_the_error_names_the_first_invalid_value(bad: Bad) -> None:
     values = [bad.good] * 70 + [bad.bad] * (ROWS - 70)
     batch = relaid(GOOD, {bad.column: instead(pa.array(values, bad.kind))})
     with pytest.raises(bad.error) as caught:
@@ -142,13 +142,13 @@ def test_the_first_of_many_bad_values_is_named(bad: Bad) -> None:
     assert caught.value.row == 70
 
 
-# K22: only `hash` needs every conversation id.
+# Only `hash` needs every conversation id.
 BAD_IN_TURN = {name: bad for name, bad in BAD.items() if name != "no conversation id"}
 
 
 @pytest.mark.parametrize("bad", BAD_IN_TURN.values(), ids=BAD_IN_TURN)
 def test_a_batch_that_raises_takes_no_turn(bad: Bad) -> None:
-    """The contract: a batch that raises changes nothing, so `round_robin` goes on where it was."""
+    """A batch that raises changes nothing, so `round_robin` continues where it was."""
     router = Router(CATALOG, tie_break="round_robin")
     one: Any = GOOD.slice(0, 1)
     assert router.route(one, now=NOW)["route_id"].to_pylist() == [65536]
@@ -171,8 +171,8 @@ def test_a_large_batch_that_raises_takes_no_turn() -> None:
 
 
 @pytest.mark.parametrize("read", [lambda table: table, lambda table: table.to_reader(), ForeignStream])
-def test_the_batches_before_the_one_that_raises_keep_their_turns(read: Callable[[pa.Table], Any]) -> None:
-    """What `route` says of tables and streams: they are read a batch at a time, and only the bad one takes no turn."""
+def test_batches_before_an_invalid_one_take_their_turns(read: Callable[[pa.Table], Any]) -> None:
+    """As documented for tables and streams: they are read batch by batch, and only the invalid one takes no turn."""
     router = Router(CATALOG, tie_break="round_robin")
     batches: list[Any] = [GOOD.slice(0, 100), BAD["no service name"].batch(ROWS - 1), GOOD.slice(0, 1)]
     with pytest.raises(ssbroker.NullError) as caught:
@@ -181,8 +181,8 @@ def test_the_batches_before_the_one_that_raises_keep_their_turns(read: Callable[
     assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65537, 65538, 65536]
 
 
-def test_conversation_ids_may_be_null_or_missing_where_no_hash_needs_them() -> None:
-    """What is there has to be a GUID all the same."""
+def test_conversation_ids_are_required_only_by_hash() -> None:
+    """Existing ones must be valid GUIDs anyway."""
     tie_breaks: tuple[TieBreak, ...] = ("first", "round_robin")
     for tie_break in tie_breaks:
         expected = Router(CATALOG, tie_break=tie_break).route(GOOD, now=NOW)
@@ -197,8 +197,8 @@ def test_conversation_ids_may_be_null_or_missing_where_no_hash_needs_them() -> N
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
 @pytest.mark.parametrize("column", ["to_service_name", "conversation_id", "database"])
 @pytest.mark.parametrize("as_table", [False, True])
-def test_a_column_that_is_missing_is_named(column: str, rows: int, *, as_table: bool) -> None:
-    """Also where there are no rows, so that a mistake does not wait for the first one."""
+def test_the_error_names_the_missing_column(column: str, rows: int, *, as_table: bool) -> None:
+    """Even without rows, so that a mistake does not wait for the first one."""
     two = Catalog(routes({"name": "A", "address": "LOCAL"}, {"database": "Other", "name": "A", "address": "LOCAL"}))
     batch: Any = GOOD.drop_columns([column]).slice(0, rows)
     with pytest.raises(ssbroker.SchemaError, match=f"^{column}: the column is missing; expected ") as caught:
@@ -224,7 +224,7 @@ WRONG_TYPES = (
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
 @pytest.mark.parametrize("kind", WRONG_TYPES, ids=str)
 @pytest.mark.parametrize("column", schemas.CONVERSATIONS.names)
-def test_a_column_of_another_type_is_named(column: str, kind: DataType, rows: int) -> None:
+def test_the_error_names_the_column_of_the_wrong_type(column: str, kind: DataType, rows: int) -> None:
     batch: Any = relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}).slice(0, rows)
     for given in (batch, pa.Table.from_batches([batch])):
         with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, found ") as caught:
@@ -246,15 +246,15 @@ def test_a_column_of_another_type_is_named(column: str, kind: DataType, rows: in
     ],
     ids=str,
 )
-def test_a_column_of_a_type_that_is_nearly_right_is_named(column: str, kind: DataType) -> None:
+def test_the_error_names_the_column_of_a_similar_type(column: str, kind: DataType) -> None:
     with pytest.raises(ssbroker.SchemaError) as caught:
         ROUTER.route(relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}), now=NOW)
     assert caught.value.column == column
 
 
 @pytest.mark.parametrize("column", GOOD.schema.names)
-def test_a_column_that_occurs_twice_is_named(column: str) -> None:
-    """As of a join: nobody could say which of the two is meant. Further columns are not looked at."""
+def test_the_error_names_the_duplicate_column(column: str) -> None:
+    """A join can produce it, and it is unclear which one is meant. Extra columns may be duplicated."""
     names = [*GOOD.schema.names, "further", "further"]
     batch = pa.RecordBatch.from_arrays([*GOOD.columns, GOOD["database"], GOOD["database"]], names=names)
     assert ROUTER.route(batch, now=NOW).num_rows == ROWS
@@ -265,7 +265,7 @@ def test_a_column_that_occurs_twice_is_named(column: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_errors_go_into_other_processes(way: Callable[[Any], Any]) -> None:
+def test_input_errors_can_be_pickled(way: Callable[[Any], Any]) -> None:
     for bad in BAD.values():
         with pytest.raises(ssbroker.InputError) as caught:
             ROUTER.route(way(bad.batch(3)), now=NOW)
@@ -274,15 +274,15 @@ def test_errors_go_into_other_processes(way: Callable[[Any], Any]) -> None:
         assert (str(error), vars(error)) == (str(caught.value), vars(caught.value))
 
 
-def test_an_error_of_a_column_goes_into_other_processes() -> None:
+def test_schema_errors_can_be_pickled() -> None:
     with pytest.raises(ssbroker.SchemaError) as caught:
         ROUTER.route(GOOD.select(["database"]), now=NOW)
     error = pickle.loads(pickle.dumps(caught.value))
     assert (type(error), str(error), vars(error)) == (ssbroker.SchemaError, str(caught.value), vars(caught.value))
 
 
-def test_a_message_is_one_line() -> None:
-    """One clear line on standard error, whatever stands in the data."""
+def test_messages_are_one_line() -> None:
+    """Whatever the data contain."""
     for text in ("a\nb", "a\r\nb", "\x1b[2J", "a\u2028b"):
         batch = relaid(GOOD, {"database": instead(pa.array([text] * ROWS))})
         with pytest.raises(ssbroker.UnknownDatabaseError) as caught:

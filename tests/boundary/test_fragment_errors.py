@@ -1,4 +1,4 @@
-"""Bad fragments and messages raise one clear error, which says column, row, value and what was expected, and change nothing."""
+"""Invalid fragments and messages raise one error with column, row, value and expectation, and change nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GUID = "00000000-0000-0000-0000-000000000001"
 
 @dataclass(frozen=True)
 class Bad:
-    """A value that is refused, among good ones."""
+    """An invalid value among valid ones."""
 
     column: str
     good: Any
@@ -86,7 +86,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_bad_value_is_named_and_nothing_changes(bad: Bad, way: Callable[[Any], Any]) -> None:
+def test_the_error_names_the_invalid_value_and_nothing_changes(bad: Bad, way: Callable[[Any], Any]) -> None:
     reassembler = Reassembler()
     before = reassembler.checkpoint()
     for row in PLACES:
@@ -106,7 +106,7 @@ def test_a_bad_value_is_named_and_nothing_changes(bad: Bad, way: Callable[[Any],
 
 @pytest.mark.parametrize("bad", [each for each in BAD.values() if each.column in OF_MESSAGES], ids=str)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_bad_value_of_a_message_is_named(bad: Bad, way: Callable[[Any], Any]) -> None:
+def test_the_error_names_the_invalid_value_of_a_message(bad: Bad, way: Callable[[Any], Any]) -> None:
     for row in PLACES:
         with pytest.raises(bad.error) as caught:
             ssbroker.fragment(way(bad.batch(row)), max_fragment_bytes=2)
@@ -115,7 +115,7 @@ def test_a_bad_value_of_a_message_is_named(bad: Bad, way: Callable[[Any], Any]) 
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_the_first_of_many_bad_values_is_named(bad: Bad) -> None:
+def test_the_error_names_the_first_invalid_value(bad: Bad) -> None:
     values = pa.array([bad.good] * 70 + [bad.bad] * (ROWS - 70), bad.kind)
     arrays: list[Any] = [values]
     if bad.error is not ssbroker.InvalidGuidError:
@@ -128,8 +128,8 @@ def test_the_first_of_many_bad_values_is_named(bad: Bad) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
 @pytest.mark.parametrize("column", REQUIRED)
-def test_a_column_that_is_missing_is_named(column: str, rows: int) -> None:
-    """Also where there are no rows, so that a mistake does not wait for the first one."""
+def test_the_error_names_the_missing_column(column: str, rows: int) -> None:
+    """Even without rows, so that a mistake does not wait for the first one."""
     batch = GOOD.drop_columns([column]).slice(0, rows)
     for given in (batch, pa.Table.from_batches([batch])):
         with pytest.raises(ssbroker.SchemaError, match=f"^{column}: the column is missing; expected ") as caught:
@@ -162,7 +162,7 @@ NEARLY: dict[str, tuple[DataType, ...]] = {
 
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
 @pytest.mark.parametrize("column", schemas.FRAGMENTS.names)
-def test_a_column_of_another_type_is_named(column: str, rows: int) -> None:
+def test_the_error_names_the_column_of_the_wrong_type(column: str, rows: int) -> None:
     for kind in (*WRONG_TYPES, *NEARLY[column]):
         batch: Any = relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}).slice(0, rows)
         for given in (batch, pa.Table.from_batches([batch])):
@@ -171,7 +171,7 @@ def test_a_column_of_another_type_is_named(column: str, rows: int) -> None:
             assert (caught.value.column, bool(caught.value.expected), bool(caught.value.actual)) == (column, True, True)
 
 
-def test_a_column_that_occurs_twice_is_named() -> None:
+def test_the_error_names_the_duplicate_column() -> None:
     for name in ("message_body", "further"):
         columns = [*GOOD.columns, GOOD["message_body"], GOOD["message_body"]]
         batch = pa.RecordBatch.from_arrays(columns, names=[*GOOD.schema.names, name, name])

@@ -1,4 +1,4 @@
-"""Fragments and messages in every Arrow layout give the results of the plain one."""
+"""Fragments and messages in every Arrow layout give the results of the reference layout."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def assert_same(layouts: dict[str, Layout], why: str) -> None:
     assert tables_of(ssbroker.reassemble(relaid(FRAGMENTS, layouts))) == EXPECTED, why
 
 
-def test_there_is_something_of_everything() -> None:
+def test_the_reference_has_every_outcome() -> None:
     reasons: Any = RESULT.rejected["reason"].chunk(0)
     assert set(RESULT.rejected["reason"].to_pylist()) == set(reasons.dictionary.to_pylist()) - {"limit_exceeded"}
     assert all(getattr(RESULT, name).num_rows > 1 for name in TABLES)
@@ -91,8 +91,8 @@ def test_integers_of_any_width_and_shape(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()], ids=str)
-def test_integers_without_a_sign(kind: Any) -> None:
-    """Those that may be: a number below 0 has no such type."""
+def test_unsigned_integers(kind: Any) -> None:
+    """Only columns without negative numbers."""
     for layouts in each_and_all(("fragment_number", "fragment_count"), as_type(kind)):
         assert_same(layouts, str(kind))
 
@@ -113,7 +113,7 @@ def test_booleans_sliced_at_every_bit() -> None:
         assert_same({"is_initiator": shifted(places)}, f"shifted by {places}")
 
 
-def test_every_column_in_a_layout_of_its_own() -> None:
+def test_every_column_in_another_layout() -> None:
     layouts = {
         "conversation_id": in_every_shape(BASIC_GUID["upper case in braces"])["shifted by 67"],
         "is_initiator": SHAPES["unaligned and shifted"],
@@ -130,7 +130,7 @@ def test_every_column_in_a_layout_of_its_own() -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 7, 63, 64, 65, ROWS])
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 65, ROWS])
-def test_a_slice_is_read_as_its_rows(start: int, length: int) -> None:
+def test_slices(start: int, length: int) -> None:
     fragments: Any = FRAGMENTS
     part = fragments.slice(start, length)
     copied = pa.RecordBatch.from_pylist(part.to_pylist(), schema=part.schema)
@@ -140,7 +140,7 @@ def test_a_slice_is_read_as_its_rows(start: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures_of_nulls_have_any_type(name: str) -> None:
+def test_signatures_of_nulls_may_have_any_type(name: str) -> None:
     batch = without_values(name)
     expected = tables_of(ssbroker.reassemble(batch))
     for layout in (nulls, *BASIC_SIGNATURE.values()):
@@ -151,8 +151,8 @@ def test_signatures_of_nulls_have_any_type(name: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 15, 17])
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures_of_another_length_match_nothing(name: str, size: int) -> None:
-    """They are no bad input; their type may say how long they are."""
+def test_signatures_of_another_length_do_not_match(name: str, size: int) -> None:
+    """They are valid input; their type may have another length."""
     kinds: tuple[Any, ...] = (pa.binary(), pa.binary(size), pa.binary_view())
     for kind in kinds:
         wrong = instead(pa.array([bytes(size)] * ROWS, pa.binary()).cast(kind))
@@ -161,7 +161,7 @@ def test_signatures_of_another_length_match_nothing(name: str, size: int) -> Non
         assert set(result.rejected["reason"].to_pylist()) == {"corrupt_fragment", "out_of_range"}
 
 
-def test_bodies_of_one_size() -> None:
+def test_fixed_size_bodies() -> None:
     bodies = pa.array([b"four", b"size"] * 20, pa.binary(4))
     given = relaid(messages([b"four", b"size"] * 20), {"message_body": instead(bodies)})
     for size in (4, 3):
@@ -173,7 +173,7 @@ def test_bodies_of_one_size() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_are_refused_by_name(name: str) -> None:
+def test_run_end_encoded_columns_are_rejected(name: str) -> None:
     batch = relaid(FRAGMENTS, {name: run_end_encoded})
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, found .*(?i:run).*") as caught:
         ssbroker.reassemble(batch)
@@ -189,7 +189,7 @@ def test_digests_of_any_layout_and_shape(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("layout", BASIC_BINARY.values(), ids=BASIC_BINARY)
-def test_messages_are_cut_in_any_layout_and_shape(layout: Layout) -> None:
+def test_messages_in_any_layout_and_shape_are_fragmented(layout: Layout) -> None:
     given = messages([b"Hello, world", b"", b"1234567890"] * 30)
     expected = ssbroker.fragment(given, max_fragment_bytes=5)
     for shape, shaped in in_every_shape(layout).items():

@@ -1,4 +1,4 @@
-"""Columns that routing does not read may have any type that Arrow has; those of a catalog are carried."""
+"""Extra columns may have any Arrow type; those of a catalog are kept."""
 
 from __future__ import annotations
 

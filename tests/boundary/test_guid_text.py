@@ -1,4 +1,4 @@
-"""R5: GUIDs as text, 64 rows at a time: any case, with or without braces, nulls between them; one wrong character is found wherever it stands."""
+"""GUIDs as text, in blocks of 64 rows: any case, with or without braces, with nulls; a wrong character is detected at any position."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def conversations(ids: Array, brokers: Array) -> pa.RecordBatch:
 
 
 def spelled(*, braced: float) -> Array:
-    """The GUIDs as text, the letters of each in one case or the other by chance; some in braces."""
+    """Returns the GUIDs as text in random case, some in braces."""
 
     def one(guid: uuid.UUID) -> str:
         text = "".join(_random.choice((char.lower(), char.upper())) for char in str(guid))
@@ -77,7 +77,7 @@ def where(flags: Array, values: Array) -> Array:
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("braced", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("tie_break", ["first", "hash"])
-def test_any_spelling_means_the_same_guid(tie_break: TieBreak, braced: float, layout: Layout) -> None:
+def test_all_spellings_are_the_same_guid(tie_break: TieBreak, braced: float, layout: Layout) -> None:
     router = Router(CATALOG, tie_break=tie_break)
     for flags in (NAMED, pa.array([True] * ROWS)):
         expected = router.route(conversations(BYTES, where(flags, BYTES)), now=NOW)
@@ -87,7 +87,7 @@ def test_any_spelling_means_the_same_guid(tie_break: TieBreak, braced: float, la
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("column", COLUMNS)
-def test_a_wrong_character_is_found_at_each_of_the_36_places(column: str, layout: Layout) -> None:
+def test_a_wrong_character_is_detected_at_each_position(column: str, layout: Layout) -> None:
     router = Router(CATALOG, tie_break="first")
     good = conversations(spelled(braced=0.0), where(NAMED, spelled(braced=0.0)))
     rows = [row for row, named in enumerate(NAMED.to_pylist()) if named]

@@ -1,4 +1,4 @@
-"""Tables of other libraries, as catalogs and as conversations: the answers are those of pyarrow's tables."""
+"""Tables of other libraries, as catalogs and conversations, give the results of pyarrow tables."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_expected_decisions_are_of_every_kind() -> None:
     assert [row["outcome"] for row in DECISIONS] == ["REMOTE", "LOCAL", "DELAYED", "DROPPED", "DROPPED", "REMOTE"]
 
 
-def test_further_columns_of_another_library_are_carried() -> None:
+def test_extra_columns_of_other_libraries_are_kept() -> None:
     routes = pl.DataFrame(ROUTES).with_columns(
         principal_id=pl.Series([1, 2, 3, 4], dtype=pl.Int16), tags=pl.Series([["a"], [], None, ["b"]])
     )
@@ -180,20 +180,20 @@ def test_further_columns_of_another_library_are_carried() -> None:
     ],
     ids=["lazy frame", "dataset", "scanner", "series", "list", "dict"],
 )
-def test_what_has_no_rows_yet_or_no_arrow_is_refused(value: Any) -> None:
+def test_lazy_frames_and_other_objects_are_rejected(value: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match="expected an Arrow object") as caught:
         Catalog(value)
     assert type(value).__name__ in str(caught.value)
 
 
-def test_a_frame_that_arrow_cannot_hold_is_refused() -> None:
+def test_a_frame_that_arrow_cannot_represent_is_rejected() -> None:
     frame = pandas_frame(ROUTES)
     frame["address"] = pd.Series([1, "LOCAL", "LOCAL", object()])
     with pytest.raises(ssbroker.SsbrokerError, match=r"^routes: .*address"):
         Catalog(frame)
 
 
-def test_an_error_in_a_duckdb_stream_is_told() -> None:
+def test_an_error_in_a_duckdb_stream_is_raised() -> None:
     failing = (
         duckdb.connect().from_arrow(CONVERSATIONS).project("* REPLACE (error('the disk is gone') AS to_service_name)")
     )
@@ -210,14 +210,14 @@ def test_rows_are_counted_over_the_batches_of_another_library() -> None:
     assert (caught.value.column, caught.value.row, caught.value.value) == ("to_broker_instance", 4, "no guid")
 
 
-def test_not_a_time_of_pandas_is_no_moment() -> None:
+def test_pandas_nat_is_rejected_as_now() -> None:
     with pytest.raises(ssbroker.OptionError, match="now: expected a datetime or None, got NaT"):
         Router(EXPECTED).route(CONVERSATIONS, now=pd.NaT)
     assert Router(EXPECTED).route(CONVERSATIONS, now=pd.Timestamp(NOW)).to_pylist() == DECISIONS
 
 
-def test_what_duckdb_hands_over_without_loss_is_read() -> None:
-    """Ids as Arrow's UUIDs, truth values of 8 bits: `is_initiator` was said to be a number."""
+def test_lossless_duckdb_types_are_read() -> None:
+    """UUIDs as Arrow extension arrays and booleans as bool8: `is_initiator` was once reported as a number."""
     with duckdb.connect() as connection:
         connection.execute("SET arrow_lossless_conversion = true")
         for name, table in (("d", DATABASES), ("c", CONVERSATIONS)):

@@ -1,4 +1,4 @@
-"""Conversations in every Arrow layout get the decisions of the plain one."""
+"""Conversations in every Arrow layout get the decisions of the reference layout."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_tie_break_makes_no_difference(tie_break: TieBreak) -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 7, 63, 64, 65, ROWS])
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 65, ROWS])
-def test_a_slice_is_routed_as_its_rows(start: int, length: int) -> None:
+def test_slices(start: int, length: int) -> None:
     for world in WORLDS:
         conversations: Any = world.conversations
         part = conversations.slice(start, length)
@@ -110,7 +110,7 @@ def test_a_slice_is_routed_as_its_rows(start: int, length: int) -> None:
         assert rows_of(world.router.route(struct, now=NOW)) == expected
 
 
-def test_a_struct_whose_bitmap_says_that_all_rows_are_there() -> None:
+def test_a_struct_with_an_all_valid_bitmap() -> None:
     struct = WORLDS[0].conversations.to_struct_array()
     fields = list(WORLDS[0].conversations.schema)
     marked = pa.StructArray.from_arrays(struct.flatten(), fields=fields, mask=pa.array([False] * ROWS))
@@ -118,7 +118,7 @@ def test_a_struct_whose_bitmap_says_that_all_rows_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", NULLABLE)
-def test_a_column_of_nulls_has_any_type(name: str) -> None:
+def test_a_column_of_nulls_may_have_any_type(name: str) -> None:
     layouts = BASIC_TEXT if name == "database" else BASIC_GUID
     kind = schemas.CONVERSATIONS.field(name).type
     for world in WORLDS:
@@ -132,8 +132,8 @@ def test_a_column_of_nulls_has_any_type(name: str) -> None:
 
 @pytest.mark.parametrize("name", NULLABLE)
 @pytest.mark.parametrize("values", [pa.nulls(0), pa.nulls(1)], ids=["no value", "a null"])
-def test_a_dictionary_of_nulls_has_any_type(name: str, values: Array) -> None:
-    """What pandas makes of a category without a category."""
+def test_a_dictionary_of_nulls_may_have_any_type(name: str, values: Array) -> None:
+    """As pandas exports a categorical without categories."""
     keys = pa.array([0 if len(values) else None] * ROWS, pa.int8())
     for world in WORLDS:
         expected = world.router.route(relaid(world.conversations, {name: nulls}), now=NOW)
@@ -141,8 +141,8 @@ def test_a_dictionary_of_nulls_has_any_type(name: str, values: Array) -> None:
         assert world.router.route(batch, now=NOW).equals(expected)
 
 
-def test_optional_columns_may_be_left_out() -> None:
-    """The contract: without `is_initiator` the sender is the initiator; without a broker id none is named."""
+def test_optional_columns_may_be_omitted() -> None:
+    """Without `is_initiator` the sender is the initiator; without a broker id none is named."""
     for world in WORLDS:
         batch = relaid(
             world.conversations,
@@ -159,7 +159,7 @@ def test_optional_columns_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", schemas.CONVERSATIONS.names)
-def test_runs_are_refused_by_name(name: str) -> None:
+def test_run_end_encoded_columns_are_rejected(name: str) -> None:
     batch = relaid(WORLDS[0].conversations, {name: run_end_encoded})
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, found .*(?i:run).*") as caught:
         WORLDS[0].router.route(batch, now=NOW)

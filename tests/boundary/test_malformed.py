@@ -26,7 +26,7 @@ from tests.boundary.writable import writable
 from tests.unit.conversations import NOW, ForeignStream
 
 BATCHES = 4_000
-# What thousands of batches must come to, so that we know that they were looked at closely enough to be refused.
+# Expected results of thousands of batches, to verify that data are checked thoroughly enough.
 REFUSALS = {
     *(f"conversations {name}Error" for name in ("MalformedData", "InvalidGuid", "UnknownDatabase", "Null")),
     *(f"catalog {name}Error" for name in ("MalformedData", "InvalidGuid", "InvalidAddress", "Null")),
@@ -35,23 +35,23 @@ REFUSALS = {
 
 @pytest.mark.threat("T19")
 @pytest.mark.parametrize("family", malformed.FAMILIES)
-def test_malformed_data_are_refused(family: str) -> None:
-    """Nothing malformed reaches native code."""
+def test_corrupt_data_are_rejected(family: str) -> None:
+    """Nothing corrupt reaches native code."""
     assert failures("tests.boundary.malformed", family) == []
 
 
 @pytest.mark.parametrize("family", capsules.FAMILIES)
-def test_an_object_that_breaks_the_protocol_is_refused(family: str) -> None:
+def test_objects_that_violate_the_protocol_are_rejected(family: str) -> None:
     assert failures("tests.boundary.capsules", family) == []
 
 
-def test_a_crash_is_seen() -> None:
-    """The harness itself: a case that ends its process fails, and is named."""
+def test_crashes_are_detected() -> None:
+    """Tests the harness: a case that ends its process fails, and is named."""
     found = failures("tests.boundary.crashing", "crashes")
     assert len(found) == 2
     assert found[0] == "a panic: expected any, got * SystemExit: 5"
     assert found[1].startswith("a crash: exit status -11")
-    assert failures("tests.boundary.crashing", "goes_on") == []
+    assert failures("tests.boundary.crashing", "runs_after_crash") == []
 
 
 def test_thousands_of_corrupted_batches() -> None:
@@ -74,8 +74,8 @@ def test_thousands_of_corrupted_batches() -> None:
 
 @pytest.mark.parametrize("column", ["database", "name", "remote_service_name"])
 @pytest.mark.parametrize(("binary", "kind"), list(zip(BINARIES, TEXTS, strict=True)), ids=str)
-def test_a_catalog_takes_no_text_that_it_could_not_give_back(column: str, binary: Any, kind: DataType) -> None:
-    """Bytes that are no UTF-8 are refused at once, not when the catalog is looked at, saved or pickled."""
+def test_a_catalog_rejects_text_that_is_not_utf8(column: str, binary: Any, kind: DataType) -> None:
+    """Immediately, and not when the catalog is read, saved or pickled."""
     bad = pa.Array.from_buffers(kind, 2, pa.array([b"good", b"\xff\xfe"], binary).buffers())
     plain = {"database": ["Sales"] * 2, "name": ["A", "B"], "remote_service_name": ["S"] * 2, "address": ["LOCAL"] * 2}
     with pytest.raises(ssbroker.MalformedDataError, match="UTF-8") as caught:
@@ -83,7 +83,7 @@ def test_a_catalog_takes_no_text_that_it_could_not_give_back(column: str, binary
     assert (caught.value.column, caught.value.row) == (f"routes.{column}", 1)
 
 
-def test_a_malformed_row_is_named() -> None:
+def test_the_error_names_the_corrupt_row() -> None:
     copy = writable(pa.array(["//Orders"] * 100).dictionary_encode())
     batch: Any = pa.record_batch({"to_service_name": copy.array, "conversation_id": pa.array([bytes(16)] * 100)})
     copy.write_numbers(1, *[None] * 77, 5, width=4)
@@ -96,8 +96,8 @@ def test_a_malformed_row_is_named() -> None:
 
 
 @pytest.mark.parametrize("way", malformed.ALL_WAYS.values(), ids=malformed.ALL_WAYS)
-def test_a_malformed_column_is_named(way: Any) -> None:
-    """As for a malformed row: the conversations are one table, so the name of the column is enough."""
+def test_the_error_names_the_corrupt_column(way: Any) -> None:
+    """Conversations are a single table, so the name of the column is sufficient."""
     copy = writable(malformed.COLUMNS["database"])
     given = way(relaid(GOOD, {"database": instead(copy.array)}))
     copy.write_numbers(1, None, None, None, -24, width=4)
@@ -107,7 +107,7 @@ def test_a_malformed_column_is_named(way: Any) -> None:
     assert caught.value.column or isinstance(given, ForeignStream)
 
 
-def test_a_malformed_column_of_a_catalog_is_named_with_its_table() -> None:
+def test_the_error_names_the_corrupt_column_of_a_catalog_with_its_table() -> None:
     copy = writable(pa.array(["LOCAL"] * 3))
     routes = pa.table({"name": ["A", "B", "C"], "address": copy.array})
     copy.write_numbers(1, None, None, None, -24, width=4)
@@ -116,8 +116,8 @@ def test_a_malformed_column_of_a_catalog_is_named_with_its_table() -> None:
     assert caught.value.column == "routes.address"
 
 
-def test_an_error_midway_leaves_the_router_as_it_was() -> None:
-    """A stream that raises has taken turns for what came before; the router goes on."""
+def test_an_error_in_a_stream_leaves_the_router_usable() -> None:
+    """Earlier batches have taken their turns; the router continues."""
 
     def stream() -> Iterator[pa.RecordBatch]:
         yield GOOD
@@ -132,7 +132,7 @@ def test_an_error_midway_leaves_the_router_as_it_was() -> None:
     assert ROUTER.route(GOOD, now=NOW).num_rows == GOOD.num_rows
 
 
-def test_a_malformed_pickle_is_refused() -> None:
+def test_a_corrupt_pickle_is_rejected() -> None:
     restore, (version, routes, *others) = Router(ROUTER.catalog).catalog.__reduce__()
     for broken in (b"", routes[:40], routes[:-40], bytes(len(routes)), b"\xff" * 64):
         with pytest.raises((ssbroker.SsbrokerError, ValueError, OSError)):

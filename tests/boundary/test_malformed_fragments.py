@@ -1,4 +1,4 @@
-"""Fragments and messages that contradict their own layout: an error or a result, never a crash, and nothing has changed."""
+"""Corrupt fragments and messages: an error or a result, never a crash, and no change."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tests.boundary.writable import writable
 from tests.unit.conversations import ForeignStream
 
 BATCHES = 2_000
-# What thousands of batches must come to, so that we know that they were looked at closely enough to be refused.
+# Expected results of thousands of batches, to verify that data are checked thoroughly enough.
 REFUSALS = {f"{use}{name}Error" for use in ("", "cut ") for name in ("MalformedData", "InvalidGuid", "Null")}
 
 
 @pytest.mark.parametrize("family", malformed_fragments.FAMILIES)
-def test_malformed_data_are_refused(family: str) -> None:
+def test_corrupt_data_are_rejected(family: str) -> None:
     assert failures("tests.boundary.malformed_fragments", family) == []
 
 
 @pytest.mark.parametrize("family", fragment_capsules.FAMILIES)
-def test_an_object_that_breaks_the_protocol_is_refused(family: str) -> None:
+def test_objects_that_violate_the_protocol_are_rejected(family: str) -> None:
     assert failures("tests.boundary.fragment_capsules", family) == []
 
 
-def test_what_the_families_break_is_good() -> None:
+def test_the_cases_are_valid_before_corruption() -> None:
     result = ssbroker.Reassembler(session_keys="key").push(GOOD)
     assert (result.rejected.num_rows, result.pending.num_rows) == (0, 1)
     assert ssbroker.fragment(GOOD, max_fragment_bytes=3, session_keys="key").num_rows == 3 * 18
@@ -60,7 +60,7 @@ def test_thousands_of_corrupted_batches() -> None:
 
 @pytest.mark.parametrize("way", ALL_WAYS.values(), ids=ALL_WAYS)
 @pytest.mark.parametrize("column", BYTES)
-def test_a_malformed_column_is_named(way: Any, column: str) -> None:
+def test_the_error_names_the_corrupt_column(way: Any, column: str) -> None:
     copy = writable(pa.array([VALUE] * 3))
     given = way(relaid(GOOD, {column: instead(copy.array)}))
     copy.write_numbers(1, None, 60, 50, width=4)
@@ -70,7 +70,7 @@ def test_a_malformed_column_is_named(way: Any, column: str) -> None:
     assert caught.value.column or isinstance(given, ForeignStream)
 
 
-def test_a_malformed_row_is_named_and_nothing_has_changed() -> None:
+def test_the_error_names_the_corrupt_row_and_nothing_changes() -> None:
     bodies: Any = FRAGMENTS["message_body"]
     copy = writable(bodies.dictionary_encode())
     batch: Any = relaid(FRAGMENTS, {"message_body": instead(copy.array)})

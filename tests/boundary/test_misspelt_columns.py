@@ -1,4 +1,4 @@
-"""K27: a column that is called like one that is read and missing is refused, not passed by as a further column."""
+"""An extra column that looks like a misspelling of a missing one is an error."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def renamed(table: pa.Table, column: str, name: str) -> pa.Table:
 
 
 @pytest.mark.parametrize(("name", "column", "found"), CASES)
-def test_a_misspelt_column_is_named(name: str, column: str, found: str) -> None:
+def test_the_error_names_the_misspelled_column(name: str, column: str, found: str) -> None:
     table, read = READERS[name]
     read(table)
     shown = found.replace("\t", "\\t")
@@ -75,20 +75,20 @@ def test_a_misspelt_column_is_named(name: str, column: str, found: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["routes", "fragments"])
-def test_beside_the_column_itself_it_is_a_further_column(name: str) -> None:
+def test_next_to_the_expected_column_it_is_an_extra_column(name: str) -> None:
     table, read = READERS[name]
     for column in table.column_names:
         read(table.append_column(column.upper(), table[column]))
 
 
-def test_the_other_id_may_have_another_spelling() -> None:
-    """Where there is a `conversation_id`, nobody reads a `conversation_handle`."""
+def test_an_unread_id_column_may_be_misspelled() -> None:
+    """With a `conversation_id`, no `conversation_handle` is read."""
     given = test_errors.GOOD.append_column("Conversation_Handle", pa.nulls(test_errors.ROWS))
     Router(CATALOG).route(given, now=NOW)
 
 
 @pytest.mark.parametrize("spell", SPELLINGS)
-def test_where_the_native_module_sees_no_names_the_same_is_said(spell: Callable[[str], str]) -> None:
+def test_python_checks_column_names_that_the_native_module_does_not_see(spell: Callable[[str], str]) -> None:
     for column in schemas.CONVERSATIONS.names:
         found = spell(column)
         reject_misspelled_columns([found, column], expected=[column])

@@ -1,4 +1,4 @@
-"""K28: an index of pandas that nobody has named is no column of what is read."""
+"""A pandas index without a name is not a column."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def fragments() -> pd.DataFrame:
 
 
 def filtered(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without its first row, as a filter leaves it: its index is no range any more."""
+    """Returns the frame without its first row, so that its index is not a range."""
     kept = frame[[number > 0 for number in range(len(frame))]]
-    # As of a frame whose rows were taken here and there.
+    # As in a frame of selected rows.
     kept.index = pd.Index([number * number + 3 for number in range(len(kept))])
     assert INDEX in pa.Table.from_pandas(kept).column_names
     return kept
 
 
 @pytest.mark.parametrize("from_file", [False, True])
-def test_a_filtered_frame_makes_the_same_catalog(tmp_path: Path, *, from_file: bool) -> None:
+def test_a_filtered_frame_gives_the_same_catalog(tmp_path: Path, *, from_file: bool) -> None:
     frame: Any = filtered(routes())
     if from_file:
         frame.to_parquet(tmp_path / "routes.parquet")
@@ -63,7 +63,7 @@ def test_a_filtered_frame_of_conversations_is_routed() -> None:
     assert decisions["next_hop_address"].to_pylist() == ["TCP://orders:4022", "TCP://tax:4022"]
 
 
-def test_fragments_of_frames_with_and_without_an_index_are_one_traffic() -> None:
+def test_frames_with_and_without_an_index_can_be_mixed() -> None:
     frame, assembler = fragments(), Reassembler()
     assembler.push(frame.iloc[[0]])
     told = assembler.push(filtered(frame))
@@ -75,12 +75,12 @@ def test_fragments_of_frames_with_and_without_an_index_are_one_traffic() -> None
     ]
 
 
-def test_messages_of_a_filtered_frame_are_cut_without_it() -> None:
+def test_messages_of_a_filtered_frame_are_fragmented_without_the_index() -> None:
     messages: Any = ssbroker.reassemble(fragments()).messages
     cut = ssbroker.fragment(filtered(messages.to_pandas()), max_fragment_bytes=6)
     assert cut.schema.names == [*schemas.FRAGMENTS.names, "note"]
 
 
-def test_an_index_with_a_name_is_a_further_column() -> None:
+def test_an_index_with_a_name_is_an_extra_column() -> None:
     named = routes().set_index(pd.Index([5, 6, 8], name="from_excel"))
     assert Catalog(named).routes["from_excel"].to_pylist() == [5, 6, 8]

@@ -1,4 +1,4 @@
-"""A router and a catalog go into other processes, however those begin, and decide there as they do here."""
+"""A router and a catalog decide in other processes as they do here, whatever the start method."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COPIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
-def test_a_catalog_that_is_pickled_says_the_same(copied: Any) -> None:
+def test_a_pickled_catalog_is_equal(copied: Any) -> None:
     for world in WORLDS:
         catalog: Catalog = copied(world.catalog)
         assert catalog == world.catalog
@@ -48,9 +48,7 @@ def test_a_catalog_that_is_pickled_says_the_same(copied: Any) -> None:
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize("tie_break", get_args(TieBreak))
 @pytest.mark.parametrize("pending_request", get_args(PendingRequest))
-def test_a_router_that_is_pickled_decides_the_same(
-    copied: Any, tie_break: TieBreak, pending_request: PendingRequest
-) -> None:
+def test_a_pickled_router_decides_the_same(copied: Any, tie_break: TieBreak, pending_request: PendingRequest) -> None:
     for world in WORLDS:
         router = Router(world.catalog, tie_break=tie_break, pending_request=pending_request)
         other: Router = copied(router)
@@ -61,8 +59,8 @@ def test_a_router_that_is_pickled_decides_the_same(
 
 @pytest.mark.rule("R24")
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
-def test_turns_are_not_kept(copied: Any) -> None:
-    """A copy begins with the first candidate, whatever turns the original has taken, and takes none of its."""
+def test_turns_are_not_pickled(copied: Any) -> None:
+    """A copy starts with the first candidate, and does not advance the turns of the original."""
     for world in WORLDS:
         first, second, third = turns(Router(world.catalog, tie_break="round_robin"), world.conversations, 3)
         assert first != second
@@ -73,13 +71,13 @@ def test_turns_are_not_kept(copied: Any) -> None:
 
 
 def turns(router: Router, conversations: Any, count: int) -> list[list[dict[str, Any]]]:
-    # Few enough rows that the turns of no service come full circle.
+    # Few enough rows that no service completes a cycle of turns.
     return [rows_of(router.route(conversations.slice(0, 31), now=NOW)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 def test_other_processes_decide_the_same(start_method: str) -> None:
-    """In a process of its own: a fork is safe only where pytest and other tests have started no threads."""
+    """In a process of its own: a fork is safe only before pytest and other tests have started threads."""
     process = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.boundary.processes", start_method],
         cwd=ROOT,

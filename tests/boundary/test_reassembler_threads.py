@@ -1,4 +1,4 @@
-"""One reassembler for many threads, one after the other, and the GIL free while it works."""
+"""One reassembler used by many threads, with the GIL released while it works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAGMENTS = ssbroker.fragment(messages(BODIES), max_fragment_bytes=7)
 
 @pytest.mark.rule("P11", "P12")
 def test_threads_push_into_one_reassembler() -> None:
-    """Whoever comes first, each message comes out once and whole, and nothing is left."""
+    """In any order, each message is returned once and complete, and nothing remains."""
     order = list(range(FRAGMENTS.num_rows))
     Random(5).shuffle(order)
     shares: list[Any] = [FRAGMENTS.take(order[number::THREADS]) for number in range(THREADS)]
@@ -49,7 +49,7 @@ def test_threads_push_into_one_reassembler() -> None:
     assert reassembler.pending_messages == 0
 
 
-def test_all_threads_cut_and_digest_alike() -> None:
+def test_all_threads_fragment_and_digest_identically() -> None:
     given = messages(BODIES)
     digests = ssbroker.md5(given["message_body"]).to_pylist()
 
@@ -63,14 +63,14 @@ def test_all_threads_cut_and_digest_alike() -> None:
 ROWS = 200_000
 CUT = ssbroker.fragment(messages([b"some bytes"] * ROWS), max_fragment_bytes=100)
 SMALL: Any = CUT.combine_chunks().to_batches()[0]
-# Text takes its time, and is read before the bodies.
+# Text takes longer to read, and is read before the bodies.
 TEXT_IDS = pa.array(["11111111-2222-4333-8444-555555555555"] * ROWS)
 BODIES_BUT_ONE = pa.array([b"some bytes"] * (ROWS - 1) + [None])
 BAD = with_column(with_column(SMALL, "conversation_id", TEXT_IDS), "message_body", BODIES_BUT_ONE)
 
 
-def test_the_gil_is_released_while_fragments_are_taken_in() -> None:
-    """The last row is refused, so that the call ends without an export, and nothing but the work can release the GIL."""
+def test_the_gil_is_released_during_push() -> None:
+    """The last row is invalid, so that the call ends without an export, and only the work itself can release the GIL."""
     reassembler = _core.Reassembler(
         max_pending_bytes=None,
         max_pending_messages=None,
@@ -89,7 +89,7 @@ def test_the_gil_is_released_while_fragments_are_taken_in() -> None:
     assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
 
 
-def test_the_gil_is_released_while_messages_are_cut() -> None:
+def test_the_gil_is_released_during_fragment() -> None:
     attempts = [Exported(BAD) for _ in range(50)]
 
     def call() -> None:
@@ -99,8 +99,8 @@ def test_the_gil_is_released_while_messages_are_cut() -> None:
     assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
 
 
-def test_who_waits_for_a_reassembler_does_not_keep_the_gil() -> None:
-    """Two threads at one reassembler, and one that wants neither: it moves on while they take turns."""
+def test_waiting_for_a_reassembler_does_not_hold_the_gil() -> None:
+    """Two threads use one reassembler, and a third one progresses meanwhile."""
     reassembler = Reassembler(in_order=False)
     done = threading.Event()
 

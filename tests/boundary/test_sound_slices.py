@@ -1,4 +1,4 @@
-"""Of further columns only what the pushed rows refer to is looked at: a table in many pushes is not looked through for each of them."""
+"""Only the pushed rows of extra columns are validated: a table in many pushes is not scanned for each of them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ KEYS = pa.array(range(ROWS), pa.int8())
 
 
 def lists(kind: DataType, *numbers: Array, child: Array = TEXTS) -> Array:
-    """Lists of one text each."""
+    """Returns lists of one text each."""
     return pa.Array.from_buffers(kind, ROWS, [None, *(each.buffers()[1] for each in numbers)], children=[child])
 
 
 def runs(ends: Array, bad_run: int) -> Array:
-    """Texts, each for some rows; pyarrow makes none that are no UTF-8, so one becomes so afterwards."""
+    """Returns texts, each for several rows; pyarrow does not create invalid UTF-8, so one is corrupted afterwards."""
     texts = bytearray(b"ok" * len(ends))
     starts = pa.array(range(0, 2 * len(ends) + 1, 2), pa.int32()).buffers()[1]
     values = pa.Array.from_buffers(pa.string(), len(ends), [None, starts, pa.py_buffer(texts)])
@@ -76,7 +76,7 @@ COLUMNS: dict[str, Array] = {
 
 
 def push(column: Array, start: int, rows: int) -> Any:
-    """What comes of pushing a slice of messages with this column, and of cutting it."""
+    """Pushes a slice of messages with this column, and fragments it."""
     messages: Any = pa.record_batch(
         {
             "conversation_id": [str(number) * 8 + "-0000-0000-0000-000000000000" for number in range(ROWS)],
@@ -92,14 +92,14 @@ def push(column: Array, start: int, rows: int) -> Any:
 
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
-def test_what_is_wrong_in_other_rows_is_not_looked_at(column: Array) -> None:
+def test_invalid_values_in_other_rows_are_ignored(column: Array) -> None:
     for start, rows in ((0, BAD_ROW), (1, 2), (BAD_ROW + 1, 1), (2, 0)):
         messages = push(column, start, rows)
         assert messages["further"].to_pylist() == column.slice(start, rows).to_pylist()
 
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
-def test_what_is_wrong_in_these_rows_is_refused(column: Array) -> None:
+def test_invalid_values_in_the_pushed_rows_are_rejected(column: Array) -> None:
     for start in range(BAD_ROW + 1):
         with pytest.raises(ssbroker.MalformedDataError) as caught:
             push(column, start, BAD_ROW + 1 - start)

@@ -1,4 +1,4 @@
-"""One router for many threads, the GIL free while it works, and no threads of its own."""
+"""One router used by many threads, with the GIL released while it works, and no threads of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COPIES = 3
 
 
 def in_all_threads(work: Callable[[int], Any]) -> list[Any]:
-    """What the work comes to in each thread; they begin together."""
+    """Returns the result of the work in each thread; they start together."""
     together = threading.Barrier(THREADS)
 
     def begin(number: int) -> Any:
@@ -59,7 +59,7 @@ def test_all_threads_get_the_same_answers(tie_break: Any) -> None:
 
 @pytest.mark.rule("R24")
 def test_no_turn_is_lost_or_taken_twice() -> None:
-    """Threads share the turns, so that all copies get as many conversations."""
+    """Threads share the turns, so that all copies get equally many conversations."""
     router = Router(CATALOG, tie_break="round_robin")
     batch = conversations(["//Orders"] * 50)
 
@@ -74,7 +74,7 @@ def test_no_turn_is_lost_or_taken_twice() -> None:
     assert list(total.values()) == [THREADS * ROUNDS * 50 // COPIES] * COPIES
 
 
-def test_routers_are_made_explained_and_refused_in_many_threads() -> None:
+def test_routers_are_created_and_used_in_many_threads() -> None:
     world = WORLDS[0]
     expected = str(world.router.explain("Orders", now=NOW))
     bad = conversations(["//Orders"], "Nowhere")
@@ -90,7 +90,7 @@ def test_routers_are_made_explained_and_refused_in_many_threads() -> None:
 
 @contextmanager
 def no_switches() -> Iterator[None]:
-    """No thread is made to give up the GIL; it does so only by itself."""
+    """Prevents threads from being switched except when they release the GIL themselves."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
@@ -100,7 +100,7 @@ def no_switches() -> Iterator[None]:
 
 
 def progress_during(call: Callable[[], object]) -> int:
-    """How far another thread gets while a call is running."""
+    """Returns how far another thread gets while a call is running."""
     progress: list[int] = []
     go = threading.Event()
 
@@ -111,7 +111,7 @@ def progress_during(call: Callable[[], object]) -> int:
     with no_switches():
         other = threading.Thread(target=count)
         other.start()
-        go.set()  # from here on it waits for the GIL, which only the call can release
+        go.set()  # from here on the thread waits for the GIL, which only the call can release
         assert progress == []
         call()
         made = len(progress)
@@ -120,7 +120,7 @@ def progress_during(call: Callable[[], object]) -> int:
 
 
 class Exported:
-    """A batch that was exported beforehand, so that asking for it needs no code that might release the GIL."""
+    """A batch that was exported beforehand, so that requesting it runs no code that might release the GIL."""
 
     def __init__(self, batch: Any) -> None:
         self._capsules = batch.__arrow_c_array__()
@@ -130,7 +130,7 @@ class Exported:
 
 
 def test_the_gil_is_released_while_a_batch_is_routed() -> None:
-    """The last row is refused, so that the call ends without an export, and nothing but the routing can release the GIL."""
+    """The last row is invalid, so that the call ends without an export, and only routing can release the GIL."""
     rows = 300_000
     names = ["//Orders"] * (rows - 1) + [None]
     batch = pa.record_batch(
@@ -148,14 +148,14 @@ def test_the_gil_is_released_while_a_batch_is_routed() -> None:
             router.route(attempts.pop(), 0, 0)
 
     assert progress_during(lambda: sum(range(300_000))) == 0
-    # The system may be slow to wake the other thread, so it gets more than one chance; without a release it never moves.
+    # The system may be slow to wake the other thread, so it gets several chances; without a release it never progresses.
     assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
 
 
 @pytest.mark.threat("T20")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the threads of a process")
 def test_no_threads_are_started() -> None:
-    """What is forked afterwards misses none, and none outlives the interpreter with something of Python's in hand."""
+    """So that forked processes lack none, and none outlives the interpreter with Python objects."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.boundary.thread_counts"],
         cwd=ROOT,

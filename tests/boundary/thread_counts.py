@@ -1,4 +1,4 @@
-"""Counts the threads of this process, Python's and the system's, while the package is imported and used; run in its own process."""
+"""Counts the threads of this process while the package is imported and used; run in its own process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import tempfile
 import threading
 from pathlib import Path
 
-import pyarrow as pa  # what its import starts is its own affair
+import pyarrow as pa  # threads that its import starts do not count
 import pyarrow.parquet as pq
 
 TASKS = Path("/proc/self/task")
 
 
 def threads() -> tuple[int, int]:
-    """How many threads Python knows of, and how many the system does."""
+    """Returns how many threads Python and the system know of."""
     return threading.active_count(), len(list(TASKS.iterdir()))
 
 
 def main() -> None:
-    """Prints the counts before anything, after the import, and after each use."""
+    """Prints the counts at the start, after the import, and after each use."""
     routes = pa.table({"name": ["R"] * 1000, "address": ["TCP://orders"] * 1000})
     row = {"to_service_name": ["//Orders"], "conversation_id": pa.array([bytes(16)], pa.binary(16))}
     conversations = pa.concat_tables([pa.table(row)] * 200).combine_chunks()

@@ -1,4 +1,4 @@
-"""Arrays over memory that can be written to after pyarrow has approved of them."""
+"""Arrays over memory that can be modified after pyarrow has validated them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.boundary.layouts import Array, rebuilt
 
 @dataclass(frozen=True)
 class Writable:
-    """An array and the memory of its buffers: its own, then those of its dictionary; no place for one that is not there."""
+    """An array and the memory of its buffers: its own, then those of its dictionary; missing buffers are omitted."""
 
     array: Array
     memory: list[bytearray | None]
@@ -34,7 +34,7 @@ class Writable:
 
 
 def writable(array: Array) -> Writable:
-    """A copy of the array that can be written to."""
+    """Returns a writable copy of the array."""
     memory: list[bytearray | None] = []
 
     def move(buffer: pa.Buffer | None, _number: int, _length: int) -> pa.Buffer | None:
@@ -45,5 +45,5 @@ def writable(array: Array) -> Writable:
 
 
 def bitmap_of(bits: list[bool]) -> Any:
-    """A buffer with these bits."""
+    """Returns a buffer with these bits."""
     return pa.array(bits, pa.bool_()).buffers()[1]

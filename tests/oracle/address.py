@@ -1,4 +1,4 @@
-"""R6, K1 and K2: which texts are addresses, and when two of them are the same."""
+"""R6: which texts are addresses, and when two of them are the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NoAddressError(ValueError):
 
 @lru_cache(maxsize=4096)
 def normal_address(text: str) -> str:
-    """K1: the normal form of an address; two addresses are the same when their normal forms are equal (R6)."""
+    """R6: the normal form of an address; two addresses are the same when their normal forms are equal (R6)."""
     if text.isascii() and text.upper() in (LOCAL, TRANSPORT):
         return text.upper()
     match = _ADDRESS.fullmatch(text)
@@ -35,7 +35,7 @@ def normal_address(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def address_in_service_name(name: str) -> str | None:
-    """K2: the address with which a service name begins, `[TCP://]host:port[/anything]`; None where it holds none."""
+    """R23: the address with which a service name begins, `[TCP://]host:port[/anything]`; None if it contains none."""
     match = _SERVICE_NAME.fullmatch(name)
     if match is None:
         return None

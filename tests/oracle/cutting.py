@@ -1,4 +1,4 @@
-"""P13 and M25: how messages are cut into fragments, and signed."""
+"""P13: how messages are cut into fragments, and signed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.oracle.traffic import Fragment
 
 
 def parts_of(body: bytes, max_fragment_bytes: int) -> list[bytes]:
-    """M25: parts of so many bytes, of which the last may be shorter; an empty body is one empty part."""
+    """P13: parts of so many bytes, of which the last may be shorter; an empty body is one empty part."""
     return [body[at : at + max_fragment_bytes] for at in range(0, len(body), max_fragment_bytes)] or [b""]
 
 
@@ -25,7 +25,7 @@ def cut(
     key: bytes | None = None,
     further: Mapping[str, Any] | None = None,
 ) -> list[Fragment]:
-    """P13, M25: the fragments of one message, with both signatures; further columns are repeated."""
+    """P13: the fragments of one message, with both signatures; extra columns are repeated."""
     parts = parts_of(body, max_fragment_bytes)
     signature = message_signature(
         body, conversation_id=conversation_id, is_initiator=is_initiator, sequence=sequence, key=key

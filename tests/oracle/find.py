@@ -19,71 +19,70 @@ class Find(Locate):
     def find(self, conversation: Conversation, reading: Reading) -> Found:
         """R11 to R17: stop at the first step that yields a route."""
         live = self.live_routes(reading.table)
-        if routes := self.r11_step_1(conversation, live):
+        if routes := self.step_1(conversation, live):
             return Found(1, routes)
-        if routes := self.r12_step_2(conversation, live):
+        if routes := self.step_2(conversation, live):
             return Found(2, routes)
-        if routes := self.r13_step_3(conversation, reading, live):
+        if routes := self.step_3(conversation, reading, live):
             return Found(3, routes)
-        if self.r14_step_4(conversation, live):
+        if self.step_4(conversation, live):
             return Found(4)
-        if routes := self.r15_step_5(live):
+        if routes := self.step_5(live):
             return Found(5, routes)
-        if routes := self.r16_step_6(conversation, reading):
+        if routes := self.step_6(conversation, reading):
             return Found(6, routes)
         return Found(7)
 
-    def r11_step_1(self, conversation: Conversation, live: Sequence[Route]) -> list[Route]:
+    def step_1(self, conversation: Conversation, live: Sequence[Route]) -> list[Route]:
         """R11: the conversation names a broker id: routes with exactly this service name and this broker id."""
         if conversation.to_broker_instance is None:
             return []
         return [
             route
             for route in live
-            if self.r5_same_name(route.remote_service_name, conversation.to_service_name)
+            if self.same_name(route.remote_service_name, conversation.to_service_name)
             and route.broker_instance == conversation.to_broker_instance
         ]
 
-    def r12_step_2(self, conversation: Conversation, live: Sequence[Route]) -> list[Route]:
+    def step_2(self, conversation: Conversation, live: Sequence[Route]) -> list[Route]:
         """R12: routes with exactly this service name and no broker id."""
         return [
             route
             for route in live
-            if self.r5_same_name(route.remote_service_name, conversation.to_service_name)
-            and route.broker_instance is None
+            if self.same_name(route.remote_service_name, conversation.to_service_name) and route.broker_instance is None
         ]
 
-    def r13_step_3(self, conversation: Conversation, reading: Reading, live: Sequence[Route]) -> list[Route]:
+    def step_3(self, conversation: Conversation, reading: Reading, live: Sequence[Route]) -> list[Route]:
         """R13: the conversation names no broker id: routes with this name that do; of several ids one stays."""
         if conversation.to_broker_instance is not None:
             return []
         routes = [
             route
             for route in live
-            if self.r5_same_name(route.remote_service_name, conversation.to_service_name)
+            if self.same_name(route.remote_service_name, conversation.to_service_name)
             and route.broker_instance is not None
         ]
         if not routes:
             return []
-        # K19: the ids stand in the order of the lowest id of their live routes.
-        ids = list(dict.fromkeys(route.broker_instance for route in self.k19_by_route_id(routes)))
+        # R24: the ids stand in the order of the lowest id of their live routes.
+        ids = list(dict.fromkeys(route.broker_instance for route in self.by_route_id(routes)))
         turn = ("broker id", reading.table, conversation.to_service_name)
-        picked = self.r24_pick(ids, conversation, self.salt(SALT_BROKER_ID, reading), turn)
+        picked = self.pick(ids, conversation, self.salt(SALT_BROKER_ID, reading), turn)
         return [route for route in routes if route.broker_instance == picked]
 
-    def r14_step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
-        """R14, K7: a live route to the dynamic routing service, and no request for this service is pending."""
-        if not any(self.r5_same_name(route.remote_service_name, BROKER_CONFIGURATION) for route in live):
+    def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
+        """R14: a live route to the dynamic routing service, and no request for this service is pending."""
+        if not any(self.same_name(route.remote_service_name, BROKER_CONFIGURATION) for route in live):
             return False
-        pending = any(self.r5_same_name(name, conversation.to_service_name) for name in self.world.pending_requests)
+        pending = any(self.same_name(name, conversation.to_service_name) for name in self.world.pending_requests)
         return not pending or self.pending_request == "delay"
 
-    def r15_step_5(self, live: Sequence[Route]) -> list[Route]:
+    def step_5(self, live: Sequence[Route]) -> list[Route]:
         """R15: routes that name neither service nor broker id."""
         return [route for route in live if route.remote_service_name is None and route.broker_instance is None]
 
-    def r16_step_6(self, conversation: Conversation, reading: Reading) -> list[Route]:
-        """R16, K8: the conversation names a broker id and a database of the instance has a service of this name."""
+    def step_6(self, conversation: Conversation, reading: Reading) -> list[Route]:
+        """R16: the conversation names a broker id and a database of the instance has a service of this name."""
         if conversation.to_broker_instance is None or not self.hosts(conversation.to_service_name):
             return []
         return [Route(database=reading.table, remote_service_name=conversation.to_service_name, address=LOCAL)]

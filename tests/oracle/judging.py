@@ -1,4 +1,4 @@
-"""M4 to M9: how one fragment is judged before any limit is looked at."""
+"""P12, P26: how one fragment is judged before any limit is checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Judging:
 
     Args:
         limits: What may be pending, and how large anything may be.
-        in_order: Whether a message waits for those before it (M13).
+        in_order: Whether a message waits for those before it (P14).
     """
 
     def __init__(self, limits: Limits | None = None, *, in_order: bool = True) -> None:
@@ -23,8 +23,8 @@ class Judging:
         """What is remembered of the direction; nothing yet, of one that is new."""
         return self.directions.get(fragment.direction, Direction())
 
-    def m4_out_of_range(self, fragment: Fragment) -> bool:
-        """M4: the sequence number, the count or the number is none."""
+    def is_out_of_range(self, fragment: Fragment) -> bool:
+        """P12: the sequence number, the count or the number is invalid."""
         return (
             fragment.sequence < 0
             or fragment.sequence == SEQUENCE_END
@@ -33,29 +33,29 @@ class Judging:
             or fragment.number >= fragment.count
         )
 
-    def m5_corrupt(self, fragment: Fragment) -> bool:
-        """P23, M5: an unreadable signature, one that is missing under a key, or a part that does not match."""
-        return self.m5_unreadable(fragment) or self.m5_missing(fragment) or not self.m5_part_matches(fragment)
+    def is_corrupt(self, fragment: Fragment) -> bool:
+        """P23: an unreadable signature, one that is missing with a key, or a part that does not match."""
+        return self.is_unreadable(fragment) or self.lacks_signature(fragment) or not self.fragment_matches(fragment)
 
-    def m5_unreadable(self, fragment: Fragment) -> bool:
-        """M1, M5: a signature of either kind that is not 16 bytes."""
+    def is_unreadable(self, fragment: Fragment) -> bool:
+        """P21, P23: a signature of either kind that is not 16 bytes."""
         signatures = (fragment.message_signature, fragment.fragment_signature)
         return any(signature is not None and len(signature) != SIGNATURE_BYTES for signature in signatures)
 
-    def m5_missing(self, fragment: Fragment) -> bool:
-        """M5: with a session key the message's must be there, and the fragment's where the count is above 1."""
+    def lacks_signature(self, fragment: Fragment) -> bool:
+        """P23: with a session key the message's must be there, and the fragment's where the count is above 1."""
         if fragment.key is None:
             return False
         return fragment.message_signature is None or (fragment.fragment_signature is None and fragment.count > 1)
 
-    def m5_part_matches(self, fragment: Fragment) -> bool:
-        """P23, M5 to M7: a fragment that carries a signature of its own matches it."""
+    def fragment_matches(self, fragment: Fragment) -> bool:
+        """P23: a fragment that carries a signature of its own matches it."""
         if fragment.fragment_signature is None:
             return True
-        return fragment.fragment_signature == self.m7_fragment_signature(fragment)
+        return fragment.fragment_signature == self.expected_fragment_signature(fragment)
 
-    def m7_fragment_signature(self, fragment: Fragment) -> bytes:
-        """M6, M7: what the fragment's own signature has to be."""
+    def expected_fragment_signature(self, fragment: Fragment) -> bytes:
+        """P21, P22: what the fragment's own signature has to be."""
         return fragment_signature(
             fragment.body,
             conversation_id=fragment.conversation_id,
@@ -67,8 +67,8 @@ class Judging:
             key=fragment.key,
         )
 
-    def m7_message_signature(self, message: Message) -> bytes:
-        """M6, M7, M12: what the message's signature has to be, by the key that came with its first fragment."""
+    def expected_message_signature(self, message: Message) -> bytes:
+        """P21, P22: what the message's signature has to be, by the key that came with its first fragment."""
         return message_signature(
             message.body,
             conversation_id=message.first.conversation_id,
@@ -77,8 +77,8 @@ class Judging:
             key=message.first.key,
         )
 
-    def m8_whole_before(self, fragment: Fragment) -> bool:
-        """P12, P18, M8: its message has been whole before, whether it was released or waits."""
+    def was_complete(self, fragment: Fragment) -> bool:
+        """P12, P18: its message has been complete before, whether it was released or waits."""
         direction = self.direction_of(fragment)
         held = direction.messages.get(fragment.sequence)
         return (
@@ -87,30 +87,30 @@ class Judging:
             or (held is not None and held.is_whole)
         )
 
-    def m8_is_authentic(self, fragment: Fragment) -> bool:
-        """M8: under a session key, what has no signature of its own matches its message's."""
+    def is_authentic(self, fragment: Fragment) -> bool:
+        """P18: with a session key, what has no signature of its own matches its message's."""
         if fragment.key is None or fragment.fragment_signature is not None:
             return True
         alone = Message(fragment, {fragment.number: fragment})
-        return fragment.message_signature == self.m7_message_signature(alone)
+        return fragment.message_signature == self.expected_message_signature(alone)
 
-    def m9_against_what_is_here(self, fragment: Fragment) -> str | None:
-        """M9: a conflict or a duplicate, where the message is incomplete here; None where neither."""
+    def compare_with_stored(self, fragment: Fragment) -> str | None:
+        """P26: a conflict or a duplicate, where the message is incomplete here; None if neither."""
         message = self.direction_of(fragment).messages.get(fragment.sequence)
         if message is None:
             return None
-        if self.m9_contradicts(fragment, message):
+        if self.contradicts(fragment, message):
             return "conflict"
         same_number = message.fragments.get(fragment.number)
         if same_number is None:
             return None
-        return "duplicate" if self.m9_same_bytes(fragment, same_number) else "conflict"
+        return "duplicate" if self.has_same_bytes(fragment, same_number) else "conflict"
 
-    def m9_contradicts(self, fragment: Fragment, message: Message) -> bool:
-        """M9: another count or another signature of the message (null against 16 bytes too)."""
+    def contradicts(self, fragment: Fragment, message: Message) -> bool:
+        """P26: another count or another signature of the message (null against 16 bytes too)."""
         first = message.first
         return fragment.count != first.count or fragment.message_signature != first.message_signature
 
-    def m9_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
-        """M9: the same number with the same bytes."""
+    def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
+        """P26: the same number with the same bytes."""
         return fragment.body == there.body

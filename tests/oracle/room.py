@@ -1,4 +1,4 @@
-"""M10 and M15 to M20: what takes room, how much, and what there is room for."""
+"""P26: what takes memory, how much, and what there is memory for."""
 
 from __future__ import annotations
 
@@ -17,96 +17,96 @@ class Room(Judging):
 
     @property
     def pending_bytes(self) -> int:
-        """M18: what is charged now."""
-        return sum(self.m18_charge(direction) for direction in self.directions.values())
+        """P26: what is charged now."""
+        return sum(self.charge_of_direction(direction) for direction in self.directions.values())
 
     @property
     def pending_messages(self) -> int:
-        """M18: the messages that are incomplete or held."""
+        """P26: the incomplete and waiting messages."""
         return sum(len(direction.messages) for direction in self.directions.values())
 
-    def m10_limit_exceeded(self, fragment: Fragment) -> bool:
-        """P26, M10: M15 to M19, before anything is kept."""
+    def exceeds_a_limit(self, fragment: Fragment) -> bool:
+        """P26: M15 to M19, before anything is kept."""
         return (
-            self.m15_too_long(fragment)
-            or self.m16_too_many_fragments(fragment)
-            or self.m17_too_far(fragment)
-            or self.m18_no_room(fragment)
+            self.is_too_long(fragment)
+            or self.has_too_many_fragments(fragment)
+            or self.is_too_far(fragment)
+            or self.lacks_memory(fragment)
         )
 
-    def m15_too_long(self, fragment: Fragment) -> bool:
-        """M15: the bytes of the message's fragments with this one are more."""
+    def is_too_long(self, fragment: Fragment) -> bool:
+        """P26: the bytes of the message's fragments with this one are more."""
         message = self.direction_of(fragment).messages.get(fragment.sequence)
         there = 0 if message is None else message.size
         return there + len(fragment.body) > self.limits.max_message_bytes
 
-    def m16_too_many_fragments(self, fragment: Fragment) -> bool:
-        """M16: the count is more."""
+    def has_too_many_fragments(self, fragment: Fragment) -> bool:
+        """P26: the count is more."""
         most = self.limits.max_fragments_per_message
         return most is not None and fragment.count > most
 
-    def m17_too_far(self, fragment: Fragment) -> bool:
-        """M17: the sequence number is that far, or farther, from the lowest one that is not whole."""
+    def is_too_far(self, fragment: Fragment) -> bool:
+        """P26: the sequence number is that far, or farther, from the lowest one that is not complete."""
         most = self.limits.max_sequence_distance
         return most is not None and fragment.sequence - self.direction_of(fragment).next >= most
 
-    def m18_no_room(self, fragment: Fragment) -> bool:
-        """M18, M19: what would be charged after the fragment was accepted is more, of all or of those not known."""
+    def lacks_memory(self, fragment: Fragment) -> bool:
+        """P26: what would be charged after the fragment was accepted is more, of all or of those not known."""
         if self.limits.max_pending_bytes is None and self.limits.max_pending_messages is None:
             return False
         would_be = [direction for key, direction in self.directions.items() if key != fragment.direction]
-        would_be.append(self.m18_supposed(fragment))
+        would_be.append(self.state_after(fragment))
         unknown = [direction for direction in would_be if not direction.known]
-        return self.m18_more_than(1, would_be) or self.m18_more_than(2, unknown)
+        return self.exceeds_share(1, would_be) or self.exceeds_share(2, unknown)
 
-    def m18_more_than(self, share: int, directions: Sequence[Direction]) -> bool:
-        """M18, M19: whether what is pending of the directions is more than this share of the limits."""
+    def exceeds_share(self, share: int, directions: Sequence[Direction]) -> bool:
+        """P26: whether what is pending of the directions is more than this share of the limits."""
         most_bytes, most_messages = self.limits.max_pending_bytes, self.limits.max_pending_messages
-        return (most_bytes is not None and sum(map(self.m18_charge, directions)) > most_bytes // share) or (
+        return (most_bytes is not None and sum(map(self.charge_of_direction, directions)) > most_bytes // share) or (
             most_messages is not None
             and sum(len(direction.messages) for direction in directions) > most_messages // share
         )
 
-    def m18_supposed(self, fragment: Fragment) -> Direction:
-        """M18, M19: the direction after the fragment, and after what it releases if it makes its message whole."""
+    def state_after(self, fragment: Fragment) -> Direction:
+        """P26: the direction after the fragment, and after what it releases if it makes its message whole."""
         direction = self.direction_of(fragment).copy()
-        if self.m11_add(direction, fragment).is_whole:
+        if self.add_fragment(direction, fragment).is_whole:
             direction.known = True
-            self.m13_release(direction)
+            self.release(direction)
         return direction
 
-    def m18_charge(self, direction: Direction) -> int:
-        """M18: a direction, its messages, and the mere numbers."""
+    def charge_of_direction(self, direction: Direction) -> int:
+        """P26: a direction, its messages, and the mere numbers."""
         return (
             DIRECTION_BYTES
-            + sum(map(self.m18_charge_of_message, direction.messages.values()))
+            + sum(map(self.charge_of_message, direction.messages.values()))
             + MESSAGE_BYTES * len(direction.numbers)
         )
 
-    def m18_charge_of_message(self, message: Message) -> int:
-        """M18: a message and its further columns, which came with fragment 0, and its fragments."""
+    def charge_of_message(self, message: Message) -> int:
+        """P26: a message and its extra columns, which came with fragment 0, and its fragments."""
         first = message.fragments.get(0)
         further = 0 if first is None else first.further_bytes
-        return MESSAGE_BYTES + further + sum(map(self.m18_charge_of_fragment, message.fragments.values()))
+        return MESSAGE_BYTES + further + sum(map(self.charge_of_fragment, message.fragments.values()))
 
-    def m18_charge_of_fragment(self, fragment: Fragment) -> int:
-        """M18: 96, its bytes and an eighth of them, rounded down."""
+    def charge_of_fragment(self, fragment: Fragment) -> int:
+        """P26: 96, its bytes and an eighth of them, rounded down."""
         return FRAGMENT_BYTES + len(fragment.body) + len(fragment.body) // 8
 
-    def m20_forget_if_nothing(self, key: tuple[bytes, bool]) -> None:
-        """M20: a direction of which nothing is pending and no message has been whole is forgotten."""
+    def remove_if_empty(self, key: tuple[bytes, bool]) -> None:
+        """P26: a direction of which nothing is pending and no message has been complete is forgotten."""
         direction = self.directions.get(key)
         if direction is not None and not direction.messages and not direction.known:
             del self.directions[key]
 
-    def m11_add(self, direction: Direction, fragment: Fragment) -> Message:
-        """M11: the fragment is accepted; its message, with it."""
+    def add_fragment(self, direction: Direction, fragment: Fragment) -> Message:
+        """P14: the fragment is accepted; its message, with it."""
         message = direction.messages.setdefault(fragment.sequence, Message(fragment))
         message.fragments[fragment.number] = fragment
         return message
 
-    def m13_release(self, direction: Direction) -> list[Message]:
-        """M13, M14: what can be released now, by sequence number; with `in_order=False` whatever is whole."""
+    def release(self, direction: Direction) -> list[Message]:
+        """P14, P11: what can be released now, by sequence number; with `in_order=False` whatever is whole."""
         released = []
         for sequence in sorted(direction.messages):
             if not direction.messages[sequence].is_whole or (self.in_order and sequence != direction.next):

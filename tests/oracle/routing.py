@@ -39,26 +39,26 @@ def decide(
     pending_request: str = "continue",
     turns: Turns | None = None,
 ) -> Decision:
-    """Decides one conversation; pass the same `turns` again for `round_robin` to go on."""
+    """Decides one conversation; pass the same `turns` again for `round_robin` to continue."""
     oracle = Oracle(world, now=now, tie_break=tie_break, pending_request=pending_request, turns=turns)
     return oracle.decide(conversation)
 
 
 class Oracle(Choose):
-    """Decides conversations in one world at one moment; the arguments are those of `Tables`."""
+    """Decides conversations in one world at one time; the arguments are those of `Tables`."""
 
     def decide(self, conversation: Conversation) -> Decision:
-        """R2, K4: a conversation begun in a database reads that database's table; R34 comes first (K6)."""
+        """R2: a conversation started in a database reads that database's table; R34 comes first (R34)."""
         if conversation.database is None:
             return self.from_outside(conversation, re_entered=False)
-        if self.r34_sender_disabled(conversation):
+        if self.is_sender_disabled(conversation):
             return self.without_route(conversation, "DELAYED", "sender_disabled", match_step=None)
         return self.process(conversation, Reading(table=conversation.database, from_outside=False))
 
     def from_outside(self, conversation: Conversation, *, re_entered: bool) -> Decision:
         """R2: what arrives from outside uses msdb's table, unless it is a reply for this instance (R7)."""
-        if self.r7_is_reply_for_this_instance(conversation):
-            return self.r7_deliver_reply(conversation)
+        if self.is_reply_for_this_instance(conversation):
+            return self.deliver_reply(conversation)
         return self.process(conversation, Reading(table=MSDB, from_outside=True, re_entered=re_entered))
 
     def process(self, conversation: Conversation, reading: Reading) -> Decision:
@@ -70,20 +70,20 @@ class Oracle(Choose):
             return self.without_route(conversation, "DELAYED", "no_route", match_step=7)
         route = self.choose(conversation, reading, found)
         if route is None:
-            return self.r26_none_usable(conversation, reading, found)
-        if self.r6_normal(route.address) == LOCAL:
+            return self.without_usable_route(conversation, reading, found)
+        if self.normalize(route.address) == LOCAL:
             return self.deliver(conversation, reading, found, route)
         return self.send(conversation, reading, found, route)
 
-    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
-        """R7, K5: from outside, from a target, and any database of the instance has the message's broker id."""
+    def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        """R7: from outside, from a target, and any database of the instance has the message's broker id."""
         if conversation.is_initiator or conversation.to_broker_instance is None:
             return False
         ids = [database.service_broker_guid for database in self.world.instance_databases]
         return conversation.to_broker_instance in ids
 
-    def r7_deliver_reply(self, conversation: Conversation) -> Decision:
-        """R7, K5: the enabled database with the id gets it if it has the service, else the message is DROPPED."""
+    def deliver_reply(self, conversation: Conversation) -> Decision:
+        """R7: the enabled database with the id gets it if it has the service, else the message is DROPPED."""
         for database in self.hosts(conversation.to_service_name):
             if database.service_broker_guid == conversation.to_broker_instance:
                 return Decision(
@@ -96,36 +96,36 @@ class Oracle(Choose):
         return self.without_route(conversation, "DROPPED", "service_not_found", match_step=0)
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        """K14: LOCAL is delivered. R32: among several databases the tie break picks."""
+        """R25: LOCAL is delivered. R32: among several databases the tie break picks."""
         databases = self.locate(conversation, reading, route)
         database = self.pick_database(databases, conversation, reading, route)
-        broker_id = self.k18_broker_instance(conversation, route) or database.service_broker_guid
+        broker_id = self.bound_broker_id(conversation, route) or database.service_broker_guid
         return Decision(
             outcome="LOCAL",
             reason="matched",
             match_step=found.step,
             route_id=route.route_id,
-            mirror_address=self.r51_mirror(route),
+            mirror_address=self.mirror_of(route),
             target_database=database.name,
             broker_instance=broker_id,
         )
 
-    def r26_none_usable(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
-        """R26, K16: no class has a usable route: begun here DELAYED, from outside DROPPED."""
+    def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
+        """R26: no class has a usable route: started here DELAYED, from outside DROPPED."""
         outcome = "DROPPED" if reading.from_outside else "DELAYED"
-        local = any(self.r6_normal(route.address) == LOCAL for route in found.routes)
+        local = any(self.normalize(route.address) == LOCAL for route in found.routes)
         reason = "service_not_found" if local else "address_unusable"
         return self.without_route(conversation, outcome, reason, match_step=found.step)
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        """K14: anything that is not LOCAL: forwarding first (R25), then this instance's own addresses (R41, R42)."""
+        """R25: anything that is not LOCAL: forwarding first (R25), then this instance's own addresses (R41, R42)."""
         next_hop = self.next_hop(conversation, route)
-        if self.r25_drops(reading):
+        if self.drops_without_forwarding(reading):
             return self.dropped(conversation, found, route, "forwarding_disabled")
-        if self.r41_resolves_to_this_instance(next_hop):
+        if self.resolves_to_this_instance(next_hop):
             if reading.from_outside:
                 return self.dropped(conversation, found, route, "routing_loop")
-            # K15: it keeps its own broker id; what the first pass chose is forgotten.
+            # R41: it keeps its own broker id; what the first pass chose is forgotten.
             return self.from_outside(conversation, re_entered=True)
         return Decision(
             outcome="FORWARD" if reading.from_outside else "REMOTE",
@@ -133,50 +133,50 @@ class Oracle(Choose):
             match_step=found.step,
             route_id=route.route_id,
             next_hop_address=next_hop,
-            mirror_address=self.r51_mirror(route),
-            broker_instance=self.k18_broker_instance(conversation, route),
+            mirror_address=self.mirror_of(route),
+            broker_instance=self.bound_broker_id(conversation, route),
         )
 
     def next_hop(self, conversation: Conversation, route: Route) -> str:
-        """K14: the route's own address, or for TRANSPORT the one in the service name (R23)."""
-        address = self.r6_normal(route.address)
+        """R25: the route's own address, or for TRANSPORT the one in the service name (R23)."""
+        address = self.normalize(route.address)
         if address != TRANSPORT:
             return address
-        parsed = self.r23_next_hop_of_transport(conversation)
+        parsed = self.transport_next_hop(conversation)
         assert parsed is not None, "a TRANSPORT route without one is not usable"
         return parsed
 
-    def r25_drops(self, reading: Reading) -> bool:
-        """R25, K14: forwarding is off, and the conversation came from outside (or re-entered)."""
+    def drops_without_forwarding(self, reading: Reading) -> bool:
+        """R25: forwarding is off, and the conversation came from outside (or re-entered)."""
         return reading.from_outside and not self.world.message_forwarding
 
-    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
+    def resolves_to_this_instance(self, next_hop: str) -> bool:
         """R41: the next hop is one of the instance's own addresses."""
-        return next_hop in [self.r6_normal(address) for address in self.world.addresses]
+        return next_hop in [self.normalize(address) for address in self.world.addresses]
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
-        """R25, R42, K17: DROPPED keeps the chosen route."""
+        """R25, R42: DROPPED keeps the chosen route."""
         return Decision(
             outcome="DROPPED",
             reason=reason,
             match_step=found.step,
             route_id=route.route_id,
-            mirror_address=self.r51_mirror(route),
-            broker_instance=self.k18_broker_instance(conversation, route),
+            mirror_address=self.mirror_of(route),
+            broker_instance=self.bound_broker_id(conversation, route),
         )
 
     def without_route(
         self, conversation: Conversation, outcome: str, reason: str, *, match_step: int | None
     ) -> Decision:
-        """K18: where no route was chosen only the conversation's own broker id is known."""
+        """R31: where no route was chosen only the conversation's own broker id is known."""
         return Decision(
             outcome=outcome, reason=reason, match_step=match_step, broker_instance=conversation.to_broker_instance
         )
 
-    def k18_broker_instance(self, conversation: Conversation, route: Route) -> UUID | None:
-        """K18: the conversation's own id; else that of the chosen route."""
+    def bound_broker_id(self, conversation: Conversation, route: Route) -> UUID | None:
+        """R31: the conversation's own id; else that of the chosen route."""
         return conversation.to_broker_instance or route.broker_instance
 
-    def r51_mirror(self, route: Route) -> str | None:
-        """R51, K18: a mirrored route yields its mirror address too, in the normal form."""
-        return None if route.mirror_address is None else self.r6_normal(route.mirror_address)
+    def mirror_of(self, route: Route) -> str | None:
+        """R51: a mirrored route yields its mirror address too, in the normal form."""
+        return None if route.mirror_address is None else self.normalize(route.mirror_address)

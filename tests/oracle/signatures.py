@@ -1,4 +1,4 @@
-"""P21, P23, M6 and M7: the signatures of messages and of fragments, with a session key and without."""
+"""P21, P23: the signatures of messages and of fragments, with a session key and without."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def _encryptor(key: bytes) -> Callable[[bytes], bytes]:
 
 
 def encrypted(key: bytes, block: bytes) -> bytes:
-    """M7: `E`, AES (128, 192 or 256 bits, as the key is long) on one block."""
+    """P22: `E`, AES (128, 192 or 256 bits, as the key is long) on one block."""
     return _encryptor(key)(block)
 
 
 def xor(one: bytes, other: bytes) -> bytes:
-    """M7: `^`."""
+    """P22: `^`."""
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
 def header(kind: int, number: int, count: int, *, is_initiator: bool, sequence: int) -> bytes:
-    """M7: `H(kind, number, count)`, 16 bytes, big-endian."""
+    """P22: `H(kind, number, count)`, 16 bytes, big-endian."""
     return (
         (number + kind * TOP_BIT).to_bytes(4, "big")
         + (count + is_initiator * TOP_BIT).to_bytes(4, "big")
@@ -47,7 +47,7 @@ def header(kind: int, number: int, count: int, *, is_initiator: bool, sequence: 
 def message_signature(
     body: bytes, *, conversation_id: UUID, is_initiator: bool, sequence: int, key: bytes | None
 ) -> bytes:
-    """P21, M6, M7: of the whole body."""
+    """P21: of the whole body."""
     if key is None:
         return md5(body)
     place = encrypted(key, conversation_id.bytes)
@@ -66,7 +66,7 @@ def fragment_signature(
     signature: bytes,
     key: bytes | None,
 ) -> bytes:
-    """P23, M6, M7: of one part; `signature` is that of its message, and counts only where there is a key."""
+    """P23: of one part; `signature` is that of its message, and counts only where there is a key."""
     if key is None:
         return md5(part)
     place = encrypted(key, conversation_id.bytes)

@@ -29,14 +29,14 @@ class Found:
 
 
 class Tables:
-    """One world at one moment, and how its tables are read.
+    """One world at one time, and how its tables are read.
 
     Args:
         world: The instance.
-        now: The moment for expiry.
+        now: The time for expiry.
         tie_break: `hash`, `round_robin` or `first`.
         pending_request: `continue` or `delay`.
-        turns: Whose turn it is, for `round_robin`; goes on from there.
+        turns: Whose turn it is, for `round_robin`; continues from there.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Tables:
 
     def live_routes(self, table: str) -> list[Route]:
         """R1, R3: the routes of one table without the expired ones."""
-        return [route for route in self.world.tables[table] if not self.r3_expired(route)]
+        return [route for route in self.world.tables[table] if not self.is_expired(route)]
 
-    def r3_expired(self, route: Route) -> bool:
+    def is_expired(self, route: Route) -> bool:
         """R3: a route is expired when `now >= lifetime`."""
         return route.lifetime is not None and self.now >= route.lifetime
 
-    def r5_same_name(self, one: str | None, other: str | None) -> bool:
-        """R5, K3: names compare byte by byte."""
+    def same_name(self, one: str | None, other: str | None) -> bool:
+        """R5: names compare byte by byte."""
         return one is not None and other is not None and one.encode() == other.encode()
 
-    def r6_normal(self, address: str) -> str:
-        """R6, K1: two addresses are the same when their normal forms are."""
+    def normalize(self, address: str) -> str:
+        """R6: two addresses are the same when their normal forms are."""
         return normal_address(address)

@@ -1,4 +1,4 @@
-"""R24 and K19 to K21: the order of the candidates, and the pick among them."""
+"""R24: the order of the candidates, and the pick among them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from tests.oracle.world import Conversation, Route
 class Ties(Tables):
     """Breaks ties."""
 
-    def r24_pick(
-        self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable
-    ) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         """R24: by a stable hash of the conversation id, by turns, or the first."""
         if self.tie_break == "hash":
             assert conversation.conversation_id is not None, "K22: hash needs a conversation id"
@@ -24,9 +22,9 @@ class Ties(Tables):
         return candidates[0]
 
     def salt(self, kind: int, reading: Reading) -> int:
-        """K20: 0 for the broker id of step 3, 1 for a route, 2 for a database; plus 3 after a re-entry."""
+        """R24: 0 for the broker id of step 3, 1 for a route, 2 for a database; plus 3 after a re-entry."""
         return kind + SALT_RE_ENTERED if reading.re_entered else kind
 
-    def k19_by_route_id(self, routes: Sequence[Route]) -> list[Route]:
-        """K19: routes stand by route id (the implied route of step 6, which has none, stands alone)."""
+    def by_route_id(self, routes: Sequence[Route]) -> list[Route]:
+        """R24: routes are ordered by route id (the implied route of step 6, which has none, stands alone)."""
         return sorted(routes, key=lambda route: route.route_id or 0)

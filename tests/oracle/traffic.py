@@ -16,7 +16,7 @@ SIGNATURE_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Fragment:
-    """A row of the fragments; the key is the session key of its conversation, where there is one."""
+    """A row of the fragments; the key is the session key of its conversation, if there is one."""
 
     conversation_id: UUID
     is_initiator: bool
@@ -29,17 +29,17 @@ class Fragment:
     key: bytes | None = None
     further: Mapping[str, Any] = field(default_factory=dict)
     further_bytes: int = 0
-    """What the further columns of this row are charged (M18)."""
+    """What the extra columns of this row are charged (P26)."""
 
     @property
     def direction(self) -> tuple[bytes, bool]:
-        """M2: a conversation id with `is_initiator`."""
+        """P12: a conversation id with `is_initiator`."""
         return (self.conversation_id.bytes, self.is_initiator)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """M15 to M19; None means none."""
+    """P26 to M19; None means none."""
 
     max_pending_bytes: int | None = None
     max_pending_messages: int | None = None
@@ -50,14 +50,14 @@ class Limits:
 
 @dataclass
 class Message:
-    """What is there of a message that is incomplete or held; count and signature are those of what came first."""
+    """What is there of a message that is incomplete or waiting; count and signature are those of what came first."""
 
     first: Fragment
     fragments: dict[int, Fragment] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
-        """M11: all numbers from 0 to the count are there."""
+        """P14: all numbers from 0 to the count are there."""
         return len(self.fragments) == self.first.count
 
     @property
@@ -82,16 +82,16 @@ class Message:
 
 @dataclass
 class Direction:
-    """M2: what is remembered of one direction of a conversation."""
+    """P12: what is remembered of one direction of a conversation."""
 
     next: int = 0
-    """The lowest sequence number that is not whole."""
+    """The lowest sequence number that is not complete."""
     known: bool = False
-    """M19: one of its messages has been whole and matched."""
+    """P26: one of its messages has been complete and matched."""
     messages: dict[int, Message] = field(default_factory=dict)
     """The incomplete ones, and those that are held, by sequence number."""
     numbers: set[int] = field(default_factory=set)
-    """M18: with `in_order=False`, the mere numbers of whole messages after a gap."""
+    """P26: with `in_order=False`, the mere numbers of complete messages after a gap."""
 
     def copy(self) -> Self:
         """The same, to try what would be."""

@@ -27,7 +27,7 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Database:
-    """A row of `sys.databases`; a broker id that is None is not known (K24)."""
+    """A row of `sys.databases`; a broker id that is None is not known (R1)."""
 
     name: str
     service_broker_guid: UUID | None = None
@@ -89,7 +89,7 @@ class World:
 
     @cached_property
     def tables(self) -> dict[str, tuple[Route, ...]]:
-        """R1: every database has its own routing table. K23: route ids that are left out follow the highest."""
+        """R1: every database has its own routing table. K23: route ids that are omitted follow the highest."""
         return {database.name: self._table(database.name) for database in self.instance_databases}
 
     def _table(self, database: str) -> tuple[Route, ...]:

@@ -31,7 +31,7 @@ Numbers = np.ndarray[tuple[int], np.dtype[Any]]
 def batch_of(
     ids: pa.Array[Any], sequence: Numbers, number: Numbers, count: Numbers, body: pa.Array[Any]
 ) -> pa.RecordBatch:
-    """Unsigned fragments of initiators."""
+    """Returns unsigned fragments of initiators."""
     return pa.record_batch(
         {
             "conversation_id": ids,
@@ -45,14 +45,14 @@ def batch_of(
 
 
 def ids_of(numbers: Numbers) -> pa.Array[Any]:
-    """Conversation ids of these numbers."""
+    """Returns conversation ids of these numbers."""
     data = np.zeros((len(numbers), 2), np.uint64)
     data[:, 1] = numbers
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(data.tobytes())])
 
 
 def bodies(random: Random, rows: int, longest: int) -> pa.Array[Any]:
-    """So many bodies of up to so many bytes."""
+    """Returns bodies of random lengths up to a maximum."""
     lengths = random.integers(0, longest + 1, rows)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     data = random.bytes(int(offsets[-1]))
@@ -63,21 +63,21 @@ def zeros(rows: int) -> Numbers:
     return np.zeros(rows, np.int64)
 
 
-def strangers(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """First fragments only, each of a conversation that was never seen."""
+def unknown_directions(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """First fragments only, each of a new conversation."""
     return batch_of(
         ids_of(np.arange(start, start + rows)), zeros(rows), zeros(rows), zeros(rows) + 2, bodies(random, rows, 64)
     )
 
 
-def empty_strangers(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """The same without any bytes, each with a count that lies."""
+def empty_unknown_directions(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """The same without bytes, each with a false count."""
     count = random.integers(2, INT32_MAX, rows)
     return batch_of(ids_of(np.arange(start, start + rows)), zeros(rows), count - 1, count, bodies(random, rows, 0))
 
 
-def liars(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """Many messages of few established conversations that are all said to have 2^31 - 1 fragments."""
+def false_counts(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """Many messages of a few established conversations, each declared to have 2^31 - 1 fragments."""
     sequence = 1 + (start + np.arange(rows)) // 50
     return batch_of(
         ids_of(np.arange(start, start + rows) % 50),
@@ -88,8 +88,8 @@ def liars(random: Random, start: int, rows: int) -> pa.RecordBatch:
     )
 
 
-def crumbs(random: Random, _start: int, rows: int) -> pa.RecordBatch:
-    """One byte at a time of a few messages of 2 GB, anywhere in them."""
+def single_bytes(random: Random, _start: int, rows: int) -> pa.RecordBatch:
+    """Single bytes at random positions of a few messages of 2 GB."""
     return batch_of(
         ids_of(random.integers(0, 3, rows)),
         zeros(rows) + 1,
@@ -100,7 +100,7 @@ def crumbs(random: Random, _start: int, rows: int) -> pa.RecordBatch:
 
 
 def gaps(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """Whole messages with numbers up to 2^63, which wait for ever; most of them empty."""
+    """Complete messages with numbers up to 2^63, which wait forever; most of them empty."""
     return batch_of(
         ids_of(np.arange(start, start + rows) % 50),
         random.integers(2, FAR, rows),
@@ -110,15 +110,15 @@ def gaps(random: Random, start: int, rows: int) -> pa.RecordBatch:
     )
 
 
-def newcomers(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """Whole first messages of conversations that were never seen: of each its number has to be remembered."""
+def new_directions(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """Complete first messages of new conversations, whose numbers must be remembered."""
     return batch_of(
         ids_of(np.arange(start, start + rows)), zeros(rows), zeros(rows), zeros(rows) + 1, bodies(random, rows, 64)
     )
 
 
 def contradictions(random: Random, _start: int, rows: int) -> pa.RecordBatch:
-    """All about the same few messages, and no two alike."""
+    """Different fragments of the same few messages."""
     count = random.integers(1, 5, rows)
     return batch_of(
         ids_of(random.integers(0, 50, rows)),
@@ -132,12 +132,21 @@ def contradictions(random: Random, _start: int, rows: int) -> pa.RecordBatch:
 Result = TypeVar("Result")
 Flood = Callable[[Random, int, int], pa.RecordBatch]
 FLOODS: Final[dict[str, Flood]] = {
-    flood.__name__: flood for flood in (strangers, empty_strangers, liars, crumbs, gaps, newcomers, contradictions)
+    flood.__name__: flood
+    for flood in (
+        unknown_directions,
+        empty_unknown_directions,
+        false_counts,
+        single_bytes,
+        gaps,
+        new_directions,
+        contradictions,
+    )
 }
 
 
 def honest(sequence: int, parts: int) -> pa.RecordBatch:
-    """A message of the honest conversation, its last part first."""
+    """Returns a message of the honest conversation, its last fragment first."""
     number = np.arange(parts)[::-1]
     return batch_of(
         pa.array([HONEST_ID] * parts, pa.binary(16)),
@@ -149,7 +158,7 @@ def honest(sequence: int, parts: int) -> pa.RecordBatch:
 
 
 def resident_bytes(which: str) -> int:
-    """What is resident now (`VmRSS`), or was at most since the peak was forgotten (`VmHWM`)."""
+    """Returns the resident memory (`VmRSS`), or its peak since the last reset (`VmHWM`)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{which}:"):
             return int(line.split()[1]) << 10
@@ -157,15 +166,15 @@ def resident_bytes(which: str) -> int:
 
 
 def peak_of(work: Callable[[], Result]) -> tuple[int, Result]:
-    """By how much more memory was resident at any time of the work than before, and what the work returns."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak
+    """Returns the peak increase of resident memory during the work, and the result of the work."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     before = resident_bytes("VmRSS")
     result = work()
     return resident_bytes("VmHWM") - before, result
 
 
 def reassembler_of(limit: int, *, in_order: bool) -> ssbroker.Reassembler:
-    """No limit but that of memory; the attackers of few conversations and the honest one are known."""
+    """Returns a reassembler that limits only memory; attackers with few conversations, and the honest one, are known."""
     reassembler = ssbroker.Reassembler(
         max_pending_bytes=limit,
         max_pending_messages=None,
@@ -187,7 +196,7 @@ def reassembler_of(limit: int, *, in_order: bool) -> ssbroker.Reassembler:
 
 
 def flooded(reassembler: ssbroker.Reassembler, flood: Flood, fragments: int, honest_parts: int) -> int:
-    """Pushes the flood, and after each batch an honest message; how many of those came through whole."""
+    """Pushes the flood with an honest message after each batch; returns how many of those were completed."""
     random = np.random.default_rng(26)
     through = 0
     for number, start in enumerate(range(1000, 1000 + fragments, BATCH), start=1):
@@ -198,25 +207,25 @@ def flooded(reassembler: ssbroker.Reassembler, flood: Flood, fragments: int, hon
 
 
 def keep_results(results: int) -> None:
-    """While much is pending, keeps the results of pushes that release little; how much memory those took, as JSON."""
+    """Keeps the results of pushes that release little while much is pending; prints their memory as JSON."""
     random = np.random.default_rng(26)
     reassembler = reassembler_of(64 << 20, in_order=True)
     for start in range(0, 30 * BATCH, BATCH):
-        reassembler.push(liars(random, start, BATCH))
+        reassembler.push(false_counts(random, start, BATCH))
     reassembler.push(honest(1, 1))
     grown, kept = peak_of(lambda: [reassembler.push(honest(number, 1)) for number in range(2, results + 2)])
     print(json.dumps({"grown": grown, "held": sum(result.messages.num_rows for result in kept)}))
 
 
 def main(name: str, order: str, fragments: int, limit: int, honest_parts: int) -> None:
-    """What a flood did, as JSON."""
+    """Prints the results of a flood as JSON."""
 
     def flood(limit: int, fragments: int) -> tuple[int, int]:
         reassembler = reassembler_of(limit, in_order=order == "in_order")
         through = flooded(reassembler, FLOODS[name], fragments, honest_parts)
         return reassembler.pending_bytes, through
 
-    # What every batch takes for itself while it is read, and gives back, is no part of what is pending; so it is seen before, with a
+    # Memory that a batch needs only while it is read does not count; it is measured first, with a
     # limit that is just large enough for one batch to be accepted.
     for _ in range(5):
         of_batches, _charged = peak_of(lambda: flood(2 << 20, 3 * BATCH))

@@ -1,4 +1,4 @@
-"""Honest fragments as columns of numbers, and what somebody without the key can make of them, thousands at a time."""
+"""Honest fragments as numeric columns, and what an attacker without the key can create from them, thousands at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Numbers = np.ndarray[tuple[int], np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Columns:
-    """Fragments of 16 bytes each, without nulls but where a fragment has no signature of its own."""
+    """Fragments of 16 bytes each, without nulls except for missing fragment signatures."""
 
     conversation_id: Bytes
     is_initiator: Numbers
@@ -51,7 +51,7 @@ class Columns:
 
 
 def columns_of(fragments: pa.Table) -> Columns:
-    """The fragments as numbers; those of messages of one fragment lose their own signature, which they need not have."""
+    """Returns the fragments as columns; messages of one fragment lose their optional own signature."""
     count = fragments.column("fragment_count").to_numpy()
     return Columns(
         conversation_id=blocks_of(fragments, "conversation_id"),
@@ -67,19 +67,19 @@ def columns_of(fragments: pa.Table) -> Columns:
 
 
 def blocks_of(table: pa.Table, name: str) -> Bytes:
-    """A column of 16 bytes each."""
+    """Returns a column of 16 bytes as blocks."""
     data = b"".join(value or b"" for value in table.column(name).to_pylist())
     return np.frombuffer(data, np.uint8).reshape(-1, PART_BYTES)
 
 
 def blocks_array(blocks: Bytes) -> pa.Array[Any]:
-    """The same as Arrow."""
+    """Returns blocks as an Arrow array."""
     data = pa.py_buffer(blocks.tobytes())
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(PART_BYTES), len(blocks), [None, data])
 
 
 def one_bit(random: np.random.Generator, blocks: Bytes) -> Bytes:
-    """Each block with one bit turned round."""
+    """Flips one bit of each block."""
     other = blocks.copy()
     rows = len(blocks)
     other[np.arange(rows), random.integers(0, PART_BYTES, rows)] ^= np.uint8(1) << random.integers(
@@ -89,7 +89,7 @@ def one_bit(random: np.random.Generator, blocks: Bytes) -> Bytes:
 
 
 def away(random: np.random.Generator, columns: Columns) -> int:
-    """How far away the row is that something is taken from: never the row itself."""
+    """Returns distances to other rows, never zero."""
     return int(random.integers(1, len(columns)))
 
 
@@ -107,13 +107,13 @@ def tampered_message_signature(random: np.random.Generator, columns: Columns) ->
 
 
 def forged_signatures(random: np.random.Generator, columns: Columns) -> Columns:
-    """Any that come to mind."""
+    """Replaces signatures by random ones."""
     made = random.integers(0, 256, (2, len(columns), PART_BYTES), dtype=np.uint8)
     return replace(columns, message_signature=made[0], fragment_signature=made[1])
 
 
 def another_conversation(random: np.random.Generator, columns: Columns) -> Columns:
-    """Of the same length and with the same key."""
+    """Moves fragments to another conversation of the same length and key."""
     ids = np.unique(columns.conversation_id, axis=0)
     rank = np.unique(columns.conversation_id, axis=0, return_inverse=True)[1].reshape(-1)
     step = random.integers(1, len(ids), len(columns))
@@ -131,18 +131,18 @@ def another_sequence(random: np.random.Generator, columns: Columns) -> Columns:
 
 
 def another_place(_random: np.random.Generator, columns: Columns) -> Columns:
-    """The next place of the same message; a lone fragment goes before one that does not exist."""
+    """Moves fragments to the next number of the same message; a single fragment precedes a missing one."""
     count = np.maximum(columns.count, 2)
     return replace(columns, number=(columns.number + 1) % count, count=count)
 
 
 def another_count(_random: np.random.Generator, columns: Columns) -> Columns:
-    """One more."""
+    """Increases the count by one."""
     return replace(columns, count=columns.count + 1)
 
 
 def another_part(random: np.random.Generator, columns: Columns) -> Columns:
-    """The bytes of another fragment, signature included, under this header."""
+    """Puts the body and signatures of another fragment under this header."""
     step = away(random, columns)
     return replace(
         columns,
@@ -152,7 +152,7 @@ def another_part(random: np.random.Generator, columns: Columns) -> Columns:
 
 
 def another_whole(random: np.random.Generator, columns: Columns) -> Columns:
-    """The bytes and all signatures of another fragment under this header."""
+    """Puts the body and all signatures of another message under this header."""
     step = away(random, columns)
     return replace(
         columns,
@@ -163,7 +163,7 @@ def another_whole(random: np.random.Generator, columns: Columns) -> Columns:
 
 
 def without_own_signature(_random: np.random.Generator, columns: Columns) -> Columns:
-    """The body is changed, and nothing is left that tells; of a message of one fragment the whole tells."""
+    """Changes the body and removes its own signature; for messages of one fragment, the message signature detects it."""
     body = columns.body ^ np.uint8(1)
     return replace(columns, body=body, has_own=np.zeros(len(columns), bool))
 

@@ -38,7 +38,7 @@ def told_of(result: ssbroker.Reassembly) -> Pushed:
 
 
 def charge_of(further: Mapping[str, Any]) -> int:
-    """M18: what a reassembler charges for these further columns, beside what the note on the rules says of the rest."""
+    """P26: what a reassembler charges for these extra columns, beside what the note on the rules says of the rest."""
     return _charge_of(further["note"], further["priority"])
 
 

@@ -1,4 +1,4 @@
-"""P22: who has not the session key gets nothing accepted; and what no key, or MD5 itself, does not stop."""
+"""Without the session key nothing forged is accepted; and what neither key nor MD5 prevent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def honest_messages() -> pa.Table:
 
 @pytest.mark.rule("P21", "P22")
 def test_of_a_million_forged_spliced_and_tampered_fragments_none_is_accepted() -> None:
-    """While beginnings wait for their ends; and afterwards every honest message comes through unharmed."""
+    """While messages are incomplete; afterwards every honest message is completed."""
     random = np.random.default_rng(22)
     table = honest_messages()
     fragments = ssbroker.fragment(table, max_fragment_bytes=PART_BYTES, session_keys=KEYS)
@@ -97,12 +97,12 @@ def test_of_a_million_forged_spliced_and_tampered_fragments_none_is_accepted() -
 
 
 @pytest.mark.rule("P22")
-def test_without_a_key_whoever_can_compute_an_md5_is_believed() -> None:
-    """Plain MD5 finds accidents, not attackers: another body, and the same in another place."""
+def test_without_a_key_forgeries_with_an_md5_are_accepted() -> None:
+    """Unencrypted MD5 detects accidents, not attackers: another body, and the same body in another place."""
     good = parts(b"pay 10", size=3)
     forged = parts(b"pay 99", size=3)
     assert messages(reassemble_all(*forged)) == [(0, b"pay 99")]
-    # The first part of the good one is known and equal; the attacker needs nothing else.
+    # The first fragment of the honest message is known and equal; the attacker needs nothing else.
     assert good[0].body == forged[0].body
     for moved in (
         [replace(each, conversation_id=B) for each in good],
@@ -116,8 +116,8 @@ def test_without_a_key_whoever_can_compute_an_md5_is_believed() -> None:
 
 
 @pytest.mark.rule("P22")
-def test_with_a_key_two_bodies_of_one_md5_are_the_same_message() -> None:
-    """Who may choose what an honest sender signs can exchange it for its twin; so bodies are to be sealed as well."""
+def test_with_a_key_bodies_with_colliding_md5_are_interchangeable() -> None:
+    """Whoever can choose a body that an honest sender signs can exchange it for its collision; so bodies should be encrypted as well."""
     one, other = COLLIDING
     assert one != other
     assert md5(one).digest() == md5(other).digest()
@@ -127,8 +127,8 @@ def test_with_a_key_two_bodies_of_one_md5_are_the_same_message() -> None:
 
 
 @pytest.mark.rule("P12", "P22")
-def test_with_a_key_a_copy_is_a_duplicate_and_no_second_message() -> None:
-    """What was recorded and is sent again is not delivered again; with another key it never was."""
+def test_with_a_key_a_replay_is_a_duplicate() -> None:
+    """A recorded fragment is not delivered again; with another key it is never accepted."""
     sent = parts(b"pay 10", size=3, key=KEY)
     assert messages(reassemble_all(*sent, *sent, session_keys={A: KEY})) == [(0, b"pay 10")]
     assert messages(reassemble_all(*sent, session_keys={A: OTHER_KEY})) == []

@@ -1,4 +1,4 @@
-"""P26: whatever a million hostile fragments say, they take no more memory than the limit, and honest senders go on."""
+"""A million hostile fragments take no more memory than the limit, and honest senders are not affected."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ALLOWANCE = 16 << 20
 and the allocator keeps for ten seconds, in case it is needed again. It does not grow with the limit."""
 
 FLOODS = (
-    ("strangers", "in_order", 0.5),
-    ("empty_strangers", "in_order", 0.5),
-    ("liars", "in_order", 1.0),
-    ("crumbs", "in_order", 1.0),
+    ("unknown_directions", "in_order", 0.5),
+    ("empty_unknown_directions", "in_order", 0.5),
+    ("false_counts", "in_order", 1.0),
+    ("single_bytes", "in_order", 1.0),
     ("gaps", "in_order", 1.0),
     ("gaps", "at_once", 1.0),
-    ("newcomers", "in_order", 1.0),
+    ("new_directions", "in_order", 1.0),
     ("contradictions", "in_order", 0.0),
 )
-"""Each flood, and how much of the limit it can reach (M19)."""
+"""Each flood, and how much of the limit it can reach (P26)."""
 
 LIMITS = ((64 << 20, 1_000_000), (36 << 20, 400_000), (20 << 20, 250_000))
 """A limit, and as many fragments as reach it: what grows by doubling has just grown at one limit, and is nearly full at another."""
@@ -46,7 +46,7 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="re
 @pytest.mark.rule("P26")
 @on_linux
 def test_a_result_takes_no_more_memory_than_it_holds() -> None:
-    """One small message of a push is not kept in room for all that was pending when it came."""
+    """A small message of a push does not keep buffers for everything that was pending."""
     results = 500
     told = bombed("results", results)
     assert told["held"] == results
@@ -63,7 +63,7 @@ def test_a_flood_takes_no_more_memory_than_the_limit(
 ) -> None:
     """Up to 1,000,000 fragments; resident size grows by at most the limit and a tenth.
 
-    Strangers leave half of the room to who is known, who gets messages of several fragments through all the while. Who is known
+    Strangers leave half of the room to known directions, who gets messages of several fragments through all the while. Who is known
     may take all of it; then what can be released at once still comes through.
     """
     honest_parts = 3 if share < 1 else 1

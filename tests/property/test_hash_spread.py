@@ -1,4 +1,4 @@
-"""R24: the hash spreads conversations evenly, and its answers do not depend on how the rows come."""
+"""The hash spreads conversations evenly, independently of batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbered_ids() -> list[UUID]:
 
 
 def sequential_ids() -> list[UUID]:
-    """As of NEWSEQUENTIALID: the first bytes count, the rest is the machine's."""
+    """Returns ids like those of NEWSEQUENTIALID: the first bytes count, the rest is constant."""
     machine = 0x00155D0A1B2C4F8E_9AC9D1E2F3A4B5C6 % 2**96
     return [UUID(int=((0xA0000000 + number) << 96) + machine) for number in range(CONVERSATIONS)]
 
@@ -55,13 +55,13 @@ def table_of(ids: Iterable[UUID], database: str | None = "Sales") -> pa.Table:
     )
 
 
-def routes_world(copies: int) -> World:
-    """So many equal routes to choose from."""
+def world_of_routes(copies: int) -> World:
+    """Returns a world with equal routes."""
     return World(routes=tuple(Route(database="Sales", route_id=n, address=f"TCP://h{n}") for n in range(copies)))
 
 
-def ids_world(copies: int) -> World:
-    """So many broker ids to pick from."""
+def world_of_broker_ids(copies: int) -> World:
+    """Returns a world with several broker ids."""
     return World(
         routes=tuple(
             Route(
@@ -76,8 +76,8 @@ def ids_world(copies: int) -> World:
     )
 
 
-def databases_world(copies: int) -> World:
-    """So many databases that have the service."""
+def world_of_databases(copies: int) -> World:
+    """Returns a world with databases that have the service."""
     return World(
         routes=(Route(database="Sales", route_id=1, address="LOCAL"),),
         databases=tuple(Database(name=f"D{n}", service_broker_guid=UUID(int=n)) for n in range(copies)),
@@ -89,7 +89,7 @@ def databases_world(copies: int) -> World:
 @pytest.mark.parametrize("ids", ID_SOURCES)
 @pytest.mark.parametrize(
     ("world_of", "column"),
-    [(routes_world, "route_id"), (ids_world, "broker_instance"), (databases_world, "target_database")],
+    [(world_of_routes, "route_id"), (world_of_broker_ids, "broker_instance"), (world_of_databases, "target_database")],
 )
 def test_the_hash_spreads_evenly(world_of: Callable[[int], World], column: str, ids: Callable[[], list[UUID]]) -> None:
     """100,000 conversations over 2 to 9 copies, by chi-square."""
@@ -105,7 +105,7 @@ def test_the_hash_spreads_evenly(world_of: Callable[[int], World], column: str, 
 
 @pytest.mark.rule("R24")
 def test_the_choices_of_one_conversation_are_independent() -> None:
-    """Which id, which route and which database, by chi-square over all pairs of them."""
+    """Broker id, route and database, by chi-square over all pairs of them."""
     ids = random_ids()[:20_000]
     picks = [[pick_by_hash(range(3), conversation_id, salt) for conversation_id in ids] for salt in range(6)]
     for one in range(6):
@@ -117,8 +117,8 @@ def test_the_choices_of_one_conversation_are_independent() -> None:
 
 @pytest.mark.rule("R24")
 def test_the_answers_do_not_depend_on_batches_slices_or_order() -> None:
-    """Cut anywhere, sliced from anything, in any order, each conversation gets its answer."""
-    router = ssbroker.Router(catalog_of(ids_world(7)))
+    """In any batches, slices and order, each conversation gets the same decision."""
+    router = ssbroker.Router(catalog_of(world_of_broker_ids(7)))
     conversations = table_of(random_ids()[:5000]).combine_chunks()
     whole = router.route(conversations, now=NOW).combine_chunks().to_batches()[0]
     random = Random(7)
@@ -135,8 +135,8 @@ def test_the_answers_do_not_depend_on_batches_slices_or_order() -> None:
 
 @pytest.mark.rule("R24")
 def test_a_table_of_many_chunks_is_answered_like_one() -> None:
-    """Also where chunks are empty, or of one row."""
-    router = ssbroker.Router(catalog_of(databases_world(5)))
+    """Including empty chunks and chunks of one row."""
+    router = ssbroker.Router(catalog_of(world_of_databases(5)))
     conversations = table_of(random_ids()[:200])
     pieces = [conversations.slice(start, size) for start, size in ((0, 1), (1, 0), (1, 63), (64, 1), (65, 135))]
     chunked = pa.concat_tables(pieces)

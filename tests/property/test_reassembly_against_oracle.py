@@ -1,4 +1,4 @@
-"""The reassembler gives the answers of the literal reading of the rules, in thousands of small nasty worlds and some large ones."""
+"""The reassembler agrees with the oracle in thousands of small worlds of edge cases, and in some large ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGE_WORLDS = 60
 
 @pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P18", "P21", "P22", "P23", "P26")
 @pytest.mark.parametrize("number", range(CHUNKS))
-def test_every_row_is_the_oracles(number: int) -> None:
+def test_every_row_equals_the_oracle(number: int) -> None:
     """All columns of all results, both orders, all limits, with and without keys."""
     for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
         check_traffic(seeded_traffic(seed), text_ids=seed % 3 == 0)
@@ -42,16 +42,16 @@ def test_every_row_is_the_oracles(number: int) -> None:
 
 @pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P18", "P21", "P22", "P23", "P26")
 @pytest.mark.parametrize("number", range(CHUNKS))
-def test_every_row_of_a_large_world_is_the_oracles(number: int) -> None:
-    """Hundreds of fragments in few pushes, larger than what is looked at together."""
+def test_every_row_of_a_large_world_equals_the_oracle(number: int) -> None:
+    """Hundreds of fragments in a few pushes, more than one block."""
     for seed in range(number * LARGE_WORLDS // CHUNKS, (number + 1) * LARGE_WORLDS // CHUNKS):
         check_traffic(seeded_traffic(seed, size=12))
 
 
 @pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P18", "P21")
 @pytest.mark.parametrize("in_order", [True, False])
-def test_every_row_of_a_crowd_is_the_oracles(in_order: bool) -> None:  # noqa: FBT001
-    """Thousands of conversations and of messages that become whole in one push."""
+def test_every_row_of_many_conversations_equals_the_oracle(in_order: bool) -> None:  # noqa: FBT001
+    """Thousands of conversations, and of messages that are completed in one push."""
     random = Random(12)
     crowd = [
         replace(fragment, conversation_id=UUID(int=(fragment.conversation_id.int + (seed << 64)) % 2**128), further={})
@@ -68,8 +68,8 @@ def test_every_row_of_a_crowd_is_the_oracles(in_order: bool) -> None:  # noqa: F
 
 
 @pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P18")
-def test_every_row_of_thousands_of_conversations_is_the_oracles() -> None:
-    """More directions and pending messages than are found without asking the memory ahead."""
+def test_every_row_beyond_the_prefetch_threshold_equals_the_oracle() -> None:
+    """More directions and pending messages than are looked up without prefetching."""
     random = Random(14)
     fragments = [
         fragment
@@ -95,8 +95,8 @@ def test_every_row_of_thousands_of_conversations_is_the_oracles() -> None:
 
 @pytest.mark.rule("P13", "P21", "P23")
 @pytest.mark.parametrize("key", [None, KEYS[0]])
-def test_every_row_of_long_messages_is_the_oracles(key: bytes | None) -> None:
-    """Parts of up to 64 KiB, of wholes of up to a megabyte; some damaged, some twice, in any order."""
+def test_every_row_of_long_messages_equals_the_oracle(key: bytes | None) -> None:
+    """Fragments of up to 64 KiB of messages of up to a megabyte; some damaged, some duplicated, in any order."""
     random = Random(13)
     for _ in range(5):
         fragments = [
@@ -131,13 +131,12 @@ def test_every_row_of_long_messages_is_the_oracles(key: bytes | None) -> None:
 
 @pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P18", "P21", "P22", "P23", "P26")
 @given(traffic=traffics())
-def test_every_row_is_the_oracles_and_what_fails_shrinks(traffic: Traffic) -> None:
-    """The same, from Hypothesis."""
+def test_every_row_equals_the_oracle_with_hypothesis(traffic: Traffic) -> None:
     check_traffic(traffic)
 
 
 def test_reassemble_is_one_push_without_other_limits() -> None:
-    """What `reassemble` tells of everything at once, `pending` included."""
+    """Including `pending`."""
     for seed in range(500):
         traffic = seeded_traffic(seed)
         longest = traffic.limits.max_message_bytes
@@ -154,12 +153,12 @@ def test_reassemble_is_one_push_without_other_limits() -> None:
 
 @pytest.mark.rule("P13", "P21", "P22", "P23")
 @pytest.mark.parametrize("keys", ["none", "mapping", "column"])
-def test_fragment_cuts_and_signs_as_the_oracle_does(keys: str) -> None:
-    """Every column of the fragments."""
+def test_fragments_equal_those_of_the_oracle(keys: str) -> None:
+    """Every column."""
     random = Random(25)
     for _ in range(200):
         size = random.randrange(1, 9)
-        # One message for each fragment: any seeded fragment that is in range may be a message of its own.
+        # One message for each fragment: any generated fragment in range may be a message.
         messages = [
             replace(message, sequence=number, key=KEYS[number % 3] if keys != "none" else None)
             for number, message in enumerate(seeded_traffic(random.randrange(10_000)).fragments)

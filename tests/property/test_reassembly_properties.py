@@ -1,4 +1,4 @@
-"""What holds of any traffic, whatever the rules say of each fragment."""
+"""Properties that hold for any traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDS = 300
 
 
 def by_direction(messages: Iterable[Row]) -> dict[tuple[bytes, bool], list[Row]]:
-    """The messages of each direction in the order in which they came; between directions there is none."""
+    """Returns the messages of each direction in order of release; the order between directions is undefined."""
     found: dict[tuple[bytes, bool], list[Row]] = {}
     for row in messages:
         found.setdefault((row["conversation_id"], row["is_initiator"]), []).append(row)
@@ -33,7 +33,7 @@ def by_direction(messages: Iterable[Row]) -> dict[tuple[bytes, bool], list[Row]]
 
 
 def pushed_in_parts(reassembler: ssbroker.Reassembler, batch: pa.RecordBatch, cuts: Sequence[int]) -> Pushed:
-    """Everything that is told when the batch is pushed in parts that end at the cuts."""
+    """Returns all results when the batch is pushed in parts."""
     told = Pushed()
     for start, end in zip([0, *cuts], [*cuts, batch.num_rows], strict=True):
         part = told_of(reassembler.push(batch.slice(start, end - start)))
@@ -54,7 +54,7 @@ def reassembler_of(traffic: Traffic) -> ssbroker.Reassembler:
 @pytest.mark.rule("P11", "P12", "P13", "P14")
 @pytest.mark.parametrize("in_order", [True, False])
 def test_every_permutation_duplication_and_cut_of_a_few_fragments_gives_the_same_messages(in_order: bool) -> None:  # noqa: FBT001
-    """All 720 orders of six fragments, one of them twice, cut somewhere: each message once, whole, in order."""
+    """All 720 orders of six fragments, one of them duplicated, in two pushes: each message once, complete, in order."""
     conversation = UUID(int=7)
     bodies = [b"first", b"", b"third"]
     fragments = [
@@ -76,7 +76,7 @@ def test_every_permutation_duplication_and_cut_of_a_few_fragments_gives_the_same
 
 @pytest.mark.rule("P11", "P12", "P13", "P14")
 def test_every_permutation_duplication_and_cut_gives_the_same_messages() -> None:
-    """Of honest traffic, gaps and losses included; and what is incomplete is the same too."""
+    """With gaps and losses; the incomplete messages are the same too."""
     random = Random(11)
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed, theme="honest")
@@ -102,8 +102,8 @@ def sequence_of(row: Row) -> int:
 
 
 @pytest.mark.rule("P26")
-def test_no_fragment_and_no_byte_is_lost_or_made() -> None:
-    """Rows in are fragments of messages out, rejected and pending ones; bytes too."""
+def test_no_fragment_and_no_byte_is_lost_or_added() -> None:
+    """The input rows are fragments of messages, rejected or pending; bytes too."""
     for seed in range(SEEDS):
         traffic = with_counts(one_length_for_each_header(seeded_traffic(seed)))
         length = {header_of(fragment): len(fragment.body) for fragment in traffic.fragments}
@@ -125,7 +125,7 @@ def header_of(fragment: Fragment) -> tuple[Any, ...]:
 
 
 def one_length_for_each_header(traffic: Traffic) -> Traffic:
-    """Without those fragments that are longer or shorter than one of the same number, since rejected rows do not tell bytes."""
+    """Removes fragments that differ in length from one with the same header, since rejected rows do not contain lengths."""
     length: dict[tuple[Any, ...], int] = {}
     fragments = [
         each for each in traffic.fragments if length.setdefault(header_of(each), len(each.body)) == len(each.body)
@@ -134,13 +134,13 @@ def one_length_for_each_header(traffic: Traffic) -> Traffic:
 
 
 def with_counts(traffic: Traffic) -> Traffic:
-    """With a further column that says of how many fragments the message is."""
+    """Adds an extra column with the fragment count."""
     fragments = [replace(each, further={"note": None, "priority": each.count}) for each in traffic.fragments]
     return replace(traffic, fragments=tuple(fragments), has_further=True)
 
 
-def test_all_at_once_is_one_at_a_time() -> None:
-    """Also where limits bite, and where one table has many chunks, some of them empty."""
+def test_one_push_equals_pushes_of_single_rows() -> None:
+    """Even at the limits, and if one table has many chunks, some of them empty."""
     random = Random(14)
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed)
@@ -157,8 +157,8 @@ def test_all_at_once_is_one_at_a_time() -> None:
             assert other.pending_messages == at_once.pending_messages, seed
 
 
-def test_with_a_checkpoint_between_any_two_nothing_changes() -> None:
-    """Rows, acknowledgements, what is pending and what it is charged."""
+def test_checkpoints_between_pushes_change_nothing() -> None:
+    """Rows, acknowledgements, pending messages and memory charges."""
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed)
         batch = batch_of_traffic(traffic)
@@ -172,8 +172,8 @@ def test_with_a_checkpoint_between_any_two_nothing_changes() -> None:
 
 
 @pytest.mark.rule("P13")
-def test_what_is_cut_is_reassembled() -> None:
-    """`reassemble` of `fragment` is what was there, in any order and with any key."""
+def test_reassemble_inverts_fragment() -> None:
+    """In any order and with any key."""
     random = Random(25)
     for seed in range(SEEDS):
         bodies = [random.randbytes(random.randrange(50)) for _ in range(random.randrange(1, 20))]

@@ -1,4 +1,4 @@
-"""The router gives the answers of the literal reading of the rules, in thousands of small nasty worlds."""
+"""The router agrees with the oracle in thousands of small worlds of edge cases."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ OPTIONS = tuple(product(TIE_BREAKS, PENDING))
 def assert_same(
     world: World, conversations: Sequence[Conversation], got: Sequence[Decision], expected: Sequence[Decision], why: str
 ) -> None:
-    """Names the first conversation that is decided otherwise, with all that is needed to look into it."""
+    """Reports the first conversation with a different decision, with everything needed to reproduce it."""
     assert len(got) == len(expected)
     for conversation, one, other in zip(conversations, got, expected, strict=True):
         assert one == other, f"{why}\nrouter: {one}\noracle: {other}\n{conversation}\n{world}"
 
 
 def check_world(world: World, conversations: Sequence[Conversation], *, text_guids: bool) -> None:
-    """Routes the conversations with all options, in two batches where turns have to go on from one to the next."""
+    """Routes the conversations with all options, in two batches if turns must continue between them."""
     catalog = catalog_of(world, text_guids=text_guids)
     batch = batch_of(conversations, text_guids=text_guids)
     half = len(conversations) // 2
@@ -49,29 +49,28 @@ def check_world(world: World, conversations: Sequence[Conversation], *, text_gui
 
 
 def chunk(number: int) -> Iterator[tuple[int, World, list[Conversation]]]:
-    """The worlds of one chunk, each with its seed."""
+    """Returns the worlds of one chunk, each with its seed."""
     for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
         yield seed, *seeded_world(seed, conversations=CONVERSATIONS)
 
 
 @pytest.mark.rule("R51")
 @pytest.mark.parametrize("number", range(CHUNKS))
-def test_every_decision_is_the_oracles(number: int) -> None:
-    """All columns, all tie breaks, both ways with pending requests; ids as text and as bytes."""
+def test_every_decision_equals_the_oracle(number: int) -> None:
+    """All columns, all tie breaks, both values of `pending_request`; ids as text and as bytes."""
     for seed, world, conversations in chunk(number):
         check_world(world, conversations, text_guids=seed % 2 == 0)
 
 
 @pytest.mark.rule("R51")
 @given(case=worlds())
-def test_every_decision_is_the_oracles_and_what_fails_shrinks(case: tuple[World, list[Conversation]]) -> None:
-    """The same, from Hypothesis."""
+def test_every_decision_equals_the_oracle_with_hypothesis(case: tuple[World, list[Conversation]]) -> None:
     check_world(*case, text_guids=False)
 
 
 @pytest.mark.rule("R5")
 def test_ids_as_text_and_as_bytes_are_the_same() -> None:
-    """Any case, with or without braces, or 16 bytes."""
+    """In any case, with or without braces, or as 16 bytes."""
     for seed in range(200):
         world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
         answers = [
@@ -85,8 +84,8 @@ def test_ids_as_text_and_as_bytes_are_the_same() -> None:
 
 @pytest.mark.parametrize("tie_break", ["hash", "first"])
 @pytest.mark.parametrize("pending_request", ["continue", "delay"])
-def test_an_explanation_decides_as_route_does(tie_break: TieBreak, pending_request: PendingRequest) -> None:
-    """The decision that `explain` ends with is that of `route`, and so is its way there."""
+def test_explain_decides_like_route(tie_break: TieBreak, pending_request: PendingRequest) -> None:
+    """The decision and its steps."""
     for seed in range(250):
         world, conversations = seeded_world(seed, conversations=10)
         router = ssbroker.Router(catalog_of(world), tie_break=tie_break, pending_request=pending_request)
@@ -111,8 +110,8 @@ def test_an_explanation_decides_as_route_does(tie_break: TieBreak, pending_reque
 
 
 @pytest.mark.rule("R24", "R41")
-def test_an_explanation_is_of_the_turns_that_are_next() -> None:
-    """Also where a conversation of msdb comes back to it, and takes two turns of one table."""
+def test_explain_uses_the_next_turns() -> None:
+    """Even if a conversation of msdb re-enters, and takes two turns of one table."""
     for seed in range(100):
         world, conversations = seeded_world(seed, conversations=15)
         router = ssbroker.Router(catalog_of(world), tie_break="round_robin")
@@ -129,8 +128,7 @@ def test_an_explanation_is_of_the_turns_that_are_next() -> None:
 
 
 @pytest.mark.rule("R24")
-def test_explaining_takes_no_turn() -> None:
-    """Looking changes nothing: the turns go on as if nobody had asked."""
+def test_explain_takes_no_turn() -> None:
     for seed in range(100):
         world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
         catalog = catalog_of(world)

@@ -1,4 +1,4 @@
-"""What a router says in one number is what it says in columns."""
+"""Decisions packed in one number equal those in columns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.worlds.universe import NOW
 WORLDS = 300
 
 
-def taken_apart(router: Router, verdicts: pa.RecordBatch, decisions: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The decisions that the numbers stand for, their labels found in the dictionaries of the columns."""
+def unpacked(router: Router, verdicts: pa.RecordBatch, decisions: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Returns the decisions of the numbers, with labels from the dictionaries of the columns."""
     addresses, databases = router.catalog.native.places() or ([], [])
     places = [None, *addresses, *databases]
     outcomes, reasons = (decisions[name].dictionary.to_pylist() for name in ("outcome", "reason"))  # type: ignore[attr-defined]
@@ -41,7 +41,7 @@ def taken_apart(router: Router, verdicts: pa.RecordBatch, decisions: pa.RecordBa
 
 
 @pytest.mark.parametrize("first", range(0, WORLDS, 100))
-def test_the_number_says_what_the_columns_say(first: int) -> None:
+def test_numbers_equal_columns(first: int) -> None:
     seen = set()
     for seed in range(first, first + 100):
         world, conversations = seeded_world(seed, conversations=90)
@@ -52,7 +52,7 @@ def test_the_number_says_what_the_columns_say(first: int) -> None:
         router = Router(catalog, tie_break=tie_break)
         verdicts = router.native.verdicts(batch, epoch_microseconds(NOW), True)
         assert verdicts is not None
-        assert list(taken_apart(router, verdicts, expected)) == expected.to_pylist(), seed
+        assert list(unpacked(router, verdicts, expected)) == expected.to_pylist(), seed
         seen |= {(row["outcome"], row["reason"]) for row in expected.to_pylist()}
         short = Router(catalog, tie_break=tie_break).native.verdicts(batch, epoch_microseconds(NOW), False)
         assert short is not None
@@ -64,7 +64,7 @@ def test_the_number_says_what_the_columns_say(first: int) -> None:
     assert len(seen) > 8
 
 
-def test_places_are_those_of_the_same_catalog_in_another_process() -> None:
+def test_places_are_the_same_in_other_processes() -> None:
     for seed in range(30):
         world, _ = seeded_world(seed, conversations=1)
         catalog = numbered(catalog_of(world))
@@ -76,7 +76,7 @@ def test_places_are_those_of_the_same_catalog_in_another_process() -> None:
 
 
 @pytest.mark.parametrize("column", ["address", "mirror_address"])
-def test_there_are_none_where_a_next_hop_is_no_place(column: str) -> None:
+def test_there_are_no_numbers_if_a_next_hop_has_no_place(column: str) -> None:
     row = {"name": "r", "remote_service_name": "//s", "broker_instance": None, "lifetime": None, "address": "TCP://a"}
     changed = {"mirror_address": None, column: "TRANSPORT" if column == "address" else "TCP://b"}
     catalog = Catalog(pa.Table.from_pylist([{**row, **changed}]))
@@ -85,7 +85,7 @@ def test_there_are_none_where_a_next_hop_is_no_place(column: str) -> None:
     assert Router(catalog, tie_break="first").native.verdicts(batch, 0, True) is None
 
 
-def test_there_are_none_of_more_places_than_should_travel() -> None:
+def test_there_are_no_numbers_for_too_many_places() -> None:
     beside = 4  # LOCAL, TRANSPORT and two databases
     assert hosts((1 << 16) - beside).native.places() is not None
     assert hosts((1 << 16) - beside + 1).native.places() is None

@@ -1,7 +1,7 @@
-"""A disk that fails: the system calls of SQLite's own file system, made to fail at the nth time they are asked.
+"""Failing disks: system calls of SQLite's own file system that fail at their nth call.
 
-An error that is raised by a file system in Python would reach the caller even where SQLite passes over it, as it does while it moves
-the log into the file; these have a number, as the system's have.
+An error raised by a virtual file system in Python would reach the caller even where SQLite ignores it, as in checkpoints; errors of
+system calls are error numbers, as on a real system.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, Final, Literal
 import apsw
 
 Kind = Literal["full", "write", "read", "truncate", "open", "short", "interrupted"]
-"""No room for a write; an input or output error of a write, read or truncation; a file that cannot be opened; a write of one byte only;
-a write that a signal interrupts."""
+"""Disk full; an I/O error of a write, read or truncation; a file that cannot be opened; a write of one byte only; an interrupted write."""
 
 _SIZE: Final = ctypes.c_ssize_t
 _OFFSET: Final = ctypes.c_int64
@@ -58,7 +57,7 @@ class FailingCalls:
         self._replaced = [self._replace(name, signature) for name, signature in self._calls.items()]
 
     def restore(self) -> None:
-        """The calls are the system's again."""
+        """Restores the system calls."""
         for name, address in self._addresses.items():
             self._system.xSetSystemCall(name, address)
         self._system.unregister()
@@ -87,7 +86,7 @@ class FailingCalls:
 
 @contextmanager
 def failing_calls(kind: Kind) -> Iterator[FailingCalls]:
-    """A disk that will fail."""
+    """Returns a disk that can be made to fail."""
     found = FailingCalls(kind)
     try:
         yield found

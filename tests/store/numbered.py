@@ -1,4 +1,4 @@
-"""A file into which numbers are written, a transaction each; each takes away the one that was written three before."""
+"""Writes numbers to a file, one transaction each; each transaction deletes the number written three before."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BODY_BYTES: Final = 9000  # more than a page
 
 
 def body(number: int) -> bytes:
-    """What is written with a number; no page of it is like that of another."""
+    """Returns the body of a number; all its pages are different."""
     return random.Random(number).randbytes(_BODY_BYTES)
 
 
 def write(file: DatabaseFile, number: int) -> None:
-    """A transaction; the log is moved into the file often."""
+    """Runs a transaction; checkpoints are frequent."""
     with file.write() as connection:
         connection.pragma("wal_autocheckpoint", 3)
         connection.execute("INSERT INTO numbers VALUES (?, ?)", (number, body(number)))
@@ -27,12 +27,12 @@ def write(file: DatabaseFile, number: int) -> None:
 
 
 def expected(written: list[int]) -> list[int]:
-    """What is there after these."""
+    """Returns the expected content after some numbers."""
     return [number for number in written if number + 3 not in written]
 
 
 def numbers(file: DatabaseFile) -> list[int]:
-    """What is there."""
+    """Returns the content."""
     with file.read() as connection:
         assert connection.pragma("integrity_check") == "ok"
         found = list(connection.execute("SELECT number, body FROM numbers ORDER BY number"))
@@ -41,7 +41,7 @@ def numbers(file: DatabaseFile) -> list[int]:
 
 
 def numbers_at(path: Path) -> list[int]:
-    """What is there for who opens it now."""
+    """Returns the content as a new connection sees it."""
     file = DatabaseFile.open(path, MIGRATIONS)
     try:
         return numbers(file)
@@ -50,7 +50,7 @@ def numbers_at(path: Path) -> list[int]:
 
 
 def numbers_after_a_kill(path: Path, folder: Path) -> list[int]:
-    """What would be found if the process were killed now: the file and its log as they are, without the log's index."""
+    """Returns the content if the process were killed now: from the file and its log, without the log's index."""
     folder.mkdir()
     for file in (path, path.with_name(path.name + "-wal")):
         if file.exists():

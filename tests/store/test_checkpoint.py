@@ -1,4 +1,4 @@
-"""What is committed gets into the file itself, though others use it (B29)."""
+"""Committed data reach the file itself even if others use it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(path: Path) -> Iterator[DatabaseFile]:
 
 @pytest.fixture
 def reads(file: DatabaseFile, path: Path) -> Iterator[apsw.Connection]:
-    """Somebody who reads what stood there before the last commit."""
+    """A reader with a snapshot from before the last commit."""
     with closing(apsw.Connection(str(path))) as reads:
         reads.execute("BEGIN")
         assert reads.execute("SELECT count(*) FROM numbers").get == 1
@@ -42,7 +42,7 @@ def log_bytes(path: Path) -> int:
 
 
 def test_a_checkpoint_waits_for_another_one(file: DatabaseFile, reads: apsw.Connection, path: Path) -> None:
-    """While somebody else moves the log, SQLite asks no busy handler: it says at once that nothing was done."""
+    """SQLite does not call the busy handler for a concurrent checkpoint: it returns immediately."""
     thread = threading.Thread(target=file.checkpoint)
 
     def gives_up(_looks: int) -> bool:
@@ -61,9 +61,7 @@ def test_a_checkpoint_waits_for_another_one(file: DatabaseFile, reads: apsw.Conn
     assert numbers(file) == [1, 2]
 
 
-def test_a_checkpoint_that_others_keep_from_ending_is_told(
-    file: DatabaseFile, reads: apsw.Connection, path: Path
-) -> None:
+def test_an_incomplete_checkpoint_is_reported(file: DatabaseFile, reads: apsw.Connection, path: Path) -> None:
     file.lock_timeout = 0.1
     with pytest.raises(LockTimeoutError, match=r"others were reading or writing it for more than 0\.1 s"):
         file.checkpoint()

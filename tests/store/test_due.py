@@ -1,4 +1,4 @@
-"""What is found to be done in a database, and that it is found without reading all of it."""
+"""Due work of a database is found, by indexes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def message(connection: Connection, number: int, *, is_inbound: int) -> None:
     )
 
 
-def test_each_conversation_that_waits_is_found_once(connection: Connection) -> None:
+def test_each_waiting_conversation_is_found_once(connection: Connection) -> None:
     for number in (3, 1, 3, 7, 3):
         message(connection, number, is_inbound=0)
     message(connection, 5, is_inbound=1)
@@ -70,8 +70,8 @@ def test_each_conversation_that_waits_is_found_once(connection: Connection) -> N
 
 
 @pytest.mark.parametrize("query", [due_work._DELIVERABLE, due_work._ENQUEUEABLE])
-def test_what_waits_is_found_past_any_number_of_messages(connection: Connection, query: str) -> None:
-    """A dialog to a queue that is off may have a million of them; its endpoint is looked past every few seconds."""
+def test_waiting_endpoints_are_found_among_any_number_of_messages(connection: Connection, query: str) -> None:
+    """A dialog with a queue that is off may have a million messages, and this runs every few seconds."""
     work = []
     for first, last in ((0, 10), (10, 500)):
         for _ in range(first, last):
@@ -89,7 +89,7 @@ def test_nothing_waits_in_an_empty_queue(connection: Connection) -> None:
 
 
 @pytest.mark.rule("P34")
-def test_what_arrived_is_found_once_its_queue_is_on(connection: Connection) -> None:
+def test_arrived_messages_are_found_once_their_queue_is_on(connection: Connection) -> None:
     endpoint(connection, 1, service=ON)
     endpoint(connection, 2, service=OFF)
     for number in (2, 1, 1):
@@ -100,7 +100,7 @@ def test_what_arrived_is_found_once_its_queue_is_on(connection: Connection) -> N
     assert due_work.enqueueable_endpoints(connection) == [1, 2]
 
 
-def test_timers_that_are_over_are_found_the_longest_over_first(connection: Connection) -> None:
+def test_expired_timers_are_found_oldest_first(connection: Connection) -> None:
     for number, timer in ((1, 30), (2, 20), (3, 31), (4, None)):
         endpoint(connection, number, timer=timer)
     endpoint(connection, 5, timer=10, service=OFF)
@@ -108,21 +108,21 @@ def test_timers_that_are_over_are_found_the_longest_over_first(connection: Conne
     assert due_work.expired_timers(connection, now=30, limit=1) == [2]
 
 
-def test_lifetimes_that_have_passed_are_found_unless_the_end_is_known(connection: Connection) -> None:
+def test_expired_lifetimes_are_found_unless_in_error_state(connection: Connection) -> None:
     for number, state in enumerate(("SO", "SI", "CO", "DI", "DO", "ER", "CD"), start=1):
         endpoint(connection, number, state=state, lifetime=number)
     endpoint(connection, 9, lifetime=100)
     assert due_work.expired_lifetimes(connection, now=99, limit=10) == [1, 2, 3, 4, 5]
 
 
-def test_an_error_waits_for_its_queue_and_an_end_without_one_does_not(connection: Connection) -> None:
+def test_an_error_waits_for_its_queue_unless_the_dialog_has_ended(connection: Connection) -> None:
     endpoint(connection, 1, lifetime=1, service=OFF)
     endpoint(connection, 2, lifetime=1, service=OFF, state="DO")
     assert due_work.expired_lifetimes(connection, now=1, limit=10) == [2]
 
 
 @pytest.mark.parametrize(("now", "left"), [(29, 3), (30, 2), (31, 1)])
-def test_closed_endpoints_go_when_their_time_has_come(connection: Connection, now: int, left: int) -> None:
+def test_closed_endpoints_are_removed_when_due(connection: Connection, now: int, left: int) -> None:
     endpoint(connection, 1, state="CD", closed=30)
     endpoint(connection, 2, state="CD", closed=31)
     endpoint(connection, 3, closed=1)
@@ -130,13 +130,13 @@ def test_closed_endpoints_go_when_their_time_has_come(connection: Connection, no
     assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == left
 
 
-def test_of_many_closed_endpoints_the_longest_closed_go_first(connection: Connection) -> None:
+def test_the_oldest_closed_endpoints_are_removed_first(connection: Connection) -> None:
     for number, closed in ((1, 12), (2, 10), (3, 11)):
         endpoint(connection, number, state="CD", closed=closed)
     assert [due_work.remove_closed(connection, now=20, limit=2) for _ in range(3)] == [2, 1, 0]
 
 
-def test_the_next_moment_is_the_earliest_of_all_that_can_happen(connection: Connection) -> None:
+def test_the_next_due_time_is_the_earliest_of_all(connection: Connection) -> None:
     assert due_work.next_due_time(connection) is None
     endpoint(connection, 1, lifetime=50)
     assert due_work.next_due_time(connection) == 50
@@ -158,7 +158,7 @@ def test_the_next_moment_is_the_earliest_of_all_that_can_happen(connection: Conn
         due_work._REMOVABLE,
     ],
 )
-def test_everything_is_found_by_an_index(connection: Connection, query: str) -> None:
+def test_every_query_uses_an_index(connection: Connection, query: str) -> None:
     values = (0,) if "?" in query else ()
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
     tables = ("ssb_transmission_queue", "ssb_conversation_endpoints")

@@ -1,4 +1,4 @@
-"""B4: a disk that is full or fails, at every call: a clear error, nothing lost, nothing half done, and it goes on afterwards."""
+"""A disk that is full or fails at any call: a clear error, nothing lost, nothing half done, and work continues afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HARMLESS: Final[tuple[Kind, ...]] = ("short", "interrupted")
 
 
 def errors_of(file: DatabaseFile, number: int) -> list[StorageError]:
-    """What a transaction raises, if anything."""
+    """Returns the error that a transaction raises, if any."""
     try:
         write(file, number)
     except StorageError as error:
@@ -30,7 +30,7 @@ def errors_of(file: DatabaseFile, number: int) -> list[StorageError]:
 
 
 def write_all(disk: FailingCalls, path: Path, folder: Path) -> tuple[list[int], list[StorageError]]:
-    """Transactions while the disk fails. After each, who looks after a kill finds those that returned and no other."""
+    """Runs transactions while the disk fails. After each, a reader after a kill finds those that returned and no others."""
     written: list[int] = []
     errors: list[StorageError] = []
     with closing(DatabaseFile.open(path, MIGRATIONS)) as file:
@@ -51,7 +51,7 @@ def write_all(disk: FailingCalls, path: Path, folder: Path) -> tuple[list[int], 
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
 @pytest.mark.parametrize("kind", FAILS)
-def test_at_every_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
+def test_a_failure_at_every_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
     with failing_calls(kind) as disk:
         for attempt in count(1):
             path = tmp_path / f"{attempt}.sqlite"
@@ -72,8 +72,8 @@ def test_at_every_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa
 
 
 @pytest.mark.parametrize("kind", HARMLESS)
-def test_what_only_has_to_be_asked_again(tmp_path: Path, kind: Kind) -> None:
-    """A system may write less than it was asked to, or be interrupted; that is no error."""
+def test_short_and_interrupted_writes_are_retried(tmp_path: Path, kind: Kind) -> None:
+    """They are not errors."""
     with failing_calls(kind) as disk:
         for attempt in range(1, 40):
             path = tmp_path / f"{attempt}.sqlite"
@@ -84,7 +84,7 @@ def test_what_only_has_to_be_asked_again(tmp_path: Path, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", FAILS)
-def test_making_a_file_may_be_tried_again(tmp_path: Path, kind: Kind) -> None:
+def test_creating_a_file_can_be_retried(tmp_path: Path, kind: Kind) -> None:
     path = tmp_path / "file.sqlite"
     with failing_calls(kind) as disk:
         for attempt in count(1):
@@ -99,8 +99,8 @@ def test_making_a_file_may_be_tried_again(tmp_path: Path, kind: Kind) -> None:
     assert numbers_at(path) == []
 
 
-def test_a_transaction_that_sqlite_undid_takes_no_more(tmp_path: Path) -> None:
-    """SQLite rolls back by itself when the disk fills up while it makes room; what the caller does then must not stand alone."""
+def test_a_transaction_rolled_back_by_sqlite_rejects_statements(tmp_path: Path) -> None:
+    """SQLite rolls back if the disk is full while it spills its cache; later statements must not commit alone."""
     path = tmp_path / "file.sqlite"
     with failing_calls("full") as disk, closing(DatabaseFile.create(path, MIGRATIONS)) as file:
         session = file.session()

@@ -1,4 +1,4 @@
-"""B4: a commit whose sync fails has left nothing, although all of it stands in the log."""
+"""A commit whose sync fails changes nothing, although its data are in the log."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAME: Final = "failing sync"
 
 
 class FailingSync(apsw.VFS):
-    """SQLite's own file system, until what was written to the log cannot be synced.
+    """SQLite's own file system, until a sync of the log fails.
 
-    The syncs of a checkpoint are left alone: SQLite passes over their errors, but an error that is raised in Python would not be.
+    Syncs of checkpoints are not affected: SQLite ignores their errors, but an error raised in Python would reach the caller.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class FailingSync(apsw.VFS):
         return _File(self, name, flags)
 
     def is_time(self) -> bool:
-        """Whether this sync is to fail."""
+        """Whether this sync fails."""
         self.asked += 1
         return 0 < self.fails_at <= self.asked if self.lasts else self.asked == self.fails_at
 
@@ -65,7 +65,7 @@ def disk() -> Iterator[FailingSync]:
 
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
-def test_at_every_sync(tmp_path: Path, disk: FailingSync, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
+def test_a_failure_at_every_sync(tmp_path: Path, disk: FailingSync, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
     for attempt in count(1):
         path = tmp_path / f"{attempt}.sqlite"
         with closing(DatabaseFile.create(path, MIGRATIONS, vfs=NAME)) as file:
@@ -77,7 +77,7 @@ def test_at_every_sync(tmp_path: Path, disk: FailingSync, lasts: bool) -> None: 
                     written.append(number)
                 except StorageError:
                     assert disk.asked >= attempt
-                if not lasts:  # where nothing is synced any more, it can't be made undone on the disk either
+                if not lasts:  # if no sync succeeds, the commit cannot be undone on the disk either
                     assert numbers_after_a_kill(path, tmp_path / f"{attempt}.{number}") == expected(written)
                 assert numbers(file) == expected(written)
             was_met = disk.asked >= attempt

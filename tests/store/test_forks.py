@@ -1,4 +1,4 @@
-"""B3: what a forked process may do with files that its parent used, in whatever its parent's threads were at that moment."""
+"""What a forked process may do with files that its parent used, whatever the threads of the parent did at that time."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_forked_processes_open_the_file_while_threads_of_their_parent_use_it(path: Path) -> None:
-    """A fork waits until no thread is inside of SQLite."""
+    """A fork waits until no thread is inside SQLite."""
     subprocess.run([sys.executable, "-c", BUSY, str(path)], check=True, timeout=120)
     with closing(DatabaseFile.open(path, MIGRATIONS)) as file, file.read() as connection:
         assert connection.execute("SELECT count(*) FROM numbers").get == 40
 
 
-def test_a_process_forked_while_a_thread_stays_in_a_transaction_is_refused(path: Path, tmp_path: Path) -> None:
-    """Any file, since SQLite's mutexes are for all of them: the process would wait for ever."""
+def test_a_process_forked_during_a_transaction_of_a_thread_is_rejected(path: Path, tmp_path: Path) -> None:
+    """For any file, because SQLite's mutexes are global: the process would wait forever."""
     other = tmp_path / "other.sqlite"
     DatabaseFile.create(other, MIGRATIONS).close()
     subprocess.run([sys.executable, "-c", INSIDE, str(path), str(other)], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""B3: the lock of a file's writer is handed on in the order of asking."""
+"""The write lock of a file is handed over in the order of requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from ssbroker.store.file import Gate
 
 
-class Stopped(BaseException):
-    """What Ctrl-C raises, without stopping the tests."""
+class Interrupted(BaseException):
+    """Raised by Ctrl-C, without stopping the tests."""
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -46,8 +46,8 @@ def test_first_come_first_served() -> None:
     assert lock.acquire(timeout=0)
 
 
-def test_nobody_overtakes_who_was_handed_the_lock() -> None:
-    """Between the hand-over and the waking of the thread the lock is taken already."""
+def test_no_thread_overtakes_a_handed_over_lock() -> None:
+    """The lock is taken from the hand-over on, even before the thread wakes."""
     lock = Gate()
     assert lock.acquire(timeout=0)
     waiting = threading.Thread(target=lock.acquire, kwargs={"timeout": 30})
@@ -58,7 +58,7 @@ def test_nobody_overtakes_who_was_handed_the_lock() -> None:
     waiting.join()
 
 
-def test_who_gives_up_holds_up_nobody() -> None:
+def test_a_thread_that_gives_up_blocks_no_other() -> None:
     lock = Gate()
     assert lock.acquire(timeout=0)
     assert not lock.acquire(timeout=0.01)
@@ -66,12 +66,12 @@ def test_who_gives_up_holds_up_nobody() -> None:
     assert lock.acquire(timeout=0)
 
 
-def test_who_is_interrupted_holds_up_nobody() -> None:
+def test_an_interrupted_thread_blocks_no_other() -> None:
     lock = Gate()
     assert lock.acquire(timeout=0)
 
     def stop(*_: object) -> None:
-        raise Stopped
+        raise Interrupted
 
     def interrupt() -> None:
         wait_until(lambda: lock.waiting == 1)
@@ -81,7 +81,7 @@ def test_who_is_interrupted_holds_up_nobody() -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        with pytest.raises(Stopped):
+        with pytest.raises(Interrupted):
             lock.acquire(timeout=30)
     finally:
         thread.join()
@@ -90,8 +90,8 @@ def test_who_is_interrupted_holds_up_nobody() -> None:
     assert lock.acquire(timeout=0)
 
 
-def test_no_handler_comes_between_the_hand_over_and_the_waking() -> None:
-    """It runs between two instructions of Python: of these there are none."""
+def test_no_signal_handler_runs_between_hand_over_and_wake_up() -> None:
+    """A handler runs between two instructions of Python, and there are none."""
     lock = Gate()
     assert lock.acquire(timeout=0)
     waiting = threading.Thread(target=lock.acquire, kwargs={"timeout": 30})
@@ -105,7 +105,7 @@ def test_no_handler_comes_between_the_hand_over_and_the_waking() -> None:
     assert called == []
 
 
-def test_a_handler_knows_that_the_thread_it_interrupts_waits_for_the_lock() -> None:
+def test_a_signal_handler_detects_that_its_thread_waits_for_the_lock() -> None:
     lock = Gate()
     holder = threading.Thread(target=lock.acquire, kwargs={"timeout": 0})
     holder.start()
@@ -132,7 +132,7 @@ def test_a_handler_knows_that_the_thread_it_interrupts_waits_for_the_lock() -> N
     assert seen == [False, True, True]
 
 
-def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
+def test_the_holder_detects_that_it_would_wait_for_itself() -> None:
     lock = Gate()
     seen = [lock.is_held_here]
     lock.acquire(timeout=0.0)
@@ -157,8 +157,8 @@ def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
     assert elsewhere == [False, True, False]
 
 
-def test_what_is_given_back_while_its_thread_asks_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction that nobody has any more ends wherever Python collects, in the middle of asking too: nobody else would wake who asks."""
+def test_a_lock_released_during_the_request_is_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unreferenced transaction ends whenever Python collects it, even during a request; nobody else would wake the thread."""
     lock, turn = Gate(), threading.Lock()
     assert lock.acquire(timeout=0.0)
 

@@ -1,4 +1,4 @@
-"""B4, B45: a log holds what SQLite writes to it, whether the frames of a commit reach it one by one or in one piece."""
+"""The log contains what SQLite writes to it, whether the frames of a commit are written one by one or in one piece."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Frame = tuple[int, int, bytes]
 
 
 class Put(NamedTuple):
-    """A row, of more pages than the cache has where it is long: some of them go to the log before the commit."""
+    """Inserts a row, which may be larger than the cache, so that some pages are written to the log before the commit."""
 
     number: int
     size: int
@@ -45,11 +45,11 @@ class Take(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All rows are read, those in the log too."""
+    """Reads all rows, including those in the log."""
 
 
 class Nested(NamedTuple):
-    """A savepoint, which is undone or not."""
+    """A savepoint, which is rolled back or not."""
 
     changes: tuple[Put | Take | Look, ...]
     is_undone: bool
@@ -103,7 +103,7 @@ WRITTEN_TWICE: Final[list[Step]] = [
 
 @pytest.fixture
 def gathering(tmp_path: Path) -> str:
-    """The name of the system over SQLite's own; it is there once a file was opened."""
+    """Name of the virtual file system on top of the default one; it exists once a file was opened."""
     DatabaseFile.create(tmp_path / "first.sqlite", MIGRATIONS).close()
     name = _core.gathering(None)
     assert name is not None
@@ -129,7 +129,7 @@ def change(connection: apsw.Connection, changes: Sequence[Put | Take | Look | Ne
 
 
 def play(path: Path, vfs: str | None, steps: Sequence[Step]) -> Iterator[tuple[list[Frame], list[object]]]:
-    """The frames of the log after each step, and the rows that are found by who opens what a kill would leave."""
+    """Returns the valid frames of the log after each step, and the rows that a reader finds after a kill."""
     with ExitStack() as stack:
         own, another = (stack.enter_context(closing(apsw.Connection(str(path), vfs=name))) for name in (vfs, None))
         own.pragma("page_size", _PAGE)
@@ -158,7 +158,7 @@ def play(path: Path, vfs: str | None, steps: Sequence[Step]) -> Iterator[tuple[l
 
 
 def frames(path: Path) -> list[Frame]:
-    """Those of the log that count: of its present round, to the end of the last commit. What stands behind may be anything."""
+    """Returns the valid frames of the log: those of its current round, to the last commit. The rest may be anything."""
     log = path.with_name(path.name + "-wal").read_bytes()
     found: list[Frame] = []
     for start in range(_LOG_HEADER, len(log), _FRAME_HEADER.size + _PAGE):
@@ -187,17 +187,17 @@ def rows_after_a_kill(path: Path, folder: Path) -> list[object]:
 @given(steps=STEPS)
 @example(steps=UNDONE_AFTER_A_RESTART)
 @example(steps=WRITTEN_TWICE)
-def test_the_log_is_what_sqlite_would_have_made_of_it(
+def test_the_log_equals_that_of_sqlite(
     tmp_path_factory: pytest.TempPathFactory, gathering: str, steps: list[Step]
 ) -> None:
-    """Frame for frame, after whatever is committed, undone, spilled, rewritten, checkpointed, by two who take turns."""
+    """Frame for frame, after commits, rollbacks, cache spills, rewrites and checkpoints of two connections."""
     plain, gathered = (play(tmp_path_factory.mktemp("file") / "file.sqlite", vfs, steps) for vfs in (None, gathering))
     for one, other in zip(plain, gathered, strict=True):
         assert one == other
 
 
 def test_a_commit_is_one_write_and_one_sync(tmp_path: Path) -> None:
-    """Where the log has grown ahead, which it does now and then, by zeros."""
+    """Except when the log is extended by zeros."""
     with recording() as disk, closing(DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs=NAME)) as file:
         for number in range(20):
             with file.write() as connection:
@@ -223,8 +223,8 @@ def split(trace: Sequence[Operation]) -> list[list[Operation]]:
     return found[:-1]
 
 
-def test_a_disk_without_room_to_grow_ahead(tmp_path: Path) -> None:
-    """It takes what it has room for: that the zeros find none is nobody's error."""
+def test_a_disk_without_space_to_extend_the_log(tmp_path: Path) -> None:
+    """Extending the log is optional, so that it is not an error if zeros do not fit."""
     grew: list[bool] = []
     for attempt in range(1, 12):
         path = tmp_path / f"{attempt}.sqlite"
@@ -247,8 +247,8 @@ def rows_of(path: Path, question: str = _ROWS) -> list[object]:
         return list(connection.execute(question))
 
 
-def test_a_file_system_of_the_same_name_that_comes_after(tmp_path: Path) -> None:
-    """What was registered over the one before is not asked any more."""
+def test_a_file_system_registered_later_with_the_same_name(tmp_path: Path) -> None:
+    """The one below that was replaced is not used any more."""
     for attempt in range(3):
         path = tmp_path / f"{attempt}.sqlite"
         with recording() as disk, closing(DatabaseFile.create(path, MIGRATIONS, vfs=NAME)) as file:
@@ -257,12 +257,12 @@ def test_a_file_system_of_the_same_name_that_comes_after(tmp_path: Path) -> None
         assert numbers_at(path) == expected([attempt])
 
 
-def test_a_file_system_that_is_not_there() -> None:
+def test_an_unknown_file_system() -> None:
     assert _core.gathering("nobody's") is None
 
 
-def test_an_application_loads_extensions_and_attaches_files_as_ever(tmp_path: Path) -> None:
-    """On the connection of its transaction; a file beside it has a journal of its own kind."""
+def test_an_application_can_load_extensions_and_attach_files(tmp_path: Path) -> None:
+    """On the connection of its transaction; an attached file keeps its journal mode."""
     path = tmp_path / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     rows_of(tmp_path / "beside.sqlite", "PRAGMA user_version = 1")
@@ -280,8 +280,8 @@ def test_an_application_loads_extensions_and_attaches_files_as_ever(tmp_path: Pa
     assert rows_of(tmp_path / "beside.sqlite", "SELECT thing FROM things") == [("b",)]
 
 
-def test_where_a_sector_may_be_lost_nothing_is_gathered(tmp_path: Path) -> None:
-    """SQLite then fills up the last sector of a commit, syncs in the middle of a frame, and has others read it at once."""
+def test_nothing_is_gathered_without_powersafe_overwrite(tmp_path: Path) -> None:
+    """SQLite then fills up the last sector of a commit, syncs within a frame, and lets others read it immediately."""
     for is_powersafe in (True, False):
         path = tmp_path / f"{is_powersafe}.sqlite"
         with (

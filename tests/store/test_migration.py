@@ -1,4 +1,4 @@
-"""Files of earlier versions, as their code left them, are led to the version of this library with all that is in them."""
+"""Files of earlier versions, as their code left them, are migrated with all their content."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ VERSION: Final = len(DATABASE)
 
 @pytest.fixture(params=range(1, VERSION), ids=lambda version: f"version {version}")
 def version(request: pytest.FixtureRequest) -> int:
-    """The version that the files have."""
+    """The version of the files."""
     return int(request.param)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, version: int) -> Path:
-    """An instance as that version left it: one dialog inside of Sales, with an answer under way, and one to another instance."""
+    """An instance as that version left it: one dialog within Sales with a reply in transit, and one with another instance."""
     for script in (RECORDED / f"version_{version}").glob("*.sql"):
         connection = apsw.Connection(str(tmp_path / f"{script.stem}.sqlite"))
         connection.execute(script.read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ def opened(folder: Path) -> Instance:
 
 
 def columns(connection: Any) -> dict[str, list[Any]]:
-    """All tables and indexes of ours, column by column."""
+    """Returns all tables and indexes of the library with their columns."""
     names = connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'ssb%' ORDER BY name").fetchall()
     return {
         name: [
@@ -57,7 +57,7 @@ def columns(connection: Any) -> dict[str, list[Any]]:
     }
 
 
-def test_what_an_earlier_version_left_goes_on(folder: Path) -> None:
+def test_an_instance_of_an_earlier_version_continues(folder: Path) -> None:
     with opened(folder) as instance:
         sales = instance.database("Sales")
         with sales.transaction() as t:
@@ -75,7 +75,7 @@ def test_what_an_earlier_version_left_goes_on(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "migrations"), [("Sales", DATABASE), ("msdb", MSDB_MIGRATIONS)])
-def test_a_file_that_was_led_on_is_built_like_a_new_one(
+def test_a_migrated_file_has_the_schema_of_a_new_one(
     folder: Path, tmp_path: Path, name: str, migrations: tuple[str, ...]
 ) -> None:
     led = DatabaseFile.open(folder / f"{name}.sqlite", migrations)
@@ -89,7 +89,7 @@ def test_a_file_that_was_led_on_is_built_like_a_new_one(
         file.close()
 
 
-def test_new_columns_say_what_was_so_before(folder: Path) -> None:
+def test_new_columns_have_values_that_describe_old_data(folder: Path) -> None:
     with opened(folder) as instance, database_context(instance.database("Sales")).file.read() as connection:
         rows = connection.execute(
             "SELECT is_remote, far_peer, session_key, far_session_key, far_certificate FROM ssb_conversation_endpoints"
@@ -101,8 +101,8 @@ def test_new_columns_say_what_was_so_before(folder: Path) -> None:
         assert connection.execute(sends).get == connection.execute("SELECT count(*) FROM ssb_services").get
 
 
-def test_a_number_of_a_queue_is_not_given_twice(folder: Path) -> None:
-    """A stream goes on behind the last number that it has seen."""
+def test_queuing_orders_are_not_reused(folder: Path) -> None:
+    """A stream continues after the last number that it has read."""
     with opened(folder) as instance:
         sales = instance.database("Sales")
         seen = [row["queuing_order"] for row in instance.view("Orders", database="Sales").to_pylist()]
@@ -117,8 +117,8 @@ def test_a_number_of_a_queue_is_not_given_twice(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, VERSION), indirect=True)
-def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path) -> None:
-    """Since version 3 files know of it; since version 5 by a row of their own."""
+def test_queuing_orders_of_deleted_messages_are_not_reused(folder: Path) -> None:
+    """Files record them since version 3, and by a row since version 5."""
     connection = apsw.Connection(str(folder / "Sales.sqlite"))
     connection.execute("DELETE FROM ssb_queue_messages WHERE queuing_order = 3")
     connection.close()
@@ -131,8 +131,8 @@ def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path)
         assert instance.view("Orders", database="Sales")["queuing_order"].to_pylist() == [4]
 
 
-def test_who_has_an_earlier_file_open_still_removes_no_message(folder: Path) -> None:
-    """It would not keep the last number; told that its tables are gone, it stops."""
+def test_a_process_of_an_earlier_version_cannot_delete_messages(folder: Path) -> None:
+    """It would not keep the last number; it stops because its tables no longer exist."""
     earlier = apsw.Connection(str(folder / "Sales.sqlite"))
     assert earlier.execute("SELECT count(*) FROM ssb_queue_messages").get == 2
     with opened(folder) as instance:
@@ -142,7 +142,7 @@ def test_who_has_an_earlier_file_open_still_removes_no_message(folder: Path) -> 
     earlier.close()
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version: int) -> None:
+def test_a_failed_migration_leaves_the_file_unchanged(folder: Path, version: int) -> None:
     path = folder / "Sales.sqlite"
     broken = (*DATABASE[:-1], f"{DATABASE[-1]} CREATE TABLE ssb_database (wrong INTEGER);")
     with pytest.raises(StorageError, match="the tables do not match the schema version"):

@@ -1,4 +1,4 @@
-"""B1 and B4: what is opened, and what is said of files that are not what they should be."""
+"""Opening of files, and errors for files that cannot be opened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MORE: Final = (*MIGRATIONS, "CREATE TABLE more (thing)")
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file with the numbers 0 to 9, of which the last three are left."""
+    """A file with the numbers 0 to 9, of which the last three remain."""
     path = tmp_path / "file.sqlite"
     with closing(DatabaseFile.create(path, MIGRATIONS)) as file:
         for number in range(10):
@@ -29,14 +29,14 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_opened_is_durable(path: Path) -> None:
+def test_opened_files_are_durable(path: Path) -> None:
     with closing(DatabaseFile.open(path, MIGRATIONS)) as file, file.write() as connection:
         assert connection.pragma("journal_mode") == "wal"
         assert connection.pragma("synchronous") == 2
         assert connection.pragma("foreign_keys") == 1
 
 
-def test_a_file_that_was_made_with_other_pages_keeps_them(path: Path) -> None:
+def test_a_file_with_another_page_size_keeps_it(path: Path) -> None:
     with closing(apsw.Connection(str(path))) as connection:
         connection.pragma("journal_mode", "delete")
         connection.pragma("page_size", 8192)
@@ -49,26 +49,26 @@ def test_a_file_that_was_made_with_other_pages_keeps_them(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing.sqlite", "no/folder.sqlite"])
-def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+def test_a_missing_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="no such file") as caught:
         DatabaseFile.open(tmp_path / name, MIGRATIONS)
     assert caught.value.file == str(tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is a folder"):
         DatabaseFile.open(tmp_path, MIGRATIONS)
 
 
-def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         DatabaseFile.create(tmp_path / "no" / "folder.sqlite", MIGRATIONS)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"a letter", bytes(100_000)], ids=["empty", "text", "zeros"])
-def test_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_another_format(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "letter.txt"
     path.write_bytes(content)
     with pytest.raises(StorageError):
@@ -78,7 +78,7 @@ def test_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("make", [DatabaseFile.open, DatabaseFile.create])
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_the_sqlite_file_of_another_application_stays_as_it_is(tmp_path: Path, make: object, mode: str) -> None:
+def test_the_sqlite_file_of_another_application_is_not_changed(tmp_path: Path, make: object, mode: str) -> None:
     path = tmp_path / "theirs.sqlite"
     with closing(apsw.Connection(str(path))) as theirs:
         theirs.pragma("journal_mode", mode)
@@ -89,13 +89,13 @@ def test_the_sqlite_file_of_another_application_stays_as_it_is(tmp_path: Path, m
     assert path.read_bytes() == before
 
 
-def test_making_a_file_where_one_is(path: Path) -> None:
+def test_creating_an_existing_file(path: Path) -> None:
     with pytest.raises(StorageError, match="already exists"):
         DatabaseFile.create(path, MIGRATIONS)
     assert numbers_at(path) == [7, 8, 9]
 
 
-def test_of_several_who_make_a_file_one_does(tmp_path: Path) -> None:
+def test_one_of_several_threads_creates_the_file(tmp_path: Path) -> None:
     made: list[str] = []
     start = threading.Barrier(4)
 
@@ -116,8 +116,8 @@ def test_of_several_who_make_a_file_one_does(tmp_path: Path) -> None:
     assert numbers_at(tmp_path / "file.sqlite") == []
 
 
-def test_who_makes_a_file_waits_for_who_has_its_lock(tmp_path: Path) -> None:
-    """SQLite itself waits for no lock while it turns a file to a write-ahead log."""
+def test_creating_a_file_waits_for_its_lock(tmp_path: Path) -> None:
+    """SQLite itself does not wait for locks while it switches a file to a write-ahead log."""
     path = tmp_path / "file.sqlite"
     with closing(apsw.Connection(str(path))) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -130,7 +130,7 @@ def test_who_makes_a_file_waits_for_who_has_its_lock(tmp_path: Path) -> None:
     assert numbers_at(path) == []
 
 
-def test_a_file_without_rights_to_write(open_to_all: Path) -> None:
+def test_a_read_only_file(open_to_all: Path) -> None:
     path = open_to_all / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     path.chmod(0o444)
@@ -140,7 +140,7 @@ def test_a_file_without_rights_to_write(open_to_all: Path) -> None:
     assert numbers_at(path) == []
 
 
-def test_a_folder_without_rights_to_write(open_to_all: Path) -> None:
+def test_a_read_only_folder(open_to_all: Path) -> None:
     path = open_to_all / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     path.chmod(0o666)
@@ -154,7 +154,7 @@ def test_a_folder_without_rights_to_write(open_to_all: Path) -> None:
     assert numbers_at(path) == []
 
 
-def test_a_folder_that_may_not_be_looked_into(open_to_all: Path) -> None:
+def test_an_inaccessible_folder(open_to_all: Path) -> None:
     path = open_to_all / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     open_to_all.chmod(0o600)
@@ -177,8 +177,8 @@ def test_a_file_system_without_shared_memory(tmp_path: Path) -> None:
         DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs="unix-none")
 
 
-def test_a_truncated_file_is_told_or_whole(path: Path) -> None:
-    """Cut off at any page and in the middle of one: an error, never other rows."""
+def test_a_truncated_file_is_reported_or_read_completely(path: Path) -> None:
+    """Truncated at any page and within pages: an error, never other rows."""
     whole = path.read_bytes()
     for size in range(0, len(whole), 2048):
         path.write_bytes(whole[:size])
@@ -188,8 +188,8 @@ def test_a_truncated_file_is_told_or_whole(path: Path) -> None:
     assert numbers_at(path) == [7, 8, 9]
 
 
-def test_a_page_of_other_bytes_is_told(path: Path) -> None:
-    """A page that holds keys or rows; what stands inside a body SQLite has no sum for."""
+def test_a_corrupt_page_is_reported(path: Path) -> None:
+    """A page of keys or rows; SQLite has no checksum of bodies."""
     whole = path.read_bytes()
     leaf, size = b"\x0d", int.from_bytes(whole[16:18])
     starts = [start for start in range(size, len(whole), size) if whole[start : start + 1] == leaf]
@@ -200,7 +200,7 @@ def test_a_page_of_other_bytes_is_told(path: Path) -> None:
             numbers_at(path)
 
 
-def test_a_newer_version_is_refused_and_stays(path: Path) -> None:
+def test_a_newer_version_is_rejected_and_unchanged(path: Path) -> None:
     DatabaseFile.open(path, MORE).close()
     with pytest.raises(StorageError, match="has version 2; this library knows versions up to 1"):
         DatabaseFile.open(path, MIGRATIONS)
@@ -208,14 +208,14 @@ def test_a_newer_version_is_refused_and_stays(path: Path) -> None:
         assert connection.pragma("user_version") == 2
 
 
-def test_an_older_version_is_brought_up(path: Path) -> None:
+def test_an_older_version_is_migrated(path: Path) -> None:
     with closing(DatabaseFile.open(path, MORE)) as file:
         with file.write() as connection:
             connection.execute("INSERT INTO more VALUES ('new')")
         assert numbers(file) == [7, 8, 9]
 
 
-def test_a_migration_that_fails_leaves_the_old_version(path: Path) -> None:
+def test_a_failed_migration_leaves_the_old_version(path: Path) -> None:
     with pytest.raises(StorageError, match="the tables do not match the schema version: table more already exists"):
         DatabaseFile.open(path, (*MORE, "CREATE TABLE more (again)"))
     with closing(DatabaseFile.open(path, MORE)) as file:

@@ -1,4 +1,4 @@
-"""B4: a commit that returns is on the disk, whatever a power cut leaves of what was not synced."""
+"""A commit that returned is on the disk, whatever remains of unsynced writes after a power cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEAK: Final = {
 
 
 def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """After every write, truncation, sync, creation and deletion of a trace with checkpoints, in all that may be left of it."""
+    """After every write, truncation, sync, creation and deletion of a trace with checkpoints, in all possible states of the disk."""
     found = cut_often(Tables, tmp_path, seed=1, transactions=140)
     assert found.faults == []
     assert found.states > 10_000
@@ -30,7 +30,7 @@ def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.rule("P11", "P16")
 def test_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
-    """In one database and between two: whatever was committed is received once, in order; a part of all moments."""
+    """Within one database and between two: every committed message is received once, in order; at a sample of all points."""
     found = cut_often(Dialogs, tmp_path, seed=1, transactions=60, share=0.08)
     assert found.faults == []
     assert found.states > 800
@@ -38,7 +38,7 @@ def test_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
 
 @pytest.mark.rule("P14", "P16")
 def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Path) -> None:
-    """What one instance has acknowledged to another it has, incomplete and early messages too; a part of all moments."""
+    """Everything that one instance has acknowledged to another is stored, including incomplete and early messages; at a sample of all points."""
     found = cut_often(Network, tmp_path, seed=1, transactions=60, share=0.06)
     assert found.faults == []
     assert found.states > 150
@@ -46,8 +46,8 @@ def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Pa
 
 @pytest.mark.parametrize("weakness", WEAK.values(), ids=WEAK)
 @pytest.mark.parametrize("entry", [Tables, Dialogs, Network])
-def test_weaker_than_full_it_is_lost(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
-    """The test of the test: where fewer syncs are asked for, or the disk does not hear them, it fails. A kill would never show it."""
-    share = 0.3 if entry is Network else 1  # each of its states takes longer to look at
+def test_weaker_syncs_lose_data(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
+    """Tests the test: it fails if fewer syncs are requested, or the disk ignores them. Killing the process would not show it."""
+    share = 0.3 if entry is Network else 1  # each of its states takes longer to check
     found = cut_often(entry, tmp_path, seed=1, transactions=30, weakness=weakness, share=share, faults_max=1)
     assert found.faults != []

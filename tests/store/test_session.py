@@ -1,4 +1,4 @@
-"""B2 and B4: one transaction, committed as a whole or not at all, whatever is done with its connection."""
+"""One transaction, committed completely or not at all, whatever is done with its connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def count(file: DatabaseFile) -> object:
         return connection.execute("SELECT count(*) FROM numbers").get
 
 
-def test_the_lock_is_taken_at_the_first_use(file: DatabaseFile) -> None:
+def test_the_lock_is_acquired_at_the_first_use(file: DatabaseFile) -> None:
     session = file.session()
     assert not session.is_begun
     write(file, 1)
@@ -45,7 +45,7 @@ def test_the_lock_is_taken_at_the_first_use(file: DatabaseFile) -> None:
     assert numbers(file) == [1, 2]
 
 
-def test_what_an_exception_leaves_is_undone(file: DatabaseFile) -> None:
+def test_an_exception_rolls_back(file: DatabaseFile) -> None:
     with pytest.raises(RuntimeError), file.write() as connection:
         connection.execute(INSERT, (1,))
         raise RuntimeError
@@ -53,7 +53,7 @@ def test_what_an_exception_leaves_is_undone(file: DatabaseFile) -> None:
     write(file, 2)
 
 
-def test_a_session_that_is_closed_has_done_nothing(file: DatabaseFile) -> None:
+def test_a_closed_session_has_changed_nothing(file: DatabaseFile) -> None:
     session = file.session()
     session.begin().execute(INSERT, (1,))
     assert session.is_begun
@@ -73,8 +73,8 @@ def test_the_error_names_the_file_and_the_wait(file: DatabaseFile) -> None:
     write(file, 1)
 
 
-def test_a_thread_that_serves_many_waits_for_what_another_thread_has_begun(tmp_path: Path) -> None:
-    """As where each call of a transaction is sent to a pool of threads: the one that took the lock is not the one to give it back."""
+def test_a_pool_thread_waits_for_a_transaction_of_another_thread(tmp_path: Path) -> None:
+    """As if each call of a transaction runs on a pool of threads: another thread may release the lock."""
     file = DatabaseFile.create(tmp_path / "pool.sqlite", MIGRATIONS, lock_timeout=30.0)
     with ThreadPoolExecutor(1) as pool, closing(file):
         session = file.session()
@@ -88,8 +88,8 @@ def test_a_thread_that_serves_many_waits_for_what_another_thread_has_begun(tmp_p
         assert count(file) == 2
 
 
-def test_so_it_does_for_another_process(file: DatabaseFile) -> None:
-    """Others that open the file have locks of their own; here two in one process, which SQLite tells apart no less."""
+def test_a_session_waits_for_other_processes(file: DatabaseFile) -> None:
+    """Other openers of the file have their own locks; here two in one process, which SQLite treats alike."""
     other = DatabaseFile.open(file.path, MIGRATIONS, lock_timeout=0.05)
     with other.write() as connection:
         with pytest.raises(LockTimeoutError, match=r"more than 0\.05 s"):
@@ -128,7 +128,7 @@ def test_a_reader_cannot_write(file: DatabaseFile) -> None:
     assert count(file) == 0
 
 
-def test_errors_of_a_statement_pass(file: DatabaseFile) -> None:
+def test_errors_of_statements_pass_through(file: DatabaseFile) -> None:
     with pytest.raises(apsw.SQLError, match="no such table"), file.write() as connection:
         connection.execute("SELECT * FROM missing")
     with pytest.raises(apsw.ConstraintError), file.write() as connection:
@@ -137,7 +137,7 @@ def test_errors_of_a_statement_pass(file: DatabaseFile) -> None:
     assert count(file) == 0
 
 
-def test_a_reader_sees_one_moment(file: DatabaseFile) -> None:
+def test_a_reader_has_a_snapshot(file: DatabaseFile) -> None:
     write(file, 1)
     with file.read() as connection:
         before = connection.execute("SELECT count(*) FROM numbers").get
@@ -147,8 +147,8 @@ def test_a_reader_sees_one_moment(file: DatabaseFile) -> None:
 
 
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_a_connection_with_an_open_cursor_is_not_handed_on(file: DatabaseFile, way: str) -> None:
-    """It would hold its snapshot, and once others have written could never write again."""
+def test_a_connection_with_an_open_cursor_is_not_reused(file: DatabaseFile, way: str) -> None:
+    """It would keep its snapshot, and could not write once others have written."""
     for number in range(3):
         write(file, number)
     with file.write() if way == "write" else file.read() as connection:
@@ -161,7 +161,7 @@ def test_a_connection_with_an_open_cursor_is_not_handed_on(file: DatabaseFile, w
     other.close()
 
 
-def test_a_file_that_is_closed_lets_those_finish_who_use_it(file: DatabaseFile) -> None:
+def test_closing_a_file_waits_for_its_users(file: DatabaseFile) -> None:
     session = file.session()
     session.begin().execute(INSERT, (1,))
     file.close()
@@ -226,8 +226,8 @@ with file.read() as connection:
 """
 
 
-def test_a_forked_process_is_refused_and_harms_nothing(file: DatabaseFile) -> None:
-    """Neither by using the file, nor by closing it or ending while its parent is in the middle of a transaction."""
+def test_a_forked_process_is_rejected_and_does_no_harm(file: DatabaseFile) -> None:
+    """Neither by using the file, nor by closing it or ending while its parent is in a transaction."""
     subprocess.run([sys.executable, "-c", FORK, str(file.path)], check=True, timeout=60)
     assert count(file) == 50
     write(file, 100)
@@ -265,7 +265,7 @@ assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 
 
 def test_a_forked_process_may_open_the_file_itself(tmp_path: Path) -> None:
-    """Neither of the two takes the other's locks for its own: closing a file here pulls no log away from under who writes there."""
+    """Neither process takes the locks of the other for its own: closing a file in one does not delete the log that the other writes."""
     path = tmp_path / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     subprocess.run([sys.executable, "-c", FORK_AND_OPEN, str(path)], check=True, timeout=60)

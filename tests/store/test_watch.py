@@ -1,4 +1,4 @@
-"""Who looks whether others have committed waits for a file like everybody else (B3, N16)."""
+"""Checking for commits of others waits for a file like every other access."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with open(sys.argv[1], "r+b", buffering=0) as index:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks are others there")
-def test_a_look_waits_however_long_ago_the_first_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_waits_even_long_after_the_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.sqlite"
     with closing(DatabaseFile.create(path, MIGRATIONS, lock_timeout=60.0)) as file:
         watch = file.watch()

@@ -20,7 +20,7 @@ MOMENTS = (NOW - TICK, *EXPIRIES, NOW + timedelta(days=1))
 
 
 class ExpiringWorldMaker(WorldMaker):
-    """Makes worlds with larger tables, of which most routes have a lifetime, and moments at which to route in them."""
+    """Makes worlds with larger tables, of which most routes have a lifetime, and times at which to route in them."""
 
     routes_max = 18
 
@@ -37,7 +37,7 @@ Case = tuple[World, list[Conversation], list[int]]
 
 
 def seeded_case(seed: int, *, conversations: int) -> Case:
-    """The world, the conversations and the moments of a seed."""
+    """The world, the conversations and the times of a seed."""
     return _case(ExpiringWorldMaker(SeededChooser(Random(seed))), conversations)
 
 

@@ -23,7 +23,7 @@ def _signatures(values: Iterable[bytes | None]) -> pa.Array[Any]:
 def fragment_batch(
     fragments: Sequence[Fragment], *, key_column: bool = False, has_further: bool = False, text_ids: bool = False
 ) -> pa.RecordBatch:
-    """A batch of fragments; a signature that is none makes its column one of any bytes."""
+    """A batch of fragments; a signature that is invalid makes its column one of any bytes."""
     columns: dict[str, pa.Array[Any]] = {
         "conversation_id": guid_array((fragment.conversation_id for fragment in fragments), text=text_ids),
         "is_initiator": pa.array([fragment.is_initiator for fragment in fragments], pa.bool_()),

@@ -35,12 +35,12 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"note": "", "priority": None},
     {"note": "a note that is longer than the body of its message", "priority": 0},
 )
-"""The values of the further columns."""
+"""The values of the extra columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A push of the next rows, after which the reassembler may go through a checkpoint, or is told to forget."""
+    """A push of the next rows, after which the reassembler may go through a checkpoint, or is reported to forget."""
 
     rows: int
     checkpoint: bool = False
@@ -57,7 +57,7 @@ class Traffic:
         limits: M15 to M19.
         in_order: M13.
         keys: Where the session keys are: nowhere, in a mapping, or in a column.
-        has_further: Whether there are further columns.
+        has_further: Whether there are extra columns.
     """
 
     fragments: tuple[Fragment, ...]
@@ -68,7 +68,7 @@ class Traffic:
     has_further: bool
 
     def charged(self, charge_of: Callable[[Mapping[str, Any]], int]) -> Traffic:
-        """The same, with what the further columns of each row are charged (M18)."""
+        """The same, with what the extra columns of each row are charged (P26)."""
         if not self.has_further:
             return self
         fragments = [replace(each, further_bytes=charge_of(each.further)) for each in self.fragments]

@@ -102,7 +102,7 @@ class WorldMaker:
         if self.chooser.chance(70):
             first = self.chooser.one_of((1, 65530, 2**31 - 20))
             ids = list(self._mixed(range(first, first + count)))
-            # K23: where some are left out, the others must leave room for them.
+            # R1: where some are omitted, the others must leave room for them.
             if first != 2**31 - 20 and self.chooser.chance(20):
                 ids = [None if self.chooser.chance(50) else route_id for route_id in ids]
         return [self._route(database, number, route_id) for number, route_id in enumerate(ids)]

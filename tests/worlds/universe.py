@@ -1,4 +1,4 @@
-"""The few names, ids, addresses and moments that the worlds are made of: few, so that they meet; nasty, so that they meet nearly."""
+"""The few names, ids, addresses and times that the worlds are made of: few, so that they meet; nasty, so that they meet nearly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRANSPORT_NAMES = (
     "TCP://[2001:DB8::0:7]:4022/Orders",
     "TCP://own.example:4022/Orders",
     "OWN.example:4022",
-    "tcp://other.example/Orders",  # K2: without a port
+    "tcp://other.example/Orders",  # R23: without a port
     "other.example:0/Orders",
     "other.example:65536/Orders",
     "other.example:4022Orders",
@@ -47,7 +47,7 @@ TRANSPORT_NAMES = (
     "LOCAL",
     "4022",
 )
-"""Service names that begin with an address, or nearly (K2)."""
+"""Service names that begin with an address, or nearly (R23)."""
 
 SERVICE_NAMES = NAMES + TRANSPORT_NAMES + (BROKER_CONFIGURATION, BROKER_CONFIGURATION.lower())
 

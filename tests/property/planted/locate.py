@@ -7,23 +7,23 @@ from tests.oracle.tables import Reading
 
 
 class IdsDoNotLocate(Oracle):
-    """R31: any database that has the service is taken, whatever its id."""
+    """R31: any database that has the service is taken, regardless of its id."""
 
-    def k10_broker_id(self, conversation: Conversation, route: Route) -> object:
+    def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
         return None
 
 
 class OnlyTheConversationsIdLocates(Oracle):
-    """K10: the route's id is not looked at."""
+    """R31: the route's id is not checked."""
 
-    def k10_broker_id(self, conversation: Conversation, route: Route) -> object:
+    def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
         return conversation.to_broker_instance
 
 
 class OnlyTheRoutesIdLocates(Oracle):
-    """K10: the conversation's own id is not looked at."""
+    """R31: the conversation's own id is not checked."""
 
-    def k10_broker_id(self, conversation: Conversation, route: Route) -> object:
+    def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
         return route.broker_instance
 
 
@@ -31,7 +31,7 @@ class TheIdIsEnough(Oracle):
     """R31: the database with the id is taken although it does not have the service."""
 
     def locate(self, conversation: Conversation, reading: Reading, route: Route) -> list[Database]:
-        broker_id = self.k10_broker_id(conversation, route)
+        broker_id = self.wanted_broker_id(conversation, route)
         enabled = [database for database in self.world.instance_databases if database.is_broker_enabled]
         if broker_id is not None:
             return [database for database in enabled if database.service_broker_guid == broker_id]
@@ -43,53 +43,61 @@ class OwnDatabaseDespiteTheId(Oracle):
 
     def locate(self, conversation: Conversation, reading: Reading, route: Route) -> list[Database]:
         found = super().locate(conversation, reading, route)
-        return self.r32_own_first(self.hosts(conversation.to_service_name), conversation, reading) if found else found
+        return (
+            self.own_database_first(self.hosts(conversation.to_service_name), conversation, reading) if found else found
+        )
 
 
 class OwnDatabaseIsOneOfAll(Oracle):
     """R32: the own database is not searched first."""
 
-    def r32_own_first(self, hosts: Sequence[Database], conversation: Conversation, reading: Reading) -> list[Database]:
+    def own_database_first(
+        self, hosts: Sequence[Database], conversation: Conversation, reading: Reading
+    ) -> list[Database]:
         return list(hosts)
 
 
 class OwnDatabaseOnly(Oracle):
     """R32: the other databases are not searched."""
 
-    def r32_own_first(self, hosts: Sequence[Database], conversation: Conversation, reading: Reading) -> list[Database]:
+    def own_database_first(
+        self, hosts: Sequence[Database], conversation: Conversation, reading: Reading
+    ) -> list[Database]:
         return [database for database in hosts if reading.from_outside or database.name == conversation.database]
 
 
 class OwnDatabaseAfterReEntry(Oracle):
-    """K11: the database in which a re-entered conversation began is searched first."""
+    """R32: the database in which a re-entered conversation began is searched first."""
 
-    def r32_own_first(self, hosts: Sequence[Database], conversation: Conversation, reading: Reading) -> list[Database]:
-        return super().r32_own_first(hosts, conversation, Reading(reading.table, from_outside=False))
+    def own_database_first(
+        self, hosts: Sequence[Database], conversation: Conversation, reading: Reading
+    ) -> list[Database]:
+        return super().own_database_first(hosts, conversation, Reading(reading.table, from_outside=False))
 
 
 class DisabledDatabasesCount(Oracle):
     """R33: the services of a disabled database are found."""
 
-    def r33_counts(self, database: Database) -> bool:
+    def is_delivering(self, database: Database) -> bool:
         return True
 
 
 class DisabledMsdbCounts(Oracle):
     """R33: msdb is taken for enabled."""
 
-    def r33_counts(self, database: Database) -> bool:
+    def is_delivering(self, database: Database) -> bool:
         return database.is_broker_enabled or database.name == "msdb"
 
 
 class DisabledSendersSend(Oracle):
-    """R34: what is begun in a disabled database is routed."""
+    """R34: what is started in a disabled database is routed."""
 
-    def r34_sender_disabled(self, conversation: Conversation) -> bool:
+    def is_sender_disabled(self, conversation: Conversation) -> bool:
         return False
 
 
 class DisabledSendersDeliverHere(Oracle):
-    """R34, K6: what is begun in a disabled database is delivered where it stays in the instance."""
+    """R34: what is started in a disabled database is delivered where it stays in the instance."""
 
     def decide(self, conversation: Conversation) -> Decision:
         delayed = super().decide(conversation)

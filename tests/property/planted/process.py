@@ -10,51 +10,48 @@ from tests.oracle.tables import Found, Reading
 class RepliesAreRouted(Oracle):
     """R7: a reply takes the normal process."""
 
-    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+    def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
         return False
 
 
 class EverythingIsAReply(Oracle):
     """R7: what comes from an initiator is delivered by its id too."""
 
-    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
-        return super().r7_is_reply_for_this_instance(replace(conversation, is_initiator=False))
+    def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        return super().is_reply_for_this_instance(replace(conversation, is_initiator=False))
 
 
 class RepliesBegunHere(Oracle):
-    """K4: R7 holds for conversations begun here."""
+    """R7: R7 holds for conversations started here."""
 
     def decide(self, conversation: Conversation) -> Decision:
-        if not self.r34_sender_disabled(conversation) and self.r7_is_reply_for_this_instance(conversation):
-            return self.r7_deliver_reply(conversation)
+        if not self.is_sender_disabled(conversation) and self.is_reply_for_this_instance(conversation):
+            return self.deliver_reply(conversation)
         return super().decide(conversation)
 
 
 class RepliesToEnabledOnly(Oracle):
-    """K5: a disabled database with the id does not keep the reply from being routed."""
+    """R7: a disabled database with the id does not keep the reply from being routed."""
 
-    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
-        return super().r7_is_reply_for_this_instance(conversation) and any(
+    def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        return super().is_reply_for_this_instance(conversation) and any(
             database.service_broker_guid == conversation.to_broker_instance and database.is_broker_enabled
             for database in self.world.instance_databases
         )
 
 
 class RepliesThatCannotBeTakenAreRouted(Oracle):
-    """R7: a reply that its database cannot take goes on to the routes."""
+    """R7: a reply that its database cannot take continues to the routes."""
 
-    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
-        return (
-            super().r7_is_reply_for_this_instance(conversation)
-            and self.r7_deliver_reply(conversation).outcome == "LOCAL"
-        )
+    def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        return super().is_reply_for_this_instance(conversation) and self.deliver_reply(conversation).outcome == "LOCAL"
 
 
 class RepliesToAnyHost(Oracle):
     """R7: any database that has the service takes the reply."""
 
-    def r7_deliver_reply(self, conversation: Conversation) -> Decision:
-        decision = super().r7_deliver_reply(conversation)
+    def deliver_reply(self, conversation: Conversation) -> Decision:
+        decision = super().deliver_reply(conversation)
         hosts = self.hosts(conversation.to_service_name)
         return replace(decision, target_database=hosts[0].name) if decision.outcome == "LOCAL" else decision
 
@@ -69,7 +66,7 @@ class RepliesAreNotLookedAtAgain(Oracle):
 
 
 class NoRouteFromOutsideIsDropped(Oracle):
-    """R17, K9: a message from outside that finds no route is DROPPED."""
+    """R17: a message from outside that finds no route is DROPPED."""
 
     def process(self, conversation: Conversation, reading: Reading) -> Decision:
         decision = super().process(conversation, reading)
@@ -81,14 +78,14 @@ class NoRouteFromOutsideIsDropped(Oracle):
 class AlwaysForwarding(Oracle):
     """R25: messages are forwarded although forwarding is off."""
 
-    def r25_drops(self, reading: Reading) -> bool:
+    def drops_without_forwarding(self, reading: Reading) -> bool:
         return False
 
 
 class ForwardingForOwnToo(Oracle):
-    """R25: a conversation begun here is sent only when forwarding is on."""
+    """R25: a conversation started here is sent only when forwarding is on."""
 
-    def r25_drops(self, reading: Reading) -> bool:
+    def drops_without_forwarding(self, reading: Reading) -> bool:
         return not self.world.message_forwarding
 
 
@@ -96,7 +93,7 @@ class ForwardingForLocalToo(Oracle):
     """R25: what arrives for a service here is dropped when forwarding is off."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        if self.r25_drops(reading):
+        if self.drops_without_forwarding(reading):
             return self.dropped(conversation, found, route, "forwarding_disabled")
         return super().deliver(conversation, reading, found, route)
 
@@ -104,47 +101,47 @@ class ForwardingForLocalToo(Oracle):
 class ReEntryNeedsNoForwarding(Oracle):
     """R41: after a re-entry forwarding may be off."""
 
-    def r25_drops(self, reading: Reading) -> bool:
-        return super().r25_drops(reading) and not reading.re_entered
+    def drops_without_forwarding(self, reading: Reading) -> bool:
+        return super().drops_without_forwarding(reading) and not reading.re_entered
 
 
 class NoReEntry(Oracle):
     """R41: the own address is sent to like any other."""
 
-    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
+    def resolves_to_this_instance(self, next_hop: str) -> bool:
         return False
 
 
 class OwnAddressAsWritten(Oracle):
     """R6, R41: the own addresses are not brought into the normal form."""
 
-    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
+    def resolves_to_this_instance(self, next_hop: str) -> bool:
         return next_hop in self.world.addresses
 
 
 class OnlyTheFirstOwnAddress(Oracle):
-    """R41: only the first of the own addresses is looked at."""
+    """R41: only the first of the own addresses is checked."""
 
-    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
-        return next_hop in [self.r6_normal(address) for address in self.world.addresses[:1]]
+    def resolves_to_this_instance(self, next_hop: str) -> bool:
+        return next_hop in [self.normalize(address) for address in self.world.addresses[:1]]
 
 
 class TheMirrorResolvesToo(Oracle):
     """R41: of a mirrored route the mirror's address counts as well."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        mirror = self.r51_mirror(route)
-        if mirror is not None and not reading.from_outside and self.r41_resolves_to_this_instance(mirror):
+        mirror = self.mirror_of(route)
+        if mirror is not None and not reading.from_outside and self.resolves_to_this_instance(mirror):
             return self.from_outside(conversation, re_entered=True)
         return super().send(conversation, reading, found, route)
 
 
 class TransportNeverResolves(Oracle):
-    """R41, K14: the address in a service name is not compared with the own ones."""
+    """R41: the address in a service name is not compared with the own ones."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().send(conversation, reading, found, route)
-        if self.r6_normal(route.address) != "TRANSPORT" or self.r25_drops(reading):
+        if self.normalize(route.address) != "TRANSPORT" or self.drops_without_forwarding(reading):
             return decision
         return Decision(
             outcome="FORWARD" if reading.from_outside else "REMOTE",
@@ -152,29 +149,29 @@ class TransportNeverResolves(Oracle):
             match_step=found.step,
             route_id=route.route_id,
             next_hop_address=self.next_hop(conversation, route),
-            mirror_address=self.r51_mirror(route),
-            broker_instance=self.k18_broker_instance(conversation, route),
+            mirror_address=self.mirror_of(route),
+            broker_instance=self.bound_broker_id(conversation, route),
         )
 
 
 class ReEntryKeepsTheRoutesId(Oracle):
-    """K15: the broker id of the first pass's route goes into the second."""
+    """R41: the broker id of the first pass's route goes into the second."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        kept = replace(conversation, to_broker_instance=self.k18_broker_instance(conversation, route))
+        kept = replace(conversation, to_broker_instance=self.bound_broker_id(conversation, route))
         return super().send(kept, reading, found, route)
 
 
 class ReEnteredIsStillOwn(Oracle):
     """R41, R26: a re-entered conversation for which nothing is usable is DELAYED."""
 
-    def r26_none_usable(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
-        decision = super().r26_none_usable(conversation, reading, found)
+    def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
+        decision = super().without_usable_route(conversation, reading, found)
         return replace(decision, outcome="DELAYED") if reading.re_entered else decision
 
 
 class ReEnteredIsRemote(Oracle):
-    """K14: a re-entered conversation that is sent on counts as begun here."""
+    """R25: a re-entered conversation that is sent on counts as started here."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().send(conversation, reading, found, route)
@@ -184,8 +181,8 @@ class ReEnteredIsRemote(Oracle):
 class RoundAndRound(Oracle):
     """R42: a message from outside for an own address is forwarded to it."""
 
-    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
-        return self.begun_here and super().r41_resolves_to_this_instance(next_hop)
+    def resolves_to_this_instance(self, next_hop: str) -> bool:
+        return self.begun_here and super().resolves_to_this_instance(next_hop)
 
     begun_here = True
 
@@ -195,25 +192,25 @@ class RoundAndRound(Oracle):
 
 
 class LoopBeforeForwarding(Oracle):
-    """K14: the loop is looked at before forwarding."""
+    """R25: the loop is checked before forwarding."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().send(conversation, reading, found, route)
-        loops = self.r41_resolves_to_this_instance(self.next_hop(conversation, route))
+        loops = self.resolves_to_this_instance(self.next_hop(conversation, route))
         return (
             replace(decision, reason="routing_loop") if decision.reason == "forwarding_disabled" and loops else decision
         )
 
 
 class DroppedForgetsItsRoute(Oracle):
-    """K17: what is DROPPED by R25 or R42 has no route id."""
+    """R25: what is DROPPED by R25 or R42 has no route id."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         return replace(super().dropped(conversation, found, route, reason), route_id=None)
 
 
 class DroppedForgetsItsId(Oracle):
-    """K17: what is DROPPED by R25 or R42 keeps the conversation's own id only."""
+    """R25: what is DROPPED by R25 or R42 keeps the conversation's own id only."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         dropped = super().dropped(conversation, found, route, reason)
@@ -221,14 +218,14 @@ class DroppedForgetsItsId(Oracle):
 
 
 class DroppedForgetsItsMirror(Oracle):
-    """K17: what is DROPPED by R25 or R42 has no mirror."""
+    """R25: what is DROPPED by R25 or R42 has no mirror."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         return replace(super().dropped(conversation, found, route, reason), mirror_address=None)
 
 
 class DroppedKeepsItsHop(Oracle):
-    """K17: what is DROPPED by R25 or R42 still says where it would have gone."""
+    """R25: what is DROPPED by R25 or R42 still says where it would have gone."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         hop = self.next_hop(conversation, route)
@@ -236,22 +233,22 @@ class DroppedKeepsItsHop(Oracle):
 
 
 class TheLocatedIdIsNotKept(Oracle):
-    """K18: a conversation delivered here without an id is not bound to the database's."""
+    """R31: a conversation delivered here without an id is not bound to the database's."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().deliver(conversation, reading, found, route)
-        return replace(decision, broker_instance=self.k18_broker_instance(conversation, route))
+        return replace(decision, broker_instance=self.bound_broker_id(conversation, route))
 
 
 class TheRoutesIdIsNotKept(Oracle):
-    """K18: a conversation is not bound to its route's id."""
+    """R31: a conversation is not bound to its route's id."""
 
-    def k18_broker_instance(self, conversation: Conversation, route: Route) -> UUID | None:
+    def bound_broker_id(self, conversation: Conversation, route: Route) -> UUID | None:
         return conversation.to_broker_instance
 
 
 class TheImpliedRouteHasAnId(Oracle):
-    """K18: the implied route of step 6 has the id 0."""
+    """R31: the implied route of step 6 has the id 0."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().deliver(conversation, reading, found, route)
@@ -259,21 +256,21 @@ class TheImpliedRouteHasAnId(Oracle):
 
 
 class NoMirrors(Oracle):
-    """R51: the mirror address is not told."""
+    """R51: the mirror address is not reported."""
 
-    def r51_mirror(self, route: Route) -> str | None:
+    def mirror_of(self, route: Route) -> str | None:
         return None
 
 
 class MirrorsAsWritten(Oracle):
-    """K18: the mirror address is not brought into the normal form."""
+    """R31: the mirror address is not brought into the normal form."""
 
-    def r51_mirror(self, route: Route) -> str | None:
+    def mirror_of(self, route: Route) -> str | None:
         return route.mirror_address
 
 
 class MirrorsOnlyOnTheNetwork(Oracle):
-    """K18: a mirrored route whose address is LOCAL tells no mirror."""
+    """R31: a mirrored route whose address is LOCAL has no mirror."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         return replace(super().deliver(conversation, reading, found, route), mirror_address=None)

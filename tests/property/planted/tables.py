@@ -15,7 +15,7 @@ class OneTableForAll(Oracle):
 
 
 class EveryConversationReadsMsdb(Oracle):
-    """R2: one begun here reads msdb's table too."""
+    """R2: one started here reads msdb's table too."""
 
     def process(self, conversation: Conversation, reading: Reading) -> Decision:
         return super().process(conversation, Reading(MSDB, reading.from_outside, reading.re_entered))
@@ -30,30 +30,30 @@ class ArrivalsReadTheFirstDatabase(Oracle):
 
 
 class ExpiresAfterItsLifetime(Oracle):
-    """R3: a route still lives at the moment of its expiry."""
+    """R3: a route still lives at the time of its expiry."""
 
-    def r3_expired(self, route: Route) -> bool:
+    def is_expired(self, route: Route) -> bool:
         return route.lifetime is not None and self.now > route.lifetime
 
 
 class ExpiresInWholeSeconds(Oracle):
     """R3: only whole seconds count."""
 
-    def r3_expired(self, route: Route) -> bool:
+    def is_expired(self, route: Route) -> bool:
         return route.lifetime is not None and int(self.now.timestamp()) >= int(route.lifetime.timestamp())
 
 
 class NeverExpires(Oracle):
     """R3: expired routes are read."""
 
-    def r3_expired(self, route: Route) -> bool:
+    def is_expired(self, route: Route) -> bool:
         return False
 
 
 class ExpiresAtOnce(Oracle):
     """R3: a route with a lifetime is never read."""
 
-    def r3_expired(self, route: Route) -> bool:
+    def is_expired(self, route: Route) -> bool:
         return route.lifetime is not None
 
 
@@ -61,7 +61,7 @@ class _OtherNames(Oracle):
     def seen(self, name: str) -> object:
         return name
 
-    def r5_same_name(self, one: str | None, other: str | None) -> bool:
+    def same_name(self, one: str | None, other: str | None) -> bool:
         return one is not None and other is not None and self.seen(one) == self.seen(other)
 
 
@@ -87,7 +87,7 @@ class NamesInOneUnicodeForm(_OtherNames):
 
 
 class NamesOfSixtyFourBytes(_OtherNames):
-    """R5: only 64 bytes of a name are looked at."""
+    """R5: only 64 bytes of a name are checked."""
 
     def seen(self, name: str) -> object:
         return name.encode()[:64]
@@ -101,7 +101,7 @@ class NamesUpToANul(_OtherNames):
 
 
 class NamesOfOneLengthAndEnd(_OtherNames):
-    """R5: length and last bytes stand for the name."""
+    """R5: length and last bytes represent the name."""
 
     def seen(self, name: str) -> object:
         return len(name.encode()), name.encode()[-4:]
@@ -110,15 +110,15 @@ class NamesOfOneLengthAndEnd(_OtherNames):
 class EmptyNameIsNone(Oracle):
     """R5: an empty service name matches none."""
 
-    def r5_same_name(self, one: str | None, other: str | None) -> bool:
-        return bool(one) and super().r5_same_name(one, other)
+    def same_name(self, one: str | None, other: str | None) -> bool:
+        return bool(one) and super().same_name(one, other)
 
 
 class HostsByCase(Oracle):
     """R6: hosts compare case-sensitively."""
 
-    def r6_normal(self, address: str) -> str:
-        normal = super().r6_normal(address)
+    def normalize(self, address: str) -> str:
+        normal = super().normalize(address)
         host = address[6:].partition("/")[0].partition(":")[0]
         return f"TCP://{host}:{normal.rpartition(':')[2]}" if normal.startswith("TCP") and host[0] != "[" else normal
 
@@ -126,6 +126,6 @@ class HostsByCase(Oracle):
 class AnotherDefaultPort(Oracle):
     """R6: without a port it is 4023."""
 
-    def r6_normal(self, address: str) -> str:
-        normal = super().r6_normal(address)
+    def normalize(self, address: str) -> str:
+        normal = super().normalize(address)
         return normal if "4022" in address else normal.replace(":4022", ":4023")

@@ -10,41 +10,37 @@ from tests.oracle.tables import Reading
 class TheLastIsFirst(Oracle):
     """R24: `first` takes the last."""
 
-    def r24_pick(
-        self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable
-    ) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         if self.tie_break == "first":
             return candidates[-1]
-        return super().r24_pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, salt, turn)
 
 
 class InRowOrder(Oracle):
-    """K19: routes stand in the order of the table's rows, not of their ids."""
+    """R24: routes are ordered in the order of the table's rows, not of their ids."""
 
-    def k19_by_route_id(self, routes: Sequence[Route]) -> list[Route]:
+    def by_route_id(self, routes: Sequence[Route]) -> list[Route]:
         return list(routes)
 
 
 class IdsInTheirOwnOrder(Oracle):
-    """K19: the broker ids of step 3 stand by their bytes."""
+    """R24: the broker ids of step 3 are ordered by their bytes."""
 
-    def r24_pick(
-        self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable
-    ) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         if salt % 3 == 0:
             candidates = sorted(candidates, key=str)
-        return super().r24_pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, salt, turn)
 
 
 class DatabasesInAnyCase(Oracle):
-    """K19: databases stand by name without regard to case."""
+    """R24: databases are ordered by name without regard to case."""
 
     def hosts(self, service_name: str) -> list[Database]:
         return sorted(super().hosts(service_name), key=lambda database: database.name.lower())
 
 
 class DatabasesAsGiven(Oracle):
-    """K19: databases stand in the catalog's order."""
+    """R24: databases are in the catalog's order."""
 
     def hosts(self, service_name: str) -> list[Database]:
         names = [database.name for database in self.world.instance_databases]
@@ -52,7 +48,7 @@ class DatabasesAsGiven(Oracle):
 
 
 class TwiceInServicesIsTwice(Oracle):
-    """K19: a database that is twice in the table of services counts twice."""
+    """R24: a database that is twice in the table of services counts twice."""
 
     def hosts(self, service_name: str) -> list[Database]:
         rows = [service.database for service in self.world.services if service.name == service_name]
@@ -60,93 +56,85 @@ class TwiceInServicesIsTwice(Oracle):
 
 
 class HashByRemainder(Oracle):
-    """K20: the remainder is taken instead of the upper part."""
+    """R24: the remainder is taken instead of the upper part."""
 
-    def r24_pick(
-        self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable
-    ) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         if self.tie_break == "hash" and conversation.conversation_id is not None:
             return candidates[stable_hash(conversation.conversation_id, salt) % len(candidates)]
-        return super().r24_pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, salt, turn)
 
 
 class HashOfThirtyTwoBits(Oracle):
-    """K20: the lower half of the hash is used."""
+    """R24: the lower half of the hash is used."""
 
-    def r24_pick(
-        self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable
-    ) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         if self.tie_break == "hash" and conversation.conversation_id is not None:
             lower = stable_hash(conversation.conversation_id, salt) % 2**32
             return candidates[lower * 2**32 * len(candidates) // WORD]
-        return super().r24_pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, salt, turn)
 
 
 class OneSaltForAll(Oracle):
-    """K20: one conversation takes the same place everywhere."""
+    """R24: one conversation takes the same place everywhere."""
 
     def salt(self, kind: int, reading: Reading) -> int:
         return 0
 
 
 class NoSaltForReEntry(Oracle):
-    """K20: a re-entry does not change the salt."""
+    """R24: a re-entry does not change the salt."""
 
     def salt(self, kind: int, reading: Reading) -> int:
         return kind
 
 
 class ALoneCandidateTakesNoTurn(Oracle):
-    """K21: the turn goes on only where there is more than one candidate."""
+    """R24: the turn continues only where there is more than one candidate."""
 
-    def r24_pick(
-        self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable
-    ) -> Candidate:
-        return super().r24_pick(candidates, conversation, salt, turn if len(candidates) > 1 else None)
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
+        return super().pick(candidates, conversation, salt, turn if len(candidates) > 1 else None)
 
 
 class _OtherTurns(Oracle):
     def key(self, turn: tuple[object, ...]) -> Hashable:
         return turn
 
-    def r24_pick(
-        self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable
-    ) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         if self.tie_break == "round_robin" and isinstance(turn, tuple):
             return pick_by_turn(candidates, self.turns, self.key(turn))
-        return super().r24_pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, salt, turn)
 
 
 class OneTurnForAll(_OtherTurns):
-    """K21: there is one turn for everything."""
+    """R24: there is one turn for everything."""
 
     def key(self, turn: tuple[object, ...]) -> Hashable:
         return 0
 
 
 class OneTurnForAllClasses(_OtherTurns):
-    """K21: the classes of one service share a turn."""
+    """R24: the classes of one service share a turn."""
 
     def key(self, turn: tuple[object, ...]) -> Hashable:
         return (*turn[:2], *turn[3:]) if turn[0] == "route" else turn
 
 
 class OneTurnForAllIds(_OtherTurns):
-    """K21: the broker ids of one service share a turn."""
+    """R24: the broker ids of one service share a turn."""
 
     def key(self, turn: tuple[object, ...]) -> Hashable:
         return turn[:4] if turn[0] == "route" else turn
 
 
 class OneTurnForAllTables(_OtherTurns):
-    """K21: the tables share a turn."""
+    """R24: the tables share a turn."""
 
     def key(self, turn: tuple[object, ...]) -> Hashable:
         return turn if turn[0] == "database" else (turn[0], *turn[2:])
 
 
 class OneTurnForAllNamesOfDatabases(_OtherTurns):
-    """K21: the databases of all services share a turn."""
+    """R24: the databases of all services share a turn."""
 
     def key(self, turn: tuple[object, ...]) -> Hashable:
         return turn[0] if turn[0] == "database" else turn

@@ -1,4 +1,4 @@
-"""Cuts the power as often as one likes: `python -m tests.store.power --states 1000000`."""
+"""Simulates power cuts from the command line: `python -m tests.store.power --states 1000000`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKLOADS: Final[dict[str, Entry]] = {"tables": Tables, "dialogs": Dialogs, "net
 
 
 def main() -> int:
-    """Says after each trace how many states were seen, and what was wrong."""
+    """Prints for each trace the number of states checked, and the faults found."""
     parser = argparse.ArgumentParser(prog="python -m tests.store.power", description=__doc__)
     parser.add_argument("--workload", choices=WORKLOADS, default="tables", help="what is done to the disk")
     parser.add_argument("--states", type=int, default=100_000, help="how many states of the disk to look at")

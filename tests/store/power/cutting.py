@@ -1,4 +1,4 @@
-"""All moments of a trace, and what the disk may hold then."""
+"""All points of a trace at which the power may fail, and the possible contents of the disk."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Final, Self
 from tests.store.power.disk import FATES, Disk, kept, lost
 from tests.store.power.recording import Mark, Operation
 
-_IN_MEMORY: Final = Path("/dev/shm")  # where there is one, it spares the disk
+_IN_MEMORY: Final = Path("/dev/shm")  # a RAM disk, if there is one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cut:
-    """A moment at which the power went.
+    """A point at which the power failed.
 
     Attributes:
-        files: What the disk holds, by name.
-        marks: What the workload had said by then.
-        where: The moment, for a person.
+        files: Content of the disk, by name.
+        marks: Marks of the workload so far.
+        where: Description of the point.
     """
 
     files: dict[str, bytes]
@@ -32,13 +32,13 @@ class Cut:
 
 
 def cuts(operations: Sequence[Operation], *, draws: int, share: float, chance: random.Random) -> Iterator[Cut]:
-    """After each operation, each fate of what was not synced, `draws` times where there is something to draw.
+    """Yields, after each operation, each fate of the unsynced data; random fates are drawn `draws` times.
 
     Args:
         operations: The trace.
-        draws: How often each.
-        share: How many of them to take, from 0 to 1.
-        chance: What is drawn.
+        draws: Number of draws of each random fate.
+        share: Share of the points to take, from 0 to 1.
+        chance: Random generator.
     """
     disk = Disk()
     marks: list[Mark] = []
@@ -46,7 +46,7 @@ def cuts(operations: Sequence[Operation], *, draws: int, share: float, chance: r
         disk.apply(operation)
         if isinstance(operation, Mark):
             marks.append(operation)
-        if not marks or isinstance(operation, Mark):  # nothing has been promised, or nothing happened
+        if not marks or isinstance(operation, Mark):  # nothing was acknowledged, or nothing happened
             continue
         for fate in FATES:
             for draw in range(1 if fate in {lost, kept} else draws):
@@ -55,14 +55,14 @@ def cuts(operations: Sequence[Operation], *, draws: int, share: float, chance: r
                     yield Cut(disk.cut(fate, chance), marks, where)
 
 
-class Place:
-    """A folder into which files are put as they were found after the cut."""
+class RestoredFolder:
+    """A folder with the files found after the power cut."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
 
     def put(self, cut: Cut) -> None:
-        """These files and no others. The index of a log is not kept over a power cut, but may lie there with anything in it."""
+        """Replaces the files of the folder. The index of a log is not durable and may have any content."""
         for old in self.folder.iterdir():
             old.unlink()
         for name, data in cut.files.items():

@@ -1,4 +1,4 @@
-"""Conversations inside of one database and between two: recorded, and what is wrong with what a power cut left of them."""
+"""Conversations within one database and between two: recorded, and checked after a power cut."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGES_TO_CHECKPOINT: Final = 16
 
 
 class Dialogs:
-    """Sends and receives, each with a row of the application in the same transaction; marks say what was acknowledged."""
+    """Sends and receives, each with a row of the application in the same transaction; marks record what was acknowledged."""
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
         chance = random.Random(seed)
@@ -46,7 +46,7 @@ class Dialogs:
             self.operations = recorder.trace
 
     def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
-        """What was acknowledged is there, and all that was sent is received, once and in order."""
+        """Checks that everything acknowledged is present, and that everything sent is received once and in order."""
         with Instance.open(folder, background=False) as instance:
             for database in instance.databases:
                 with database_context(database).file.read() as connection:

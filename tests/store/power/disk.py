@@ -1,10 +1,10 @@
-"""A disk whose power may go: what was synced is there, of what was not anything may be there, in any order, torn at sectors.
+"""A disk that loses power: synced data are kept; unsynced data may be lost in any order and torn at sectors.
 
-Two writes that follow one another and meet in a sector reach the disk with that sector together. Without this SQLite fails, once in some
-300,000 states: it tells a frame of its log from an older one by a sum that stays the same where, in the head of page 1, the number of pages
-falls by one while the first free page and the number of free pages rise by one. An older page 1 under the newer header of its frame, 24
-bytes before it, then passes. Nobody can lose the one without the other but by losing half of a sector. For the same reason what a
-workload writes has to be random: regular pages that differ regularly have the same sum too.
+Two consecutive writes that meet in a sector reach the disk together with that sector. Otherwise SQLite fails in one of about 300,000
+states: the checksum of a log frame does not change if, in the header of page 1, the number of pages falls by one while the first free
+page and the number of free pages rise by one, so that an older page 1 is accepted under a newer frame header, which precedes it by 24
+bytes. A real disk could lose one without the other only by losing half a sector. For the same reason workloads write random content:
+regular pages that differ regularly have equal checksums too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _File:
 
 
 class Disk:
-    """Follows a trace; `cut` says what is found when the power goes right now."""
+    """Replays a trace; `cut` returns the files after a power cut at that point."""
 
     def __init__(self) -> None:
         self._files: dict[int, _File] = {}
@@ -38,7 +38,7 @@ class Disk:
         self._pending_names: list[Create | Delete] = []
 
     def apply(self, operation: Operation) -> None:
-        """The next operation of the trace."""
+        """Applies the next operation of the trace."""
         match operation:
             case Write():
                 _join(self._files[operation.inode].pending, operation)
@@ -62,7 +62,7 @@ class Disk:
                 pass
 
     def cut(self, survivors: Survivors, chance: random.Random) -> dict[str, bytes]:
-        """The files by name."""
+        """Returns the files by name."""
         names = dict(self._names)
         for entry in self._pending_names[: chance.randint(0, len(self._pending_names))]:
             _rename(names, entry)
@@ -81,36 +81,36 @@ class Disk:
 
 
 def lost(_pending: list[Change], _chance: random.Random) -> list[Change]:
-    """Nothing of it."""
+    """Loses all unsynced operations."""
     return []
 
 
 def kept(pending: list[Change], _chance: random.Random) -> list[Change]:
-    """All of it, as when only the process died."""
+    """Keeps all of them, as when only the process dies."""
     return pending
 
 
 def prefix(pending: list[Change], chance: random.Random) -> list[Change]:
-    """What came first; the last of it may be torn."""
+    """Keeps the first ones; the last of them may be torn."""
     first = pending[: chance.randint(0, len(pending))]
     return [*first[:-1], *sectors(first[-1:], chance)]
 
 
 def subset(pending: list[Change], chance: random.Random) -> list[Change]:
-    """Any of it."""
+    """Keeps any of them."""
     share = chance.random()
     return [change for change in pending if chance.random() < share]
 
 
 def reordered(pending: list[Change], chance: random.Random) -> list[Change]:
-    """Any of it, in any order: of two writes to one place the earlier may win."""
+    """Keeps any of them in any order: of two writes to one place the earlier may win."""
     found = subset(pending, chance)
     chance.shuffle(found)
     return found
 
 
 def sectors(pending: list[Change], chance: random.Random) -> list[Change]:
-    """Any sectors of it: every write may be torn, and a file may have grown without what was written there."""
+    """Keeps any sectors: every write may be torn, and a file may have grown without its content."""
     share = chance.random()
     found: list[Change] = []
     for change in pending:
@@ -121,7 +121,7 @@ def sectors(pending: list[Change], chance: random.Random) -> list[Change]:
             if chance.random() < share:
                 found.append(sector)
             elif chance.random() < share:
-                found.append(Write(sector.inode, sector.end, b""))  # the file has grown nevertheless
+                found.append(Write(sector.inode, sector.end, b""))  # the file has grown anyway
     return found
 
 
@@ -149,7 +149,7 @@ def _sectors(write: Write) -> Iterator[Write]:
 
 
 def _join(pending: list[Change], write: Write) -> None:
-    """Adds a write; the sector in which it meets the one before becomes a write of its own."""
+    """Adds a write; a sector shared with the previous one becomes a write of its own."""
     before = pending[-1] if pending else None
     meets = isinstance(before, Write) and before.end == write.offset and write.offset % SECTOR != 0
     if not meets or not isinstance(before, Write):

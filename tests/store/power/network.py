@@ -1,4 +1,4 @@
-"""Dialogs with another instance: the files of one are recorded; the other keeps what it has, as if it stood elsewhere."""
+"""Dialogs with another instance: the files of one are recorded; the other keeps its data, as on another machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ROUNDS_MAX: Final = 60
 
 
 class _Pair:
-    """An instance on a disk and one that is not, with a machine each, and what goes to and fro."""
+    """An instance on the recorded disk and another one, with an engine each, and the messages between them."""
 
     def __init__(self, instance: Instance, far: MemoryDialogStorage, *, now: datetime) -> None:
         far.restart()
@@ -53,7 +53,7 @@ class _Pair:
         self.there.notify_queued(far.waiting())
 
     def to_there(self, share: float, chance: random.Random) -> None:
-        """What is sent from here, as far as it gets through."""
+        """Sends from here; some of it is lost."""
         self.here.notify_queued(self.ledger.waiting())
         rows = _some(self.here.data_to_send(now=self._moment), share, chance)
         if rows is not None:
@@ -62,7 +62,7 @@ class _Pair:
             self.there.confirm(effects, now=self._moment)
 
     def to_here(self, share: float, chance: random.Random) -> None:
-        """And from there."""
+        """Sends from there; some of it is lost."""
         self.there.notify_queued(self.far.waiting())
         rows = _some(self.there.data_to_send(now=self._moment), share, chance)
         if rows is not None:
@@ -71,7 +71,7 @@ class _Pair:
             self.here.confirm(effects, now=self._moment)
 
     def flush(self) -> None:
-        """What has been idle leaves memory, both here and there."""
+        """Flushes idle transmission objects on both sides."""
         self.now += timedelta(minutes=1)
         self.here.flush(now=self._moment)
         self.there.flush(now=self._moment)
@@ -85,7 +85,7 @@ class _Pair:
 
 
 class Network:
-    """Sends and receives, each with a row of the application in the same transaction; marks say what was acknowledged."""
+    """Sends and receives, each with a row of the application in the same transaction; marks record what was acknowledged."""
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
         chance = random.Random(seed)
@@ -127,7 +127,7 @@ class Network:
         self._now = pair.now
 
     def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
-        """What was acknowledged is there, and all that was sent is received, once and in order, at both ends."""
+        """Checks that everything acknowledged is present, and that everything sent is received once and in order, on both sides."""
         known = [mark.number for mark in cut.marks if mark.word == "far"]
         if not known:
             return
@@ -175,7 +175,7 @@ def _open(folder: Path, *, is_new: bool = False, vfs: str | None = None) -> Inst
 
 
 def _prepare(pair: _Pair) -> list[Key]:
-    """One dialog begins here, the other one there; their endpoints there."""
+    """Starts one dialog here and one there, and creates the endpoints there."""
     database = pair.database
     for name in ("Orders", "Replies"):
         database.create_queue(name)
@@ -205,7 +205,7 @@ def _weaken(database: Database, synchronous: str) -> None:
 
 
 def _send(database: Database, chance: random.Random) -> list[int]:
-    """One message in one of the dialogs; its place among all that were sent."""
+    """Sends one message in one of the dialogs, and returns its position among all sent messages."""
     with database.transaction() as t:
         found = t.connection.execute(
             "SELECT conversation_id, conversation_handle FROM ssb_conversation_endpoints WHERE state IN ('SO', 'CO')"
@@ -221,7 +221,7 @@ def _send(database: Database, chance: random.Random) -> list[int]:
 
 
 def _receive(database: Database) -> list[int]:
-    """What one RECEIVE of each queue gives; its places among all that were received."""
+    """Receives once from each queue, and returns the positions of the messages among all received ones."""
     numbers: list[int] = []
     with database.transaction() as t:
         for queue in ("Orders", "Replies"):
@@ -250,19 +250,19 @@ def _bodies(database: Database, word: str, key: Key) -> list[bytes]:
 
 
 def _body(number: int, chance: random.Random) -> bytes:
-    """Random, and of one fragment or several."""
+    """Returns a random body of one or several fragments."""
     content = b"%d:" % number + chance.randbytes(chance.choice((10, 200, 200, 1500)))
     return content + hashlib.md5(content).digest()
 
 
 def _number(body: bytes) -> int:
-    """Which one of its sender's it is; -1 where it has changed on its way."""
+    """Returns the number of a body among those of its sender; -1 if it was altered."""
     content, digest = body[:-16], body[-16:]
     return int(content.split(b":", maxsplit=1)[0]) if hashlib.md5(content).digest() == digest else -1
 
 
 def _some(rows: pa.Table | None, share: float, chance: random.Random) -> pa.Table | None:
-    """What of it gets through."""
+    """Drops some of the rows."""
     if rows is None or share == 1:
         return rows
     kept = [number for number in range(rows.num_rows) if chance.random() < share]

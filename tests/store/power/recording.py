@@ -1,4 +1,4 @@
-"""A virtual file system that records what SQLite asks of the disk, so that any moment of it can be cut off later."""
+"""An SQLite virtual file system that records its operations, so that a power cut can be simulated at any point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEW_JOURNAL = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLIT
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes of a file; the file grows where it has to."""
+    """Bytes written to a file, which grows if necessary."""
 
     inode: int
     offset: int
@@ -22,11 +22,11 @@ class Write:
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
+        """Offset after its last byte."""
         return self.offset + len(self.data)
 
     def part(self, start: int, end: int) -> Write:
-        """What it writes between two offsets."""
+        """Returns the part between two offsets."""
         return Write(self.inode, start, self.data[start - self.offset : end - self.offset])
 
 
@@ -38,7 +38,7 @@ class Truncate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sync:
-    """What was written to the file before is on the disk; with `folder` the names in the folder too."""
+    """Previous writes to the file are on the disk; with `folder`, the entries of the folder too."""
 
     inode: int
     folder: bool
@@ -58,7 +58,7 @@ class Delete:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mark:
-    """A word of the workload about itself: which transaction it is about to commit, or has committed."""
+    """A record of the workload: the transaction that it is about to commit, or has committed."""
 
     word: str
     number: int
@@ -68,12 +68,12 @@ Operation = Write | Truncate | Sync | Create | Delete | Mark
 
 
 class Recording(apsw.VFS):
-    """SQLite's own file system, with a list of what was done to it.
+    """SQLite's own file system, with a record of its operations.
 
     Attributes:
-        trace: What was done, in order.
-        deaf_to: The ends of the names of files whose syncs are not heard, as on a disk that lies about them.
-        is_powersafe: Whether it promises that a sector which is written in part keeps what it had beside that.
+        trace: Operations in order.
+        deaf_to: Suffixes of files whose syncs are ignored, as by a disk that does not honor them.
+        is_powersafe: Whether partial writes of a sector keep the rest of it (powersafe overwrite).
     """
 
     def __init__(self, *, deaf_to: tuple[str, ...] = (), is_powersafe: bool = True) -> None:
@@ -120,7 +120,7 @@ class _File(apsw.VFSFile):
         self._recording.trace.append(Truncate(self._inode, newsize))
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        # The real disk need not hear of it. As SQLite does it, the first sync of a new log is one of its folder too.
+        # The real disk need not be synced. As in SQLite, the first sync of a new log also syncs its folder.
         if not self._is_deaf:
             self._recording.trace.append(Sync(self._inode, folder=self._new_name))
             self._new_name = False
@@ -128,7 +128,7 @@ class _File(apsw.VFSFile):
 
 @contextmanager
 def recording(*, deaf_to: tuple[str, ...] = (), is_powersafe: bool = True) -> Iterator[Recording]:
-    """Records what happens to files that are opened with the file system `NAME`."""
+    """Records operations on files that are opened with the file system `NAME`."""
     found = Recording(deaf_to=deaf_to, is_powersafe=is_powersafe)
     try:
         yield found

@@ -1,4 +1,4 @@
-"""One trace, and all its moments."""
+"""Records one workload, and checks all points of its trace."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Final, Protocol
 import apsw
 
 from ssbroker.exceptions import SsbrokerError
-from tests.store.power.cutting import Cut, Place, cuts
+from tests.store.power.cutting import Cut, RestoredFolder, cuts
 from tests.store.power.recording import Operation
 
 _WRONG: Final = (SsbrokerError, apsw.Error, AssertionError, TypeError, ValueError)
-"""What damage leads to: rows may hold anything, and what reads them find that out."""
+"""Errors that corruption can cause, since rows may contain anything."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Weakness:
-    """What is taken out, so that the test has to fail.
+    """A weakened guarantee, with which the test must fail.
 
     Attributes:
-        deaf_to: The ends of the names of files whose syncs the disk does not hear.
-        synchronous: `full`, or what it is weakened to.
+        deaf_to: Suffixes of files whose syncs the disk ignores.
+        synchronous: `full`, or a weaker setting.
     """
 
     deaf_to: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Weakness:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """How much was looked at, and what was wrong with it."""
+    """Number of states checked, and the faults found."""
 
     operations: int
     states: int
@@ -42,7 +42,7 @@ class Found:
 
 
 class Workload(Protocol):
-    """What was done to the disk, and what has to be found."""
+    """Operations on the disk, and the check of the result."""
 
     @property
     def operations(self) -> Sequence[Operation]:
@@ -72,17 +72,17 @@ def cut_often(
     faults_max: int | None = None,
     weakness: Weakness = Weakness(),
 ) -> Found:
-    """Records a workload, and looks at the disk after each operation of it."""
+    """Records a workload, and checks the disk after each of its operations."""
     workload = entry(folder, transactions=transactions, seed=seed, weakness=weakness)
     chance = random.Random(seed)
     states, faults = 0, []
-    with Place() as place:
+    with RestoredFolder() as restored:
         for cut in islice(cuts(workload.operations, draws=draws, share=share, chance=chance), states_max):
             states += 1
-            place.put(cut)
+            restored.put(cut)
             try:
                 faults += [
-                    f"{cut.where}: {fault}" for fault in workload.faults(place.folder, cut, goes_on=states % 10 == 0)
+                    f"{cut.where}: {fault}" for fault in workload.faults(restored.folder, cut, goes_on=states % 10 == 0)
                 ]
             except _WRONG as error:
                 faults.append(f"{cut.where}: {error!r}")

@@ -1,4 +1,4 @@
-"""Transactions on plain tables of a database file: recorded, and what is wrong with what a power cut left of them."""
+"""Transactions on ordinary tables of a database file: recorded, and checked after a power cut."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROWS: Final = 40
 
 
 class Tables:
-    """Transaction 0 makes the file; after that rows come and go, some transactions are rolled back, the file is closed and opened."""
+    """Transaction 0 creates the file; then rows are inserted and deleted, some transactions are rolled back, and the file is closed and reopened."""
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
         chance = random.Random(seed)
@@ -54,7 +54,7 @@ class Tables:
             self.operations = recorder.trace
 
     def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
-        """Opening succeeds, nothing acknowledged is lost, nothing uncommitted is there, and it goes on."""
+        """Checks that the file opens, that nothing acknowledged is lost, that nothing uncommitted is present, and that it can be written."""
         begun = cut.marks[-1].number
         committed = begun if cut.marks[-1].word == COMMITTED else begun - 1
         try:
@@ -78,7 +78,7 @@ class Tables:
 
 
 def _content(connection: apsw.Connection) -> str:
-    """A digest of all tables and all rows."""
+    """Returns a digest of all tables and rows."""
     digest = hashlib.blake2b(digest_size=16)
     for name, sql in connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
         digest.update(f"{sql}\n".encode())
@@ -111,7 +111,7 @@ def _roll_back(file: DatabaseFile, chance: random.Random) -> None:
 
 
 def _change(connection: apsw.Connection, chance: random.Random) -> None:
-    """Rows come, grow and go, so that pages are split, freed and used again; the totals have to fit."""
+    """Inserts, updates and deletes rows, so that pages are split, freed and reused; the totals must match."""
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
         number = chance.randrange(_ROWS)
         if chance.random() < 0.3:
