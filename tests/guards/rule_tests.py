@@ -71,7 +71,7 @@ def main() -> None:
     """Prints a line for each rule and threat, and below it the tests that prove it."""
     tests = rules_to_tests()
     for each in (*RULES, *THREATS):
-        print(f"{each.number}  {each.says}")
+        print(f"{each.number}  {each.summary}")
         for test in tests[each.number]:
             print(f"      {test}")
 

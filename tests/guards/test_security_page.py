@@ -8,5 +8,5 @@ from tests.guards.threats import THREATS
 
 def test_the_page_has_every_threat() -> None:
     page = (ROOT / "docs" / "concepts" / "security.md").read_text(encoding="utf-8")
-    rows = [f"| {threat.number} | {threat.says} | {threat.answer} |" for threat in THREATS]
+    rows = [f"| {threat.number} | {threat.summary} | {threat.answer} |" for threat in THREATS]
     assert [row for row in rows if row not in page] == []

@@ -12,12 +12,12 @@ class Threat:
 
     Attributes:
         number: As tests and documents cite it.
-        says: The threat in a few words.
+        summary: The threat in a few words.
         answer: What is done about it.
     """
 
     number: str
-    says: str
+    summary: str
     answer: str
 
 
