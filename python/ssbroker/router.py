@@ -161,7 +161,7 @@ class Router:
         catalog: Databases, services and routing tables of the instance.
         tie_break: How to pick one of several equal candidates. `hash` hashes the conversation id, so that a conversation gets the same
             decision everywhere; `round_robin` takes turns; `first` picks the lowest route id.
-        pending_request: How to route a conversation while routing information is requested for its service. `continue` goes on with
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
 
     Raises:

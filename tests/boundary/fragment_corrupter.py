@@ -63,7 +63,7 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({name: plain(name, column) for name, column in zip(names, batch.columns, strict=True)})
 
 
-def told(batch: pa.RecordBatch) -> Any:
+def all_rows(batch: pa.RecordBatch) -> Any:
     """The rows of all tables, once as one push, once with a checkpoint in between."""
     whole = tables_of(ssbroker.reassemble(batch))
     reassembler = Reassembler()
@@ -82,12 +82,12 @@ def alike(random: Random, counts: Counter[str]) -> None:
     messages = relaid(batch, {"message_sequence_number": instead(pa.array(range(ROWS)))})
     for _, write in made.values():
         write()
-    name, result = outcome(lambda: told(batch))
+    name, result = outcome(lambda: all_rows(batch))
     counts[name] += 1
     counts[f"cut {outcome(lambda: ssbroker.fragment(messages, max_fragment_bytes=3))[0]}"] += 1
     if is_legal(batch):
         counts["legal"] += 1
-        expected_name, expected = outcome(lambda: told(plain_batch(batch)))
+        expected_name, expected = outcome(lambda: all_rows(plain_batch(batch)))
         assert (name, result) == (expected_name, expected)
 
 

@@ -15,7 +15,7 @@ from ssbroker import Reassembler
 from tests.boundary.fragmented import FRAGMENTS, tables_of
 from tests.unit.signed import IDS
 
-Told = tuple[list[list[dict[str, Any]]], bytes]
+Result = tuple[list[list[dict[str, Any]]], bytes]
 HALF = FRAGMENTS.num_rows // 2
 KEYS = {IDS[1]: b"k" * 16}
 CREATED_BEFORE: list[Reassembler] = []
@@ -29,23 +29,23 @@ def halfway() -> Reassembler:
     return reassembler
 
 
-def push_rest(reassembler: Reassembler, rest: pa.RecordBatch) -> Told:
+def push_rest(reassembler: Reassembler, rest: pa.RecordBatch) -> Result:
     """Pushes the rest into a reassembler that was sent here."""
     return tables_of(reassembler.push(rest)), reassembler.checkpoint()
 
 
-def push_rest_from_checkpoint(state: bytes, rest: pa.RecordBatch) -> Told:
+def push_rest_from_checkpoint(state: bytes, rest: pa.RecordBatch) -> Result:
     """Pushes the rest into a reassembler restored from a checkpoint that was sent here."""
     return push_rest(Reassembler.restore(state, session_keys=KEYS), rest)
 
 
-def push_rest_by_cloudpickle(pickled: bytes, rest: pa.RecordBatch) -> Told:
+def push_rest_by_cloudpickle(pickled: bytes, rest: pa.RecordBatch) -> Result:
     """Pushes the rest into a closure over a reassembler, as Spark sends them."""
-    told: Told = pickle.loads(pickled)(rest)
-    return told
+    rows: Result = pickle.loads(pickled)(rest)
+    return rows
 
 
-def push_rest_into_inherited(rest: pa.RecordBatch) -> Told:
+def push_rest_into_inherited(rest: pa.RecordBatch) -> Result:
     """Pushes the rest into a reassembler that was created before this process was forked."""
     return push_rest(CREATED_BEFORE[0], rest)
 
@@ -73,7 +73,7 @@ def main(start_method: str) -> None:
         if start_method == "fork":
             found["made before"] = pool.apply(push_rest_into_inherited, (rest,))
         digests = pool.apply(digest, (bodies,))
-    wrong = [way for way, told in found.items() if told != expected]
+    wrong = [way for way, rows in found.items() if rows != expected]
     print([*wrong, *(["digests"] if digests != digest(bodies) else [])])
 
 

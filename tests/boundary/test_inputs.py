@@ -227,10 +227,10 @@ def test_lossless_duckdb_types_are_read() -> None:
         lossless = connection.sql(databases).to_arrow_table()
         assert isinstance(lossless.schema.field("is_broker_enabled").type, pa.Bool8Type)
         router = Router(Catalog(ROUTES, connection.sql(databases), SERVICES))
-        wanted = Router(Catalog(ROUTES, DATABASES, SERVICES)).route(CONVERSATIONS, now=NOW)
-        assert router.route(connection.sql(conversations), now=NOW).to_pylist() == wanted.to_pylist()
+        needed = Router(Catalog(ROUTES, DATABASES, SERVICES)).route(CONVERSATIONS, now=NOW)
+        assert router.route(connection.sql(conversations), now=NOW).to_pylist() == needed.to_pylist()
         (batch,) = connection.sql(conversations).to_arrow_table().to_batches()
-        assert router.route(batch, now=NOW).to_pylist() == wanted.to_pylist()
+        assert router.route(batch, now=NOW).to_pylist() == needed.to_pylist()
         message = "SELECT uuid() AS conversation_id, true AS is_initiator, 0 AS message_sequence_number, 'abc'::blob AS message_body"
         fragments = ssbroker.fragment(connection.sql(message), max_fragment_bytes=2)
         assert ssbroker.reassemble(fragments).messages["message_body"].to_pylist() == [b"abc"]

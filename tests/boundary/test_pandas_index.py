@@ -66,9 +66,9 @@ def test_a_filtered_frame_of_conversations_is_routed() -> None:
 def test_frames_with_and_without_an_index_can_be_mixed() -> None:
     frame, assembler = fragments(), Reassembler()
     assembler.push(frame.iloc[[0]])
-    told = assembler.push(filtered(frame))
-    assert told.messages["message_body"].to_pylist() == [b"two chairs", b"one"]
-    assert told.messages.schema.names == [*schemas.MESSAGES.names, "note"]
+    result = assembler.push(filtered(frame))
+    assert result.messages["message_body"].to_pylist() == [b"two chairs", b"one"]
+    assert result.messages.schema.names == [*schemas.MESSAGES.names, "note"]
     assert ssbroker.reassemble(frame.sort_values("fragment_number")).messages.schema.names == [
         *schemas.MESSAGES.names,
         "note",

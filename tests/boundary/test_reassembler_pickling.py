@@ -22,9 +22,9 @@ def test_a_copy_does_not_affect_the_original(copied: Any) -> None:
     state = reassembler.checkpoint()
     copy: Reassembler = copied(reassembler)
     assert copy.checkpoint() == state
-    told = push_rest(copy, rest)
+    rows = push_rest(copy, rest)
     assert reassembler.checkpoint() == state != copy.checkpoint()
-    assert push_rest(reassembler, rest) == told
+    assert push_rest(reassembler, rest) == rows
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])

@@ -21,7 +21,7 @@ __all__ = ["Fragment", "Limits", "Oracle", "Pushed", "Row"]
 
 @dataclass
 class Pushed:
-    """What one push tells."""
+    """Results of one push."""
 
     messages: list[Row] = field(default_factory=list)
     rejected: list[Row] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Pushed:
 
 
 class Seen(NamedTuple):
-    """What an acknowledgement is sent for (P15)."""
+    """A fragment that is acknowledged."""
 
     direction: tuple[bytes, bool]
     sequence: int

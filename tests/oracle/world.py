@@ -69,7 +69,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One instance: what it knows, and its own addresses."""
+    """One instance with its databases, services, routes and addresses."""
 
     routes: tuple[Route, ...] = ()
     databases: tuple[Database, ...] = ()

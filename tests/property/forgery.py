@@ -108,8 +108,8 @@ def tampered_message_signature(random: np.random.Generator, columns: Columns) ->
 
 def forged_signatures(random: np.random.Generator, columns: Columns) -> Columns:
     """Replaces signatures by random ones."""
-    made = random.integers(0, 256, (2, len(columns), PART_BYTES), dtype=np.uint8)
-    return replace(columns, message_signature=made[0], fragment_signature=made[1])
+    forged = random.integers(0, 256, (2, len(columns), PART_BYTES), dtype=np.uint8)
+    return replace(columns, message_signature=forged[0], fragment_signature=forged[1])
 
 
 def another_conversation(random: np.random.Generator, columns: Columns) -> Columns:

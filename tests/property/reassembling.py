@@ -32,7 +32,7 @@ def reassembler_for(limits: Limits, *, in_order: bool = True, session_keys: Any 
     )
 
 
-def told_of(result: ssbroker.Reassembly) -> Pushed:
+def results_of(result: ssbroker.Reassembly) -> Pushed:
     """A result as the oracle tells it."""
     return Pushed(rows_of(result.messages), rows_of(result.rejected), rows_of(result.acknowledgements))
 
@@ -68,10 +68,10 @@ def check_traffic(traffic: Traffic, *, text_ids: bool = False) -> None:
     reassembler = reassembler_for(traffic.limits, in_order=traffic.in_order, session_keys=keys)
     oracle = Oracle(traffic.limits, in_order=traffic.in_order)
     for start, step, fragments in traffic.pushes():
-        told = told_of(reassembler.push(batch.slice(start, step.rows)))
+        actual = results_of(reassembler.push(batch.slice(start, step.rows)))
         expected = oracle.push(fragments)
         for name in ("rejected", "messages", "acknowledgements"):
-            assert_same(name, getattr(told, name), getattr(expected, name), traffic, start)
+            assert_same(name, getattr(actual, name), getattr(expected, name), traffic, start)
         if step.checkpoint:
             reassembler = ssbroker.Reassembler.restore(reassembler.checkpoint(), session_keys=keys)
         if step.forget is not None:

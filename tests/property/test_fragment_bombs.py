@@ -48,9 +48,9 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="re
 def test_a_result_takes_no_more_memory_than_it_holds() -> None:
     """A small message of a push does not keep buffers for everything that was pending."""
     results = 500
-    told = bombed("results", results)
-    assert told["held"] == results
-    assert told["grown"] <= results * 32_000, told
+    report = bombed("results", results)
+    assert report["held"] == results
+    assert report["grown"] <= results * 32_000, report
 
 
 @pytest.mark.rule("P26")
@@ -67,8 +67,8 @@ def test_a_flood_takes_no_more_memory_than_the_limit(
     may take all of it; then what can be released at once still comes through.
     """
     honest_parts = 3 if share < 1 else 1
-    told = bombed(flood, order, fragments, limit, honest_parts)
-    assert told["charged"] <= limit
-    assert told["charged"] > (share - 0.01) * limit, "the flood was too small to show anything"
-    assert told["through"] == fragments // BATCH
-    assert told["grown"] <= 1.1 * limit + ALLOWANCE, told
+    report = bombed(flood, order, fragments, limit, honest_parts)
+    assert report["charged"] <= limit
+    assert report["charged"] > (share - 0.01) * limit, "the flood was too small to show anything"
+    assert report["through"] == fragments // BATCH
+    assert report["grown"] <= 1.1 * limit + ALLOWANCE, report

@@ -14,7 +14,7 @@ import ssbroker
 import ssbroker.schemas
 from tests.oracle.cutting import cut
 from tests.oracle.reassembly import Limits, Oracle
-from tests.property.reassembling import check_traffic, told_of
+from tests.property.reassembling import check_traffic, results_of
 from tests.worlds.fragment_tables import (
     batch_of_traffic,
     fragment_batch,
@@ -147,7 +147,7 @@ def test_reassemble_is_one_push_without_other_limits() -> None:
             session_keys=session_keys_of(traffic),
             max_message_bytes=longest,
         )
-        assert told_of(result) == oracle.push(traffic.fragments), seed
+        assert results_of(result) == oracle.push(traffic.fragments), seed
         assert rows_of(result.pending) == oracle.pending(), seed
 
 

@@ -16,7 +16,7 @@ import ssbroker
 from ssbroker.reassembly import SessionKeys
 from tests.oracle.cutting import cut
 from tests.oracle.reassembly import Fragment, Limits, Pushed, Row
-from tests.property.reassembling import in_one_table, reassembler_for, told_of
+from tests.property.reassembling import in_one_table, reassembler_for, results_of
 from tests.worlds.fragment_tables import batch_of_traffic, fragment_batch, rows_of, session_keys_of
 from tests.worlds.fragments import Traffic
 from tests.worlds.seeded import seeded_traffic
@@ -34,13 +34,13 @@ def by_direction(messages: Iterable[Row]) -> dict[tuple[bytes, bool], list[Row]]
 
 def pushed_in_parts(reassembler: ssbroker.Reassembler, batch: pa.RecordBatch, cuts: Sequence[int]) -> Pushed:
     """Returns all results when the batch is pushed in parts."""
-    told = Pushed()
+    pushed = Pushed()
     for start, end in zip([0, *cuts], [*cuts, batch.num_rows], strict=True):
-        part = told_of(reassembler.push(batch.slice(start, end - start)))
-        told.messages += part.messages
-        told.rejected += part.rejected
-        told.acknowledgements += part.acknowledgements
-    return told
+        part = results_of(reassembler.push(batch.slice(start, end - start)))
+        pushed.messages += part.messages
+        pushed.rejected += part.rejected
+        pushed.acknowledgements += part.acknowledgements
+    return pushed
 
 
 def some_cuts(random: Random, rows: int) -> list[int]:
@@ -67,10 +67,10 @@ def test_every_permutation_duplication_and_cut_of_a_few_fragments_gives_the_same
     fragments.append(fragments[0])
     for number, order in enumerate(permutations(fragments)):
         reassembler = reassembler_for(Limits(), in_order=in_order)
-        told = pushed_in_parts(reassembler, fragment_batch(order), [number % len(fragments)])
-        got = [(row["message_sequence_number"], row["message_body"]) for row in told.messages]
+        pushed = pushed_in_parts(reassembler, fragment_batch(order), [number % len(fragments)])
+        got = [(row["message_sequence_number"], row["message_body"]) for row in pushed.messages]
         assert (got if in_order else sorted(got)) == list(enumerate(bodies)), number
-        assert [row["reason"] for row in told.rejected] == ["duplicate"], number
+        assert [row["reason"] for row in pushed.rejected] == ["duplicate"], number
         assert reassembler.pending().num_rows == 0
 
 
@@ -81,7 +81,7 @@ def test_every_permutation_duplication_and_cut_gives_the_same_messages() -> None
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed, theme="honest")
         reassembler = reassembler_of(traffic)
-        usual = by_direction(told_of(reassembler.push(batch_of_traffic(traffic))).messages)
+        usual = by_direction(results_of(reassembler.push(batch_of_traffic(traffic))).messages)
         for _ in range(4):
             again = random.sample(traffic.fragments, random.randrange(len(traffic.fragments) + 1))
             arriving = [*traffic.fragments, *again]
@@ -108,15 +108,15 @@ def test_no_fragment_and_no_byte_is_lost_or_added() -> None:
         traffic = with_counts(one_length_for_each_header(seeded_traffic(seed)))
         length = {header_of(fragment): len(fragment.body) for fragment in traffic.fragments}
         reassembler = reassembler_of(traffic)
-        told = told_of(reassembler.push(batch_of_traffic(traffic)))
+        pushed = results_of(reassembler.push(batch_of_traffic(traffic)))
         pending = rows_of(reassembler.pending())
         rejected = [
             (row["conversation_id"], row["is_initiator"], row["message_sequence_number"], row["fragment_number"])
-            for row in told.rejected
+            for row in pushed.rejected
         ]
-        rows = sum(row["priority"] for row in told.messages) + sum(row["received_fragments"] for row in pending)
+        rows = sum(row["priority"] for row in pushed.messages) + sum(row["received_fragments"] for row in pending)
         assert rows + len(rejected) == len(traffic.fragments), seed
-        size = sum(len(row["message_body"]) for row in told.messages) + sum(row["received_bytes"] for row in pending)
+        size = sum(len(row["message_body"]) for row in pushed.messages) + sum(row["received_bytes"] for row in pending)
         assert size + sum(length[header] for header in rejected) == sum(len(each.body) for each in traffic.fragments)
 
 
@@ -146,9 +146,9 @@ def test_one_push_equals_pushes_of_single_rows() -> None:
         traffic = seeded_traffic(seed)
         batch = batch_of_traffic(traffic)
         at_once, singly, in_chunks = (reassembler_of(traffic) for _ in range(3))
-        whole = told_of(at_once.push(batch))
+        whole = results_of(at_once.push(batch))
         parts = pushed_in_parts(singly, batch, range(1, batch.num_rows))
-        chunks = told_of(in_chunks.push(in_one_table(batch, some_cuts(random, batch.num_rows))))
+        chunks = results_of(in_chunks.push(in_one_table(batch, some_cuts(random, batch.num_rows))))
         assert chunks == whole, seed
         assert (parts.messages, parts.rejected) == (whole.messages, whole.rejected), seed
         for other in (singly, in_chunks):
@@ -166,7 +166,7 @@ def test_checkpoints_between_pushes_change_nothing() -> None:
         for row in range(batch.num_rows):
             stopped = ssbroker.Reassembler.restore(stopped.checkpoint(), session_keys=session_keys_of(traffic))
             one = batch.slice(row, 1)
-            assert told_of(stopped.push(one)) == told_of(steady.push(one)), (seed, row)
+            assert results_of(stopped.push(one)) == results_of(steady.push(one)), (seed, row)
             assert stopped.pending_bytes == steady.pending_bytes, (seed, row)
         assert stopped.pending().equals(steady.pending()), seed
 

@@ -58,9 +58,11 @@ def test_numbers_equal_columns(first: int) -> None:
         assert short is not None
         assert short["verdict"] == verdicts["verdict"]
         named = batch["to_broker_instance"].to_pylist()
-        whole = [known or told for known, told in zip(named, short["broker_instance"].to_pylist(), strict=True)]
+        whole = [known or bound for known, bound in zip(named, short["broker_instance"].to_pylist(), strict=True)]
         assert whole == expected["broker_instance"].to_pylist(), seed
-        assert not any(known and told for known, told in zip(named, short["broker_instance"].to_pylist(), strict=True))
+        assert not any(
+            known and bound for known, bound in zip(named, short["broker_instance"].to_pylist(), strict=True)
+        )
     assert len(seen) > 8
 
 

@@ -79,13 +79,13 @@ def test_a_migrated_file_has_the_schema_of_a_new_one(
     folder: Path, tmp_path: Path, name: str, migrations: tuple[str, ...]
 ) -> None:
     led = DatabaseFile.open(folder / f"{name}.sqlite", migrations)
-    made = DatabaseFile.create(tmp_path / "new.sqlite", migrations)
-    with led.read() as old, made.read() as new:
+    created = DatabaseFile.create(tmp_path / "new.sqlite", migrations)
+    with led.read() as old, created.read() as new:
         assert columns(old) == columns(new)
         assert old.pragma("user_version") == new.pragma("user_version") == VERSION
         assert old.pragma("integrity_check") == "ok"
         assert old.execute("PRAGMA foreign_key_check").fetchall() == []
-    for file in (led, made):
+    for file in (led, created):
         file.close()
 
 

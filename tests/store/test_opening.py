@@ -96,23 +96,23 @@ def test_creating_an_existing_file(path: Path) -> None:
 
 
 def test_one_of_several_threads_creates_the_file(tmp_path: Path) -> None:
-    made: list[str] = []
+    outcomes: list[str] = []
     start = threading.Barrier(4)
 
     def make() -> None:
         start.wait()
         try:
             DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS).close()
-            made.append("made")
+            outcomes.append("made")
         except StorageError as error:
-            made.append(str(error).rpartition(": ")[2])
+            outcomes.append(str(error).rpartition(": ")[2])
 
     threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(made) == [*["already exists"] * 3, "made"]
+    assert sorted(outcomes) == [*["already exists"] * 3, "made"]
     assert numbers_at(tmp_path / "file.sqlite") == []
 
 
@@ -179,23 +179,23 @@ def test_a_file_system_without_shared_memory(tmp_path: Path) -> None:
 
 def test_a_truncated_file_is_reported_or_read_completely(path: Path) -> None:
     """Truncated at any page and within pages: an error, never other rows."""
-    whole = path.read_bytes()
-    for size in range(0, len(whole), 2048):
-        path.write_bytes(whole[:size])
+    content = path.read_bytes()
+    for size in range(0, len(content), 2048):
+        path.write_bytes(content[:size])
         with pytest.raises(StorageError):
             numbers_at(path)
-    path.write_bytes(whole)
+    path.write_bytes(content)
     assert numbers_at(path) == [7, 8, 9]
 
 
 def test_a_corrupt_page_is_reported(path: Path) -> None:
     """A page of keys or rows; SQLite has no checksum of bodies."""
-    whole = path.read_bytes()
-    leaf, size = b"\x0d", int.from_bytes(whole[16:18])
-    starts = [start for start in range(size, len(whole), size) if whole[start : start + 1] == leaf]
+    content = path.read_bytes()
+    leaf, size = b"\x0d", int.from_bytes(content[16:18])
+    starts = [start for start in range(size, len(content), size) if content[start : start + 1] == leaf]
     assert starts
     for start in starts:
-        path.write_bytes(whole[:start] + random.Random(start).randbytes(size) + whole[start + size :])
+        path.write_bytes(content[:start] + random.Random(start).randbytes(size) + content[start + size :])
         with pytest.raises(StorageError, match="malformed"):
             numbers_at(path)
 

@@ -57,11 +57,11 @@ def test_an_authority_does_not_verify_certificates_of_another(authority: Certifi
 
 
 def test_a_service_certificate_is_self_signed_with_rsa_2048() -> None:
-    made = make_certificate(["Orders"], VALIDITY, kind="RSA")
-    key = read_key(made.key)
+    issued = make_certificate(["Orders"], VALIDITY, kind="RSA")
+    key = read_key(issued.key)
     assert isinstance(key, rsa.RSAPrivateKey)
     assert key.key_size == 2048
-    found = read_certificate(made.certificate)
+    found = read_certificate(issued.certificate)
     found.verify_directly_issued_by(found)
     assert found.public_key() == key.public_key()
 

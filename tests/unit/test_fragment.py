@@ -21,8 +21,8 @@ MESSAGES = messages(BODIES)
 KEYS = {uuid.UUID(bytes=IDS[0]): b"k" * 16, str(uuid.UUID(bytes=IDS[2])): b"l" * 24, IDS[4]: b"m" * 32}
 
 
-def fragments(given: Any = MESSAGES, max_fragment_bytes: int = 5, **options: Any) -> Any:
-    return ssbroker.fragment(given, max_fragment_bytes=max_fragment_bytes, **options)
+def fragments(batch: Any = MESSAGES, max_fragment_bytes: int = 5, **options: Any) -> Any:
+    return ssbroker.fragment(batch, max_fragment_bytes=max_fragment_bytes, **options)
 
 
 def body_buffer(array: Any) -> int:
@@ -76,8 +76,8 @@ def test_bodies_in_one_buffer_are_not_copied(kind: Any) -> None:
     ids=["views", "dictionary", "large"],
 )
 def test_bodies_in_any_layout(layout: Any) -> None:
-    given = with_column(MESSAGES, "message_body", layout(MESSAGES["message_body"]))
-    assert fragments(given).equals(fragments())
+    batch = with_column(MESSAGES, "message_body", layout(MESSAGES["message_body"]))
+    assert fragments(batch).equals(fragments())
 
 
 def test_copied_bodies_are_returned_in_batches_of_64_mib() -> None:
@@ -101,8 +101,8 @@ def test_existing_signatures_are_replaced() -> None:
 def test_extra_columns_are_repeated() -> None:
     words: Any = pa.array(["a", None, "b", "a", "c"]).dictionary_encode()
     nested: Any = pa.array([[1], None, [], [2, None], [3]])
-    given = messages(BODIES, kind=words, conversation_handle=nested)
-    table = fragments(given)
+    batch = messages(BODIES, kind=words, conversation_handle=nested)
+    table = fragments(batch)
     assert table.column_names == [*schemas.FRAGMENTS.names, "kind", "conversation_handle"]
     assert table.schema.field("kind").type == words.type
     counts = [3, 1, 2, 1, 5]
@@ -177,7 +177,7 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "says"),
+    ("keys", "message"),
     [
         (5, "expected a column name or a mapping from conversation id to key; got int"),
         ([("a", b"k" * 16)], "expected a column name or a mapping"),
@@ -191,10 +191,10 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
         ),
     ],
 )
-def test_invalid_keys_are_rejected(keys: Any, says: str) -> None:
+def test_invalid_keys_are_rejected(keys: Any, message: str) -> None:
     with pytest.raises(ssbroker.OptionError, match=r"^session_keys: ") as caught:
         fragments(session_keys=keys)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "kkk" not in str(caught.value)
 
 

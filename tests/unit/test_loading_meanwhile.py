@@ -152,7 +152,7 @@ def test_settings_are_not_read_with_scripts(tmp_path: Path, during_loading: Mean
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "net.sql"
     os.mkfifo(pipe)
-    says = threading.Thread(target=pipe.write_text, args=["USE msdb; CREATE ROUTE A WITH ADDRESS = N'LOCAL'"])
-    says.start()
+    writer = threading.Thread(target=pipe.write_text, args=["USE msdb; CREATE ROUTE A WITH ADDRESS = N'LOCAL'"])
+    writer.start()
     assert Catalog.load(pipe).routes["name"].to_pylist()[1:] == ["A"]
-    says.join()
+    writer.join()

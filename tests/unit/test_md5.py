@@ -78,8 +78,8 @@ def test_a_chunked_array_returns_a_chunked_array(wrap: Any) -> None:
 )
 def test_a_table_of_one_column_is_accepted(wrap: Any) -> None:
     table = pa.table({"message_body": VALUES})
-    given = wrap(table.to_batches()[0] if wrap is ForeignArray else table)
-    assert ssbroker.md5(given).to_pylist() == DIGESTS
+    values = wrap(table.to_batches()[0] if wrap is ForeignArray else table)
+    assert ssbroker.md5(values).to_pylist() == DIGESTS
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string_view(), pa.null()], ids=str)
@@ -103,9 +103,9 @@ def test_columns_of_other_types_are_rejected(make: Any, kind: Any) -> None:
 
 def test_several_columns_are_rejected() -> None:
     table = pa.table({"a": VALUES, "b": VALUES})
-    for given in (table, table.to_batches()[0], ForeignStream(table)):
+    for values in (table, table.to_batches()[0], ForeignStream(table)):
         with pytest.raises(ssbroker.SchemaError, match=r"^values: expected a single column, got 2"):
-            ssbroker.md5(given)
+            ssbroker.md5(values)
 
 
 @pytest.mark.parametrize("value", [None, b"abc", [b"abc"], 5])
@@ -121,8 +121,8 @@ def test_the_error_names_the_unreadable_value() -> None:
         pa.dictionary(pa.int32(), pa.binary()), 3, [None, pa.py_buffer(keys)], pa.array([b"a", b"b"])
     )
     keys[4] = 2
-    for given in (array, pa.chunked_array([pa.array([b"a"]).dictionary_encode(), array])):
+    for values in (array, pa.chunked_array([pa.array([b"a"]).dictionary_encode(), array])):
         with pytest.raises(ssbroker.MalformedDataError) as caught:
-            ssbroker.md5(given)
+            ssbroker.md5(values)
         assert caught.value.column == "values"
-        assert caught.value.row == (1 if given is array else 2)
+        assert caught.value.row == (1 if values is array else 2)

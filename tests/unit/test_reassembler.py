@@ -137,8 +137,8 @@ def test_extra_columns_must_equal_those_of_the_first_push() -> None:
         "found int8": rest.set_column(8, "word", pa.nulls(2, pa.int8())),
         "found LargeUtf8": rest.set_column(8, "word", words.cast(pa.large_string())),
     }
-    for says, other in others.items():
-        with pytest.raises(ssbroker.SchemaError, match=r"^(word|more): .*(?i:" + says + ")") as caught:
+    for message, other in others.items():
+        with pytest.raises(ssbroker.SchemaError, match=r"^(word|more): .*(?i:" + message + ")") as caught:
             reassembler.push(other)
         assert caught.value.column in ("word", "more")
         assert reassembler.checkpoint() == before

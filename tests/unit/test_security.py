@@ -25,12 +25,12 @@ def direction(*, key: bytes = KEY, conversation: bytes = CONVERSATION, is_initia
     return SecuredDirection(key, conversation_id=conversation, is_initiator=is_initiator)
 
 
-def hkdf(key: bytes, told: bytes, length: int) -> bytes:
+def hkdf(key: bytes, info: bytes, length: int) -> bytes:
     """Computes HKDF-SHA-256 without salt, following the text of RFC 5869."""
     extracted = hmac.digest(bytes(32), key, "sha256")
     block, out = b"", b""
     for number in range(1, -(-length // 32) + 1):
-        block = hmac.digest(extracted, block + told + bytes([number]), "sha256")
+        block = hmac.digest(extracted, block + info + bytes([number]), "sha256")
         out += block
     return out[:length]
 

@@ -135,8 +135,8 @@ def test_the_queue_of_documented_example_5_is_explained(driver: Driver) -> None:
     assert rows[2]["enqueue_time"] == datetime(2026, 11, 20, 20, 59, 59, 997000, tzinfo=UTC)
 
     explained = diagnose.stuck(Catalog.from_sql_server(connection), queue, at=datetime(2026, 11, 20, 21, tzinfo=UTC))
-    told = [(row["outcome"], row["reason"]) for row in explained.to_pylist()]
-    assert told == [("DELAYED", "service_not_found"), ("REMOTE", "matched"), ("REMOTE", "matched")]
+    decisions = [(row["outcome"], row["reason"]) for row in explained.to_pylist()]
+    assert decisions == [("DELAYED", "service_not_found"), ("REMOTE", "matched"), ("REMOTE", "matched")]
     assert explained["transmission_status"].to_pylist() == [rows[0]["transmission_status"], "", ""]
 
 

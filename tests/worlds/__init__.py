@@ -1,1 +1,1 @@
-"""Small nasty worlds to route in, from a seed or from Hypothesis, and their way into Arrow and back."""
+"""Small worlds of edge cases for routing, from a seed or from Hypothesis, and their conversion to and from Arrow."""

@@ -1,4 +1,4 @@
-"""What damage and attackers make of a fragment, one function for each; conversations and keys are the maker's to exchange."""
+"""Damage and attacks on fragments, one function for each; conversations and keys are exchanged by the maker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ODD_LENGTHS = (0, 15, 17)
 
 
 def resigned(fragment: Fragment) -> Fragment:
-    """With the signature that its own part should have, where it has one and can have one."""
+    """With a valid own signature, if it has one and can have one."""
     signature = fragment.message_signature
     readable = signature is not None and len(signature) == SIGNATURE_BYTES
     if fragment.fragment_signature is None or not (readable or fragment.key is None) or out_of_range(fragment):
@@ -35,44 +35,44 @@ def resigned(fragment: Fragment) -> Fragment:
 
 
 def out_of_range(fragment: Fragment) -> bool:
-    """What no header can hold, so that nothing can be signed."""
+    """With numbers that no header can represent, so that nothing can be signed."""
     return min(fragment.sequence, fragment.number, fragment.count) < 0
 
 
 def int32(number: int) -> int:
-    """The nearest number that its column can hold."""
+    """Returns the nearest number that fits the column."""
     return max(-INT32_MAX - 1, min(INT32_MAX, number))
 
 
 def other_bytes(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """As many."""
+    """With another body of the same length."""
     body = bytearray(fragment.body or b"a")
     body[chooser.count(0, len(body) - 1)] ^= chooser.one_of((3, 128))
     return replace(fragment, body=bytes(body))
 
 
 def more_or_fewer_bytes(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """Longer or shorter by one, or empty."""
+    """With a body longer or shorter by one, or empty."""
     return replace(fragment, body=chooser.one_of((fragment.body + b"a", fragment.body[:-1], b"")))
 
 
 def no_fragment_signature(_chooser: Chooser, fragment: Fragment) -> Fragment:
-    """A part that nothing vouches for."""
+    """Without its own signature."""
     return replace(fragment, fragment_signature=None)
 
 
 def bare_other_bytes(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """Other bytes, and nothing that tells."""
+    """With another body and without its own signature."""
     return no_fragment_signature(chooser, other_bytes(chooser, fragment))
 
 
 def no_message_signature(_chooser: Chooser, fragment: Fragment) -> Fragment:
-    """A part that says nothing of its whole."""
+    """Without the signature of its message."""
     return replace(fragment, message_signature=None)
 
 
 def another_message_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """One bit, or all."""
+    """With one bit of the message signature changed, or all."""
     signature = bytearray(fragment.message_signature or bytes(16))
     if signature:
         signature[0] ^= chooser.one_of((1, 255))
@@ -80,13 +80,13 @@ def another_message_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
 
 
 def another_fragment_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """One bit in its last byte, or a signature where there was none."""
+    """With one bit of its own signature changed, or with one added."""
     signature = fragment.fragment_signature or b"no MD5 of a part"
     return replace(fragment, fragment_signature=signature[:-1] + bytes([signature[-1] ^ chooser.one_of((1, 128))]))
 
 
 def unreadable_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """Of either kind, longer or shorter than 16 bytes."""
+    """With a signature of either kind that is longer or shorter than 16 bytes."""
     odd = bytes(chooser.one_of(ODD_LENGTHS))
     if chooser.chance(50):
         return replace(fragment, message_signature=odd)
@@ -94,19 +94,19 @@ def unreadable_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
 
 
 def another_count(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """Near, or out of any range."""
+    """With another count, near or out of range."""
     count = fragment.count
     return replace(fragment, count=int32(chooser.one_of((count + 1, count - 1, 0, -1, INT32_MAX, -INT32_MAX - 1))))
 
 
 def another_number(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """Near, or out of any range."""
+    """With another number, near or out of range."""
     near = (fragment.number + 1, fragment.number - 1, 0)
     return replace(fragment, number=int32(chooser.one_of((*near, fragment.count, INT32_MAX, -INT32_MAX - 1))))
 
 
 def another_sequence(chooser: Chooser, fragment: Fragment) -> Fragment:
-    """Near, far, or out of any range."""
+    """With another sequence number, near, far or out of range."""
     near = (fragment.sequence + 1, fragment.sequence - 1)
     far = (SEQUENCE_END, SEQUENCE_END - 1, -SEQUENCE_END - 1)
     sequence = chooser.one_of((*near, *near, *far))
@@ -118,8 +118,8 @@ def the_other_direction(_chooser: Chooser, fragment: Fragment) -> Fragment:
     return replace(fragment, is_initiator=not fragment.is_initiator)
 
 
-def other_further_columns(_chooser: Chooser, fragment: Fragment) -> Fragment:
-    """The same fragment as far as the protocol goes."""
+def other_extra_columns(_chooser: Chooser, fragment: Fragment) -> Fragment:
+    """With other extra columns."""
     return replace(fragment, further={**fragment.further, "note": "another"} if fragment.further else {})
 
 
@@ -136,5 +136,5 @@ ALTERATIONS: tuple[Alter, ...] = (
     another_number,
     another_sequence,
     the_other_direction,
-    other_further_columns,
+    other_extra_columns,
 )

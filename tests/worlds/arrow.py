@@ -1,4 +1,4 @@
-"""Worlds and conversations to Arrow, as a user has them, and decisions back."""
+"""Conversion of worlds and conversations to Arrow, and of decisions back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.oracle.world import Conversation, Decision, World
 
 
 def guid_text(guid: UUID | None, number: int = 0) -> str | None:
-    """A GUID as text; the number chooses among its spellings (R5)."""
+    """Returns a GUID as text; the number selects the spelling."""
     if guid is None:
         return None
     usual = str(guid)
@@ -21,7 +21,7 @@ def guid_text(guid: UUID | None, number: int = 0) -> str | None:
 
 
 def guid_array(guids: Iterable[UUID | None], *, text: bool) -> pa.Array[Any]:
-    """A column of GUIDs, as text in many spellings or as 16 bytes."""
+    """Returns a column of GUIDs, as text in several spellings or as 16 bytes."""
     if text:
         return pa.array([guid_text(guid, number) for number, guid in enumerate(guids)], pa.string())
     return pa.array([None if guid is None else guid.bytes for guid in guids], pa.binary(16))
@@ -32,7 +32,7 @@ def _strings(values: Iterable[str | None]) -> pa.Array[Any]:
 
 
 def catalog_of(world: World, *, text_guids: bool = False) -> ssbroker.Catalog:
-    """The catalog of a world."""
+    """Returns the catalog of a world."""
     routes = pa.table(
         {
             "database": _strings(route.database for route in world.routes),
@@ -70,7 +70,7 @@ def catalog_of(world: World, *, text_guids: bool = False) -> ssbroker.Catalog:
 
 
 def batch_of(conversations: Sequence[Conversation], *, text_guids: bool = False) -> pa.RecordBatch:
-    """A batch of conversations."""
+    """Returns a batch of conversations."""
     own = guid_array((conversation.conversation_id for conversation in conversations), text=text_guids)
     broker = guid_array((conversation.to_broker_instance for conversation in conversations), text=text_guids)
     return pa.record_batch(
@@ -85,7 +85,7 @@ def batch_of(conversations: Sequence[Conversation], *, text_guids: bool = False)
 
 
 def decisions_of(result: pa.RecordBatch | pa.Table) -> list[Decision]:
-    """The rows of a result."""
+    """Returns the rows of a result."""
     columns = {name: result.column(name).to_pylist() for name in result.schema.names}
     columns["broker_instance"] = [None if guid is None else UUID(bytes=guid) for guid in columns["broker_instance"]]
     return [Decision(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""Worlds in which most routes expire, one after the other or several at once."""
+"""Worlds in which most routes expire, one after the other or several together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENTS = (NOW - TICK, *EXPIRIES, NOW + timedelta(days=1))
 
 
 class ExpiringWorldMaker(WorldMaker):
-    """Makes worlds with larger tables, of which most routes have a lifetime, and times at which to route in them."""
+    """Creates worlds with larger tables in which most routes have a lifetime, and times at which to route."""
 
     routes_max = 18
 
@@ -37,13 +37,13 @@ Case = tuple[World, list[Conversation], list[int]]
 
 
 def seeded_case(seed: int, *, conversations: int) -> Case:
-    """The world, the conversations and the times of a seed."""
+    """Returns the world, the conversations and the times of a seed."""
     return _case(ExpiringWorldMaker(SeededChooser(Random(seed))), conversations)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """The same from Hypothesis, which shrinks what fails."""
+    """Returns the same from Hypothesis."""
     return _case(ExpiringWorldMaker(DrawnChooser(draw)), draw(st.integers(1, 8)))
 
 

@@ -1,4 +1,4 @@
-"""Fragments as Arrow, and what a reassembler answers as the rows of the oracle."""
+"""Conversion of fragments to Arrow, and of results to rows of the oracle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _signatures(values: Iterable[bytes | None]) -> pa.Array[Any]:
 def fragment_batch(
     fragments: Sequence[Fragment], *, key_column: bool = False, has_further: bool = False, text_ids: bool = False
 ) -> pa.RecordBatch:
-    """A batch of fragments; a signature that is invalid makes its column one of any bytes."""
+    """Returns a batch of fragments; signatures of another length make the column variable-length."""
     columns: dict[str, pa.Array[Any]] = {
         "conversation_id": guid_array((fragment.conversation_id for fragment in fragments), text=text_ids),
         "is_initiator": pa.array([fragment.is_initiator for fragment in fragments], pa.bool_()),
@@ -43,7 +43,7 @@ def fragment_batch(
 
 
 def batch_of_traffic(traffic: Traffic, *, text_ids: bool = False) -> pa.RecordBatch:
-    """All fragments of the traffic."""
+    """Returns all fragments of the traffic."""
     return fragment_batch(
         traffic.fragments,
         key_column=traffic.keys == "column",
@@ -55,18 +55,18 @@ def batch_of_traffic(traffic: Traffic, *, text_ids: bool = False) -> pa.RecordBa
 def message_batch(
     messages: Sequence[Fragment], *, key_column: bool = False, has_further: bool = False, text_ids: bool = False
 ) -> pa.RecordBatch:
-    """A batch of messages that are still to be cut: each is one fragment, unsigned."""
+    """Returns a batch of messages to split: each is one fragment, unsigned."""
     batch = fragment_batch(messages, key_column=key_column, has_further=has_further, text_ids=text_ids)
     return batch.drop_columns(["fragment_number", "fragment_count", "message_signature", "fragment_signature"])
 
 
 def session_keys_of(traffic: Traffic) -> Any:
-    """What `session_keys` has to be."""
+    """Returns `session_keys` for the traffic."""
     return session_keys(traffic.keys, traffic.fragments)
 
 
 def session_keys(where: str, fragments: Iterable[Fragment]) -> Any:
-    """What `session_keys` has to be for keys that stand there."""
+    """Returns `session_keys` for given keys."""
     if where == "column":
         return KEY_COLUMN
     if where == "mapping":
@@ -75,5 +75,5 @@ def session_keys(where: str, fragments: Iterable[Fragment]) -> Any:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """The rows of a result, labels as text."""
+    """Returns the rows of a result, with labels as text."""
     return list(table.to_pylist())

@@ -1,4 +1,4 @@
-"""One way to make a world, for every source of choices: a seed, or Hypothesis, which shrinks towards the first of each."""
+"""Creation of worlds from any source of choices: a seed, or Hypothesis, which shrinks towards the first choice."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ THEMES = ("any", "copies", "loops")
 
 
 class Chooser(Protocol):
-    """Where the choices come from."""
+    """Source of choices."""
 
     def one_of(self, items: Sequence[Item]) -> Item:
-        """One of the items."""
+        """Returns one of the items."""
 
     def count(self, low: int, high: int) -> int:
-        """A number from `low` to `high`, both included."""
+        """Returns a number from `low` to `high`, both included."""
 
     def chance(self, percent: int) -> bool:
-        """True in so many of a hundred cases."""
+        """Returns True in so many percent of cases."""
 
 
 class WorldMaker:
@@ -58,7 +58,7 @@ class WorldMaker:
         self.database_names = list(DATABASE_NAMES[: chooser.count(1, len(DATABASE_NAMES))])
 
     def world(self) -> World:
-        """Makes the world."""
+        """Creates the world."""
         databases = self._databases()
         routes = [route for table in [*self.database_names, MSDB] for route in self._table(table)]
         known = [database.name for database in World(databases=databases, routes=tuple(routes)).instance_databases]
@@ -74,7 +74,7 @@ class WorldMaker:
         )
 
     def conversation(self, number: int) -> Conversation:
-        """Makes a conversation that may be routed in the world made before."""
+        """Creates a conversation for the world."""
         return Conversation(
             conversation_id=self._conversation_id(number),
             database=None if self.chooser.chance(40) else self.chooser.one_of(self.database_names),
@@ -87,7 +87,7 @@ class WorldMaker:
         databases = []
         taken: set[UUID | None] = set()
         for name in [*self.database_names, MSDB]:
-            if self.chooser.chance(25):  # it exists only if a route names it; msdb always does
+            if self.chooser.chance(25):  # exists only if a route names it; msdb always exists
                 continue
             broker_id = self._broker_id(85)
             enabled = not self.chooser.chance(15) and broker_id not in taken  # I7: never both enabled

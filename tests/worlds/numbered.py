@@ -1,4 +1,4 @@
-"""Catalogs with other routes, and those whose decisions have numbers: without mirrors, and without next hops that stand in the names of services."""
+"""Catalogs with other routes, and those whose decisions have numbers: without mirrors, and without next hops in service names."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ssbroker import Catalog
 
 
 def numbered(catalog: Catalog) -> Catalog:
-    """The catalog, its mirrors left out and its routes by TRANSPORT leading to an address."""
+    """Returns the catalog without mirrors, and with addresses instead of TRANSPORT."""
     routes = catalog.routes
-    compute: Any = pc  # its stubs know too little
+    compute: Any = pc  # its stubs are incomplete
     is_transport = compute.equal(compute.utf8_upper(routes["address"]), "TRANSPORT")
     address = compute.if_else(is_transport, "TCP://relay", routes["address"])
     changed: dict[str, Any] = {"address": address, "mirror_address": pa.nulls(routes.num_rows, pa.string())}
@@ -23,7 +23,7 @@ def numbered(catalog: Catalog) -> Catalog:
 
 
 def rerouted(catalog: Catalog, routes: pa.Table) -> Catalog:
-    """The catalog with other routes."""
+    """Returns the catalog with other routes."""
     return Catalog(
         routes,
         catalog.databases,
@@ -35,7 +35,7 @@ def rerouted(catalog: Catalog, routes: pa.Table) -> Catalog:
 
 
 def hosts(count: int) -> Catalog:
-    """A route to a host of its own for each of so many services, `//s0` to `TCP://host-000.example:4022` and so on."""
+    """Returns one route for each of several services: `//s0` to `TCP://host-000.example:4022`, and so on."""
     routes = {
         "name": [f"r{number}" for number in range(count)],
         "remote_service_name": [f"//s{number}" for number in range(count)],

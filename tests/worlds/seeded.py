@@ -30,12 +30,12 @@ class SeededChooser:
 
 
 def seeded_world(seed: int, *, conversations: int) -> tuple[World, list[Conversation]]:
-    """The world of a seed, and so many conversations to route in it."""
+    """Returns the world of a seed, with conversations to route."""
     maker = WorldMaker(SeededChooser(Random(seed)))
     world = maker.world()
     return world, [maker.conversation(number) for number in range(conversations)]
 
 
 def seeded_traffic(seed: int, *, size: int = 3, theme: str | None = None) -> Traffic:
-    """The traffic of a seed."""
+    """Returns the traffic of a seed."""
     return TrafficMaker(SeededChooser(Random(seed)), size=size, theme=theme).traffic()

@@ -1,4 +1,4 @@
-"""Worlds from Hypothesis, which shrinks those that fail."""
+"""Worlds from Hypothesis, which shrinks failures."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class DrawnChooser:
         return self.draw(st.integers(low, high))
 
     def chance(self, percent: int) -> bool:
-        # Turned round, so that what is rare shrinks away.
+        # Reversed, so that rare cases shrink away.
         return self.draw(st.integers(0, 99)) >= 100 - percent
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[World, list[Conversation]]:
-    """A world, and a few conversations to route in it."""
+    """Returns worlds with a few conversations."""
     maker = WorldMaker(DrawnChooser(draw))
     world = maker.world()
     return world, [maker.conversation(number) for number in range(draw(st.integers(1, 8)))]
@@ -39,5 +39,5 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Conversation]]:
 
 @st.composite
 def traffics(draw: st.DrawFn) -> Traffic:
-    """The traffic of a small world."""
+    """Returns traffic of small worlds."""
     return TrafficMaker(DrawnChooser(draw), size=2).traffic()

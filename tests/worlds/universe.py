@@ -1,4 +1,4 @@
-"""The few names, ids, addresses and times that the worlds are made of: few, so that they meet; nasty, so that they meet nearly."""
+"""The names, ids, addresses and times of the worlds: few, so that they match, and similar, so that they almost match."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class Tables:
 
     def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
         """Checks that the file opens, that nothing acknowledged is lost, that nothing uncommitted is present, and that it can be written."""
-        begun = cut.marks[-1].number
-        committed = begun if cut.marks[-1].word == COMMITTED else begun - 1
+        started = cut.marks[-1].number
+        committed = started if cut.marks[-1].word == COMMITTED else started - 1
         try:
             file = DatabaseFile.open(folder / FILE, MIGRATIONS)
         except StorageError:
@@ -73,8 +73,8 @@ class Tables:
                     connection.execute("INSERT OR REPLACE INTO orders VALUES (1000, 'after the cut')")
         if integrity != "ok":
             yield str(integrity)
-        if found not in {self._contents.get(number) for number in (committed, begun)}:
-            yield f"holds neither transaction {committed} nor {begun}"
+        if found not in {self._contents.get(number) for number in (committed, started)}:
+            yield f"holds neither transaction {committed} nor {started}"
 
 
 def _content(connection: apsw.Connection) -> str:
