@@ -26,13 +26,13 @@ GOOD: Any = pa.record_batch(
         "message_body": [VALUE] * ROWS,
         "message_signature": pa.nulls(ROWS, pa.binary()),
         "fragment_signature": pa.nulls(ROWS, pa.binary()),
-        "further": pa.array([VALUE] * ROWS),
+        "extra": pa.array([VALUE] * ROWS),
         "key": pa.nulls(ROWS, pa.binary()),
     }
 )
-"""Of each message a fragment is missing, so that what is further is kept."""
-BYTES = ("message_body", "message_signature", "fragment_signature", "further", "key")
-CUT: tuple[str, ...] = ("conversation_id", "message_body", "further", "key")
+"""Of each message a fragment is missing, so that what is extra is kept."""
+BYTES = ("message_body", "message_signature", "fragment_signature", "extra", "key")
+CUT: tuple[str, ...] = ("conversation_id", "message_body", "extra", "key")
 """The columns of messages that are cut."""
 # The bytes found there may be rejected first, as an invalid key or GUID.
 REFUSED = {"key": f"{BAD} | InputError", "conversation_id": f"{BAD} | InvalidGuidError"}
@@ -149,7 +149,7 @@ def keys() -> Iterator[Case]:
         width = key.bit_width // 8
         largest = 2 ** (key.bit_width - 1) - 1
         for number in (1, largest, *((-1, -largest - 1) if pa.types.is_signed_integer(key) else (2 * largest + 1,))):
-            for column in ("message_body", "message_signature", "further", "is_initiator", "fragment_number"):
+            for column in ("message_body", "message_signature", "extra", "is_initiator", "fragment_number"):
                 array: Array = (
                     pa.array([VALUE] * ROWS) if column in BYTES else GOOD[column].slice(0, 1).take([0] * ROWS)
                 )
@@ -161,7 +161,7 @@ def keys() -> Iterator[Case]:
                     return overwritten(encoded, lambda copy: copy.write_numbers(1, None, number, width=width))
 
                 yield from cases(f"{key} {number}", column, make, BAD)
-                if column in ("message_signature", "further"):
+                if column in ("message_signature", "extra"):
                     with_null = pa.array([VALUE, None, VALUE])
 
                     def make_null(make: Any = make, array: Array = with_null) -> CorruptArray:
@@ -200,14 +200,14 @@ def nested() -> Iterator[Case]:
                 array = pa.Array.from_buffers(kind, ROWS, buffers, children=[texts])
                 return CorruptArray(array, broken.break_it)
 
-            yield from cases(f"{kind}, {wrong}", "further", make, BAD)
+            yield from cases(f"{kind}, {wrong}", "extra", make, BAD)
     for wrong, numbers in wrong_offsets(3, 11, 4).items():
 
         def make_inner(numbers: Any = numbers) -> CorruptArray:
             broken = overwritten(texts, lambda copy: copy.write_numbers(1, *numbers, width=4))
             return CorruptArray(pa.StructArray.from_arrays([broken.array], ["text"]), broken.break_it)
 
-        yield from cases(f"inside of a struct, {wrong}", "further", make_inner, BAD)
+        yield from cases(f"inside of a struct, {wrong}", "extra", make_inner, BAD)
 
 
 def text() -> Iterator[Case]:
@@ -216,7 +216,7 @@ def text() -> Iterator[Case]:
         for binary, kind in zip(BINARIES, TEXTS, strict=True):
             array = pa.Array.from_buffers(kind, ROWS, pa.array([bad] * ROWS, binary).buffers())
             for given in (array, array.dictionary_encode()):
-                yield from cases(f"{bad!r}", "further", lambda given=given: CorruptArray(given, lambda: None), BAD)  # type: ignore[misc]
+                yield from cases(f"{bad!r}", "extra", lambda given=given: CorruptArray(given, lambda: None), BAD)  # type: ignore[misc]
             yield Case(f"digested: {bad!r}", lambda array=array: ssbroker.md5(array), "ok")  # type: ignore[misc]
 
 

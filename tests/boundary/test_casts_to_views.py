@@ -18,17 +18,17 @@ NESTED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("further", NESTED.values(), ids=NESTED)
-def test_short_values_cast_to_views_are_kept(further: pa.Array[Any]) -> None:
+@pytest.mark.parametrize("extra", NESTED.values(), ids=NESTED)
+def test_short_values_cast_to_views_are_kept(extra: pa.Array[Any]) -> None:
     messages = pa.table(
         {
             "conversation_id": pa.array([bytes(16)] * 2),
             "is_initiator": pa.array([True] * 2),
             "message_sequence_number": pa.array([0, 1]),
             "message_body": SHORT.cast(pa.binary()).cast(pa.binary_view()),
-            "further": further,
+            "extra": extra,
         }
     )
     fragments = ssbroker.fragment(messages, max_fragment_bytes=1)
-    assert fragments["further"].to_pylist() == further.to_pylist()
+    assert fragments["extra"].to_pylist() == extra.to_pylist()
     assert fragments["message_body"].to_pylist() == [b"a", b"b"]

@@ -255,7 +255,7 @@ def test_the_error_names_the_column_of_a_similar_type(column: str, kind: DataTyp
 @pytest.mark.parametrize("column", GOOD.schema.names)
 def test_the_error_names_the_duplicate_column(column: str) -> None:
     """A join can produce it, and it is unclear which one is meant. Extra columns may be duplicated."""
-    names = [*GOOD.schema.names, "further", "further"]
+    names = [*GOOD.schema.names, "extra", "extra"]
     batch = pa.RecordBatch.from_arrays([*GOOD.columns, GOOD["database"], GOOD["database"]], names=names)
     assert ROUTER.route(batch, now=NOW).num_rows == ROWS
     twice = batch.append_column(column, GOOD[column])

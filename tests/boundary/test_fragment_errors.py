@@ -172,7 +172,7 @@ def test_the_error_names_the_column_of_the_wrong_type(column: str, rows: int) ->
 
 
 def test_the_error_names_the_duplicate_column() -> None:
-    for name in ("message_body", "further"):
+    for name in ("message_body", "extra"):
         columns = [*GOOD.columns, GOOD["message_body"], GOOD["message_body"]]
         batch = pa.RecordBatch.from_arrays(columns, names=[*GOOD.schema.names, name, name])
         with pytest.raises(

@@ -85,7 +85,7 @@ def push(column: Array, start: int, rows: int) -> Any:
             "fragment_number": pa.array([0] * ROWS, pa.int32()),
             "fragment_count": pa.array([1] * ROWS, pa.int32()),
             "message_body": [b"body"] * ROWS,
-            "further": column,
+            "extra": column,
         }
     )
     return ssbroker.Reassembler().push(messages.slice(start, rows)).messages
@@ -95,7 +95,7 @@ def push(column: Array, start: int, rows: int) -> Any:
 def test_invalid_values_in_other_rows_are_ignored(column: Array) -> None:
     for start, rows in ((0, BAD_ROW), (1, 2), (BAD_ROW + 1, 1), (2, 0)):
         messages = push(column, start, rows)
-        assert messages["further"].to_pylist() == column.slice(start, rows).to_pylist()
+        assert messages["extra"].to_pylist() == column.slice(start, rows).to_pylist()
 
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
@@ -103,4 +103,4 @@ def test_invalid_values_in_the_pushed_rows_are_rejected(column: Array) -> None:
     for start in range(BAD_ROW + 1):
         with pytest.raises(ssbroker.MalformedDataError) as caught:
             push(column, start, BAD_ROW + 1 - start)
-        assert caught.value.column == "further"
+        assert caught.value.column == "extra"

@@ -19,7 +19,7 @@ _SERVICE_NAME = re.compile(rf"(?:{_SCHEME})?{_HOST}:{_PORT}(?:/.*)?", re.DOTALL)
 
 
 class NoAddressError(ValueError):
-    """The text is no address of K1."""
+    """The text is not an address."""
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,7 @@ def cut(
     sequence: int,
     max_fragment_bytes: int,
     key: bytes | None = None,
-    further: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> list[Fragment]:
     """P13: the fragments of one message, with both signatures; extra columns are repeated."""
     parts = parts_of(body, max_fragment_bytes)
@@ -50,7 +50,7 @@ def cut(
                 key=key,
             ),
             key=key,
-            further=further or {},
+            extra=extra or {},
         )
         for number, part in enumerate(parts)
     ]

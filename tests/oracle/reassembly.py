@@ -1,9 +1,8 @@
-"""The rules P11 to P18, P21, P23 and P26 as they are written, with the decisions M4 to M24, one small method each.
+"""Literal implementation of the rules P11 to P18, P21, P23 and P26, with one small method for each.
 
-Nothing here is fast or clever: one row after the other, and what is kept stands in dictionaries. Whoever doubts a result reads
-the rule and then the method of its number. The sections stand in classes built one on the other: `Judging` (P12, P26), `Room`
-(M10, M15 to M20), and here the process that joins them. The tests of the tests override single methods to see that the
-random worlds notice.
+It is deliberately slow and simple: one row at a time, with the state in dictionaries. To check a result, read the rule and then its method. The
+classes build on each other: `Judging` (signatures and contradictions), `Room` (limits), and here the complete process. Planted bugs
+override single methods.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class Oracle(Room):
             "message_sequence_number": first.sequence,
             "message_body": message.body,
             "message_signature": first.message_signature,
-            **message.fragments[0].further,
+            **message.fragments[0].extra,
         }
 
     def note_acknowledged(self, fragment: Fragment, *, is_duplicate: bool) -> None:

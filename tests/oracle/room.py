@@ -26,7 +26,7 @@ class Room(Judging):
         return sum(len(direction.messages) for direction in self.directions.values())
 
     def exceeds_a_limit(self, fragment: Fragment) -> bool:
-        """P26: M15 to M19, before anything is kept."""
+        """P26: whether any limit is exceeded, before anything is stored."""
         return (
             self.is_too_long(fragment)
             or self.has_too_many_fragments(fragment)
@@ -86,8 +86,8 @@ class Room(Judging):
     def charge_of_message(self, message: Message) -> int:
         """P26: a message and its extra columns, which came with fragment 0, and its fragments."""
         first = message.fragments.get(0)
-        further = 0 if first is None else first.further_bytes
-        return MESSAGE_BYTES + further + sum(map(self.charge_of_fragment, message.fragments.values()))
+        extra = 0 if first is None else first.extra_bytes
+        return MESSAGE_BYTES + extra + sum(map(self.charge_of_fragment, message.fragments.values()))
 
     def charge_of_fragment(self, fragment: Fragment) -> int:
         """P26: 96, its bytes and an eighth of them, rounded down."""

@@ -1,8 +1,8 @@
-"""The rules R1 to R42 and R51 as they are written, with the decisions K1 to K22, one small method each.
+"""Literal implementation of the rules R1 to R42 and R51, with one small method for each.
 
-Nothing here is fast or clever: whoever doubts a decision reads the rule and then the method of its number. The sections stand
-in classes built one on the other: `Tables` (R1 to R6), `Ties` (R24), `Locate` (R31 to R34), `Find` (R11 to R17), `Choose` (R21 to
-R23), and here the process that joins them. The tests of the tests override single methods to see that the random worlds notice.
+It is deliberately slow and simple. To check a decision, read the rule and then its method. The classes build on each other: `Tables` (R1 to
+R6), `Ties` (R24), `Locate` (R31 to R34), `Find` (R11 to R17), `Choose` (R21 to R23), and here the complete process. Planted bugs override
+single methods.
 """
 
 from __future__ import annotations

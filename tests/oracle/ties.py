@@ -15,7 +15,7 @@ class Ties(Tables):
     def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         """R24: by a stable hash of the conversation id, by turns, or the first."""
         if self.tie_break == "hash":
-            assert conversation.conversation_id is not None, "K22: hash needs a conversation id"
+            assert conversation.conversation_id is not None, "hash requires a conversation id"
             return pick_by_hash(candidates, conversation.conversation_id, salt)
         if self.tie_break == "round_robin" and turn is not None:
             return pick_by_turn(candidates, self.turns, turn)

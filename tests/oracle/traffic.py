@@ -27,8 +27,8 @@ class Fragment:
     message_signature: bytes | None = None
     fragment_signature: bytes | None = None
     key: bytes | None = None
-    further: Mapping[str, Any] = field(default_factory=dict)
-    further_bytes: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra_bytes: int = 0
     """What the extra columns of this row are charged (P26)."""
 
     @property
@@ -39,7 +39,7 @@ class Fragment:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """P26 to M19; None means none."""
+    """Limits of a reassembler; None means none."""
 
     max_pending_bytes: int | None = None
     max_pending_messages: int | None = None

@@ -80,7 +80,7 @@ class World:
 
     @cached_property
     def instance_databases(self) -> tuple[Database, ...]:
-        """Those given, those that only routes name (enabled, their id unknown, K24), and always msdb."""
+        """Databases given, those that only routes name (enabled, with unknown id), and msdb."""
         databases = {database.name: database for database in self.databases}
         for route in self.routes:
             databases.setdefault(route.database, Database(name=route.database))
@@ -89,7 +89,7 @@ class World:
 
     @cached_property
     def tables(self) -> dict[str, tuple[Route, ...]]:
-        """R1: every database has its own routing table. K23: route ids that are omitted follow the highest."""
+        """R1: every database has its own routing table. Missing route ids follow the highest."""
         return {database.name: self._table(database.name) for database in self.instance_databases}
 
     def _table(self, database: str) -> tuple[Route, ...]:

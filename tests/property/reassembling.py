@@ -37,9 +37,9 @@ def results_of(result: ssbroker.Reassembly) -> Pushed:
     return Pushed(rows_of(result.messages), rows_of(result.rejected), rows_of(result.acknowledgements))
 
 
-def charge_of(further: Mapping[str, Any]) -> int:
+def charge_of(extra: Mapping[str, Any]) -> int:
     """P26: what a reassembler charges for these extra columns, beside what the note on the rules says of the rest."""
-    return _charge_of(further["note"], further["priority"])
+    return _charge_of(extra["note"], extra["priority"])
 
 
 @cache
@@ -51,10 +51,10 @@ def _charge_of(note: str | None, priority: int | None) -> int:
         number=0,
         count=2,
         body=b"",
-        further={"note": note, "priority": priority},
+        extra={"note": note, "priority": priority},
     )
     reassembler = reassembler_for(Limits())
-    reassembler.push(fragment_batch([first], has_further=True))
+    reassembler.push(fragment_batch([first], has_extra=True))
     oracle = Oracle()
     oracle.push([first])
     return reassembler.pending_bytes - oracle.pending_bytes

@@ -18,9 +18,9 @@ WORLDS = 2000
 ENOUGH_WORLDS = 3
 
 
-def charge_of(further: Mapping[str, Any]) -> int:
+def charge_of(extra: Mapping[str, Any]) -> int:
     """Any charge is valid, because both sides use the oracle."""
-    return 5 + len(further["note"] or "")
+    return 5 + len(extra["note"] or "")
 
 
 @cache

@@ -54,7 +54,7 @@ def test_every_row_of_many_conversations_equals_the_oracle(in_order: bool) -> No
     """Thousands of conversations, and of messages that are completed in one push."""
     random = Random(12)
     crowd = [
-        replace(fragment, conversation_id=UUID(int=(fragment.conversation_id.int + (seed << 64)) % 2**128), further={})
+        replace(fragment, conversation_id=UUID(int=(fragment.conversation_id.int + (seed << 64)) % 2**128), extra={})
         for seed in range(600)
         if (traffic := seeded_traffic(seed)).keys == "none"  # a session key would bind the conversation
         for fragment in traffic.fragments
@@ -63,7 +63,7 @@ def test_every_row_of_many_conversations_equals_the_oracle(in_order: bool) -> No
     random.shuffle(crowd)
     steps = (Step(rows=len(crowd) - 2000, checkpoint=True), Step(rows=1), Step(rows=1999))
     check_traffic(
-        Traffic(fragments=tuple(crowd), steps=steps, limits=Limits(), in_order=in_order, keys="none", has_further=False)
+        Traffic(fragments=tuple(crowd), steps=steps, limits=Limits(), in_order=in_order, keys="none", has_extra=False)
     )
 
 
@@ -89,7 +89,7 @@ def test_every_row_beyond_the_prefetch_threshold_equals_the_oracle() -> None:
     third = len(fragments) // 3
     steps = tuple(Step(rows=rows, checkpoint=False) for rows in (third, third, len(fragments) - 2 * third))
     check_traffic(
-        Traffic(fragments=tuple(fragments), steps=steps, limits=Limits(), in_order=True, keys="none", has_further=False)
+        Traffic(fragments=tuple(fragments), steps=steps, limits=Limits(), in_order=True, keys="none", has_extra=False)
     )
 
 
@@ -124,7 +124,7 @@ def test_every_row_of_long_messages_equals_the_oracle(key: bytes | None) -> None
                 limits=Limits(),
                 in_order=True,
                 keys="none" if key is None else "column",
-                has_further=False,
+                has_extra=False,
             )
         )
 

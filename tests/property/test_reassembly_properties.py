@@ -135,8 +135,8 @@ def one_length_for_each_header(traffic: Traffic) -> Traffic:
 
 def with_counts(traffic: Traffic) -> Traffic:
     """Adds an extra column with the fragment count."""
-    fragments = [replace(each, further={"note": None, "priority": each.count}) for each in traffic.fragments]
-    return replace(traffic, fragments=tuple(fragments), has_further=True)
+    fragments = [replace(each, extra={"note": None, "priority": each.count}) for each in traffic.fragments]
+    return replace(traffic, fragments=tuple(fragments), has_extra=True)
 
 
 def test_one_push_equals_pushes_of_single_rows() -> None:

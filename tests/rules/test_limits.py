@@ -129,10 +129,10 @@ def test_extra_columns_are_charged_with_fragment_0() -> None:
     charges = {}
     for note in ("", "x" * 1000):
         reassembler = ssbroker.Reassembler()
-        beginning = replace(first_of_two(0), count=3, further={"note": note, "priority": 1})
-        reassembler.push(fragment_batch([replace(beginning, number=1)], has_further=True))
+        beginning = replace(first_of_two(0), count=3, extra={"note": note, "priority": 1})
+        reassembler.push(fragment_batch([replace(beginning, number=1)], has_extra=True))
         assert reassembler.pending_bytes == DIRECTION + BEGUN
-        reassembler.push(fragment_batch([beginning], has_further=True))
+        reassembler.push(fragment_batch([beginning], has_extra=True))
         charges[note] = reassembler.pending_bytes - (DIRECTION + BEGUN + FRAGMENT)
     assert charges["x" * 1000] - charges[""] in range(1000, 1020)
 

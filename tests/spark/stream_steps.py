@@ -107,9 +107,9 @@ def task(assembled: AssemblySettings | None, routed: RoutingSettings | None = No
     return StreamTask(**{**options, **changed})
 
 
-def batch_of(fragments: Sequence[Fragment], *, has_further: bool = False, key_column: bool = False) -> pa.RecordBatch:
+def batch_of(fragments: Sequence[Fragment], *, has_extra: bool = False, key_column: bool = False) -> pa.RecordBatch:
     """Fragments as a bucket gets them: what is carried has names by its place."""
-    batch = fragment_batch(fragments, has_further=has_further, key_column=key_column)
+    batch = fragment_batch(fragments, has_extra=has_extra, key_column=key_column)
     return batch.rename_columns([FURTHER.get(name, name) for name in batch.schema.names])
 
 

@@ -47,12 +47,12 @@ def test_contradictions_and_damage_by_every_way(
     configure(BATCH, form["batch_rows"])
     configure(LARGE, form["large"])
     keys = form["keys"]
-    fragments = worlds(1, count=40, theme="hostile", keys=keys, has_further=True)
-    fragments += worlds(2, count=40, theme="damaged", keys=keys, has_further=True)
+    fragments = worlds(1, count=40, theme="hostile", keys=keys, has_extra=True)
+    fragments += worlds(2, count=40, theme="damaged", keys=keys, has_extra=True)
     options = {"session_keys": keys_of(fragments, keys)}
-    table = table_of(fragments, keys=keys, has_further=True, text_ids=form["text_ids"])
+    table = table_of(fragments, keys=keys, has_extra=True, text_ids=form["text_ids"])
     arrived = as_sorted(fragments) if way["strategy"] == "sort" else fragments
-    expected = would_come(table_of(arrived, keys=keys, has_further=True), in_order=way["in_order"], **options)
+    expected = would_come(table_of(arrived, keys=keys, has_extra=True), in_order=way["in_order"], **options)
     assert all(len(rows) > 20 for rows in expected.values())
     done = ssbroker.spark.reassemble(frame_in_order(spark, table), **way, max_fragments_per_message=None, **options)
     assert came(done) == expected

@@ -54,10 +54,10 @@ def read(folder: Path) -> dict[str, list[Row]]:
 def test_contradictions_and_damage(
     spark: SparkSession, source: Path, tmp_path: Path, keys: str, *, in_order: bool
 ) -> None:
-    fragments = worlds(1, count=25, theme="hostile", keys=keys, has_further=True)
-    fragments += worlds(2, count=25, theme="damaged", keys=keys, has_further=True)
+    fragments = worlds(1, count=25, theme="hostile", keys=keys, has_extra=True)
+    fragments += worlds(2, count=25, theme="damaged", keys=keys, has_extra=True)
     options: dict[str, Any] = {"session_keys": keys_of(fragments, keys), "in_order": in_order}
-    table = table_of(fragments, keys=keys, has_further=True, text_ids=keys == "column")
+    table = table_of(fragments, keys=keys, has_extra=True, text_ids=keys == "column")
     expected = would_come(table, **options)
     assert all(len(rows) > 20 for rows in expected.values())
     written(table, source)
@@ -169,8 +169,8 @@ def test_a_reader_without_rows_deals_out_none(tmp_path: Path) -> None:
 @pytest.fixture
 def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, reassembly.BucketFolders]:
     """Two readers dealt rows to 40 shares; 16 files each have room for two or three."""
-    fragments = worlds(3, count=200, theme="hostile", keys="none", has_further=False)
-    written(table_of(fragments, keys="none", has_further=False), source, files=2)
+    fragments = worlds(3, count=200, theme="hostile", keys="none", has_extra=False)
+    written(table_of(fragments, keys="none", has_extra=False), source, files=2)
     schema, splits = plan_splits(list_files(source), split_bytes=1 << 20)
     for folder in ("attempts", "done"):
         (tmp_path / folder).mkdir()

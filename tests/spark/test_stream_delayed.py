@@ -44,7 +44,7 @@ def catalog(*services: str) -> ssbroker.Catalog:
 def to(service: str, sequence: int, *, conversation: UUID = A) -> Fragment:
     """A message for a service, which its body names too."""
     body = f"{service} {sequence}".encode()
-    return replace(single(sequence, body=body, conversation=conversation), further={"note": service, "priority": 0})
+    return replace(single(sequence, body=body, conversation=conversation), extra={"note": service, "priority": 0})
 
 
 def player(*catalogs: ssbroker.Catalog, in_order: bool = True, **changed: Any) -> Player:
@@ -62,7 +62,7 @@ def catalogs_of(played: Player) -> list[ssbroker.Catalog]:
 
 
 def sent(*fragments: Fragment) -> pa.RecordBatch:
-    return batch_of(fragments, has_further=True)
+    return batch_of(fragments, has_extra=True)
 
 
 @dataclass
@@ -129,7 +129,7 @@ def check(seed: int, *, in_order: bool, moves: list[int]) -> None:
             numbers[conversation] += 1
         queue.routed = set(routes)
         new = [
-            (key_of(each.conversation_id.bytes, each.sequence, in_order=in_order), each.further["note"], each.sequence)
+            (key_of(each.conversation_id.bytes, each.sequence, in_order=in_order), each.extra["note"], each.sequence)
             for each in arrived
         ]
         changed = bool(queue.waits) and last != routes
@@ -229,7 +229,7 @@ def test_a_hundred_thousand_bytes_wait_through_many_steps() -> None:
     played = player(catalog(ROUTED))
     for number in range(60):
         body = bytes([number]) * 2000
-        fragment = replace(single(number, body=body), further={"note": LATE, "priority": 0})
+        fragment = replace(single(number, body=body), extra={"note": LATE, "priority": 0})
         assert played.play(sent(fragment), now_us=START + number * SECOND) == {}
     catalogs_of(played)[:] = [catalog(LATE)]
     assert bodies(played.play(now_us=START + 60 * SECOND)) == [bytes([number]) * 2000 for number in range(60)]

@@ -24,7 +24,7 @@ from tests.spark.test_stream_delayed import LATE, ROUTED, catalog, player, sent,
 def kept() -> bytes:
     """A state with a part of everything."""
     played = player(catalog(ROUTED))
-    played.play(sent(to(LATE, 0), replace(first_of_two(2), further={"note": LATE, "priority": 1})))
+    played.play(sent(to(LATE, 0), replace(first_of_two(2), extra={"note": LATE, "priority": 1})))
     assert played.state is not None
     return played.state
 

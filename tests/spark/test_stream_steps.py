@@ -79,7 +79,7 @@ def check(traffic: Traffic, *, age_us: int | None, moves: list[int]) -> None:
     """Every row of every step, what waits since when, and when the next step is due; the clock goes as the moves say."""
     limits = replace(traffic.limits, max_pending_messages=None, max_sequence_distance=None)
     traffic = replace(traffic, limits=limits).charged(charge_of)
-    further = ("note", "priority") if traffic.has_further else ()
+    further = ("note", "priority") if traffic.has_extra else ()
     player = Player(
         task(assembly(limits, in_order=traffic.in_order, session_keys=keys_for(traffic), max_pending_age_us=age_us))
     )
@@ -90,7 +90,7 @@ def check(traffic: Traffic, *, age_us: int | None, moves: list[int]) -> None:
         now_us += moves[place % len(moves)]
         batches = []
         if fragments:
-            batches.append(batch_of(fragments, has_further=traffic.has_further, key_column=traffic.keys == "column"))
+            batches.append(batch_of(fragments, has_extra=traffic.has_extra, key_column=traffic.keys == "column"))
         told = player.play(*batches, now_us=now_us)
         expected = oracle.push(fragments)
         assert only(told.get(row_kinds.MESSAGE, []), MESSAGES, *further) == expected.messages
@@ -238,7 +238,7 @@ def test_a_value_that_is_none_is_an_error_and_nothing_is_kept() -> None:
 def test_other_further_columns_than_before_are_refused() -> None:
     """What waits has those of before."""
     player = Player(task(assembly()))
-    player.play(batch_of([carrying(first_of_two(0))], has_further=True))
+    player.play(batch_of([carrying(first_of_two(0))], has_extra=True))
     with pytest.raises(
         SchemaError, match="created with the extra columns note string, priority int32, but the query now has none"
     ):
@@ -248,9 +248,9 @@ def test_other_further_columns_than_before_are_refused() -> None:
 def test_further_columns_of_the_same_type_are_not_taken_for_each_other() -> None:
     """A query that was started again with its columns in another order."""
     player = Player(task(assembly(), extra_names=("note", "priority")))
-    player.play(batch_of([carrying(first_of_two(0))], has_further=True))
+    player.play(batch_of([carrying(first_of_two(0))], has_extra=True))
     player.task = task(assembly(), extra_names=("title", "priority"))
-    for batches in ([batch_of([carrying(single(1))], has_further=True)], []):
+    for batches in ([batch_of([carrying(single(1))], has_extra=True)], []):
         with pytest.raises(
             SchemaError, match="columns note string, priority int32, but the query now has title, priority;"
         ):
@@ -260,20 +260,20 @@ def test_further_columns_of_the_same_type_are_not_taken_for_each_other() -> None
 def test_a_checkpoint_that_kept_no_names_goes_on() -> None:
     """As those of before did."""
     player = Player(task(assembly()))
-    player.play(batch_of([carrying(first_of_two(0))], has_further=True))
+    player.play(batch_of([carrying(first_of_two(0))], has_extra=True))
     assert player.state is not None
     kept = state_from_bytes(player.state)
     assert kept.extra is not None
     player.state = replace(kept, extra=pa.schema([field.remove_metadata() for field in kept.extra])).to_bytes()
-    told = player.play(batch_of([carrying(single(0, conversation=B))], has_further=True))
+    told = player.play(batch_of([carrying(single(0, conversation=B))], has_extra=True))
     assert [row["further_0"] for row in told[row_kinds.MESSAGE]] == ["a"]
 
 
 @pytest.mark.parametrize("began_large", [False, True])
 def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_large: bool) -> None:
     """The zone of moments is the session's, and so is whether text may be large."""
-    batch = batch_of([carrying(first_of_two(0, body=b"a body"))], has_further=True)
-    rest = batch_of([carrying(second_of_two(first_of_two(0, body=b"a body")))], has_further=True)
+    batch = batch_of([carrying(first_of_two(0, body=b"a body"))], has_extra=True)
+    rest = batch_of([carrying(second_of_two(first_of_two(0, body=b"a body")))], has_extra=True)
     nested: Any = _struct({"at": pa.list_(pa.timestamp("us", "UTC")), "by": pa.map_(pa.string(), pa.binary())})
     large: Any = _struct(
         {"at": pa.list_(pa.timestamp("us", "Asia/Tokyo")), "by": pa.map_(pa.large_string(), pa.large_binary())}
@@ -314,7 +314,7 @@ def test_what_is_remembered_of_a_quiet_direction_is_small() -> None:
 
 
 def carrying(fragment: Fragment) -> Fragment:
-    return replace(fragment, further={"note": "a", "priority": 1})
+    return replace(fragment, extra={"note": "a", "priority": 1})
 
 
 def test_limits_are_those_of_one_bucket() -> None:

@@ -39,7 +39,7 @@ def test_a_fragment_is_named_by_its_keys_wherever_it_stands() -> None:
 
 def test_a_message_is_named_with_what_it_is_routed_by() -> None:
     player = Player(task(assembly(acknowledgements=False), routing([catalog(ROUTED)])))
-    batch = batch_of([to(ROUTED, 0), to(ROUTED, 1)], has_further=True)
+    batch = batch_of([to(ROUTED, 0), to(ROUTED, 1)], has_extra=True)
     (note,) = notes_of(player, [with_column(batch, "further_0", pa.array([ROUTED, None]))], NullError)
     assert "is_initiator True, to_service_name None, message_sequence_number 1. To resume" in note
 
@@ -48,5 +48,5 @@ def test_a_database_may_come_back() -> None:
     routed = routing([catalog(ROUTED)])
     names = {**routed.names, "database": "further_0"}
     player = Player(task(assembly(acknowledgements=False), routing([catalog(ROUTED)], names=names)))
-    (note,) = notes_of(player, [batch_of([to(ROUTED, 0)], has_further=True)], UnknownDatabaseError)
+    (note,) = notes_of(player, [batch_of([to(ROUTED, 0)], has_extra=True)], UnknownDatabaseError)
     assert note.endswith(f"{RESUME}, or add the database to the catalog.")

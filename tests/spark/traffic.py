@@ -22,12 +22,12 @@ WAYS: Final[tuple[dict[str, Any], ...]] = ({}, {"strategy": "sort"}, {"shard_by"
 """Options of `reassemble` for each plan that Spark runs."""
 
 
-def worlds(seed: int, *, count: int, theme: str, keys: str = "none", has_further: bool = False) -> list[Fragment]:
+def worlds(seed: int, *, count: int, theme: str, keys: str = "none", has_extra: bool = False) -> list[Fragment]:
     """The fragments of many small worlds, each with conversations of its own, as they arrive."""
     fragments: list[Fragment] = []
     for number in range(count):
         maker = TrafficMaker(SeededChooser(Random(f"{seed}/{number}")), theme=theme)
-        maker.keys, maker.has_further = keys, has_further
+        maker.keys, maker.has_extra = keys, has_extra
         maker.conversations = [UUID(int=(0xABCD << 112) + (number << 8) + place) for place in range(3)]
         of_world = KEYS if keys != "none" else (None,)
         maker.key_of = {each: maker.chooser.one_of((*of_world, None)) for each in maker.conversations}
@@ -36,10 +36,10 @@ def worlds(seed: int, *, count: int, theme: str, keys: str = "none", has_further
 
 
 def table_of(
-    fragments: list[Fragment], *, keys: str = "none", has_further: bool = False, text_ids: bool = False
+    fragments: list[Fragment], *, keys: str = "none", has_extra: bool = False, text_ids: bool = False
 ) -> pa.Table:
     """The fragments as Arrow; ids that are text are so in many spellings."""
-    batch = fragment_batch(fragments, key_column=keys == "column", has_further=has_further, text_ids=text_ids)
+    batch = fragment_batch(fragments, key_column=keys == "column", has_extra=has_extra, text_ids=text_ids)
     return pa.Table.from_batches([batch])
 
 
@@ -47,7 +47,7 @@ def as_sorted(fragments: Iterable[Fragment]) -> list[Fragment]:
     """In the order of `strategy="sort"`: by what belongs together, then the signed first, then by all else, null first."""
     rows = list(fragments)
     for name in ("priority", "note"):
-        rows.sort(key=lambda row: _null_first(row.further.get(name)))
+        rows.sort(key=lambda row: _null_first(row.extra.get(name)))
     rows.sort(key=lambda row: _null_first(row.key))
     rows.sort(key=lambda row: row.body)
     rows.sort(key=lambda row: _null_first(row.fragment_signature), reverse=True)

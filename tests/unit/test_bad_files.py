@@ -90,7 +90,7 @@ BAD_FILES = [
     ("routes.json", b'{"name": "a"}\n{"name": \n', "line 2: invalid JSON"),
     ("routes.json", b'[{"name": "a"}, 5]', "routes, row 1: 5 is not an object"),
     ("routes.json", b"\xff", "is not valid UTF-8"),
-    ("routes.json", b'[{"further": 1}, {"further": "x"}]', "routes.further: the values do not have a common type"),
+    ("routes.json", b'[{"extra": 1}, {"extra": "x"}]', "routes.extra: the values do not have a common type"),
     ("routes.json", b'[{"\\ud800": 1}]', "routes: the column '\\ud800' has a name that is not valid UTF-8"),
 ]
 

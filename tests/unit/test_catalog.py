@@ -84,7 +84,7 @@ def test_catalogs_with_equal_content_are_equal() -> None:
     assert catalog == full(
         routes=rows(ROUTES[::-1], schemas.ROUTES), services=rows([*SERVICES[::-1], SERVICES[0]], schemas.SERVICES)
     )
-    assert catalog == full(routes=rows(ROUTES, schemas.ROUTES).append_column("further", pa.nulls(4)))
+    assert catalog == full(routes=rows(ROUTES, schemas.ROUTES).append_column("extra", pa.nulls(4)))
     assert catalog == full(addresses=["TCP://me:4022", "TCP://me:4022"])
     assert catalog != "a catalog"
 

@@ -10,7 +10,7 @@ import pytest
 
 import ssbroker
 from ssbroker import Reassembler
-from tests.boundary.further_types import COLUMNS, NESTED_DICTIONARY, ROWS
+from tests.boundary.extra_types import COLUMNS, NESTED_DICTIONARY, ROWS
 from tests.unit.signed import IDS, messages
 
 DIGEST_BYTES = 16
@@ -127,7 +127,7 @@ def test_extra_columns_of_any_type_are_kept_with_pending_messages(column: Any) -
     ended = [pairs.slice(row, 1) for row in range(1, ROWS, 2)]
     expected = column.to_pylist()[::2]
     whole = ssbroker.reassemble(pairs).messages
-    assert whole["further"].to_pylist() == expected
+    assert whole["extra"].to_pylist() == expected
     reassembler = Reassembler()
     assert reassembler.push(pa.Table.from_batches(begun)).messages.num_rows == 0
     for one in (Reassembler.restore(reassembler.checkpoint()), reassembler):
@@ -138,7 +138,7 @@ def test_extra_columns_of_any_type_are_kept_with_pending_messages(column: Any) -
         for table in (first, again):
             table.validate(full=True)
             assert table.schema == whole.schema
-        assert first["further"].to_pylist() + again["further"].to_pylist() == expected + column.to_pylist()
+        assert first["extra"].to_pylist() + again["extra"].to_pylist() == expected + column.to_pylist()
 
 
 def pair_of_fragments(column: Any) -> pa.RecordBatch:
@@ -151,7 +151,7 @@ def pair_of_fragments(column: Any) -> pa.RecordBatch:
             "fragment_number": [row % 2 for row in range(ROWS)],
             "fragment_count": [2] * ROWS,
             "message_body": [b"part"] * ROWS,
-            "further": column,
+            "extra": column,
         }
     )
 

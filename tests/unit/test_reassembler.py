@@ -238,9 +238,9 @@ def test_properties() -> None:
 def test_memory_charged_for_extra_columns(column: Any, bytes_: int) -> None:
     """16 bytes for each value, plus its size."""
     charges = []
-    for further in ({}, {"further": column}):
+    for extra in ({}, {"extra": column}):
         reassembler = Reassembler()
-        reassembler.push(ssbroker.fragment(messages([b"body"], **further), max_fragment_bytes=2).slice(0, 1))
+        reassembler.push(ssbroker.fragment(messages([b"body"], **extra), max_fragment_bytes=2).slice(0, 1))
         charges.append(reassembler.pending_bytes)
     assert charges[1] - charges[0] == 16 + bytes_
 

@@ -120,7 +120,7 @@ def the_other_direction(_chooser: Chooser, fragment: Fragment) -> Fragment:
 
 def other_extra_columns(_chooser: Chooser, fragment: Fragment) -> Fragment:
     """With other extra columns."""
-    return replace(fragment, further={**fragment.further, "note": "another"} if fragment.further else {})
+    return replace(fragment, extra={**fragment.extra, "note": "another"} if fragment.extra else {})
 
 
 ALTERATIONS: tuple[Alter, ...] = (

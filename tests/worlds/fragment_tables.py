@@ -21,7 +21,7 @@ def _signatures(values: Iterable[bytes | None]) -> pa.Array[Any]:
 
 
 def fragment_batch(
-    fragments: Sequence[Fragment], *, key_column: bool = False, has_further: bool = False, text_ids: bool = False
+    fragments: Sequence[Fragment], *, key_column: bool = False, has_extra: bool = False, text_ids: bool = False
 ) -> pa.RecordBatch:
     """Returns a batch of fragments; signatures of another length make the column variable-length."""
     columns: dict[str, pa.Array[Any]] = {
@@ -36,9 +36,9 @@ def fragment_batch(
     }
     if key_column:
         columns[KEY_COLUMN] = pa.array([fragment.key for fragment in fragments], pa.binary())
-    if has_further:
+    if has_extra:
         for name, type_ in FURTHER_TYPES.items():
-            columns[name] = pa.array([fragment.further[name] for fragment in fragments], type_)
+            columns[name] = pa.array([fragment.extra[name] for fragment in fragments], type_)
     return pa.record_batch(columns)
 
 
@@ -47,16 +47,16 @@ def batch_of_traffic(traffic: Traffic, *, text_ids: bool = False) -> pa.RecordBa
     return fragment_batch(
         traffic.fragments,
         key_column=traffic.keys == "column",
-        has_further=traffic.has_further,
+        has_extra=traffic.has_extra,
         text_ids=text_ids,
     )
 
 
 def message_batch(
-    messages: Sequence[Fragment], *, key_column: bool = False, has_further: bool = False, text_ids: bool = False
+    messages: Sequence[Fragment], *, key_column: bool = False, has_extra: bool = False, text_ids: bool = False
 ) -> pa.RecordBatch:
     """Returns a batch of messages to split: each is one fragment, unsigned."""
-    batch = fragment_batch(messages, key_column=key_column, has_further=has_further, text_ids=text_ids)
+    batch = fragment_batch(messages, key_column=key_column, has_extra=has_extra, text_ids=text_ids)
     return batch.drop_columns(["fragment_number", "fragment_count", "message_signature", "fragment_signature"])
 
 

@@ -1,6 +1,6 @@
-"""One way to make traffic, for every source of choices: what honest senders say, what becomes of it, and what attackers add.
+"""Creation of traffic from any source of choices: messages of honest senders, losses and damage, and attacks.
 
-Few conversations, tiny bodies over two letters and a small window of sequence numbers, so that everything meets everything.
+Few conversations, tiny bodies of two letters and few sequence numbers, so that all cases interact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.worlds.alterations import ALTERATIONS, Alter, resigned
 from tests.worlds.making import Chooser, Item
 
 THEMES = ("honest", "damaged", "hostile", "limited")
-"""What there is much of: nothing; what is lost, damaged and sent again; contradictions; limits that bite."""
+"""Emphasis of the traffic: none; losses, damage and retransmissions; contradictions; reached limits."""
 
 CONVERSATIONS = (
     UUID("11111111-2222-4333-8444-555555555555"),
@@ -30,7 +30,7 @@ KEYS = (b"0123456789abcdef", bytes(range(24)), bytes(reversed(range(32))))
 
 KEY_COLUMN = "key_of_session"
 
-FURTHER: tuple[dict[str, Any], ...] = (
+EXTRA: tuple[dict[str, Any], ...] = (
     {"note": None, "priority": 5},
     {"note": "", "priority": None},
     {"note": "a note that is longer than the body of its message", "priority": 0},
@@ -40,7 +40,7 @@ FURTHER: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A push of the next rows, after which the reassembler may go through a checkpoint, or is reported to forget."""
+    """A push of the next rows, after which the reassembler may go through a checkpoint, or forgets a message."""
 
     rows: int
     checkpoint: bool = False
@@ -49,15 +49,15 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Fragments as they arrive, by what limits they are read, and in which steps.
+    """Fragments in order of arrival, with the limits of the reassembler and the steps.
 
     Attributes:
-        fragments: In the order in which they arrive.
-        steps: They cover the fragments.
-        limits: M15 to M19.
-        in_order: M13.
+        fragments: In order of arrival.
+        steps: They cover all fragments.
+        limits: Limits of the reassembler.
+        in_order: Whether messages are released in order.
         keys: Where the session keys are: nowhere, in a mapping, or in a column.
-        has_further: Whether there are extra columns.
+        has_extra: Whether there are extra columns.
     """
 
     fragments: tuple[Fragment, ...]
@@ -65,17 +65,17 @@ class Traffic:
     limits: Limits
     in_order: bool
     keys: str
-    has_further: bool
+    has_extra: bool
 
     def charged(self, charge_of: Callable[[Mapping[str, Any]], int]) -> Traffic:
-        """The same, with what the extra columns of each row are charged (P26)."""
-        if not self.has_further:
+        """Returns the traffic with the memory charge of the extra columns of each row."""
+        if not self.has_extra:
             return self
-        fragments = [replace(each, further_bytes=charge_of(each.further)) for each in self.fragments]
+        fragments = [replace(each, extra_bytes=charge_of(each.extra)) for each in self.fragments]
         return replace(self, fragments=tuple(fragments))
 
     def pushes(self) -> Iterator[tuple[int, Step, Sequence[Fragment]]]:
-        """Each step, with the number of its first row and its rows."""
+        """Yields each step with the number of its first row, and its rows."""
         start = 0
         for step in self.steps:
             yield start, step, self.fragments[start : start + step.rows]
@@ -96,7 +96,7 @@ class TrafficMaker:
         self.size = size
         self.theme = chooser.one_of(THEMES) if theme is None else theme
         self.keys = chooser.one_of(("none", "none", "none", "mapping", "column"))
-        self.has_further = chooser.chance(25)
+        self.has_extra = chooser.chance(25)
         self.conversations = self._few(CONVERSATIONS[: max(size, 2)])
         self.key_of = {
             conversation: chooser.one_of((*KEYS, None)) if self.keys != "none" else None
@@ -104,7 +104,7 @@ class TrafficMaker:
         }
 
     def traffic(self) -> Traffic:
-        """Makes the traffic."""
+        """Creates the traffic."""
         fragments = self._arriving([fragment for message in self._messages() for fragment in self._sent(message)])
         return Traffic(
             fragments=tuple(fragments),
@@ -112,7 +112,7 @@ class TrafficMaker:
             limits=self._limits(),
             in_order=not self.chooser.chance(35),
             keys=self.keys,
-            has_further=self.has_further,
+            has_extra=self.has_extra,
         )
 
     def _messages(self) -> list[list[Fragment]]:
@@ -137,7 +137,7 @@ class TrafficMaker:
             max_fragment_bytes=self.chooser.one_of((1, 2, 3, 17)),
             key=self.key_of[conversation],
         )
-        fragments = [replace(fragment, further=self._further()) for fragment in fragments]
+        fragments = [replace(fragment, extra=self._extra()) for fragment in fragments]
         bare = self.chooser.count(0, 9)
         if bare in (1, 3) and self.key_of[conversation] is None:
             fragments = [replace(fragment, message_signature=None) for fragment in fragments]
@@ -149,11 +149,11 @@ class TrafficMaker:
         longest = 40 if self.chooser.chance(10) else 2 * self.size + 1
         return bytes(self.chooser.one_of(b"ab") for _ in range(self.chooser.count(0, longest)))
 
-    def _further(self) -> dict[str, Any]:
-        return dict(self.chooser.one_of(FURTHER)) if self.has_further else {}
+    def _extra(self) -> dict[str, Any]:
+        return dict(self.chooser.one_of(EXTRA)) if self.has_extra else {}
 
     def _sent(self, message: list[Fragment]) -> list[Fragment]:
-        """What is sent of a message, and what is made of it on the way."""
+        """Returns the fragments sent for a message, including lost, duplicated and altered ones."""
         chooser, chance = self.chooser, self.chooser.chance
         sent = list(message)
         if self.theme != "honest" and chance(20):
@@ -174,7 +174,7 @@ class TrafficMaker:
         return sent
 
     def _damaged_as_a_whole(self, message: Sequence[Fragment]) -> list[Fragment]:
-        """Each part matches; the whole does not, or none can say."""
+        """Damages a message so that each fragment's own signature is valid, or missing."""
         signature = self.chooser.one_of((bytes(16), b"no MD5 of a body", None))
         return [resigned(replace(fragment, message_signature=signature)) for fragment in message]
 
@@ -183,7 +183,7 @@ class TrafficMaker:
         altered = alter(self.chooser, fragment)
         if self.chooser.chance(15):
             altered = self.chooser.one_of(ALTERATIONS)(self.chooser, altered)
-        # Mostly by someone who can sign: what cannot be told by its own signature is what the rest has to stand.
+        # Mostly by an attacker who can sign, since fragment signatures would detect the others.
         return resigned(altered) if self.chooser.chance(65) else altered
 
     def _of_another_conversation(self, chooser: Chooser, fragment: Fragment) -> Fragment:
@@ -195,7 +195,7 @@ class TrafficMaker:
         return replace(fragment, key=chooser.one_of((*KEYS, None))) if self.keys == "column" else fragment
 
     def _arriving(self, fragments: list[Fragment]) -> list[Fragment]:
-        """In order, nearly, or in any."""
+        """Orders fragments by arrival: in order, almost in order, or at random."""
         order = self.chooser.one_of(("shuffled", "nearly", "in order"))
         if order == "shuffled":
             return self._mixed(fragments)

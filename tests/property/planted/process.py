@@ -22,7 +22,7 @@ class EverythingIsAReply(Oracle):
 
 
 class RepliesBegunHere(Oracle):
-    """R7: R7 holds for conversations started here."""
+    """R7: conversations started here count as replies too."""
 
     def decide(self, conversation: Conversation) -> Decision:
         if not self.is_sender_disabled(conversation) and self.is_reply_for_this_instance(conversation):

@@ -104,18 +104,18 @@ class FromOne(Oracle):
         return super().release(direction)
 
 
-class TheFirstFurtherColumns(Oracle):
+class TheFirstExtraColumns(Oracle):
     """P13: the extra columns are those of the fragment that came first."""
 
     def message_row(self, message: Message) -> Row:
-        return {**super().message_row(message), **message.first.further}
+        return {**super().message_row(message), **message.first.extra}
 
 
-class TheLastFurtherColumns(Oracle):
+class TheLastExtraColumns(Oracle):
     """P13: the extra columns are those of the fragment with the highest number."""
 
     def message_row(self, message: Message) -> Row:
-        return {**super().message_row(message), **message.by_number[-1].further}
+        return {**super().message_row(message), **message.by_number[-1].extra}
 
 
 class BodiesAsTheyCame(Oracle):

@@ -94,28 +94,28 @@ class HeldMessagesAreOneFragment(Oracle):
         return super().charge_of_message(Message(message.first, {0: joined}))
 
 
-class FurtherColumnsAreFree(Oracle):
+class ExtraColumnsAreFree(Oracle):
     """P26: the extra columns are not charged."""
 
     def charge_of_message(self, message: Message) -> int:
         first = message.fragments.get(0)
-        return super().charge_of_message(message) - (0 if first is None else first.further_bytes)
+        return super().charge_of_message(message) - (0 if first is None else first.extra_bytes)
 
 
-class FurtherColumnsOfAnyFragment(Oracle):
+class ExtraColumnsOfAnyFragment(Oracle):
     """P13, P26: the extra columns are charged with whatever fragment came first."""
 
     def charge_of_message(self, message: Message) -> int:
         first = message.fragments.get(0)
-        there = 0 if first is None else first.further_bytes
-        return super().charge_of_message(message) - there + message.first.further_bytes
+        there = 0 if first is None else first.extra_bytes
+        return super().charge_of_message(message) - there + message.first.extra_bytes
 
 
-class FurtherColumnsOfEachFragment(Oracle):
+class ExtraColumnsOfEachFragment(Oracle):
     """P13, P26: the extra columns of each fragment are charged."""
 
     def charge_of_fragment(self, fragment: Fragment) -> int:
-        return super().charge_of_fragment(fragment) + (fragment.further_bytes if fragment.number else 0)
+        return super().charge_of_fragment(fragment) + (fragment.extra_bytes if fragment.number else 0)
 
 
 class EighthsAreRoundedUp(Oracle):

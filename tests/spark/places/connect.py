@@ -104,8 +104,8 @@ def refuses(given: DataFrame, catalog: ssbroker.Catalog) -> None:
 
 def reassembles(spark: SparkSession) -> None:
     """All three ways, with keys that are sent once and never in clear."""
-    fragments = worlds(3, count=30, theme="honest", keys="mapping", has_further=True)
-    table = table_of(fragments, has_further=True, text_ids=True)
+    fragments = worlds(3, count=30, theme="honest", keys="mapping", has_extra=True)
+    table = table_of(fragments, has_extra=True, text_ids=True)
     keys = keys_of(fragments, "mapping")
     would = would_come(table, session_keys=keys)
     for options in WAYS:

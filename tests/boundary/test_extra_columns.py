@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Catalog
-from tests.boundary.further_types import COLUMNS, ROWS, WORDS
+from tests.boundary.extra_types import COLUMNS, ROWS, WORDS
 from tests.boundary.layouts import Array
 from tests.boundary.routed import WORLDS, rows_of
 from tests.worlds.universe import NOW
@@ -35,12 +35,12 @@ def test_no_conversations_with_a_column_of_any_type(column: Array) -> None:
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
 def test_a_catalog_with_a_column_of_any_type(column: Array) -> None:
-    rows = pa.table({"name": WORDS, "address": ["LOCAL"] * ROWS, "further": column})
-    plain = Catalog(rows.drop_columns(["further"]))
+    rows = pa.table({"name": WORDS, "address": ["LOCAL"] * ROWS, "extra": column})
+    plain = Catalog(rows.drop_columns(["extra"]))
     for routes in (rows, pa.Table.from_batches(rows.to_batches(max_chunksize=7)), rows.slice(0, 0)):
         catalog = Catalog(routes)
-        assert catalog.routes["further"].to_pylist() == routes["further"].to_pylist()
-        assert catalog.routes.schema.field("further").type == column.type
+        assert catalog.routes["extra"].to_pylist() == routes["extra"].to_pylist()
+        assert catalog.routes.schema.field("extra").type == column.type
         copied = pickle.loads(pickle.dumps(catalog))
-        assert copied.routes["further"].to_pylist() == routes["further"].to_pylist()
+        assert copied.routes["extra"].to_pylist() == routes["extra"].to_pylist()
     assert Catalog(rows) == plain
