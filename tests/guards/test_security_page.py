@@ -1,4 +1,4 @@
-"""The page about who is believed tells of every threat, in the words of the table."""
+"""The security page lists every threat with the words of the table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.guards.repository import ROOT
 from tests.guards.threats import THREATS
 
 
-def test_the_page_has_every_threat() -> None:
+def test_the_page_lists_every_threat() -> None:
     page = (ROOT / "docs" / "concepts" / "security.md").read_text(encoding="utf-8")
     rows = [f"| {threat.number} | {threat.summary} | {threat.answer} |" for threat in THREATS]
     assert [row for row in rows if row not in page] == []

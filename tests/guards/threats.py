@@ -1,4 +1,4 @@
-"""Every threat that the system was built against, with what it does about it."""
+"""Every threat that the system is built to resist, and how."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Threat:
     """A threat.
 
     Attributes:
-        number: As tests and documents cite it.
+        number: Its number in tests and documents.
         summary: The threat in a few words.
-        answer: What is done about it.
+        answer: The countermeasure.
     """
 
     number: str
@@ -24,81 +24,127 @@ class Threat:
 THREATS: Final = (
     Threat(
         "T1",
-        "an MD5, encrypted or not, is taken for a proof",
-        "secured dialogs demand a keyed tag over header and part; MD5 alone only when asked for",
+        "an MD5, encrypted or not, is accepted as proof of origin",
+        "secured dialogs require a keyed signature of header and part; MD5 alone only on request",
     ),
     Threat(
         "T2",
         "fragments are replayed, reflected or spliced",
-        "the tag holds dialog, direction, numbers, broker ids and names; what was taken before is a duplicate",
+        "the signature covers dialog, direction, numbers, broker ids and names; what was received before is a duplicate",
     ),
-    Threat("T3", "a declared size is believed", "nothing is allocated by a number that was declared"),
+    Threat(
+        "T3",
+        "a peer declares a huge size",
+        "no memory is allocated by a declared number",
+    ),
     Threat(
         "T4",
-        "limits hold on one side only, or too late",
-        "both sides judge every frame, before HELLO by a smaller limit",
+        "limits are checked on one side only, or too late",
+        "both sides check every frame, with a lower limit before HELLO",
     ),
     Threat(
         "T5",
-        "strangers take memory",
-        "16 KiB for each unproven connection, 1,000 of them, and only HELLO has an effect",
+        "strangers use up memory",
+        "16 KiB for each unproven connection, 1,000 connections, and only HELLO has an effect",
     ),
     Threat(
         "T6",
-        "a stranger is taken for a broker",
-        "nobody without a certificate that is known; one machine of states for a connection",
+        "a stranger poses as a broker",
+        "only known certificates may connect; each connection follows one state machine",
     ),
-    Threat("T7", "something small unpacks to something huge", "nothing on the wire is compressed"),
-    Threat("T8", "fragments overlap", "they have numbers and no offsets; one that contradicts is refused alone"),
+    Threat(
+        "T7",
+        "a small input expands to a huge one",
+        "nothing on the wire is compressed",
+    ),
+    Threat(
+        "T8",
+        "fragments overlap",
+        "fragments have numbers, not offsets; a contradicting fragment is rejected alone",
+    ),
     Threat(
         "T9",
-        "fragments hold nothing",
-        "what is charged for a fragment does not depend on its body, so that none is free",
+        "fragments are empty",
+        "every fragment has a fixed charge besides its body, so none is free",
     ),
-    Threat("T10", "numbers jump far ahead", "taken up to a distance; at the end of the numbers nothing wraps"),
+    Threat(
+        "T10",
+        "sequence numbers jump far ahead",
+        "accepted up to a distance; nothing wraps at the highest number",
+    ),
     Threat(
         "T11",
-        "acknowledgements are forged, or come too early",
-        "signed in secured dialogs; beyond what was sent nothing is believed",
+        "acknowledgements are forged or premature",
+        "signed in secured dialogs; ignored beyond what was sent",
     ),
-    Threat("T12", "names are chosen to collide", "hashes have keys of their own in every process"),
+    Threat(
+        "T12",
+        "names are chosen to collide in hash tables",
+        "hashes are keyed differently in every process",
+    ),
     Threat(
         "T13",
-        "connections are slow, half open, or come in storms",
-        "deadlines for each state, limits, a rate for each address, waits with jitter",
+        "connections are slow, half open, or arrive in storms",
+        "deadlines for each state, limits, a rate for each address, backoff with jitter",
     ),
-    Threat("T14", "a broker id is copied", "a broker id is an address; dialogs are bound to keys and principals"),
-    Threat("T15", "a weaker protection is negotiated", "nothing is negotiated: TLS 1.3, and what the binding asks for"),
+    Threat(
+        "T14",
+        "a broker id is copied",
+        "a broker id is only an address; dialogs are bound to keys and principals",
+    ),
+    Threat(
+        "T15",
+        "a weaker protection is negotiated",
+        "nothing is negotiated: always TLS 1.3, and the protection that the binding requires",
+    ),
     Threat(
         "T16",
-        "routes lead in circles",
-        "hops and seconds are counted; what came from a neighbour does not go back to it",
+        "routes form a loop",
+        "hops and lifetime are limited; a row never returns to the peer that sent it",
     ),
     Threat(
         "T17",
         "a message reaches another service",
-        "the destination is in the tag; who receives looks whether it is its own",
+        "the signature covers the destination, and the receiver checks it",
     ),
-    Threat("T18", "a route carries code", "routes are data, and nothing of a peer's is evaluated"),
     Threat(
-        "T19", "Arrow data are malformed", "metadata, offsets, UTF-8 and null counts are checked before they are used"
+        "T18",
+        "a route contains code",
+        "routes are data; nothing from a peer is evaluated",
     ),
-    Threat("T20", "threads do not survive a fork", "native code starts none"),
-    Threat("T21", "a task that is run again decides otherwise", "the pick is a function of the conversation's id"),
+    Threat(
+        "T19",
+        "Arrow data is malformed",
+        "metadata, offsets, UTF-8 and null counts are checked before use",
+    ),
+    Threat(
+        "T20",
+        "threads do not survive a fork",
+        "native code starts no threads",
+    ),
+    Threat(
+        "T21",
+        "a retried task makes another choice",
+        "the choice is a function of the conversation id",
+    ),
     Threat(
         "T22",
-        "conversations are left behind",
-        "lifetimes, one object of 1 KiB for each that is active, findings of lint",
+        "conversations are abandoned",
+        "lifetimes, at most 1 KiB of state for each active one, findings of lint",
     ),
-    Threat("T23", "both partners claim to be the principal", "the later claim wins, else nothing is sent"),
+    Threat(
+        "T23",
+        "both mirrors claim to be the principal",
+        "the later claim wins; if neither is later, nothing is sent",
+    ),
     Threat(
         "T24",
-        "unsafe code, or a library that turns bad",
-        "few libraries, locked; unsafe code in seven small places with reasons",
+        "unsafe code, or a compromised library",
+        "few libraries, with locked versions; unsafe code in seven small places, each with its reason",
     ),
     Threat(
         "T25",
         "a restore or a new id destroys conversations",
-        "each is asked for by its name; attaching changes nothing by itself",
+        "each needs an explicit option; attaching alone changes nothing",
     ),
 )
