@@ -140,7 +140,7 @@ THREATS: Final = (
     Threat(
         "T24",
         "unsafe code, or a compromised library",
-        "few libraries, with locked versions; unsafe code in seven small places, each with its reason",
+        "few libraries, with locked versions; unsafe code in a few small modules, each with its reason",
     ),
     Threat(
         "T25",
