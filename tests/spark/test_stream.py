@@ -262,7 +262,7 @@ def test_what_is_wrong_is_told_before_a_query_starts(arriving: Arriving, configu
         ssbroker.spark.stream(stream, EMPTY, catalog_patience=timedelta(seconds=-1))
     with pytest.raises(OptionError, match="observe"):
         ssbroker.spark.stream(stream, EMPTY, observe="")
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="no such file or folder"):
         ssbroker.spark.stream(stream, tmp_path / "missing.sql")
     with pytest.raises(OptionError, match="acknowledgements=True"):
         _ = ssbroker.spark.reassemble_stream(stream).acknowledgements

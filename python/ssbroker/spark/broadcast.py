@@ -156,7 +156,7 @@ def default_pending_bytes(max_message_bytes: int) -> int:
     """Returns the default limit for pending bytes: 1 GiB, or four of the largest messages if that is more.
 
     Examples:
-        >>> room_for(1 << 20) >> 30, room_for(1 << 30) >> 30
+        >>> default_pending_bytes(1 << 20) >> 30, default_pending_bytes(1 << 30) >> 30
         (1, 4)
     """
     return max(_PENDING_BYTES_MIN, _PENDING_MESSAGES * max_message_bytes)

@@ -132,7 +132,7 @@ def _cause(text: str) -> str:
     r"""Returns the line of a Spark failure that states the cause: ssbroker's own error, else the end of a Python traceback, else the first line.
 
     Examples:
-        >>> _last_word("[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nssbroker.exceptions.NullError: row 7\n")
+        >>> _cause("[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nssbroker.exceptions.NullError: row 7\n")
         'row 7'
     """
     if "JAVA_GATEWAY_EXITED" in text:
