@@ -1,4 +1,4 @@
-"""Conversations as DataFrames, and decisions back as rows."""
+"""Conversations as DataFrames, and their decisions as rows."""
 
 from __future__ import annotations
 
@@ -36,32 +36,34 @@ def session_builder() -> SparkSession.Builder:
 
 
 def world(seed: int, *, conversations: int, text_guids: bool = False) -> tuple[ssbroker.Catalog, pa.Table]:
-    """A small nasty catalog, and conversations with a number and a payload."""
-    made, wanted = seeded_world(seed, conversations=conversations)
-    table = pa.Table.from_batches([batch_of(wanted, text_guids=text_guids)])
+    """A small but difficult catalog, and conversations with a row number and a payload."""
+    sources, conversations_ = seeded_world(seed, conversations=conversations)
+    table = pa.Table.from_batches([batch_of(conversations_, text_guids=text_guids)])
     table = table.append_column("row", pa.array(range(conversations), pa.int32()))
     table = table.append_column("message_body", pa.array([bytes([row % 256]) * 50 for row in range(conversations)]))
-    return catalog_of(made, text_guids=text_guids), table
+    return catalog_of(sources, text_guids=text_guids), table
 
 
 def frame(spark: SparkSession, table: pa.Table, *, partitions: int = 2) -> DataFrame:
-    """The table in Spark, its rows in any order."""
+    """The table as a DataFrame, its rows in any order."""
     return frame_in_order(spark, table).repartition(partitions)
 
 
 def frame_in_order(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """The table in Spark, which knows no binary of fixed size, in one partition: a shuffle leaves what it brings together in order."""
+    """The table as a DataFrame with one partition, which keeps its order in a shuffle; Spark has no fixed-size binary."""
     fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
     return spark.createDataFrame(table.cast(pa.schema(fields))).coalesce(1)
 
 
-def expected(catalog: ssbroker.Catalog, table: pa.Table, *, tie_break: TieBreak = "hash") -> list[dict[str, Any]]:
-    """The decisions of the Arrow functions."""
+def expected_decisions(
+    catalog: ssbroker.Catalog, table: pa.Table, *, tie_break: TieBreak = "hash"
+) -> list[dict[str, Any]]:
+    """The decisions of the Arrow function."""
     return ssbroker.Router(catalog, tie_break=tie_break).route(table, now=NOW).to_pylist()
 
 
-def decided(routed: DataFrame, columns: Sequence[str] = DECISIONS.names) -> list[dict[str, Any]]:
-    """The decisions of a DataFrame, in the order of the column `row`."""
+def decisions_of(routed: DataFrame, columns: Sequence[str] = DECISIONS.names) -> list[dict[str, Any]]:
+    """The decisions in a DataFrame, ordered by the column `row`."""
     rows = sorted(routed.collect(), key=lambda row: int(row["row"]))
     return [{name: _value(row[name]) for name in columns} for row in rows]
 

@@ -1,4 +1,4 @@
-"""Instances for the format `ssbroker`: a folder, and what waits in it."""
+"""Instances for the data source `ssbroker`, and the messages in them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CREATE SERVICE [//Shop] ON QUEUE Replies ([DEFAULT])
 TO_ORDERS: Final = {"database": "Sales", "from_service": "//Shop", "to_service": "//Orders"}
 
 
-def made(folder: Path) -> Path:
-    """An instance with the database Sales, whose queue Orders is that of the service //Orders."""
+def create_instance(folder: Path) -> Path:
+    """Creates an instance with the database Sales, whose queue Orders belongs to the service //Orders."""
     with ssbroker.Instance.create(folder, name="shop", background=False) as instance:
         instance.execute(SCRIPT)
     return folder
 
 
 def send(folder: Path, *bodies: bytes, to_service: str = "//Orders") -> None:
-    """Messages of one dialog."""
+    """Sends messages in one dialog."""
     with ssbroker.Instance.open(folder, background=False) as instance:
         part = pa.table({"message_body": pa.array(bodies, pa.binary())})
         send_batch_once(
@@ -41,25 +41,25 @@ def send(folder: Path, *bodies: bytes, to_service: str = "//Orders") -> None:
         )
 
 
-def receive(folder: Path, most: int) -> None:
-    """Takes messages out of the queue."""
+def receive(folder: Path, count: int) -> None:
+    """Receives messages from the queue."""
     with ssbroker.Instance.open(folder, background=False) as instance, instance.database("Sales").transaction() as t:
-        assert t.receive("Orders", top=most, groups=None).num_rows == most
+        assert t.receive("Orders", top=count, groups=None).num_rows == count
 
 
 def view(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a view or a queue of Sales, as the instance itself has them."""
+    """The rows of a view or a queue of Sales, read by the instance itself."""
     with ssbroker.Instance.open(folder, background=False) as instance:
         return instance.view(name, "Sales").to_pylist()
 
 
 def bodies(folder: Path) -> list[bytes]:
-    """What waits in the queue, in the order in which it came."""
+    """The message bodies in the queue, in order of arrival."""
     return [row["message_body"] for row in view(folder, "Orders")]
 
 
 def dialogs(folder: Path) -> list[list[bytes]]:
-    """What waits in the queue, dialog by dialog."""
+    """The message bodies in the queue, grouped by dialog."""
     found: dict[bytes, list[bytes]] = {}
     for row in sorted(view(folder, "Orders"), key=lambda row: int(row["message_sequence_number"])):
         found.setdefault(row["conversation_handle"], []).append(row["message_body"])

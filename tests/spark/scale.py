@@ -1,7 +1,7 @@
-"""What happens at sizes that are out of the common: one conversation with most of the fragments, many conversations, large messages, many routes.
+"""Large workloads: a dominant conversation, many conversations, large messages, many routes.
 
-`python -m tests.spark.scale skew --size 1000000` (or `conversations`, `bytes`, `routes`) runs one of them as large as one likes and prints what it took. The
-tests run the same at small sizes. Every answer is checked.
+`python -m tests.spark.scale skew --size 1000000` (or `conversations`, `bytes`, `routes`) runs one of them at any size and prints its costs. Tests run
+them at small sizes. Every answer is checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import ssbroker.spark
 from benches import workload
 from benches.spark_session import cpu_seconds, state_bytes, write
 from tests.guards.repository import ROOT
-from tests.spark import patience
+from tests.spark import query_runs
 from tests.spark.frames import frame_in_order
 
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -46,7 +46,7 @@ Figures = dict[str, float]
 
 
 def skew(spark: SparkSession, folder: Path, size: int) -> Figures:
-    """So many fragments, of which one conversation has nine of ten: by each way in one piece and spread, all with the same answer."""
+    """Nine tenths of the fragments belong to one conversation; all kinds of reassembly must give the same messages."""
     table = skewed(size)
     _write(table, folder / "skew")
     given = spark.read.parquet(str(folder / "skew"))
@@ -62,25 +62,25 @@ def skew(spark: SparkSession, folder: Path, size: int) -> Figures:
         ssbroker.spark.reassemble_files(spark, folder / "skew", folder / "whole")
     assert digest(spark.read.parquet(str(folder / "whole" / "messages"))) == expected
     with _measured(figures, "stream"):
-        landed = streamed(spark, folder, "skew")
-    assert digest(landed) == expected
+        emitted = streamed(spark, folder, "skew")
+    assert digest(emitted) == expected
     return figures
 
 
 def conversations(spark: SparkSession, folder: Path, size: int) -> Figures:
-    """A stream with so many conversations, each with a message of one fragment and the first of two fragments of another."""
+    """A stream of many conversations, each with one complete message and the first of two fragments of another."""
     _write(shallow(size), folder / "conversations")
     figures: Figures = {}
     with _measured(figures, "stream"):
-        landed = streamed(spark, folder, "conversations", buckets=max(16, size // 3000))
-    assert landed.count() == size
+        emitted = streamed(spark, folder, "conversations", buckets=max(16, size // 3000))
+    assert emitted.count() == size
     figures["state bytes"] = state_bytes(spark, folder / "conversations.state")
     figures["bytes for each conversation"] = figures["state bytes"] / size
     return figures
 
 
 def large(spark: SparkSession, folder: Path, size: int) -> Figures:
-    """One message of so many bytes in fragments of a MiB, through files, a DataFrame, and a stream; -1 where Spark could not."""
+    """One message of this size in fragments of 1 MiB, through files, a DataFrame and a stream; -1 if Spark fails."""
     body = np.random.default_rng(1).bytes(size)
     one = pa.table(
         {
@@ -98,15 +98,15 @@ def large(spark: SparkSession, folder: Path, size: int) -> Figures:
         ssbroker.spark.reassemble_files(spark, folder / "large", folder / "whole", max_message_bytes=limit)
     found = pq.read_table(folder / "whole" / "messages")["message_body"]
     assert [len(each.as_buffer()) for chunk in found.chunks for each in chunk] == [size]
-    ways: dict[str, Callable[[], DataFrame]] = {
+    methods: dict[str, Callable[[], DataFrame]] = {
         "DataFrame": lambda: ssbroker.spark.reassemble(given, max_message_bytes=limit).messages,
         "stream": lambda: streamed(spark, folder, "large", buckets=1, max_message_bytes=limit),
     }
-    for name, way in ways.items():
+    for name, run in methods.items():
         with _measured(figures, name):
             try:
-                lengths = [row[0] for row in way().select(sf.length("message_body")).collect()]
-            except Exception as error:  # noqa: BLE001 - whatever Spark says: that it is said is the finding
+                lengths = [row[0] for row in run().select(sf.length("message_body")).collect()]
+            except Exception as error:  # noqa: BLE001 - any failure of Spark is a result
                 print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]:.300}")
                 lengths = []
         if lengths != [size]:
@@ -115,7 +115,7 @@ def large(spark: SparkSession, folder: Path, size: int) -> Figures:
 
 
 def routes(spark: SparkSession, folder: Path, size: int) -> Figures:
-    """So many routes, by which conversations are routed; the decisions are those of the router."""
+    """Conversations routed by this many routes; the decisions are those of the router."""
     figures: Figures = {}
     with _measured(figures, "catalog and router"):
         catalog = ssbroker.Catalog(workload.routes(size, database="Sales"))
@@ -140,7 +140,7 @@ CASES: Final[dict[str, Callable[[SparkSession, Path, int], Figures]]] = {
 
 
 def skewed(fragments: int) -> pa.Table:
-    """Fragments of which nine of ten are of one direction of one conversation, in the order in which they were sent."""
+    """Fragments of which nine tenths belong to one direction of one conversation, in the order in which they were sent."""
     messages = fragments // _PARTS
     rng = np.random.default_rng(2)
     place = np.where(rng.random(messages) < HOT_SHARE, 0, rng.integers(1, _OTHERS, messages))
@@ -152,7 +152,7 @@ def skewed(fragments: int) -> pa.Table:
 
 
 def shallow(count: int) -> pa.Table:
-    """For each conversation a whole message of one fragment, and then half of another."""
+    """For each conversation, a complete message of one fragment, and then half of another."""
     rng = np.random.default_rng(3)
     place = np.repeat(np.arange(count), 2)
     messages = _table(place, np.tile([0, 1], count), rng.bytes(2 * count * _PART_BYTES), _PART_BYTES)
@@ -162,18 +162,18 @@ def shallow(count: int) -> pa.Table:
 
 
 def streamed(spark: SparkSession, folder: Path, name: str, *, buckets: int = 16, **options: Any) -> DataFrame:
-    """The messages that a stream makes of a folder of files, each file a batch."""
+    """The messages that a stream emits for a folder of files."""
     source = str(folder / name)
     stream = spark.readStream.schema(spark.read.parquet(source).schema).option("maxFilesPerTrigger", 2)
     made = ssbroker.spark.reassemble_stream(stream.parquet(source), buckets=buckets, **options)
     target, checkpoint = str(folder / f"{name}.landed"), str(folder / f"{name}.state")
     query = made.messages.writeStream.format("parquet").option("path", target)
-    patience.run(query.option("checkpointLocation", checkpoint))
+    query_runs.run_to_end(query.option("checkpointLocation", checkpoint))
     return spark.read.parquet(target)
 
 
 def digest(messages: DataFrame) -> tuple[int, int]:
-    """The number of messages and a digest of them that does not depend on their order."""
+    """The number of messages, and a digest that does not depend on their order."""
     total = sf.sum(sf.xxhash64(*_DIRECTION, "message_sequence_number", "message_body").cast("decimal(38,0)"))
     row = messages.agg(sf.count("*"), total).collect()[0]
     return int(row[0]), int(row[1] or 0)

@@ -1,6 +1,6 @@
-"""A driver of a stream into an instance that somebody else kills: rows in files, messages in a queue, for ever.
+"""A driver of an endless stream from files into an instance, for tests that kill it.
 
-Run: `python -m tests.spark.source_driver FOLDER`, where FOLDER has `rows` and `shop`.
+Run: `python -m tests.spark.source_driver FOLDER`, where FOLDER contains `rows` and `shop`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A driver of a stream that somebody else kills: files of fragments in a folder, all that comes of them in another, for ever.
+"""A driver of an endless stream from files of fragments to files of all output rows, for tests that kill it.
 
-Run: `python -m tests.spark.stream_driver FOLDER`, where FOLDER has `fragments` and `catalog.sql`.
+Run: `python -m tests.spark.stream_driver FOLDER`, where FOLDER contains `fragments` and `catalog.sql`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final
 from tests.guards.repository import ROOT
 from tests.spark.frames import session_builder
 
-# A task that fails is tried again, as on a cluster; that of `local[2]` is not.
+# Failed tasks are retried, as on a cluster; `local[2]` does not retry them.
 MASTER: Final = "local[2,8]"
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # What the sink adds with a batch stays told batch by batch, for who checks the order.
+    # The sink's log keeps one file per batch, so that the test can check the order.
     "spark.sql.streaming.fileSink.log.compactInterval": "100000",
 }
 
 
 def main(folder: Path) -> None:
     """Runs the query until it is killed."""
-    import ssbroker.spark  # noqa: PLC0415 - its session's environment is set first
+    import ssbroker.spark  # noqa: PLC0415 - the environment is set first
 
     builder = session_builder().master(MASTER)
     for name, value in SETTINGS.items():

@@ -1,4 +1,4 @@
-"""A bucket of a stream that is played step by step, without Spark: every step begins from the bytes that the one before it kept."""
+"""Runs steps of a bucket without Spark; each step starts from the bytes that the previous one stored."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.worlds.fragment_tables import fragment_batch
 
 SECOND = 1_000_000
 START = 1_790_000_000 * SECOND
-FURTHER = {"note": "further_0", "priority": "further_1"}
+EXTRA_COLUMNS = {"note": "further_0", "priority": "further_1"}
 FIXED: dict[str, str | int | bool | None] = {"buckets": 16, "in_order": True}
 DIRECTION = ("conversation_id", "is_initiator")
 
 
 @dataclass(frozen=True)
-class Here(CatalogLocation):
-    """A catalog that a test has at hand, and may replace."""
+class MemoryCatalog(CatalogLocation):
+    """A catalog in memory, which a test may replace."""
 
     catalogs: list[ssbroker.Catalog] = field(compare=False, hash=False)
 
@@ -51,8 +51,8 @@ _routers: dict[str, ssbroker.Router] = {}
 
 
 @dataclass(frozen=True)
-class Given(SharedValue[Any]):
-    """What needs no way to a worker."""
+class InlineValue(SharedValue[Any]):
+    """A value that needs no transfer to a worker."""
 
     given: Any = field(compare=False, hash=False)
 
@@ -61,7 +61,7 @@ class Given(SharedValue[Any]):
 
 
 def assembly(limits: Limits | None = None, **changed: Any) -> AssemblySettings:
-    """How fragments are put together, with no limits but these."""
+    """Returns assembly settings with these limits only."""
     limits = Limits() if limits is None else limits
     options: dict[str, Any] = {
         "in_order": True,
@@ -83,9 +83,9 @@ def labels() -> columns.Labels:
 
 
 def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings:
-    """How messages are routed: the service is the first further column."""
+    """Returns routing settings; the service is the first extra column."""
     options: dict[str, Any] = {
-        "source": Here(catalogs),
+        "source": MemoryCatalog(catalogs),
         "tie_break": "hash",
         "pending_request": "continue",
         "labels": labels(),
@@ -99,7 +99,7 @@ def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings
 def task(assembled: AssemblySettings | None, routed: RoutingSettings | None = None, **changed: Any) -> StreamTask:
     options: dict[str, Any] = {
         "fixed": FIXED,
-        "extra_names": tuple(FURTHER),
+        "extra_names": tuple(EXTRA_COLUMNS),
         "assembly": assembled,
         "routing": routed,
         "has_metrics": False,
@@ -108,39 +108,39 @@ def task(assembled: AssemblySettings | None, routed: RoutingSettings | None = No
 
 
 def batch_of(fragments: Sequence[Fragment], *, has_extra: bool = False, key_column: bool = False) -> pa.RecordBatch:
-    """Fragments as a bucket gets them: what is carried has names by its place."""
+    """Returns fragments as a bucket gets them: extra columns are named by position."""
     batch = fragment_batch(fragments, has_extra=has_extra, key_column=key_column)
-    return batch.rename_columns([FURTHER.get(name, name) for name in batch.schema.names])
+    return batch.rename_columns([EXTRA_COLUMNS.get(name, name) for name in batch.schema.names])
 
 
-class Player:
-    """Plays one bucket."""
+class BucketRunner:
+    """Runs steps of one bucket."""
 
     def __init__(self, played: StreamTask) -> None:
         self.task = played
         self.state: bytes | None = None
         self.last: StepOutput | None = None
 
-    def play(self, *batches: pa.RecordBatch, now_us: int = START) -> dict[str, list[Row]]:
-        """One step; what it tells, by kind, each with the columns of its kind."""
+    def run(self, *batches: pa.RecordBatch, now_us: int = START) -> dict[str, list[Row]]:
+        """Runs a step; returns its output rows by kind."""
         done = step(self.task, self.state, batches, now_us=now_us)
         assert done.due_us is None or done.due_us > now_us
         self.state, self.last = done.state, done
-        told: dict[str, list[Row]] = {}
+        output: dict[str, list[Row]] = {}
         for kind, rows in done.rows:
-            told.setdefault(kind, []).extend(rows.to_pylist())
-        return told
+            output.setdefault(kind, []).extend(rows.to_pylist())
+        return output
 
-    def waits(self) -> list[Row]:
-        """What `stream_state` would show."""
+    def waiting(self) -> list[Row]:
+        """The rows of `stream_state`."""
         return [] if self.state is None else waiting_rows(state_from_bytes(self.state)).to_pylist()
 
 
-def only(rows: Sequence[Row], schema: pa.Schema, *further: str) -> list[Row]:
-    """The columns of a kind, and some of those that are carried under their own names."""
-    own = {place: name for name, place in FURTHER.items() if name in further}
-    return [{own.get(name, name): row[name] for name in (*schema.names, *own)} for row in rows]
+def select(rows: Sequence[Row], schema: pa.Schema, *further: str) -> list[Row]:
+    """Returns the columns of a kind, and some extra columns under their own names."""
+    extra_names = {place: name for name, place in EXTRA_COLUMNS.items() if name in further}
+    return [{extra_names.get(name, name): row[name] for name in (*schema.names, *extra_names)} for row in rows]
 
 
-def bodies(told: dict[str, list[Row]]) -> list[bytes]:
-    return [row["message_body"] for row in told.get(row_kinds.MESSAGE, [])]
+def bodies(output: dict[str, list[Row]]) -> list[bytes]:
+    return [row["message_body"] for row in output.get(row_kinds.MESSAGE, [])]

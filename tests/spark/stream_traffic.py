@@ -1,4 +1,4 @@
-"""Files of fragments for a stream, as they arrive one after the other, and what has to come of all of them."""
+"""Files of fragments that arrive one after another, and the expected output of a stream."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Key = tuple[bytes, bool, int]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What has to come.
+    """The expected output.
 
     Attributes:
-        messages: The body and the next hop of each.
-        rejected: The fragments that are refused, and why.
-        waiting: How many of the messages wait for the route that comes late.
+        messages: The body and next hop of each message.
+        rejected: The rejected fragments and the reasons.
+        waiting: How many of the messages wait for the late route.
     """
 
     messages: dict[Key, tuple[bytes, str]]
@@ -44,15 +44,15 @@ class Expected:
 
 
 def write(folder: Path, *, files: int, conversations: int, messages: int, seed: int) -> Expected:
-    """Writes the fragments and the catalog that lacks a route.
+    """Writes the fragments, and a catalog without the late route.
 
-    Messages of one to eight fragments come in a random order; every fiftieth fragment comes again later, every eightieth comes damaged before it
-    comes as it is. What is rejected is so by the order of the files alone, whatever the order within one.
+    Messages of one to eight fragments arrive in random order; every fiftieth fragment is repeated later, every eightieth arrives damaged first. Rejections
+    depend only on the order of the files, not on the order within a file.
     """
     source = random.Random(seed)
     table = _messages(conversations, messages, source)
-    cut = ssbroker.fragment(table, max_fragment_bytes=256)
-    arrivals = _arrivals(cut, files, source)
+    fragments = ssbroker.fragment(table, max_fragment_bytes=256)
+    arrivals = _arrivals(fragments, files, source)
     (folder / "fragments").mkdir()
     for number, arrived in enumerate(arrivals):
         path = folder / "fragments" / f"{number:05d}.parquet"
@@ -61,16 +61,16 @@ def write(folder: Path, *, files: int, conversations: int, messages: int, seed: 
     set_catalog(folder, has_late_route=False)
     done = ssbroker.reassemble(pa.concat_tables(arrivals))
     assert done.messages.num_rows == messages
-    hops = {NOW_SERVICE: "TCP://now.example:4022", LATE_SERVICE: "TCP://late.example:4022"}
+    next_hops = {NOW_SERVICE: "TCP://now.example:4022", LATE_SERVICE: "TCP://late.example:4022"}
     rows = done.messages.to_pylist()
-    whole = {_key(row): (row["message_body"], hops[row["to_service_name"]]) for row in rows}
-    assert len(whole) == messages
-    refused = Counter(tuple(row.values()) for row in done.rejected.to_pylist())
-    return Expected(whole, refused, sum(row["to_service_name"] == LATE_SERVICE for row in rows))
+    complete = {_key(row): (row["message_body"], next_hops[row["to_service_name"]]) for row in rows}
+    assert len(complete) == messages
+    rejected = Counter(tuple(row.values()) for row in done.rejected.to_pylist())
+    return Expected(complete, rejected, sum(row["to_service_name"] == LATE_SERVICE for row in rows))
 
 
 def set_catalog(folder: Path, *, has_late_route: bool) -> None:
-    """Puts a catalog in the place of the one before, at once."""
+    """Replaces the catalog atomically."""
     unfinished = folder / "unfinished"
     unfinished.write_text(CATALOG + (LATE_ROUTE if has_late_route else ""), encoding="utf-8")
     unfinished.replace(folder / "catalog.sql")
@@ -96,30 +96,30 @@ def _messages(conversations: int, messages: int, source: random.Random) -> pa.Ta
     return pa.Table.from_pylist(rows)
 
 
-def _arrivals(cut: pa.Table, files: int, source: random.Random) -> list[pa.Table]:
-    """The fragments of each file. They come about in the order in which they were sent, some files late."""
-    damaged = _damaged(cut)
+def _arrivals(fragments: pa.Table, files: int, source: random.Random) -> list[pa.Table]:
+    """The fragments of each file, roughly in the order in which they were sent, some of them late."""
+    damaged = _damaged(fragments)
     rows: list[list[pa.Table]] = [[] for _ in range(files)]
-    for number in range(cut.num_rows):
-        place = number * files // cut.num_rows
+    for number in range(fragments.num_rows):
+        place = number * files // fragments.num_rows
         first = min(files - 1, place + source.choice((0, 0, 0, 1, 2)))
         chance = source.random()
         if chance < 1 / 80 and first + 1 < files:
             rows[first].append(damaged.slice(number, 1))
             first += 1
-        rows[first].append(cut.slice(number, 1))
+        rows[first].append(fragments.slice(number, 1))
         if chance > 1 - 1 / 50:
-            rows[source.randrange(first, files)].append(cut.slice(number, 1))
+            rows[source.randrange(first, files)].append(fragments.slice(number, 1))
     for of_file in rows:
         source.shuffle(of_file)
-    return [pa.concat_tables(of_file) if of_file else cut.slice(0, 0) for of_file in rows]
+    return [pa.concat_tables(of_file) if of_file else fragments.slice(0, 0) for of_file in rows]
 
 
-def _damaged(cut: pa.Table) -> pa.Table:
-    place = cut.column_names.index("message_body")
-    given: list[Any] = cut["message_body"].to_pylist()
-    bodies = pa.chunked_array([pa.array([bytes([body[0] ^ 1]) + body[1:] for body in given], pa.binary())])
-    return cut.set_column(place, cut.schema.field(place), bodies)
+def _damaged(fragments: pa.Table) -> pa.Table:
+    place = fragments.column_names.index("message_body")
+    intact: list[Any] = fragments["message_body"].to_pylist()
+    bodies = pa.chunked_array([pa.array([bytes([body[0] ^ 1]) + body[1:] for body in intact], pa.binary())])
+    return fragments.set_column(place, fragments.schema.field(place), bodies)
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Two catalogs compared over DataFrames: what the Arrow function says of the same conversations."""
+"""Comparing two catalogs over DataFrames gives the result of the Arrow function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def without(catalog: Catalog, *, address: str) -> Catalog:
 
 
 @pytest.mark.parametrize("seed", [2, 3, 5])
-def test_the_comparison_is_that_of_the_arrow_function(spark: SparkSession, seed: int) -> None:
+def test_comparison_equals_the_arrow_function(spark: SparkSession, seed: int) -> None:
     catalog, table = world(seed, conversations=150)
     other = without(catalog, address="LOCAL")
     compared = ssbroker.spark.compare(frame(spark, table, partitions=3), catalog, other, at=NOW).comparison()
@@ -36,7 +36,7 @@ def test_the_comparison_is_that_of_the_arrow_function(spark: SparkSession, seed:
     assert compared.conversations == 150
 
 
-def test_both_decisions_stand_beside_the_input(spark: SparkSession) -> None:
+def test_rows_have_both_decisions_after_the_input(spark: SparkSession) -> None:
     catalog, table = world(2, conversations=40)
     compared = ssbroker.spark.compare(frame(spark, table, partitions=1), catalog, catalog, at=NOW)
     routed = ssbroker.spark.route(frame(spark, table, partitions=1), catalog, now=NOW)
@@ -50,7 +50,7 @@ def test_both_decisions_stand_beside_the_input(spark: SparkSession) -> None:
     assert not compared.comparison()
 
 
-def test_one_catalog_at_two_moments(spark: SparkSession) -> None:
+def test_one_catalog_at_two_times(spark: SparkSession) -> None:
     catalog, table = world(2, conversations=150)
     later = NOW + timedelta(days=40000)
     compared = ssbroker.spark.compare(frame(spark, table, partitions=1), catalog, catalog, at=later, before_at=NOW)
@@ -59,7 +59,7 @@ def test_one_catalog_at_two_moments(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("name", ["after_outcome", "Before_Outcome"])
-def test_a_column_of_that_name_is_refused(spark: SparkSession, name: str) -> None:
+def test_a_column_with_a_reserved_name_is_refused(spark: SparkSession, name: str) -> None:
     catalog, table = world(2, conversations=4)
     taken = table.append_column(name, pa.array(["x"] * 4))
     with pytest.raises(SchemaError, match=name):

@@ -1,4 +1,4 @@
-"""What is wrong with the columns is told when `route` is called; what is wrong with a value, by the job, in our words."""
+"""Invalid columns are reported when `route` is called, invalid values by the job; both with ssbroker's own messages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.spark.frames import Configure
 
 ROUTES = {"name": ["r"], "remote_service_name": ["//s"], "broker_instance": [None], "address": ["TCP://a"]}
 ROUTES |= {"lifetime": [None], "mirror_address": [None]}
-LONE = Catalog(pa.table(ROUTES))
-SEVERAL = Catalog(
+ONE_DATABASE = Catalog(pa.table(ROUTES))
+TWO_DATABASES = Catalog(
     schemas.ROUTES.empty_table(),
     pa.table(
         {"name": ["A", "B"], "service_broker_guid": pa.nulls(2, pa.binary(16)), "is_broker_enabled": [True, True]}
@@ -31,21 +31,29 @@ KEYS = "conversation_id binary, to_service_name string"
 @pytest.mark.parametrize(
     ("columns", "catalog", "words"),
     [
-        ("conversation_id binary", LONE, ["to_service_name"]),
-        ("to_service_name string", LONE, ["conversation_id", "tie_break"]),
-        (KEYS, SEVERAL, ["database", "several user databases"]),
-        ("conversation_id int, to_service_name string", LONE, ["conversation_id", "string or binary", "got int"]),
-        ("conversation_id binary, to_service_name binary", LONE, ["to_service_name", "text"]),
-        ("conversation_id binary, to_service_name date", LONE, ["to_service_name", "expected string, got date"]),
-        (f"{KEYS}, database array<string>", LONE, ["database", "expected string", "got array<string>"]),
-        (f"{KEYS}, to_broker_instance bigint", LONE, ["to_broker_instance", "string or binary", "got bigint"]),
-        (f"{KEYS}, is_initiator string", LONE, ["is_initiator", "bool"]),
-        (f"{KEYS}, is_initiator int", LONE, ["is_initiator", "expected boolean, got int"]),
-        (f"{KEYS}, reason string", LONE, ["reason", "rename or drop"]),
-        (f"{KEYS}, Outcome int", LONE, ["Outcome", "rename or drop"]),
-        (f"{KEYS}, To_Service_Name int", LONE, ["to_service_name", "'To_Service_Name'", "ignores case"]),
-        (f"{KEYS}, `ssbroker text` string", LONE, ["ssbroker text", "rename or drop"]),
-        (f"{KEYS}, Is_Initiator boolean", LONE, ["is_initiator", 'this very name, found "Is_Initiator"']),
+        ("conversation_id binary", ONE_DATABASE, ["to_service_name"]),
+        ("to_service_name string", ONE_DATABASE, ["conversation_id", "tie_break"]),
+        (KEYS, TWO_DATABASES, ["database", "several user databases"]),
+        (
+            "conversation_id int, to_service_name string",
+            ONE_DATABASE,
+            ["conversation_id", "string or binary", "got int"],
+        ),
+        ("conversation_id binary, to_service_name binary", ONE_DATABASE, ["to_service_name", "text"]),
+        (
+            "conversation_id binary, to_service_name date",
+            ONE_DATABASE,
+            ["to_service_name", "expected string, got date"],
+        ),
+        (f"{KEYS}, database array<string>", ONE_DATABASE, ["database", "expected string", "got array<string>"]),
+        (f"{KEYS}, to_broker_instance bigint", ONE_DATABASE, ["to_broker_instance", "string or binary", "got bigint"]),
+        (f"{KEYS}, is_initiator string", ONE_DATABASE, ["is_initiator", "bool"]),
+        (f"{KEYS}, is_initiator int", ONE_DATABASE, ["is_initiator", "expected boolean, got int"]),
+        (f"{KEYS}, reason string", ONE_DATABASE, ["reason", "rename or drop"]),
+        (f"{KEYS}, Outcome int", ONE_DATABASE, ["Outcome", "rename or drop"]),
+        (f"{KEYS}, To_Service_Name int", ONE_DATABASE, ["to_service_name", "'To_Service_Name'", "ignores case"]),
+        (f"{KEYS}, `ssbroker text` string", ONE_DATABASE, ["ssbroker text", "rename or drop"]),
+        (f"{KEYS}, Is_Initiator boolean", ONE_DATABASE, ["is_initiator", 'this very name, found "Is_Initiator"']),
     ],
 )
 def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, catalog: Catalog, words: list[str]) -> None:
@@ -55,23 +63,23 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, cata
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-@pytest.mark.parametrize("given", [None, LONE, "conversations.parquet", pa.table({"to_service_name": ["//s"]})])
-def test_what_is_no_data_frame_of_spark_is_named(spark: SparkSession, given: Any) -> None:
-    """A frame of pandas was told that its `Index` has no attribute `count`."""
-    says = f"expected a Spark DataFrame, .*; got .*{type(given).__qualname__}$"
+@pytest.mark.parametrize("given", [None, ONE_DATABASE, "conversations.parquet", pa.table({"to_service_name": ["//s"]})])
+def test_arguments_that_are_not_spark_dataframes_are_refused(spark: SparkSession, given: Any) -> None:
+    """A pandas frame used to fail with an `AttributeError`."""
+    message = f"expected a Spark DataFrame, .*; got .*{type(given).__qualname__}$"
     for call in (
-        lambda: ssbroker.spark.route(given, LONE),
-        lambda: ssbroker.spark.compare(given, LONE, LONE),
+        lambda: ssbroker.spark.route(given, ONE_DATABASE),
+        lambda: ssbroker.spark.compare(given, ONE_DATABASE, ONE_DATABASE),
         lambda: ssbroker.spark.reassemble(given),
-        lambda: ssbroker.spark.pipeline(given, LONE),
+        lambda: ssbroker.spark.pipeline(given, ONE_DATABASE),
         lambda: ssbroker.spark.stream(given),
-        lambda: ssbroker.spark.route_stream(given, LONE),
+        lambda: ssbroker.spark.route_stream(given, ONE_DATABASE),
     ):
-        with pytest.raises(SchemaError, match=says):
+        with pytest.raises(SchemaError, match=message):
             call()
 
 
-def test_what_is_no_catalog_is_named(spark: SparkSession) -> None:
+def test_arguments_that_are_not_catalogs_are_refused(spark: SparkSession) -> None:
     path: Any = "routes.sql"
     for call in (
         lambda: ssbroker.spark.route(spark.createDataFrame([], KEYS), path),
@@ -83,28 +91,28 @@ def test_what_is_no_catalog_is_named(spark: SparkSession) -> None:
             call()
 
 
-def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
+def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
     with pytest.raises(SchemaError, match=r"to_service_name: expected one column of this name, found 2"):
-        ssbroker.spark.route(spark.sql("select '//a' to_service_name, '//b' to_service_name"), LONE)
+        ssbroker.spark.route(spark.sql("select '//a' to_service_name, '//b' to_service_name"), ONE_DATABASE)
 
 
-def test_a_name_in_another_case_is_another_name_where_spark_says_so(spark: SparkSession, configure: Configure) -> None:
+def test_case_sensitive_sessions_distinguish_names_by_case(spark: SparkSession, configure: Configure) -> None:
     configure("spark.sql.caseSensitive", "true")
-    routed = ssbroker.spark.route(spark.sql("select '//s' to_service_name, 1 Outcome"), LONE, tie_break="first")
+    routed = ssbroker.spark.route(spark.sql("select '//s' to_service_name, 1 Outcome"), ONE_DATABASE, tie_break="first")
     assert routed.select("Outcome", "outcome").first() == (1, "REMOTE")
 
 
 @pytest.mark.parametrize("tie_break", ["round_robin", "last"])
-def test_tie_breaks_that_there_are_not(spark: SparkSession, tie_break: Any) -> None:
+def test_invalid_tie_breaks_are_refused(spark: SparkSession, tie_break: Any) -> None:
     given = spark.createDataFrame([], KEYS)
     with pytest.raises(OptionError, match="tie_break"):
-        ssbroker.spark.route(given, LONE, tie_break=tie_break)
+        ssbroker.spark.route(given, ONE_DATABASE, tie_break=tie_break)
     with pytest.raises(OptionError, match="tie_break"):
-        ssbroker.spark.route_udf(spark, LONE, tie_break=tie_break)
+        ssbroker.spark.route_udf(spark, ONE_DATABASE, tie_break=tie_break)
 
 
 @pytest.mark.parametrize(
-    ("broken", "sentence"),
+    ("broken", "message"),
     [
         ({"conversation_id": "no-guid"}, "InvalidGuidError: conversation_id, row 4: 'no-guid'"),
         ({"to_service_name": None}, "NullError: to_service_name, row 4"),
@@ -112,34 +120,34 @@ def test_tie_breaks_that_there_are_not(spark: SparkSession, tie_break: Any) -> N
         ({"conversation_id": None}, "NullError: conversation_id, row 4"),
     ],
 )
-def test_a_wrong_value_is_told_in_our_words(
-    spark: SparkSession, configure: Configure, broken: dict[str, str | None], sentence: str
+def test_invalid_values_are_reported_with_their_row(
+    spark: SparkSession, configure: Configure, broken: dict[str, str | None], message: str
 ) -> None:
     configure("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     guid = "00000000-0000-0000-0000-000000000001"
     good: dict[str, str | None] = {"conversation_id": guid, "to_service_name": "//s", "database": "user"}
     table = pa.Table.from_pylist([good] * 14 + [{**good, **broken}] + [good])
-    routed = ssbroker.spark.route(spark.createDataFrame(table).coalesce(1), LONE)
+    routed = ssbroker.spark.route(spark.createDataFrame(table).coalesce(1), ONE_DATABASE)
     with pytest.raises(PythonException) as caught:
         routed.collect()
-    told = str(caught.value).splitlines()
-    assert [line for line in told if line.startswith(f"ssbroker.exceptions.{sentence}")]
-    assert "Row 0 of this batch of 6 rows is row 10 of partition 0 of the Spark job." in told
+    lines = str(caught.value).splitlines()
+    assert [line for line in lines if line.startswith(f"ssbroker.exceptions.{message}")]
+    assert "Row 0 of this batch of 6 rows is row 10 of partition 0 of the Spark job." in lines
 
 
-def test_an_id_that_is_none_is_told_where_no_id_is_needed(spark: SparkSession) -> None:
-    """With `first` no conversation is picked for by its id; what cannot be one is refused all the same, and null is not."""
+def test_invalid_ids_are_refused_even_if_no_id_is_needed(spark: SparkSession) -> None:
+    """With `first`, ids break no tie; invalid ids are still refused, but null ids are not."""
     rows = [(bytes(16), "//s"), (None, "//s"), (b"fifteen bytes .", "//s")]
 
     def routed(given: list[tuple[bytes | None, str]]) -> DataFrame:
-        return ssbroker.spark.route(spark.createDataFrame(given, KEYS).coalesce(1), LONE, tie_break="first")
+        return ssbroker.spark.route(spark.createDataFrame(given, KEYS).coalesce(1), ONE_DATABASE, tie_break="first")
 
     assert [row["outcome"] for row in routed(rows[:2]).collect()] == ["REMOTE", "REMOTE"]
     with pytest.raises(PythonException, match=r"InvalidGuidError: conversation_id, row 2: '0x66696674"):
         routed(rows).collect()
 
 
-def test_without_pyspark_the_package_imports_and_its_spark_room_says_what_is_missing() -> None:
+def test_without_pyspark_only_the_spark_package_fails_to_import() -> None:
     source = """
 import sys
 sys.modules["pyspark"] = None

@@ -1,4 +1,4 @@
-"""Intervals in files: `route_files` and `reassemble_files` carry them as what they are."""
+"""Intervals in Parquet files keep their types through `route_files` and `reassemble_files`."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def catalog() -> Catalog:
 
 
 def texts(rows: DataFrame) -> list[str]:
-    """The types and values of the columns with intervals, in the order of the rows' ids."""
+    """Returns the types and values of the interval columns, in the order of the rows' ids."""
     chosen = rows.orderBy("conversation_id").select(*(f"`{name}`" for name in INTERVALS))
-    told = chosen.select(sf.struct("*").cast("string")).collect()
-    return [chosen.schema.simpleString(), *(row[0] for row in told)]
+    values = chosen.select(sf.struct("*").cast("string")).collect()
+    return [chosen.schema.simpleString(), *(row[0] for row in values)]
 
 
 @pytest.mark.parametrize("rows", [5, 0])
-def test_intervals_of_spark_stay_intervals(spark: SparkSession, tmp_path: Path, catalog: Catalog, rows: int) -> None:
+def test_intervals_of_spark_keep_their_types(spark: SparkSession, tmp_path: Path, catalog: Catalog, rows: int) -> None:
     given = spark.range(rows).selectExpr(*CONVERSATION, *(f"{sql} as `{name}`" for name, sql in INTERVALS.items()))
     given.write.parquet(str(tmp_path / "conversations"))
     given.selectExpr("*", *FRAGMENT).write.parquet(str(tmp_path / "fragments"))
@@ -64,7 +64,7 @@ def test_intervals_of_spark_stay_intervals(spark: SparkSession, tmp_path: Path, 
         assert found.where("outcome = 'DELAYED' and reason = 'no_route'").count() == rows
 
 
-def test_intervals_of_arrow_stay_intervals(spark: SparkSession, tmp_path: Path, catalog: Catalog) -> None:
+def test_durations_of_arrow_keep_their_types(spark: SparkSession, tmp_path: Path, catalog: Catalog) -> None:
     took: list[Any] = [timedelta(seconds=1), None]
     table = pa.table(
         {
@@ -80,7 +80,7 @@ def test_intervals_of_arrow_stay_intervals(spark: SparkSession, tmp_path: Path, 
     assert found.to_pylist() == table.select(["took", "each"]).to_pylist()
 
 
-def test_a_number_is_no_interval(spark: SparkSession, tmp_path: Path) -> None:
+def test_intervals_and_numbers_are_different_types(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "conversations"
     spark.range(1).selectExpr(*CONVERSATION, "make_dt_interval(1) as took").coalesce(1).write.parquet(str(folder))
     (written,) = folder.glob("*.parquet")
@@ -93,7 +93,7 @@ def test_a_number_is_no_interval(spark: SparkSession, tmp_path: Path) -> None:
         plan_splits(list_files(folder), split_bytes=1)
 
 
-def test_intervals_of_parquet_are_refused(tmp_path: Path) -> None:
+def test_parquet_intervals_are_refused(tmp_path: Path) -> None:
     """Arrow reads them as twelve bytes."""
     path = tmp_path / "day.parquet"
     duckdb.sql(f"copy (select struct_pack(took := interval 1 day) as nested) to '{path}' (format parquet)")

@@ -1,4 +1,4 @@
-"""What files of others are to `route_files` and `reassemble_files`: moments as Spark writes them, paths in many forms, wide rows."""
+"""Reading Parquet files: Spark's timestamps, paths in many forms, and wide rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def texts(rows: DataFrame) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS"])
-def test_moments_of_spark_are_carried(spark: SparkSession, tmp_path: Path, catalog: Catalog, kind: str) -> None:
+def test_timestamps_of_spark_are_passed_through(
+    spark: SparkSession, tmp_path: Path, catalog: Catalog, kind: str
+) -> None:
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
     given = spark.range(3).selectExpr(
         "unhex(lpad(hex(id), 32, '0')) as conversation_id", "'//a' as to_service_name", MOMENTS
@@ -67,20 +69,20 @@ def test_moments_of_spark_are_carried(spark: SparkSession, tmp_path: Path, catal
         assert texts(rows) == texts(given)
 
 
-def test_paths_are_those_of_the_driver(
+def test_relative_paths_are_resolved_on_the_driver(
     spark: SparkSession, conversations: Path, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the JVM and the workers stay where they are
+    monkeypatch.chdir(tmp_path)  # the JVM and the workers keep their directory
     assert ssbroker.spark.route_files(spark, conversations.name, "routed", catalog).rows == 1
     assert (tmp_path / "routed" / "_SUCCESS").exists()
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/day", "file:///data/day", "hdfs://name:8020/day", "dbfs:/day"])
-def test_a_uri_is_refused_and_makes_no_folder(
+def test_uris_are_refused_and_create_no_folder(
     conversations: Path, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, uri: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    session: SparkSession = None  # type: ignore[assignment] # it is refused before anybody is asked
+    session: SparkSession = None  # type: ignore[assignment] # not used: the paths are checked first
     with pytest.raises(InputError, match=f"source: '{uri}' is a URI"):
         ssbroker.spark.route_files(session, uri, "routed", catalog)
     with pytest.raises(InputError, match=f"target: '{uri}' is a URI"):
@@ -90,7 +92,7 @@ def test_a_uri_is_refused_and_makes_no_folder(
     assert list(tmp_path.iterdir()) == [conversations]
 
 
-def test_a_link_to_a_folder_is_searched_once(conversations: Path, tmp_path: Path) -> None:
+def test_linked_folders_are_searched_once(conversations: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     conversations.rename(elsewhere / "a.parquet")
@@ -101,15 +103,15 @@ def test_a_link_to_a_folder_is_searched_once(conversations: Path, tmp_path: Path
     assert list_files(source) == [source / "linked" / "a.parquet"]
 
 
-def test_a_column_that_occurs_twice_is_refused(conversations: Path, tmp_path: Path, catalog: Catalog) -> None:
+def test_duplicate_columns_are_refused(conversations: Path, tmp_path: Path, catalog: Catalog) -> None:
     table = pq.read_table(conversations)
     pq.write_table(table.append_column("to_service_name", pa.array(["//b"])), conversations)
-    session: SparkSession = None  # type: ignore[assignment] # the same
+    session: SparkSession = None  # type: ignore[assignment] # not used: the columns are checked first
     with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, found 2"):
         ssbroker.spark.route_files(session, conversations, tmp_path / "routed", catalog)
 
 
-def test_what_may_be_null_tells_files_apart(conversations: Path, tmp_path: Path) -> None:
+def test_files_that_differ_in_nullability_are_refused(conversations: Path, tmp_path: Path) -> None:
     fields: list[Any] = [
         pa.field("conversation_id", pa.binary(), nullable=False),
         pa.field("to_service_name", pa.string()),
@@ -121,8 +123,8 @@ def test_what_may_be_null_tells_files_apart(conversations: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("bodies", [1, 80])
-def test_wide_rows_are_read_few_at_a_time(tmp_path: Path, bodies: int) -> None:
-    """The same body in each row is written once."""
+def test_wide_rows_are_read_in_small_batches(tmp_path: Path, bodies: int) -> None:
+    """An equal body in every row is stored only once."""
     found = [os.urandom(1 << 20) for _ in range(bodies)]
     body = pa.array([found[place % bodies] for place in range(80)], pa.binary())
     wide = tmp_path / "wide.parquet"

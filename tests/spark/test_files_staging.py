@@ -1,4 +1,4 @@
-"""What stands beside the target of `route_files` and `reassemble_files` while they run, and that it goes."""
+"""The temporary folder beside the target of `route_files` and `reassemble_files`, and its removal."""
 
 from __future__ import annotations
 
@@ -13,51 +13,49 @@ from ssbroker.spark.files.parquet import list_files
 from ssbroker.spark.files.staging import Staging, new_attempt
 
 
-def test_what_was_left_beside_a_target_goes_whatever_its_name(tmp_path: Path) -> None:
+def test_abandoned_folders_are_removed_for_this_target_only(tmp_path: Path) -> None:
     for name in ("day[1]", "day1"):
-        left = tmp_path / f".{name}-staging-0"
-        left.mkdir()
-        (left / "lock").touch()
+        abandoned = tmp_path / f".{name}-staging-0"
+        abandoned.mkdir()
+        (abandoned / "lock").touch()
     with Staging(tmp_path / "day[1]"):
         assert not (tmp_path / ".day[1]-staging-0").exists()
         assert (tmp_path / ".day1-staging-0").exists()
 
 
-def test_a_try_that_goes_on_when_the_job_is_over_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of two tries at once, or a task of a job that failed, still writes while its files are removed."""
-    staging, remove, refused = Staging(tmp_path / "day"), os.rmdir, []
+def test_late_attempts_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A concurrent attempt, or a task of a failed job, may still write while the files are removed."""
+    staging, rmdir, refused = Staging(tmp_path / "day"), os.rmdir, []
 
-    def goes_on(path: Any, **options: Any) -> None:
+    def remove_while_attempts_start(path: Any, **options: Any) -> None:
         try:
             new_attempt(staging.attempts)
         except FileNotFoundError:
             refused.append(path)
-        remove(path, **options)
+        rmdir(path, **options)
 
     with staging:
         (new_attempt(staging.attempts) / "0.arrow").touch()
-        monkeypatch.setattr(os, "rmdir", goes_on)
+        monkeypatch.setattr(os, "rmdir", remove_while_attempts_start)
     assert refused
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_driver_left_that_was_killed_while_it_removed_it_goes(tmp_path: Path) -> None:
-    left = tmp_path / ".day-staging-0" / "attempts"
-    left.mkdir(parents=True)
+def test_an_interrupted_removal_is_completed(tmp_path: Path) -> None:
+    abandoned = tmp_path / ".day-staging-0" / "attempts"
+    abandoned.mkdir(parents=True)
     with Staging(tmp_path / "day"):
-        assert not left.exists()
+        assert not abandoned.exists()
 
 
-def test_the_place_of_a_job_that_runs_stays(tmp_path: Path) -> None:
+def test_folders_of_running_jobs_are_kept(tmp_path: Path) -> None:
     with Staging(tmp_path / "day") as runs:
         with Staging(tmp_path / "day"):
             pass
         assert runs.attempts.is_dir()
 
 
-def test_a_name_that_no_folder_can_have_is_told_in_our_words(tmp_path: Path) -> None:
+def test_names_too_long_for_a_folder_are_reported(tmp_path: Path) -> None:
     too_long = tmp_path / ("x" * 300)
     with pytest.raises(OutputError, match="cannot be written: File name too long"):
         Staging(too_long)

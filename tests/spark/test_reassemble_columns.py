@@ -1,4 +1,4 @@
-"""Which columns may come, which come out, and of which types; what is wrong with them is told before a job starts."""
+"""Input and output columns and their types; invalid columns are reported before a job starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import ssbroker.spark
 from ssbroker import OptionError, SchemaError
 from tests.rules.fragments import KEY, A, parts
 from tests.spark.frames import Configure, frame
-from tests.spark.traffic import came, table_of, worlds, would_come
+from tests.spark.traffic import collect_all, expected_rows, fragment_table, random_fragments
 
 KEYS = "conversation_id binary, is_initiator boolean, message_sequence_number bigint"
 FRAGMENTS = f"{KEYS}, fragment_number int, fragment_count int, message_body binary"
@@ -25,8 +25,8 @@ def fields(frame_: DataFrame) -> list[tuple[str, str, bool]]:
     return [(field.name, field.dataType.simpleString(), field.nullable) for field in frame_.schema]
 
 
-def test_types_and_nulls_are_those_of_the_contract(spark: SparkSession) -> None:
-    """Ids and signatures as binary, labels as text; what is never null says so."""
+def test_types_and_nullability_follow_the_contract(spark: SparkSession) -> None:
+    """Ids and signatures are binary, labels are strings; columns that are never null are declared so."""
     done = ssbroker.spark.reassemble(spark.createDataFrame([ROW], FRAGMENTS))
     keys = [("conversation_id", "binary", False), ("is_initiator", "boolean", False)]
     keys += [("message_sequence_number", "bigint", False)]
@@ -44,8 +44,8 @@ def test_types_and_nulls_are_those_of_the_contract(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("shard_by", ["conversation", "message"])
-def test_further_columns_of_any_type_and_name_are_carried(spark: SparkSession, shard_by: Any) -> None:
-    """Those of fragment number 0, after the message's own."""
+def test_extra_columns_of_any_type_and_name_are_passed_through(spark: SparkSession, shard_by: Any) -> None:
+    """They are those of fragment number 0 and follow the message's own columns."""
     made = {
         "a.b": "cast(12.50 as decimal(9,2))",
         "quo`te": "array(named_struct('x', 1, 'y', array('z', null)))",
@@ -60,7 +60,7 @@ def test_further_columns_of_any_type_and_name_are_carried(spark: SparkSession, s
         "text": "concat('of ', fragment_number)",
         "conversation_handle": "'a handle that nobody asks for'",
     }
-    given = frame(spark, table_of(parts(b"abc", size=1) + parts(b"d", 2)))
+    given = frame(spark, fragment_table(parts(b"abc", size=1) + parts(b"d", 2)))
     given = given.select("*", *(sf.expr(source).alias(name) for name, source in made.items()))
     given = given.select("*", sf.lit("again").alias("text"))
     done = ssbroker.spark.reassemble(given, shard_by=shard_by)
@@ -72,8 +72,8 @@ def test_further_columns_of_any_type_and_name_are_carried(spark: SparkSession, s
     assert [row[5:] for row in done.messages.collect()] == [row[8:] for row in first]
 
 
-def test_further_columns_that_are_never_null_stay_so(spark: SparkSession) -> None:
-    given = frame(spark, table_of(parts(b"abc", size=1)[:3])).selectExpr(
+def test_non_nullable_extra_columns_remain_non_nullable(spark: SparkSession) -> None:
+    given = frame(spark, fragment_table(parts(b"abc", size=1)[:3])).selectExpr(
         "*",
         "1 a",
         "'x' b",
@@ -90,12 +90,11 @@ def test_further_columns_that_are_never_null_stay_so(spark: SparkSession) -> Non
 
 
 @pytest.mark.parametrize("strategy", ["hash", "sort"])
-def test_a_handle_and_narrow_numbers_and_no_signatures(spark: SparkSession, strategy: Any) -> None:
-    """M1."""
-    table = table_of(worlds(8, count=10, theme="honest"))
+def test_conversation_handles_and_narrow_integers_without_signatures(spark: SparkSession, strategy: Any) -> None:
+    table = fragment_table(random_fragments(8, count=10, theme="honest"))
     given = narrow(frame(spark, table))
-    expected = would_come(table.drop_columns(["message_signature", "fragment_signature"]))
-    assert came(ssbroker.spark.reassemble(given, strategy=strategy)) == expected
+    expected = expected_rows(table.drop_columns(["message_signature", "fragment_signature"]))
+    assert collect_all(ssbroker.spark.reassemble(given, strategy=strategy)) == expected
 
 
 def narrow(given: DataFrame) -> DataFrame:
@@ -114,10 +113,10 @@ def narrow(given: DataFrame) -> DataFrame:
 
 @pytest.mark.rule("P21")
 @pytest.mark.parametrize("where", ["a column", "a mapping"])
-def test_session_keys_show_up_nowhere(spark: SparkSession, capsys: pytest.CaptureFixture[str], where: str) -> None:
-    """Not among the columns of the messages, and keys in a mapping not in the plan."""
+def test_session_keys_are_not_exposed(spark: SparkSession, capsys: pytest.CaptureFixture[str], where: str) -> None:
+    """The messages have no key column, and the query plan shows no keys from a mapping."""
     fragments = parts(b"abc", size=1, key=KEY)
-    table = table_of(fragments, keys="column")
+    table = fragment_table(fragments, keys="column")
     keys: Any = "key_of_session" if where == "a column" else {A: KEY}
     given = frame(spark, table if where == "a column" else table.drop_columns(["key_of_session"]))
     done = ssbroker.spark.reassemble(given, session_keys=keys)
@@ -131,15 +130,15 @@ def test_session_keys_show_up_nowhere(spark: SparkSession, capsys: pytest.Captur
     assert KEY.hex() not in plan.lower()
 
 
-def test_other_keys_for_the_same_conversation_are_not_confused(spark: SparkSession) -> None:
-    given = frame(spark, table_of(parts(b"abc", size=1, key=KEY)))
+def test_different_keys_for_a_conversation_are_not_confused(spark: SparkSession) -> None:
+    given = frame(spark, fragment_table(parts(b"abc", size=1, key=KEY)))
     several: list[Any] = [{A: KEY}, {A: KEY[::-1]}, {A: KEY}, {str(A).upper(): KEY[::-1]}]
     counts = [ssbroker.spark.reassemble(given, session_keys=keys).rejected.count() for keys in several]
     assert counts == [0, 3, 0, 3]
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "expected_words"),
     [
         (KEYS, ["fragment_number"]),
         (FRAGMENTS.replace("conversation_id binary, ", ""), ["conversation_id", "GUID"]),
@@ -152,21 +151,21 @@ def test_other_keys_for_the_same_conversation_are_not_confused(spark: SparkSessi
         (f"{FRAGMENTS}, fragment_signature string", ["fragment_signature", "binary"]),
     ],
 )
-def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, words: list[str]) -> None:
+def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, expected_words: list[str]) -> None:
     with pytest.raises(SchemaError) as caught:
         ssbroker.spark.reassemble(spark.createDataFrame([], columns))
-    assert caught.value.column == words[0]
-    assert [word for word in words if word not in str(caught.value)] == []
+    assert caught.value.column == expected_words[0]
+    assert [word for word in expected_words if word not in str(caught.value)] == []
 
 
-def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
+def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
     given = spark.createDataFrame([ROW], FRAGMENTS)
     with pytest.raises(SchemaError, match=r"fragment_count: expected one column of this name, found 2"):
         ssbroker.spark.reassemble(given.select("*", "fragment_count"))
 
 
 @pytest.mark.parametrize(
-    ("keys", "error", "words"),
+    ("keys", "error", "expected_words"),
     [
         ("nowhere", SchemaError, "nowhere"),
         ("message_body", SchemaError, "message_body: a column of the fragment itself cannot hold session keys"),
@@ -175,8 +174,10 @@ def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
         (7, OptionError, "session_keys"),
     ],
 )
-def test_session_keys_that_are_none(spark: SparkSession, keys: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
+def test_invalid_session_keys_are_refused(
+    spark: SparkSession, keys: Any, error: type[Exception], expected_words: str
+) -> None:
+    with pytest.raises(error, match=expected_words):
         ssbroker.spark.reassemble(spark.createDataFrame([ROW], FRAGMENTS), session_keys=keys)
 
 
@@ -193,13 +194,13 @@ def test_session_keys_that_are_none(spark: SparkSession, keys: Any, error: type[
         ("max_fragments_per_message", 0),
     ],
 )
-def test_options_that_there_are_not(spark: SparkSession, option: str, value: Any) -> None:
+def test_invalid_options_are_refused(spark: SparkSession, option: str, value: Any) -> None:
     with pytest.raises(OptionError, match=option):
         ssbroker.spark.reassemble(spark.createDataFrame([ROW], FRAGMENTS), **{option: value})
 
 
 @pytest.mark.parametrize(
-    ("broken", "sentence"),
+    ("broken", "message"),
     [
         ({0: "'no-guid'"}, "InvalidGuidError: conversation_id, row "),
         ({0: "null"}, "NullError: conversation_id, row "),
@@ -208,22 +209,22 @@ def test_options_that_there_are_not(spark: SparkSession, option: str, value: Any
     ],
 )
 @pytest.mark.parametrize("strategy", ["hash", "sort"])
-def test_a_wrong_value_is_told_in_our_words(
-    spark: SparkSession, broken: dict[int, str], sentence: str, strategy: Any
+def test_invalid_values_are_reported_with_their_row(
+    spark: SparkSession, broken: dict[int, str], message: str, strategy: Any
 ) -> None:
-    """Bad input is an error, and no row of the result."""
+    """Invalid input fails the job instead of becoming a row of the result."""
     good = [f"'{A}'", "true", "1L", "0", "1", "x'00'"]
     bad = [broken.get(place, value) for place, value in enumerate(good)]
     names = [column.split()[0] for column in FRAGMENTS.split(", ")]
     rows = spark.sql(f"select * from values ({', '.join(good)}), ({', '.join(bad)}) as f({', '.join(names)})")
     with pytest.raises(PythonException) as caught:
         ssbroker.spark.reassemble(rows, strategy=strategy).messages.collect()
-    told = str(caught.value).splitlines()
-    assert [line for line in told if line.startswith(f"ssbroker.exceptions.{sentence}")]
-    assert [line for line in told if line.startswith("Row 0 is the first of ")]
+    lines = str(caught.value).splitlines()
+    assert [line for line in lines if line.startswith(f"ssbroker.exceptions.{message}")]
+    assert [line for line in lines if line.startswith("Row 0 is the first of ")]
 
 
-def test_a_stream_is_refused_and_told_where_to_go(spark: SparkSession, tmp_path: object) -> None:
+def test_streams_are_refused_with_the_functions_to_use(spark: SparkSession, tmp_path: object) -> None:
     stream = spark.readStream.schema(FRAGMENTS).parquet(str(tmp_path))
     with pytest.raises(
         SchemaError,
@@ -235,8 +236,8 @@ def test_a_stream_is_refused_and_told_where_to_go(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.rule("R5")
-def test_text_that_is_no_id_is_not_taken_for_the_id_that_it_resembles(spark: SparkSession) -> None:
-    """Dashes and braces have their places."""
+def test_malformed_ids_are_refused(spark: SparkSession) -> None:
+    """Dashes and braces must be in their places."""
     given = spark.createDataFrame([(A.hex, True, 0, 0, 1, b"")], FRAGMENTS.replace("id binary", "id string"))
     with pytest.raises(PythonException, match="InvalidGuidError"):
         ssbroker.spark.reassemble(given).messages.collect()
@@ -253,7 +254,7 @@ def test_text_that_is_no_id_is_not_taken_for_the_id_that_it_resembles(spark: Spa
         ("array(cast('x' as varchar(5)))", "array<varchar(5)>"),
     ],
 )
-def test_a_type_that_spark_cannot_carry_is_told_with_its_column(
+def test_unsupported_types_are_reported_with_their_column(
     spark: SparkSession, configure: Configure, source: str, kind: str
 ) -> None:
     configure("spark.sql.preserveCharVarcharTypeInfo", "true")

@@ -14,7 +14,7 @@ import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns
-from tests.spark.frames import Configure, decided, expected, frame, world
+from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
 from tests.worlds.numbered import hosts, numbered
 from tests.worlds.universe import NOW
 
@@ -22,7 +22,7 @@ BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 
 
-def lone_route(**columns: object) -> Catalog:
+def one_route(**columns: object) -> Catalog:
     row = {"name": "r", "remote_service_name": "//s", "broker_instance": None, "address": "TCP://a", "lifetime": None}
     rows = [{**row, "mirror_address": None, **columns}]
     fields = [field for field in schemas.ROUTES if field.name in rows[0]]
@@ -44,55 +44,55 @@ def plan_of(frame_: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
         )
     ],
 )
-def test_rows_are_those_of_the_arrow_functions(
+def test_decisions_equal_the_arrow_function(
     spark: SparkSession, configure: Configure, seed: int, large: str, batch_rows: str, partitions: int
 ) -> None:
     configure(LARGE, large)
     configure(BATCH, batch_rows)
     catalog, table = world(seed, conversations=120, text_guids=seed % 2 == 1)
     routed = ssbroker.spark.route(frame(spark, table, partitions=partitions), catalog, now=NOW)
-    assert decided(routed) == expected(catalog, table)
+    assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
 @pytest.mark.parametrize("seed", range(10, 16))
-def test_rows_of_further_worlds(spark: SparkSession, seed: int) -> None:
+def test_decisions_of_more_worlds(spark: SparkSession, seed: int) -> None:
     catalog, table = world(seed, conversations=60)
     tie_break: TieBreak = "first" if seed % 2 else "hash"
     routed = ssbroker.spark.route(frame(spark, table, partitions=1), catalog, now=NOW, tie_break=tie_break)
-    assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+    assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 
-def test_the_worlds_have_every_outcome(spark: SparkSession) -> None:
-    """So that each label was taken apart at least once; the worlds of a single seed would not do."""
+def test_the_test_worlds_have_every_outcome(spark: SparkSession) -> None:
+    """So that each label is unpacked at least once; no single seed has them all."""
     seen = set()
     for seed in range(4):
         catalog, table = world(seed, conversations=120)
-        seen |= {row["outcome"] for row in expected(catalog, table)}
+        seen |= {row["outcome"] for row in expected_decisions(catalog, table)}
     assert seen == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED"}
 
 
 @pytest.mark.parametrize(("seed", "text_guids"), [(20, False), (21, True), (22, False), (23, True)])
-def test_decisions_that_come_back_as_numbers(spark: SparkSession, seed: int, *, text_guids: bool) -> None:
+def test_decisions_returned_as_numbers(spark: SparkSession, seed: int, *, text_guids: bool) -> None:
     catalog, table = world(seed, conversations=120, text_guids=text_guids)
     catalog = numbered(catalog)
     tie_break: TieBreak = "first" if seed > 21 else "hash"
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, tie_break=tie_break)
     assert catalog.native.places() is not None
-    assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+    assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 
-def test_many_addresses_stand_beside_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    """A plan is read by people; what is short stands in it, and spares the query beside it."""
+def test_many_addresses_are_not_in_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """People read plans: short lists are literals in the plan, long ones come from a subquery."""
     given = spark.createDataFrame([(row, f"//s{row}") for row in range(200)], "row int, to_service_name string")
     for count, (is_in_plan, is_beside) in ((3, (True, False)), (200, (False, True))):
         routed = ssbroker.spark.route(given, hosts(count), tie_break="first")
         plan = plan_of(routed, capsys)
         assert ("host-002" in plan, "Subquery" in plan) == (is_in_plan, is_beside)
         addresses = [f"TCP://host-{row:03}.example:4022" if row < count else None for row in range(200)]
-        assert [row["next_hop_address"] for row in decided(routed)] == addresses
+        assert [row["next_hop_address"] for row in decisions_of(routed)] == addresses
 
 
-def test_columns_of_the_input_come_first_and_untouched(spark: SparkSession) -> None:
+def test_input_columns_come_first_and_unchanged(spark: SparkSession) -> None:
     catalog, table = world(1, conversations=20)
     given = frame(spark, table).withColumn("a.b", sf.lit(1)).withColumn("quo`te", sf.array(sf.lit("x")))
     routed = ssbroker.spark.route(given, catalog, now=NOW)
@@ -102,7 +102,7 @@ def test_columns_of_the_input_come_first_and_untouched(spark: SparkSession) -> N
     )
 
 
-def test_types_are_those_of_the_contract(spark: SparkSession) -> None:
+def test_types_follow_the_contract(spark: SparkSession) -> None:
     catalog, table = world(1, conversations=1)
     types = {field.name: field.dataType for field in ssbroker.spark.route(frame(spark, table), catalog).schema}
     numbers = {"match_step": ByteType(), "route_id": IntegerType(), "broker_instance": BinaryType()}
@@ -112,7 +112,7 @@ def test_types_are_those_of_the_contract(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(("mirrors", "services"), [(False, True), (True, False), (False, False)])
-def test_what_no_decision_of_a_catalog_has_does_not_cross_and_is_null(
+def test_fields_that_no_decision_has_are_null_and_not_transferred(
     spark: SparkSession, *, mirrors: bool, services: bool
 ) -> None:
     whole, table = world(4, conversations=60)
@@ -130,7 +130,7 @@ def test_what_no_decision_of_a_catalog_has_does_not_cross_and_is_null(
         services,
     )
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
-    assert decided(routed) == expected(catalog, table)
+    assert decisions_of(routed) == expected_decisions(catalog, table)
     assert [routed.schema[name].dataType for name in ("mirror_address", "target_database")] == [StringType()] * 2
 
 
@@ -138,11 +138,11 @@ def test_what_no_decision_of_a_catalog_has_does_not_cross_and_is_null(
 def test_empty_partitions(spark: SparkSession, rows: int) -> None:
     catalog, table = world(2, conversations=1)
     routed = ssbroker.spark.route(frame(spark, table.slice(0, rows), partitions=4), catalog, now=NOW)
-    assert decided(routed) == expected(catalog, table)[:rows]
+    assert decisions_of(routed) == expected_decisions(catalog, table)[:rows]
 
 
-def test_only_the_keys_cross_into_python_and_once(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where a filter follows on a decision, below which Spark would run a deterministic function once more."""
+def test_only_key_columns_are_transferred_and_once(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even if a filter on the decision follows, below which Spark would run a deterministic function again."""
     catalog, table = world(1, conversations=20)
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
     plan = plan_of(routed.where("outcome = 'REMOTE' and reason = 'matched'").select("*", "outcome"), capsys)
@@ -152,7 +152,7 @@ def test_only_the_keys_cross_into_python_and_once(spark: SparkSession, capsys: p
     assert "message_body" not in calls[0]
 
 
-def test_rows_of_a_columnar_scan_go_to_python_as_rows(
+def test_columnar_scans_are_transferred_as_rows(
     spark: SparkSession, tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     catalog, table = world(1, conversations=20)
@@ -160,20 +160,20 @@ def test_rows_of_a_columnar_scan_go_to_python_as_rows(
     routed = ssbroker.spark.route(spark.read.parquet(f"{tmp_path}/conversations"), catalog, now=NOW)
     plan = plan_of(routed, capsys)
     assert plan.index("ArrowEvalPython") < plan.index("ColumnarToRow") < plan.index("FileScan")
-    assert decided(routed) == expected(catalog, table)
+    assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
-def test_a_handle_is_as_good_as_an_id(spark: SparkSession) -> None:
+def test_conversation_handle_is_read_as_the_id(spark: SparkSession) -> None:
     catalog, table = world(3, conversations=60)
     given = frame(spark, table).withColumnRenamed("conversation_id", "conversation_handle")
     routed = ssbroker.spark.route(given, catalog, now=NOW)
-    assert decided(routed) == expected(catalog, table)
+    assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
-def test_without_a_database_column_the_one_user_database_begins(spark: SparkSession) -> None:
+def test_without_a_database_column_the_only_user_database_is_used(spark: SparkSession) -> None:
     given = spark.createDataFrame([(0, "//s"), (1, "//t")], "row int, to_service_name string")
-    routed = ssbroker.spark.route(given, lone_route(), tie_break="first")
-    assert decided(routed, ["outcome", "reason"]) == [
+    routed = ssbroker.spark.route(given, one_route(), tie_break="first")
+    assert decisions_of(routed, ["outcome", "reason"]) == [
         {"outcome": "REMOTE", "reason": "matched"},
         {"outcome": "DELAYED", "reason": "no_route"},
     ]
@@ -181,19 +181,18 @@ def test_without_a_database_column_the_one_user_database_begins(spark: SparkSess
 
 @pytest.mark.rule("R2")
 @pytest.mark.parametrize("nothing", ["cast(null as string)", "null"])
-def test_a_null_database_came_from_outside(spark: SparkSession, nothing: str) -> None:
-    """It reads `msdb`, which has no route here."""
+def test_a_null_database_is_routed_by_msdb(spark: SparkSession, nothing: str) -> None:
+    """The conversation is routed by `msdb`, which has no route here."""
     given = spark.sql(
         f"select 0 as row, '//s' as to_service_name, {nothing} as database, {nothing} as to_broker_instance"
     )
-    routed = ssbroker.spark.route(given, lone_route(), tie_break="first")
-    assert decided(routed, ["outcome", "match_step"]) == [{"outcome": "DELAYED", "match_step": 7}]
+    routed = ssbroker.spark.route(given, one_route(), tie_break="first")
+    assert decisions_of(routed, ["outcome", "match_step"]) == [{"outcome": "DELAYED", "match_step": 7}]
 
 
 @pytest.mark.rule("R14")
 @pytest.mark.parametrize(("option", "outcome"), [("continue", "REMOTE"), ("delay", "DELAYED")])
 def test_a_pending_request(spark: SparkSession, option: PendingRequest, outcome: str) -> None:
-    """R14."""
     names = ["SQL/ServiceBroker/BrokerConfiguration", None]
     routes = pa.table(
         {
@@ -211,20 +210,20 @@ def test_a_pending_request(spark: SparkSession, option: PendingRequest, outcome:
     assert [row["outcome"] for row in routed.collect()] == [outcome]
 
 
-def test_now_is_that_of_the_call(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry on another day gives the same answer: the clock is read when `route` is called, not when rows are."""
+def test_now_is_the_time_of_the_call(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry on another day gives the same result: the clock is read when `route` is called, not when rows are computed."""
     end = datetime(2026, 11, 20, 12, tzinfo=UTC)
     given = spark.createDataFrame([("//s",)], "to_service_name string")
     times = iter([end - timedelta(seconds=1), end])
     monkeypatch.setattr(sys.modules["ssbroker.spark.routing"], "utc_datetime", lambda now: now or next(times))
-    before, after = (ssbroker.spark.route(given, lone_route(lifetime=end), tie_break="first") for _ in range(2))
+    before, after = (ssbroker.spark.route(given, one_route(lifetime=end), tie_break="first") for _ in range(2))
     assert [row["outcome"] for frame_ in (before, after) for row in frame_.collect()] == ["REMOTE", "DELAYED"]
 
 
 def test_now_without_a_zone_is_utc(spark: SparkSession) -> None:
     end = datetime(2026, 11, 20, 12, tzinfo=UTC)
     given = spark.createDataFrame([("//s",)], "to_service_name string")
-    naive = ssbroker.spark.route(given, lone_route(lifetime=end), now=end.replace(tzinfo=None), tie_break="first")
+    naive = ssbroker.spark.route(given, one_route(lifetime=end), now=end.replace(tzinfo=None), tie_break="first")
     assert [row["outcome"] for row in naive.collect()] == ["DELAYED"]
 
 
@@ -237,4 +236,4 @@ def test_a_stream(spark: SparkSession, tmp_path: object) -> None:
     writer = routed.writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/checkpoint")
     query = writer.option("path", f"{tmp_path}/out").trigger(availableNow=True).start()
     assert query.awaitTermination(120)
-    assert decided(spark.read.parquet(f"{tmp_path}/out")) == expected(catalog, table)
+    assert decisions_of(spark.read.parquet(f"{tmp_path}/out")) == expected_decisions(catalog, table)

@@ -1,4 +1,4 @@
-"""Files routed by Spark's workers themselves: the answers of the Arrow functions, and a folder that is whole or not there."""
+"""`route_files` gives the decisions of the Arrow functions, in a folder that is complete or absent."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def source(tmp_path: Path) -> Path:
     return made
 
 
-def written(table: pa.Table, folder: Path, *, files: int = 3, group_rows: int = 16) -> None:
+def write_files(table: pa.Table, folder: Path, *, files: int = 3, group_rows: int = 16) -> None:
     step = -(-table.num_rows // files)
     for number in range(files):
         pq.write_table(table.slice(number * step, step), folder / f"{number}.parquet", row_group_size=group_rows)
 
 
-def rows(table: pa.Table) -> list[str]:
+def row_texts(table: pa.Table) -> list[str]:
     plain = pa.Table.from_arrays(
         [
             column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
@@ -57,63 +57,57 @@ def routed_by_arrow(catalog: Catalog, table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_files_are_routed_as_the_arrow_functions_do(
-    spark: SparkSession, source: Path, tmp_path: Path, seed: int
-) -> None:
+def test_decisions_equal_the_arrow_function(spark: SparkSession, source: Path, tmp_path: Path, seed: int) -> None:
     catalog, table = world(seed, conversations=150, text_guids=seed == 1)
-    written(table, source)
-    told = ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW, split_bytes=1)
+    write_files(table, source)
+    result = ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW, split_bytes=1)
     expected = routed_by_arrow(catalog, table)
     found = pq.read_table(tmp_path / "routed")
-    assert rows(found) == rows(expected)
-    assert told.rows == expected.num_rows
-    assert told.outcomes == Counter(expected["outcome"].to_pylist())
+    assert row_texts(found) == row_texts(expected)
+    assert result.rows == expected.num_rows
+    assert result.outcomes == Counter(expected["outcome"].to_pylist())
     manifest = json.loads((tmp_path / "routed" / "_manifest.json").read_text())
-    assert [each["name"] for each in manifest["files"]] == list(told.files)
-    assert sum(each["rows"] for each in manifest["files"]) == told.rows
+    assert [each["name"] for each in manifest["files"]] == list(result.files)
+    assert sum(each["rows"] for each in manifest["files"]) == result.rows
     assert manifest["catalog"] == catalog.fingerprint
-    assert {path.name for path in tmp_path.iterdir()} == {"source", "routed"}, "nothing is left beside it"
-    assert spark.read.parquet(str(tmp_path / "routed")).count() == told.rows
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "routed"}, "no temporary folder remains"
+    assert spark.read.parquet(str(tmp_path / "routed")).count() == result.rows
 
 
 @pytest.mark.parametrize("by", ["outcome", "next_hop_address", "target_database"])
-def test_files_are_parted_by_a_column_of_the_decision(
+def test_files_are_partitioned_by_a_decision_column(
     spark: SparkSession, source: Path, tmp_path: Path, by: PartitionBy
 ) -> None:
     catalog, table = world(5, conversations=120)
-    written(table, source)
+    write_files(table, source)
     ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW, partition_by=by)
     partitioning = ds.partitioning(pa.schema([pa.field(by, pa.string())]), flavor="hive")
     found = ds.dataset(tmp_path / "routed", partitioning=partitioning, exclude_invalid_files=True).to_table()
-    assert rows(found) == rows(routed_by_arrow(catalog, table))
+    assert row_texts(found) == row_texts(routed_by_arrow(catalog, table))
 
 
-def test_further_columns_stay_and_files_without_rows_are_well(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
+def test_extra_columns_are_kept_and_empty_files_are_allowed(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(6, conversations=20)
     table = table.append_column("size", pa.array(range(table.num_rows), pa.int64()))
-    written(table, source, files=1)
+    write_files(table, source, files=1)
     pq.write_table(table.slice(0, 0), source / "empty.parquet")
-    told = ssbroker.spark.route_files(spark, [source], tmp_path / "routed", catalog, now=NOW)
-    assert rows(pq.read_table(tmp_path / "routed")) == rows(routed_by_arrow(catalog, table))
+    result = ssbroker.spark.route_files(spark, [source], tmp_path / "routed", catalog, now=NOW)
+    assert row_texts(pq.read_table(tmp_path / "routed")) == row_texts(routed_by_arrow(catalog, table))
     (source / "0.parquet").unlink()
-    told = ssbroker.spark.route_files(spark, source, tmp_path / "nothing", catalog, now=NOW)
-    assert told.rows == 0
+    result = ssbroker.spark.route_files(spark, source, tmp_path / "nothing", catalog, now=NOW)
+    assert result.rows == 0
     assert pq.read_table(tmp_path / "nothing").column_names == [*table.column_names, *schemas.DECISIONS.names]
 
 
-def test_ids_and_names_are_written_without_least_and_greatest_and_further_columns_with_them(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
-    """Of nested columns too, which Parquet calls by longer names."""
+def test_only_ordinary_columns_have_statistics(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    """Also for nested columns, which have longer names in Parquet."""
     catalog, table = world(6, conversations=20)
-    rows_ = range(table.num_rows)
-    table = table.append_column("size", pa.array(rows_, pa.int64()))
-    table = table.append_column("sent", pa.array([{"by": str(row)} for row in rows_]))
-    written(table, source, files=1)
-    told = ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW)
-    group = pq.ParquetFile(tmp_path / "routed" / told.files[0]).metadata.row_group(0)
+    row_numbers = range(table.num_rows)
+    table = table.append_column("size", pa.array(row_numbers, pa.int64()))
+    table = table.append_column("sent", pa.array([{"by": str(row)} for row in row_numbers]))
+    write_files(table, source, files=1)
+    result = ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW)
+    group = pq.ParquetFile(tmp_path / "routed" / result.files[0]).metadata.row_group(0)
     found = [group.column(number) for number in range(group.num_columns)]
     ordered = {column.path_in_schema for column in found if column.is_stats_set}
     assert ordered >= {"size", "sent.by", "route_id", "match_step"}
@@ -123,42 +117,40 @@ def test_ids_and_names_are_written_without_least_and_greatest_and_further_column
     assert not plain & {"size", "sent.by", "to_service_name"}
 
 
-def test_progress_is_told_to_the_end(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+def test_progress_is_reported_to_the_end(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(7, conversations=60)
-    written(table, source)
-    told: list[tuple[int, int]] = []
+    write_files(table, source)
+    calls: list[tuple[int, int]] = []
     ssbroker.spark.route_files(
-        spark, source, tmp_path / "routed", catalog, now=NOW, progress=lambda done, all_: told.append((done, all_))
+        spark, source, tmp_path / "routed", catalog, now=NOW, progress=lambda done, total: calls.append((done, total))
     )
-    assert told[-1] == (3, 3)
-    assert sorted(told) == told
+    assert calls[-1] == (3, 3)
+    assert sorted(calls) == calls
 
 
-def test_what_stands_at_the_target_is_kept(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+def test_an_existing_target_is_kept(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(8, conversations=10)
-    written(table, source)
+    write_files(table, source)
     (tmp_path / "routed").mkdir()
     with pytest.raises(OutputError, match="routed: already exists"):
         ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW)
     assert list((tmp_path / "routed").iterdir()) == []
 
 
-def test_a_value_that_is_wrong_names_its_file_and_leaves_nothing(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
+def test_invalid_values_name_their_file_and_leave_nothing(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(9, conversations=40, text_guids=True)
     ids: list[Any] = table["conversation_id"].to_pylist()
     broken = table.set_column(0, "conversation_id", pa.array([*ids[:-1], "no id"], pa.string()))
-    written(broken, source)
+    write_files(broken, source)
     with pytest.raises(Exception, match=r"conversation_id(.|\n)*2\.parquet"):
         ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW)
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
 
 
-def test_a_file_whose_pages_are_damaged_is_named(spark: SparkSession, source: Path, tmp_path: Path) -> None:
-    """Arrow's own error names none: of thousands of files nobody knew which one to copy anew."""
+def test_damaged_files_are_named(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    """Arrow's own error does not name the file."""
     catalog, table = world(9, conversations=40)
-    written(table, source)
+    write_files(table, source)
     damaged = source / "1.parquet"
     content = bytearray(damaged.read_bytes())
     content[4:64] = b"\xff" * 60
@@ -168,9 +160,7 @@ def test_a_file_whose_pages_are_damaged_is_named(spark: SparkSession, source: Pa
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
 
 
-def test_sources_that_cannot_be_read_are_told_of_before_a_job_starts(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
+def test_unreadable_sources_are_reported_before_a_job_starts(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(10, conversations=10)
     target = tmp_path / "routed"
     with pytest.raises(InputError, match="contains no Parquet file"):
@@ -181,7 +171,7 @@ def test_sources_that_cannot_be_read_are_told_of_before_a_job_starts(
     with pytest.raises(MalformedDataError, match=r"text\.parquet"):
         ssbroker.spark.route_files(spark, source, target, catalog)
     (source / "text.parquet").unlink()
-    written(table, source, files=1)
+    write_files(table, source, files=1)
     pq.write_table(table.drop_columns(["is_initiator"]), source / "other.parquet")
     with pytest.raises(SchemaError, match=r"other\.parquet: column 'is_initiator' is missing, but .*0\.parquet has it"):
         ssbroker.spark.route_files(spark, source, target, catalog)
@@ -202,7 +192,7 @@ def test_sources_that_cannot_be_read_are_told_of_before_a_job_starts(
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
 
 
-TRIES = """
+DYING_TASK = """
 import os, sys
 from pathlib import Path
 import pyarrow.parquet as pq
@@ -215,35 +205,35 @@ folder = Path(sys.argv[1])
 before = file_routing._route_split
 
 def dies_once(job, number):
-    told = before(job, number)  # its files are complete
+    result = before(job, number)  # its files are complete
     mark = folder / f"tried-{number}"
     if not mark.exists():
         mark.touch()
         os._exit(9)
-    return told
+    return result
 
 file_routing._route_split = dies_once
 catalog, table = world(11, conversations=90)
 spark = session_builder().master("local[2,4]").getOrCreate()
-told = ssbroker.spark.route_files(spark, folder / "source", folder / "routed", catalog, now=NOW)
-print(told.rows)
+result = ssbroker.spark.route_files(spark, folder / "source", folder / "routed", catalog, now=NOW)
+print(result.rows)
 spark.stop()
 """
 
 
-def test_a_task_that_dies_after_it_wrote_is_tried_again_and_counts_once(source: Path, tmp_path: Path) -> None:
-    """Spark runs it anew; what the first try wrote never gets into the result."""
+def test_a_task_that_dies_after_writing_counts_once(source: Path, tmp_path: Path) -> None:
+    """Spark runs the task again; files of the first attempt do not become part of the result."""
     catalog, table = world(11, conversations=90)
-    written(table, source)
+    write_files(table, source)
     found = subprocess.run(
-        [sys.executable, "-c", TRIES, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", DYING_TASK, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert found.stdout.strip() == "90", found.stderr
-    assert rows(pq.read_table(tmp_path / "routed")) == rows(routed_by_arrow(catalog, table))
+    assert row_texts(pq.read_table(tmp_path / "routed")) == row_texts(routed_by_arrow(catalog, table))
     assert len([path for path in tmp_path.iterdir() if path.name.startswith("tried-")]) == 3
 
 
-KILLED = """
+KILLED_DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from tests.spark.frames import session_builder, world
@@ -252,29 +242,27 @@ from ssbroker.spark.files import staging
 import ssbroker.spark
 
 folder = Path(sys.argv[1])
-place = Path.rename
+rename = Path.rename
 
-def dies(self, target):
-    if "result" in Path(target).parts:  # the first file on its way into the result
+def killed(self, target):
+    if "result" in Path(target).parts:  # when the first file is moved into the result
         os.kill(os.getpid(), signal.SIGKILL)
-    return place(self, target)
+    return rename(self, target)
 
-Path.rename = dies
+Path.rename = killed
 catalog, _ = world(12, conversations=90)
 spark = session_builder().getOrCreate()
 ssbroker.spark.route_files(spark, folder / "source", folder / "routed", catalog, now=NOW)
 """
 
 
-def test_a_driver_that_is_killed_leaves_no_result_and_the_next_job_sweeps(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
+def test_a_killed_driver_leaves_no_result_and_is_cleaned_up(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(12, conversations=90)
-    written(table, source)
-    found = subprocess.run([sys.executable, "-c", KILLED, tmp_path], cwd=ROOT, capture_output=True, check=False)
+    write_files(table, source)
+    found = subprocess.run([sys.executable, "-c", KILLED_DRIVER, tmp_path], cwd=ROOT, capture_output=True, check=False)
     assert found.returncode == -signal.SIGKILL
     assert not (tmp_path / "routed").exists()
-    assert len(list(tmp_path.iterdir())) == 2, "the source, and what was not finished"
+    assert len(list(tmp_path.iterdir())) == 2, "the source and the temporary folder"
     ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW)
-    assert rows(pq.read_table(tmp_path / "routed")) == rows(routed_by_arrow(catalog, table))
+    assert row_texts(pq.read_table(tmp_path / "routed")) == row_texts(routed_by_arrow(catalog, table))
     assert {path.name for path in tmp_path.iterdir()} == {"source", "routed"}

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 import ssbroker.spark
 from ssbroker.schemas import CONVERSATIONS
-from tests.spark.frames import Configure, decided, expected, frame, world
+from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
 from tests.worlds.universe import NOW
 
 
@@ -15,17 +15,19 @@ def test_by_position(spark: SparkSession, configure: Configure) -> None:
     catalog, table = world(5, conversations=80)
     where_to = ssbroker.spark.route_udf(spark, catalog, now=NOW)
     routed = frame(spark, table).select("row", where_to(*CONVERSATIONS.names).alias("decision"))
-    assert decided(routed.select("row", "decision.*")) == expected(catalog, table)
+    assert decisions_of(routed.select("row", "decision.*")) == expected_decisions(catalog, table)
 
 
 def test_by_name(spark: SparkSession) -> None:
-    """What the contract lets out may be left out: here all conversations are the initiator's."""
+    """Optional columns may be omitted: here all conversations are the initiator's."""
     catalog, table = world(6, conversations=80)
     where_to = ssbroker.spark.route_udf(spark, catalog, now=NOW, tie_break="first")
     names = ["to_service_name", "database", "to_broker_instance"]
     routed = frame(spark, table).select("row", where_to(**{name: name for name in names}).alias("decision"))
-    less = table.drop_columns(["is_initiator", "conversation_id"])
-    assert decided(routed.select("row", "decision.*")) == expected(catalog, less, tie_break="first")
+    fewer_columns = table.drop_columns(["is_initiator", "conversation_id"])
+    assert decisions_of(routed.select("row", "decision.*")) == expected_decisions(
+        catalog, fewer_columns, tie_break="first"
+    )
 
 
 def test_in_sql(spark: SparkSession) -> None:
@@ -35,10 +37,10 @@ def test_in_sql(spark: SparkSession) -> None:
     routed = spark.sql(
         f"select row, decision.* from (select row, where_to({', '.join(CONVERSATIONS.names)}) decision from queue)"
     )
-    assert decided(routed) == expected(catalog, table)
+    assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
-def test_it_runs_once_for_all_fields(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_function_runs_once_for_all_fields(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     catalog, table = world(7, conversations=8)
     where_to = ssbroker.spark.route_udf(spark, catalog, now=NOW)
     capsys.readouterr()
@@ -46,7 +48,7 @@ def test_it_runs_once_for_all_fields(spark: SparkSession, capsys: pytest.Capture
     assert capsys.readouterr().out.count("EvalPython [") == 1
 
 
-def test_a_missing_column_is_told_by_the_job(spark: SparkSession) -> None:
+def test_missing_columns_are_reported_by_the_job(spark: SparkSession) -> None:
     catalog, table = world(7, conversations=8)
     where_to = ssbroker.spark.route_udf(spark, catalog, now=NOW)
     with pytest.raises(PythonException, match=r"ssbroker\.exceptions\.SchemaError: to_service_name"):

@@ -1,4 +1,4 @@
-"""What [the page of scale](../../docs/concepts/scale.md) tells of large sizes, at small ones; the large ones run by `python -m tests.spark.scale`."""
+"""The behaviour that [the page on scale](../../docs/concepts/scale.md) describes, at small sizes; `python -m tests.spark.scale` runs large ones."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def streaming(configure: Configure) -> None:
 
 @pytest.mark.usefixtures("streaming")
 def test_one_conversation_with_nine_tenths_of_the_fragments(spark: SparkSession, tmp_path: Path) -> None:
-    """By conversation, by message, from file to file and as a stream the messages are the same."""
+    """The messages are the same by conversation, by message, from files and as a stream."""
     scale.skew(spark, tmp_path, 4000)
 
 
 def test_a_hot_conversation_is_spread_by_message(spark: SparkSession, configure: Configure, tmp_path: Path) -> None:
-    """By conversation its messages are made in one task; by message they are made in all."""
+    """By conversation, one task reassembles its messages; by message, all tasks do."""
     configure("spark.sql.adaptive.coalescePartitions.enabled", "false")
     scale._write(scale.skewed(4000), tmp_path / "skew")
     given = spark.read.parquet(str(tmp_path / "skew"))
-    ways: dict[ShardBy, int] = {"conversation": 1, "message": 2}
-    for shard_by, tasks in ways.items():
-        made = ssbroker.spark.reassemble(given, shard_by=shard_by, in_order=False).messages
-        by_task = made.groupBy("conversation_id", sf.spark_partition_id()).count()
+    tasks_by_option: dict[ShardBy, int] = {"conversation": 1, "message": 2}
+    for shard_by, tasks in tasks_by_option.items():
+        messages = ssbroker.spark.reassemble(given, shard_by=shard_by, in_order=False).messages
+        by_task = messages.groupBy("conversation_id", sf.spark_partition_id()).count()
         hot = max(
             by_task.groupBy("conversation_id").agg(sf.sum("count").alias("all"), sf.count("*")).collect(),
             key=lambda row: row["all"],
@@ -46,19 +46,19 @@ def test_a_hot_conversation_is_spread_by_message(spark: SparkSession, configure:
         assert hot[2] == tasks
 
 
-def test_many_conversations_cost_a_bounded_state() -> None:
-    """A bucket keeps less than 300 bytes for each where 96 of half a message wait, and less than 80 where all is whole."""
-    assert kept(scale.shallow(3000)) / 3000 < 300
-    assert kept(traffic(Shape(messages=8000, parts=2, part_bytes=96, conversations=2000)).fragments) / 2000 < 80
+def test_the_state_per_conversation_is_bounded() -> None:
+    """A bucket keeps less than 300 bytes per conversation with a pending fragment of 96 bytes, and less than 80 if all messages are complete."""
+    assert state_size(scale.shallow(3000)) / 3000 < 300
+    assert state_size(traffic(Shape(messages=8000, parts=2, part_bytes=96, conversations=2000)).fragments) / 2000 < 80
 
 
-def kept(fragments: pa.Table) -> int:
-    """How much a bucket keeps of fragments that came in one batch."""
-    return len(stepped(fragments, max_message_bytes=1 << 20).state or b"")
+def state_size(fragments: pa.Table) -> int:
+    """Returns the state size of a bucket after fragments that arrived in one batch."""
+    return len(run_step(fragments, max_message_bytes=1 << 20).state or b"")
 
 
-def stepped(fragments: pa.Table, *, max_message_bytes: int) -> StepOutput:
-    """What comes of fragments in one bucket."""
+def run_step(fragments: pa.Table, *, max_message_bytes: int) -> StepOutput:
+    """Runs one step of a bucket with fragments."""
     assembly = AssemblySettings(
         in_order=True,
         max_message_bytes=max_message_bytes,
@@ -77,14 +77,14 @@ def test_a_million_routes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("streaming")
-def test_a_message_of_many_fragments_through_files_frames_and_streams(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_large_message_through_files_dataframes_and_streams(spark: SparkSession, tmp_path: Path) -> None:
     figures = scale.large(spark, tmp_path, 12 << 20)
     assert figures["DataFrame, s"] > 0
     assert figures["stream, s"] > 0
 
 
-def test_a_message_beyond_the_limit_is_told_as_such() -> None:
-    """A stream refuses its fragments as `limit_exceeded`, and goes on."""
-    done = stepped(scale.skewed(400), max_message_bytes=500)
-    reasons = {reason for kind, rows in done.rows if kind == "rejected" for reason in rows["reason"].to_pylist()}
+def test_messages_beyond_the_limit_are_rejected() -> None:
+    """A stream rejects its fragments as `limit_exceeded` and continues."""
+    output = run_step(scale.skewed(400), max_message_bytes=500)
+    reasons = {reason for kind, rows in output.rows if kind == "rejected" for reason in rows["reason"].to_pylist()}
     assert reasons == {"limit_exceeded"}

@@ -1,4 +1,4 @@
-"""A stream into an instance whose driver is killed between writing rows and sending them, and after sending them (U24)."""
+"""A stream into an instance whose driver is killed between staging and sending rows, and after sending them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import ssbroker
 from ssbroker.broker.database import context_of as database_context
 from tests.guards.repository import ROOT
 from tests.spark import process_tree
-from tests.spark.instances import bodies, dialogs, made
+from tests.spark.instances import bodies, create_instance, dialogs
 
 DEADLINE_SECONDS = 240.0
 
 
 @contextmanager
 def driver(folder: Path) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
-    """A driver that is killed at the end of the block, with all its processes; it is asked until something is so."""
+    """Runs a driver, which is killed with all its processes at the end of the block; yields a function that waits for a condition."""
     command = [sys.executable, "-m", "tests.spark.source_driver", str(folder)]
     with (folder / "errors").open("ab") as errors:
         process = subprocess.Popen(command, cwd=ROOT, stdout=errors, stderr=errors, start_new_session=True)
 
-    def wait(what: str, is_so: Callable[[], bool]) -> None:
+    def wait(what: str, is_met: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while not is_so():
+        while not is_met():
             assert process.poll() is None, (folder / "errors").read_text()[-3000:]
             assert time.monotonic() < deadline, f"{what}: {(folder / 'errors').read_text()[-3000:]}"
             time.sleep(0.2)
@@ -43,14 +43,14 @@ def driver(folder: Path) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
 
 
 def test_each_row_is_sent_once_wherever_the_driver_is_killed(tmp_path: Path) -> None:
-    shop = made(tmp_path / "shop")
+    shop = create_instance(tmp_path / "shop")
     (tmp_path / "rows").mkdir()
     sent = [b"%d" % number for number in range(30)]
     for part in range(3):
         some = pa.array(sent[10 * part : 10 * part + 10], pa.binary())
         table = pa.table({"message_body": some, "position": pa.array(range(10), pa.int64())})
         pq.write_table(table, tmp_path / "rows" / f"{part}.parquet")
-    # The database is held: rows are written, and the driver waits to send them.
+    # The database is locked: rows are staged, and the driver waits to send them.
     with (
         ssbroker.Instance.open(shop, background=False) as instance,
         database_context(instance.database("Sales")).file.write(),

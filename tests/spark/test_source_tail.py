@@ -1,4 +1,4 @@
-"""A queue that is followed for long: a little at a time, and after its database was put back to what it had been (U22)."""
+"""A queue that is read as a stream for long: in small batches, and after its database was restored."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ssbroker.exceptions import InputError
 from ssbroker.spark.source.options import parse_read_options
 from ssbroker.spark.source.reader import Scan, Tail
 from ssbroker.store import queues
-from tests.spark.instances import made, send
+from tests.spark.instances import create_instance, send
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return made(tmp_path / "shop")
+    return create_instance(tmp_path / "shop")
 
 
 def tail_of(folder: Path) -> Tail:
-    asked = parse_read_options({"path": str(folder), "queue": "Orders", "database": "Sales"})
-    return Tail(Scan.of(asked, asked.schema()))
+    options = parse_read_options({"path": str(folder), "queue": "Orders", "database": "Sales"})
+    return Tail(Scan.of(options, options.schema()))
 
 
-def test_a_small_batch_reads_little_of_a_long_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of n batches looked at all that was left: of 200,000 messages by the thousand, 20,000,000."""
+def test_small_batches_read_little_of_a_long_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch used to read all remaining messages: 20,000,000 for 200,000 messages in batches of a thousand."""
     send(folder, *(b"%d" % number for number in range(300)))
     cut, made_cuts = queues.QueueSlice, list[int]()
 
@@ -41,8 +41,8 @@ def test_a_small_batch_reads_little_of_a_long_queue(folder: Path, monkeypatch: p
     assert made_cuts == [10] * 30
 
 
-def test_a_database_that_was_put_back_is_told(folder: Path) -> None:
-    """Its numbers are given again: what gets them would be passed over without a word."""
+def test_a_restored_database_is_reported(folder: Path) -> None:
+    """Numbers are assigned again after a restore, so that new messages would be skipped silently."""
     send(folder, b"1")
     copy = shutil.copytree(folder, folder.with_name("copy"))
     send(folder, b"2", b"3")
@@ -50,10 +50,10 @@ def test_a_database_that_was_put_back_is_told(folder: Path) -> None:
     end = tail.latest(tail.initial(), None)
     shutil.rmtree(folder)
     copy.rename(folder)
-    told = "has read up to queuing_order 3, but the last one in Sales is 1; .* with a new checkpoint"
-    with pytest.raises(InputError, match=told):
+    message = "has read up to queuing_order 3, but the last one in Sales is 1; .* with a new checkpoint"
+    with pytest.raises(InputError, match=message):
         tail_of(folder).latest(end, None)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         tail_of(folder).parts(tail.initial(), end)
     send(folder, b"other 2")
     with pytest.raises(InputError, match="the last one in Sales is 2"):

@@ -1,4 +1,4 @@
-"""Streams on Spark: files arrive, queries stop and go on, and the rows are those of the batch functions (P11 to P16, P18, P21, R18, R62)."""
+"""Streams on Spark: files arrive, queries stop and resume, and the rows are those of the batch functions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ssbroker.spark.streams.stream import PROVIDER, ROCKSDB
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import first_of_two, single
 from tests.spark.frames import Configure
-from tests.spark.test_stream_catalogs import replaced, script
-from tests.spark.traffic import in_any_order, rows_of, table_of, worlds, would_come
+from tests.spark.test_stream_catalogs import replace_file, script
+from tests.spark.traffic import collect_rows, expected_rows, fragment_table, random_fragments, sorted_rows
 from tests.worlds.fragment_tables import fragment_batch
 
 WAIT_S = 600
@@ -37,8 +37,8 @@ def _rocksdb(configure: Configure) -> None:
     configure("spark.sql.streaming.noDataMicroBatches.enabled", "false")
 
 
-class Arriving:
-    """A folder in which files of fragments arrive, one each micro-batch, and queries that read it."""
+class ArrivingFiles:
+    """A folder in which files of fragments arrive, one per micro-batch, and queries that read it."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -49,7 +49,7 @@ class Arriving:
         self._count = 0
 
     def put(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """A file arrives, whole."""
+        """Adds a complete file."""
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
         beside = self.folder / "beside.parquet"
@@ -62,7 +62,7 @@ class Arriving:
         return self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.files))
 
     def run(self, rows: DataFrame, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        """Until everything that has arrived is done."""
+        """Runs a query until all files are processed."""
         query = (
             rows.writeStream.foreachBatch(write)
             .option("checkpointLocation", self.checkpoint)
@@ -74,17 +74,17 @@ class Arriving:
 
 
 @pytest.fixture
-def arriving(spark: SparkSession, tmp_path: Path) -> Iterator[Arriving]:
-    made = Arriving(spark, tmp_path)
+def arriving(spark: SparkSession, tmp_path: Path) -> Iterator[ArrivingFiles]:
+    made = ArrivingFiles(spark, tmp_path)
     yield made
     for query in spark.streams.active:
         query.stop()
 
 
-def test_files_that_arrive_give_the_rows_of_the_batch_function(arriving: Arriving, spark: SparkSession) -> None:
-    """Three micro-batches, of which two runs of a query do the work; all kinds in one pass; what waits is shown."""
-    table = table_of(worlds(21, count=60, theme="honest"))
-    expected = would_come(table)
+def test_a_stream_gives_the_rows_of_the_batch_function(arriving: ArrivingFiles, spark: SparkSession) -> None:
+    """Three micro-batches in two runs of a query; all kinds in one pass; pending messages are shown."""
+    table = fragment_table(random_fragments(21, count=60, theme="honest"))
+    expected = expected_rows(table)
     found: dict[str, list[Any]] = {"messages": [], "rejected": []}
     acknowledged: list[Any] = []
     figures: list[Any] = []
@@ -100,28 +100,28 @@ def test_files_that_arrive_give_the_rows_of_the_batch_function(arriving: Arrivin
 
         def write(rows: DataFrame, _: int, kinds: ssbroker.spark.StreamKinds = kinds) -> None:
             rows.persist()
-            found["messages"] += rows_of(kinds.messages(rows))
-            found["rejected"] += rows_of(kinds.rejected(rows))
-            acknowledged.extend(rows_of(kinds.acknowledgements(rows)))
+            found["messages"] += collect_rows(kinds.messages(rows))
+            found["rejected"] += collect_rows(kinds.rejected(rows))
+            acknowledged.extend(collect_rows(kinds.acknowledgements(rows)))
             rows.unpersist()
 
         query = arriving.run(landed.rows, write)
         figures += [progress.observedMetrics["figures"] for progress in query.recentProgress]
-    assert in_any_order(found["messages"]) == expected["messages"]
-    assert in_any_order(found["rejected"]) == expected["rejected"]
+    assert sorted_rows(found["messages"]) == expected["messages"]
+    assert sorted_rows(found["rejected"]) == expected["rejected"]
     assert acknowledged
-    waits = ssbroker.spark.stream_state(spark, arriving.checkpoint)
-    assert rows_of(waits.select(*PENDING.names)) == expected["incomplete"]
-    assert {row.waits_for for row in waits.collect()} <= {"fragment", "message"}
+    waiting = ssbroker.spark.stream_state(spark, arriving.checkpoint)
+    assert collect_rows(waiting.select(*PENDING.names)) == expected["incomplete"]
+    assert {row.waits_for for row in waiting.collect()} <= {"fragment", "message"}
     assert figures[-1]["buckets"] == 4
     assert figures[-1]["state_bytes"] > 0
 
 
 @pytest.mark.rule("R18", "R62")
-def test_what_is_delayed_goes_when_the_catalog_at_the_path_says_so(
-    arriving: Arriving, spark: SparkSession, tmp_path: Path
+def test_delayed_messages_are_released_when_the_catalog_changes(
+    arriving: ArrivingFiles, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """On a timer, with no new input, in a query that runs on; it comes out once and in order."""
+    """By a timer, without new input, in a running query; the messages are emitted once and in order."""
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     arriving.put(fragments_to("//B", single(0, body=b"zero"), single(1, body=b"one"), first_of_two(2)))
@@ -134,10 +134,10 @@ def test_what_is_delayed_goes_when_the_catalog_at_the_path_says_so(
         .trigger(processingTime="200 milliseconds")
         .start()
     )
-    until(query, lambda: bool(query.lastProgress and query.lastProgress.batchId >= 0))
+    wait_until(query, lambda: bool(query.lastProgress and query.lastProgress.batchId >= 0))
     assert spark.table("gone").count() == 0
-    replaced(path, script("//B"))
-    until(query, lambda: spark.table("gone").count() == 2)
+    replace_file(path, script("//B"))
+    wait_until(query, lambda: spark.table("gone").count() == 2)
     rows = spark.table("gone").collect()
     assert [bytes(row.message_body) for row in rows] == [b"zero", b"one"]
     assert {(row.outcome, row.next_hop_address) for row in rows} == {("REMOTE", "TCP://far:4022")}
@@ -145,8 +145,8 @@ def test_what_is_delayed_goes_when_the_catalog_at_the_path_says_so(
 
 
 @pytest.mark.rule("R18")
-def test_conversations_are_routed_as_they_come(arriving: Arriving, spark: SparkSession) -> None:
-    """Those that have a route come out, in the columns of `route`; another run with another catalog lets the others go."""
+def test_conversations_are_routed_as_they_arrive(arriving: ArrivingFiles, spark: SparkSession) -> None:
+    """Those with a route are emitted with the columns of `route`; a run with another catalog releases the others."""
     conversations = pa.table(
         {
             "conversation_id": pa.array([bytes([number]) * 16 for number in range(6)], pa.binary()),
@@ -156,21 +156,21 @@ def test_conversations_are_routed_as_they_come(arriving: Arriving, spark: SparkS
     )
     arriving.put(conversations)
     routed: list[Any] = []
-    run_routes(arriving, script_catalog("//A"), routed)
+    run_routing(arriving, script_catalog("//A"), routed)
     batch = ssbroker.spark.route(spark.read.parquet(str(arriving.files)), script_catalog("//A"))
-    assert in_any_order(routed) == rows_of(batch.where("outcome = 'REMOTE'"))
-    waits = ssbroker.spark.stream_state(spark, arriving.checkpoint).collect()
-    assert sorted((row.waits_for, row.to_service_name, row.tries) for row in waits) == [("route", "//B", 1)] * 3
+    assert sorted_rows(routed) == collect_rows(batch.where("outcome = 'REMOTE'"))
+    waiting = ssbroker.spark.stream_state(spark, arriving.checkpoint).collect()
+    assert sorted((row.waits_for, row.to_service_name, row.tries) for row in waiting) == [("route", "//B", 1)] * 3
     arriving.put(conversations.slice(0, 1))
     gone: list[Any] = []
-    run_routes(arriving, script_catalog("//A", "//B"), gone)
+    run_routing(arriving, script_catalog("//A", "//B"), gone)
     assert len(gone) == 4
 
 
-def run_routes(arriving: Arriving, catalog: Catalog, into: list[Any]) -> None:
+def run_routing(arriving: ArrivingFiles, catalog: Catalog, into: list[Any]) -> None:
     routed = ssbroker.spark.route_stream(arriving.stream(), catalog, buckets=1)
     assert routed.columns[:3] == ["conversation_id", "to_service_name", "a dotted.name"]
-    arriving.run(routed, lambda rows, _: into.extend(rows_of(rows)))
+    arriving.run(routed, lambda rows, _: into.extend(collect_rows(rows)))
 
 
 def script_catalog(*services: str) -> Catalog:
@@ -194,10 +194,10 @@ def fragments_to(service: str, *fragments: Fragment) -> pa.RecordBatch:
     return batch.append_column("to_service_name", pa.array([service] * batch.num_rows))
 
 
-def until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
-    """Waits for an event of the query, and fails with its error."""
+def wait_until(query: StreamingQuery, is_met: Callable[[], bool]) -> None:
+    """Waits for a condition; fails with the query's error."""
     for _ in range(WAIT_S * 5):
-        if is_so():
+        if is_met():
             return
         error = query.exception()
         assert error is None, error
@@ -205,8 +205,8 @@ def until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
     raise AssertionError(query.status)
 
 
-def test_each_kind_has_the_columns_of_its_schema(arriving: Arriving) -> None:
-    """What is never null in a kind says so, though the rows of all kinds have it null in others."""
+def test_each_kind_has_the_columns_of_its_schema(arriving: ArrivingFiles) -> None:
+    """Columns that are never null in a kind are declared so, although they are null in rows of other kinds."""
     arriving.put(fragments_to("//A", first_of_two(0)))
     landed = ssbroker.spark.stream(arriving.stream(), script_catalog("//A"), acknowledgements=True)
     for rows, schema in (
@@ -223,8 +223,7 @@ def test_each_kind_has_the_columns_of_its_schema(arriving: Arriving) -> None:
     ]
 
 
-def test_what_is_no_stream_is_told_what_there_is_for_it(spark: SparkSession) -> None:
-    """U1."""
+def test_batch_dataframes_are_refused_with_the_function_to_use(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "conversation_id binary")
     for function, names in (
         (
@@ -244,8 +243,10 @@ def test_what_is_no_stream_is_told_what_there_is_for_it(spark: SparkSession) -> 
             function()
 
 
-def test_what_is_wrong_is_told_before_a_query_starts(arriving: Arriving, configure: Configure, tmp_path: Path) -> None:
-    """Columns, options, a path without a catalog, a state store that cannot do it."""
+def test_invalid_arguments_are_reported_before_a_query_starts(
+    arriving: ArrivingFiles, configure: Configure, tmp_path: Path
+) -> None:
+    """Columns, options, a path without a catalog, and an unsupported state store."""
     arriving.put(fragments_to("//A", first_of_two(0)))
     stream = arriving.stream()
     with pytest.raises(SchemaError, match="fragment_count"):

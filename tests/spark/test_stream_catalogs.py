@@ -1,4 +1,4 @@
-"""A catalog that is a path: taken up when it changes, and gone on with for a while when it cannot be read (U8)."""
+"""A catalog given as a path: reloaded when it changes, and kept for a while when it becomes unreadable."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ssbroker.spark.streams import task
 from ssbroker.spark.streams.task import CatalogPath, WatchedCatalog
 from tests.spark.stream_steps import SECOND, START
 
-PATIENCE = 300 * SECOND
+PATIENCE_US = 300 * SECOND
 
 
-class Counted:
-    """Makes routers, and counts them."""
+class CountingCompiler:
+    """Creates routers and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,8 +35,8 @@ def script(service: str) -> str:
     )
 
 
-def replaced(path: Path, text: str) -> None:
-    """Written beside it and renamed, as who replaces a file that others read does."""
+def replace_file(path: Path, text: str) -> None:
+    """Writes the file beside the path and renames it, as one replaces a file that others read."""
     beside = path.with_name("beside")
     beside.write_text(text)
     beside.replace(path)
@@ -46,46 +46,46 @@ def services(router: ssbroker.Router) -> list[str]:
     return [name for name in router.catalog.routes["remote_service_name"].to_pylist() if name]
 
 
-def watched(path: Path) -> tuple[WatchedCatalog, Counted]:
-    compiled = Counted()
+def watched(path: Path) -> tuple[WatchedCatalog, CountingCompiler]:
+    compiled = CountingCompiler()
     return WatchedCatalog(path, compiled), compiled
 
 
-def test_a_change_is_taken_up_and_nothing_else_is_compiled(tmp_path: Path) -> None:
+def test_only_changed_catalogs_are_compiled(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, compiled = watched(path)
-    first = found.router(START, patience_us=PATIENCE)
-    assert found.router(START, patience_us=PATIENCE) is first
-    replaced(path, script("//B"))
-    second = found.router(START, patience_us=PATIENCE)
+    first = found.router(START, patience_us=PATIENCE_US)
+    assert found.router(START, patience_us=PATIENCE_US) is first
+    replace_file(path, script("//B"))
+    second = found.router(START, patience_us=PATIENCE_US)
     assert (services(first), services(second)) == (["//A"], ["//B"])
     assert compiled.count == 2
 
 
-def test_a_file_that_says_the_same_again_is_not_compiled_again(tmp_path: Path) -> None:
-    """By time and inode it is another, by its fingerprint it is not."""
+def test_a_rewritten_equal_file_is_not_compiled(tmp_path: Path) -> None:
+    """Its time and inode differ, but its fingerprint is the same."""
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, compiled = watched(path)
-    first = found.router(START, patience_us=PATIENCE)
-    replaced(path, script("//A"))
-    assert found.router(START, patience_us=PATIENCE) is first
+    first = found.router(START, patience_us=PATIENCE_US)
+    replace_file(path, script("//A"))
+    assert found.router(START, patience_us=PATIENCE_US) is first
     assert compiled.count == 1
 
 
-def test_a_folder_is_looked_into(tmp_path: Path) -> None:
+def test_changes_in_a_folder_are_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "net"
     folder.mkdir()
     (folder / "1.sql").write_text(script("//A"))
     found, _ = watched(folder)
-    assert services(found.router(START, patience_us=PATIENCE)) == ["//A"]
+    assert services(found.router(START, patience_us=PATIENCE_US)) == ["//A"]
     (folder / "2.sql").write_text("USE Sales; CREATE ROUTE B WITH SERVICE_NAME = '//B', ADDRESS = 'TCP://far:4022';")
-    assert services(found.router(START, patience_us=PATIENCE)) == ["//A", "//B"]
+    assert services(found.router(START, patience_us=PATIENCE_US)) == ["//A", "//B"]
 
 
-def test_a_database_of_an_instance_that_lies_elsewhere_is_looked_at(tmp_path: Path) -> None:
-    """A change of its routes was taken up only when msdb changed, too."""
+def test_databases_outside_the_instance_folder_are_watched(tmp_path: Path) -> None:
+    """A change of its routes used to be noticed only when msdb changed too."""
     shop, elsewhere = tmp_path / "shop", tmp_path / "elsewhere"
     elsewhere.mkdir()
     with ssbroker.Instance.create(tmp_path / "first", name="first", background=False) as instance:
@@ -95,53 +95,53 @@ def test_a_database_of_an_instance_that_lies_elsewhere_is_looked_at(tmp_path: Pa
     with ssbroker.Instance.create(shop, name="shop", background=False) as instance:
         instance.attach_database("Sales", elsewhere / "Sales.sqlite")
     found, compiled = watched(shop)
-    assert services(found.router(START, patience_us=PATIENCE)) == []
+    assert services(found.router(START, patience_us=PATIENCE_US)) == []
     for number, name in enumerate(("//A", "//B"), start=1):
         with ssbroker.Instance.open(shop, background=False) as instance:
             route = f"CREATE ROUTE R{number} WITH SERVICE_NAME = '{name}', ADDRESS = 'TCP://far:4022'"
             instance.execute(f"USE Sales; {route}")
-        assert services(found.router(START, patience_us=PATIENCE))[-1] == name
+        assert services(found.router(START, patience_us=PATIENCE_US))[-1] == name
     assert compiled.count == 3
 
 
-def test_a_broken_file_leaves_the_router_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_file_keeps_the_last_router_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, _ = watched(path)
-    first = found.router(START, patience_us=PATIENCE)
-    replaced(path, "CREATE ROUTE nonsense")
+    first = found.router(START, patience_us=PATIENCE_US)
+    replace_file(path, "CREATE ROUTE nonsense")
     with caplog.at_level(logging.WARNING, logger="ssbroker.spark"):
-        assert found.router(START + SECOND, patience_us=PATIENCE) is first
-        assert found.router(START + PATIENCE, patience_us=PATIENCE) is first
+        assert found.router(START + SECOND, patience_us=PATIENCE_US) is first
+        assert found.router(START + PATIENCE_US, patience_us=PATIENCE_US) is first
     assert [record.message[:23] for record in caplog.records] == ["cannot read the catalog"]
     with pytest.raises(SsbrokerError, match="nonsense"):
-        found.router(START + SECOND + PATIENCE, patience_us=PATIENCE)
-    replaced(path, script("//B"))
-    assert services(found.router(START + SECOND + PATIENCE, patience_us=PATIENCE)) == ["//B"]
+        found.router(START + SECOND + PATIENCE_US, patience_us=PATIENCE_US)
+    replace_file(path, script("//B"))
+    assert services(found.router(START + SECOND + PATIENCE_US, patience_us=PATIENCE_US)) == ["//B"]
 
 
-def test_patience_begins_anew_after_the_file_could_be_read(tmp_path: Path) -> None:
+def test_patience_restarts_after_a_successful_read(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, _ = watched(path)
-    found.router(START, patience_us=PATIENCE)
+    found.router(START, patience_us=PATIENCE_US)
     for turn in range(3):
-        now_us = START + turn * (PATIENCE - SECOND)
+        now_us = START + turn * (PATIENCE_US - SECOND)
         text = path.read_text()
         path.unlink()
-        assert services(found.router(now_us, patience_us=PATIENCE)) == ["//A"]
+        assert services(found.router(now_us, patience_us=PATIENCE_US)) == ["//A"]
         path.write_text(text)
-        found.router(now_us, patience_us=PATIENCE)
+        found.router(now_us, patience_us=PATIENCE_US)
 
 
-def test_without_a_router_a_broken_file_is_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_file_at_the_start_is_an_error(tmp_path: Path) -> None:
     found, _ = watched(tmp_path / "missing.sql")
     with pytest.raises((InputError, OSError), match="missing"):
-        found.router(START, patience_us=PATIENCE)
+        found.router(START, patience_us=PATIENCE_US)
 
 
-def test_lifetime_counts_from_when_the_script_was_written(tmp_path: Path) -> None:
-    """Otherwise every worker that reads it again would let routes live longer."""
+def test_lifetime_counts_from_the_modification_time(tmp_path: Path) -> None:
+    """Otherwise every worker that reloads the script would extend its routes."""
     path = tmp_path / "catalog.sql"
     path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
     written = datetime(2026, 11, 20, 21, tzinfo=UTC)
@@ -150,8 +150,8 @@ def test_lifetime_counts_from_when_the_script_was_written(tmp_path: Path) -> Non
     assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in routes["lifetime"].to_pylist()
 
 
-def test_a_file_beside_scripts_lets_no_route_live_longer(tmp_path: Path) -> None:
-    """The moment is that of the scripts: with a log beside them, a route would never expire."""
+def test_other_files_in_the_folder_do_not_extend_lifetimes(tmp_path: Path) -> None:
+    """Only the scripts' own times count: with a log beside them, a route would never expire."""
     path = tmp_path / "1.sql"
     path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
     written = datetime(2026, 11, 20, 21, tzinfo=UTC)
@@ -162,11 +162,11 @@ def test_a_file_beside_scripts_lets_no_route_live_longer(tmp_path: Path) -> None
     assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in task.load_catalog(tmp_path).routes["lifetime"].to_pylist()
 
 
-def test_workers_find_it_by_its_path(tmp_path: Path) -> None:
-    """The fingerprint is what what waits is compared by."""
+def test_workers_find_the_catalog_by_its_path(tmp_path: Path) -> None:
+    """The fingerprint identifies the catalog in the state."""
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
-    source = CatalogPath(str(path), PATIENCE)
+    source = CatalogPath(str(path), PATIENCE_US)
     router, fingerprint = source.router("hash", "continue", now_us=START)
     assert (source.may_change, fingerprint) == (True, router.catalog.fingerprint)
     assert source.router("hash", "continue", now_us=START)[0] is router

@@ -1,4 +1,4 @@
-"""`stream_state`: what it is given in the place of a checkpoint is told at the call, in our words (U10)."""
+"""`stream_state` reports invalid checkpoints when it is called."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ def _rocksdb(configure: Configure) -> None:
 
 
 @pytest.mark.parametrize("given", [None, "session", SparkSession.builder])
-def test_what_is_no_session_is_told(tmp_path: Path, given: Any) -> None:
+def test_invalid_sessions_are_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(SchemaError, match=r"^spark: expected a SparkSession, got (NoneType|str|SparkSession.Builder)$"):
         ssbroker.spark.stream_state(given, tmp_path)
 
 
 @pytest.mark.parametrize("given", [None, 7, b"checkpoint", ["checkpoint"]])
-def test_what_is_no_path_is_told(spark: SparkSession, given: Any) -> None:
+def test_arguments_that_are_not_paths_are_refused(spark: SparkSession, given: Any) -> None:
     with pytest.raises(SchemaError, match=rf"^checkpoint: expected a path, got {type(given).__name__}$"):
         ssbroker.spark.stream_state(spark, given)
 
 
 @pytest.mark.parametrize("given", ["", " ", "checkpoint\udcff"])
-def test_a_path_that_no_folder_has_is_told(spark: SparkSession, given: str) -> None:
+def test_invalid_paths_are_refused(spark: SparkSession, given: str) -> None:
     with pytest.raises(InputError, match=r"^checkpoint: expected a path, got '"):
         ssbroker.spark.stream_state(spark, given)
 
 
 @pytest.mark.parametrize("given", [True, "0", 1.0, -1, 2**31])
-def test_what_is_no_number_of_an_operation_is_told(spark: SparkSession, tmp_path: Path, given: Any) -> None:
+def test_invalid_operator_ids_are_refused(spark: SparkSession, tmp_path: Path, given: Any) -> None:
     with pytest.raises(OptionError, match=r"^operator_id: expected a whole number from 0 to 2147483647; got "):
         ssbroker.spark.stream_state(spark, tmp_path, operator_id=given)
 
 
-def test_a_folder_that_is_no_checkpoint_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_folders_without_a_checkpoint_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing", f"file:{tmp_path}"):
         with pytest.raises(InputError, match=f"{path}: no micro-batch has been committed; {STREAM} that has run$"):
             ssbroker.spark.stream_state(spark, path)
 
 
-def test_what_spark_cannot_reach_is_told(spark: SparkSession) -> None:
+def test_unreachable_paths_are_reported(spark: SparkSession) -> None:
     for path in ("nothing-of-hadoop://bucket/checkpoint", "a:b"):
         with pytest.raises(InputError, match=rf"^checkpoint: {path}: cannot be read: .+$"):
             ssbroker.spark.stream_state(spark, path)
 
 
-def test_a_checkpoint_of_another_query_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """Without state, or with another one; and an operation that there is not."""
+def test_checkpoints_of_other_queries_are_reported(spark: SparkSession, tmp_path: Path) -> None:
+    """A query without state, one with other state, and a missing operator."""
     fragments = frame_in_order(spark, pa.Table.from_batches([fragment_batch([first_of_two(0)])]))
     fragments.write.parquet(str(tmp_path / "in"))
     arriving = spark.readStream.schema(fragments.schema).parquet(str(tmp_path / "in"))

@@ -1,4 +1,4 @@
-"""What Spark sees of a bucket: one value, one timer, cells in and out; played by Spark's own tester, without a session."""
+"""A bucket as Spark sees it: state parts, one timer, cells in and out; run by Spark's own tester, without a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.spark.streams import state
-from ssbroker.spark.streams import state as kept_parts
+from ssbroker.spark.streams import state as state_module
 from ssbroker.spark.streams.options import BucketCount, StreamLimits
 from ssbroker.spark.streams.state import state_from_bytes
 from ssbroker.spark.streams.stream import processor
@@ -38,22 +38,22 @@ def cell(place: int, *fragments: Fragment) -> Row:
     return Row(bucket=3, place=place, cell=state.to_ipc(batch_of(fragments)))
 
 
-def played(**changed: Any) -> Any:
+def new_tester(**changed: Any) -> Any:
     untyped: Any = TwsTester
     made = untyped(processor(task(assembly(**changed))), timeMode="processingTime")
     made.setProcessingTime(START // MS)
     return made
 
 
-def told(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
+def output_rows(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
     return [(row.kind, state.from_ipc(row.cell).to_pylist()) for row in rows]
 
 
-def kept(of: Any) -> bytes | None:
-    """The state of bucket 3, and whether its parts are those that there should be."""
-    found = of.peekMapState(kept_parts.STATE_VARIABLE, 3)
+def stored_state(of: Any) -> bytes | None:
+    """Returns the state of bucket 3, after checking its part numbers."""
+    found = of.peekMapState(state_module.STATE_VARIABLE, 3)
     rows = [(3, number, *part) for (number,), part in found.items()]
-    states = [state for _, state in kept_parts.join_state_parts(rows)]
+    states = [state for _, state in state_module.join_state_parts(rows)]
     assert [number for _, number, _, _ in sorted(rows)] == [*range(rows[0][3] if rows else 0)]
     return states[0] if states else None
 
@@ -62,79 +62,77 @@ def timers(of: Any) -> list[int]:
     return [int(timer) for timer in of.handle._timers.listTimers(3)]
 
 
-def test_cells_in_the_order_of_their_places() -> None:
-    """A task that is run again gets them in any order, and does the same."""
-    bucket = played(acknowledgements=False)
+def test_cells_are_read_in_the_order_of_their_places() -> None:
+    """A repeated task may get them in another order and must do the same."""
+    bucket = new_tester(acknowledgements=False)
     early, late = parts(b"abcd", 0, size=2)
     contradiction = parts(b"abXX", 0, size=2)[1]
-    rows = told(bucket.test(3, [cell(9, contradiction), cell(1, early), cell(2, late)]))
+    rows = output_rows(bucket.test(3, [cell(9, contradiction), cell(1, early), cell(2, late)]))
     assert [kind for kind, _ in rows] == ["rejected", "message"]
     assert rows[1][1][0]["message_body"] == b"abcd"
-    state = kept(bucket)
+    state = stored_state(bucket)
     assert state is not None
     assert state_from_bytes(state).waits is None
 
 
-def test_one_timer_which_comes_when_something_is_due() -> None:
-    """U7, U9."""
-    bucket = played(acknowledgements=False, max_pending_age_us=60 * SECOND)
+def test_one_timer_at_the_due_time() -> None:
+    bucket = new_tester(acknowledgements=False, max_pending_age_us=60 * SECOND)
     assert bucket.test(3, [cell(1, first_of_two(0))]) == []
     assert timers(bucket) == [(START + 60 * SECOND) // MS]
-    assert told(bucket.setProcessingTime((START + 30 * SECOND) // MS)) == []
+    assert output_rows(bucket.setProcessingTime((START + 30 * SECOND) // MS)) == []
     assert bucket.test(3, [cell(1, first_of_two(0, conversation=B))]) == []
     assert timers(bucket) == [(START + 60 * SECOND) // MS]
-    first = told(bucket.setProcessingTime((START + 60 * SECOND) // MS))
+    first = output_rows(bucket.setProcessingTime((START + 60 * SECOND) // MS))
     assert [(kind, [row["conversation_id"] for row in rows]) for kind, rows in first] == [("expired", [A.bytes])]
     assert timers(bucket) == [(START + 90 * SECOND) // MS]
-    second = told(bucket.setProcessingTime((START + 90 * SECOND) // MS))
+    second = output_rows(bucket.setProcessingTime((START + 90 * SECOND) // MS))
     assert [(kind, [row["conversation_id"] for row in rows]) for kind, rows in second] == [("expired", [B.bytes])]
     assert timers(bucket) == []
-    assert kept(bucket) is None
+    assert stored_state(bucket) is None
 
 
-def test_a_large_state_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It grows and shrinks, and no part stays behind."""
-    monkeypatch.setattr(kept_parts, "PART_CHARACTERS", 1000)
-    bucket = played(acknowledgements=False, max_message_bytes=10_000)
+def test_a_large_state_is_stored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state grows and shrinks, and no part remains behind."""
+    monkeypatch.setattr(state_module, "PART_CHARACTERS", 1000)
+    bucket = new_tester(acknowledgements=False, max_message_bytes=10_000)
     body = bytes(value % 251 for value in range(9000))
     pieces = parts(body, 0, size=1000)
     counts = []
     for place, piece in enumerate(pieces[1:]):
         assert bucket.test(3, [cell(place, piece)]) == []
-        assert kept(bucket) is not None
-        counts.append(len(bucket.peekMapState(kept_parts.STATE_VARIABLE, 3)))
+        assert stored_state(bucket) is not None
+        counts.append(len(bucket.peekMapState(state_module.STATE_VARIABLE, 3)))
     assert counts == sorted(counts)
     assert counts[-1] > len(pieces)
-    ((kind, rows),) = told(bucket.test(3, [cell(20, pieces[0])]))
+    ((kind, rows),) = output_rows(bucket.test(3, [cell(20, pieces[0])]))
     assert (kind, rows[0]["message_body"]) == ("message", body)
-    assert len(bucket.peekMapState(kept_parts.STATE_VARIABLE, 3)) == 1
-    assert kept(bucket) is not None
+    assert len(bucket.peekMapState(state_module.STATE_VARIABLE, 3)) == 1
+    assert stored_state(bucket) is not None
 
 
-def test_parts_in_any_order_and_one_that_is_missing() -> None:
-    """U10."""
+def test_parts_are_joined_in_any_order() -> None:
     one, other = state.text_from_bytes(b"a state"), state.text_from_bytes(b"another")
     rows = [(1, 1, one[3:], 2), (2, 0, other, 1), (1, 0, one[:3], 2)]
-    assert list(kept_parts.join_state_parts(rows)) == [(2, b"another"), (1, b"a state")]
+    assert list(state_module.join_state_parts(rows)) == [(2, b"another"), (1, b"a state")]
     with pytest.raises(MalformedDataError, match="state: parts of bucket 1 are missing"):
-        list(kept_parts.join_state_parts(rows[:2]))
+        list(state_module.join_state_parts(rows[:2]))
 
 
-def test_a_timer_for_what_has_become_whole_meanwhile_does_nothing() -> None:
-    bucket = played(acknowledgements=False, max_pending_age_us=60 * SECOND)
+def test_a_timer_for_a_completed_message_does_nothing() -> None:
+    bucket = new_tester(acknowledgements=False, max_pending_age_us=60 * SECOND)
     bucket.test(3, [cell(1, first_of_two(0))])
-    assert [kind for kind, _ in told(bucket.test(3, [cell(1, second_of_two(first_of_two(0)))]))] == ["message"]
-    assert told(bucket.setProcessingTime((START + 60 * SECOND) // MS)) == []
+    assert [kind for kind, _ in output_rows(bucket.test(3, [cell(1, second_of_two(first_of_two(0)))]))] == ["message"]
+    assert output_rows(bucket.setProcessingTime((START + 60 * SECOND) // MS)) == []
 
 
-def test_it_pickles_with_its_task() -> None:
+def test_the_processor_pickles_with_its_task() -> None:
     made = pickle.loads(cloudpickle.dumps(processor(task(assembly()))))
     untyped: Any = TwsTester
-    assert told(untyped(made, timeMode="processingTime").test(3, [cell(1, single(0))]))[-1][0] == "message"
+    assert output_rows(untyped(made, timeMode="processingTime").test(3, [cell(1, single(0))]))[-1][0] == "message"
 
 
-def test_rows_are_packed_by_bucket_in_their_order() -> None:
-    """Few large cells, whatever the batches of Spark are."""
+def test_rows_are_packed_by_bucket_in_order() -> None:
+    """Few large cells, whatever Spark's batches are."""
     numbers = [value % 7 for value in range(100)]
     rows = pa.record_batch({"bucket": pa.array(numbers, pa.int32()), "c0": list(range(100))})
     batches = [rows.slice(first, 9) for first in range(0, 100, 9)]
@@ -148,21 +146,20 @@ def test_rows_are_packed_by_bucket_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])
-def test_a_bucket_key_is_bytes(key: Any) -> None:
-    """U4."""
+def test_invalid_bucket_keys_are_refused(key: Any) -> None:
     with pytest.raises(ValueError, match="bucket_key: expected 1 to 64 bytes or None"):
         BucketCount(count=1, key=key)
 
 
-def test_what_is_fixed_says_nothing_of_the_bucket_key() -> None:
-    """A checkpoint shows that it is another, not which it is."""
+def test_fixed_options_do_not_reveal_the_bucket_key() -> None:
+    """A checkpoint shows that the key differs, but not the key itself."""
     one, other = BucketCount(count=1, key=b"one"), BucketCount(count=1, key=b"other")
     assert one.fixed != other.fixed != BucketCount(count=1, key=None).fixed
     assert "one" not in str(one.fixed)
 
 
-def test_what_must_not_change_is_what_the_state_was_made_by() -> None:
-    """The spread, and what a reassembler's checkpoint goes on with; the rest may change from run to run."""
+def test_fixed_options() -> None:
+    """The distribution over buckets, and the limits in a reassembler's checkpoint; other options may change between runs."""
     assert BucketCount(count=4, key=None).fixed.keys() == {"buckets", "bucket_key"}
     assert StreamLimits(**OPTIONS).fixed == {
         "in_order": True,
@@ -173,11 +170,10 @@ def test_what_must_not_change_is_what_the_state_was_made_by() -> None:
     }
 
 
-@pytest.mark.parametrize(("largest", "room"), [(1, 1 << 30), (256 << 20, 1 << 30), (1 << 30, 1 << 32)])
-def test_there_is_room_for_any_message_unless_it_is_said(largest: int, room: int) -> None:
-    """U3."""
+@pytest.mark.parametrize(("largest", "limit"), [(1, 1 << 30), (256 << 20, 1 << 30), (1 << 30, 1 << 32)])
+def test_the_default_limit_holds_four_messages(largest: int, limit: int) -> None:
     changed = {**OPTIONS, "max_message_bytes": largest, "max_pending_bytes": None}
-    assert StreamLimits(**changed).fixed["max_pending_bytes"] == room
+    assert StreamLimits(**changed).fixed["max_pending_bytes"] == limit
 
 
 @pytest.mark.parametrize(
@@ -194,6 +190,6 @@ def test_there_is_room_for_any_message_unless_it_is_said(largest: int, room: int
         ({"max_pending_age": timedelta.max}, "max_pending_age: .* at most 36525 days; got .*days=999999999"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_at_once(changed: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         StreamLimits(**{**OPTIONS, **changed})

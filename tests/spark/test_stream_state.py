@@ -1,4 +1,4 @@
-"""What is kept of a bucket is read by whoever kept it, and by nobody who would misread it (U3)."""
+"""The state of a bucket: damaged, foreign and outdated states are refused."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ssbroker.spark.streams import state
 from ssbroker.spark.streams.state import MAGIC, VERSION, BucketState, state_from_bytes
 from ssbroker.spark.streams.step import step
 from tests.rules.fragments import A, first_of_two, single
-from tests.spark.stream_steps import FIXED, START, Player, assembly, batch_of, task
-from tests.spark.test_stream_delayed import LATE, ROUTED, catalog, player, sent, to
+from tests.spark.stream_steps import FIXED, START, BucketRunner, assembly, batch_of, task
+from tests.spark.test_stream_delayed import LATE, ROUTED, catalog, message_to, runner_with, service_batch
 
 
-def kept() -> bytes:
-    """A state with a part of everything."""
-    played = player(catalog(ROUTED))
-    played.play(sent(to(LATE, 0), replace(first_of_two(2), extra={"note": LATE, "priority": 1})))
-    assert played.state is not None
-    return played.state
+def full_state() -> bytes:
+    """A state with every section filled."""
+    runner = runner_with(catalog(ROUTED))
+    runner.run(service_batch(message_to(LATE, 0), replace(first_of_two(2), extra={"note": LATE, "priority": 1})))
+    assert runner.state is not None
+    return runner.state
 
 
 def resealed(state: bytes) -> bytes:
-    """With a digest that matches, as far as there are sections."""
+    """Returns a state with a matching digest, as far as there are sections."""
     place, sections = len(MAGIC) + 2, []
     while place < len(state) - 16:
         length = int.from_bytes(state[place : place + 8], "little")
@@ -42,12 +42,12 @@ def resealed(state: bytes) -> bytes:
 
 
 def read(state: bytes) -> None:
-    """All of it, as a step does."""
+    """Reads the whole state, as a step does."""
     Reassembler.restore(state_from_bytes(state).assembler)
 
 
-def test_it_is_read_as_it_was_written() -> None:
-    state = state_from_bytes(kept())
+def test_a_state_round_trips() -> None:
+    state = state_from_bytes(full_state())
     assert state_from_bytes(state.to_bytes()).to_bytes() == state.to_bytes()
     assert state.waits is not None
     assert state.delayed is not None
@@ -55,13 +55,13 @@ def test_it_is_read_as_it_was_written() -> None:
     assert dict(state.fixed) == FIXED
 
 
-def test_equal_buckets_are_equal_bytes() -> None:
-    """A step that is run again after a failure keeps the same."""
-    assert kept() == kept()
+def test_equal_states_have_equal_bytes() -> None:
+    """A step that is repeated after a failure stores the same bytes."""
+    assert full_state() == full_state()
 
 
-def test_whatever_is_altered_or_cut_off_is_told() -> None:
-    state, random = kept(), Random(1)
+def test_altered_and_truncated_states_are_refused() -> None:
+    state, random = full_state(), Random(1)
     for _ in range(300):
         place = random.randrange(len(state))
         altered = state[:place] + bytes([state[place] ^ 1 << random.randrange(8)]) + state[place + 1 :]
@@ -75,9 +75,9 @@ def test_whatever_is_altered_or_cut_off_is_told() -> None:
         state_from_bytes(state + b"\0")
 
 
-def test_the_checkpoint_of_another_state_is_told() -> None:
-    """The reassembler's part is digested by itself, and is still that of this state."""
-    state, other = state_from_bytes(kept()), Reassembler()
+def test_a_reassembler_checkpoint_of_another_state_is_refused() -> None:
+    """The reassembler's section has its own digest, and must be that of this state."""
+    state, other = state_from_bytes(full_state()), Reassembler()
     other.push(batch_of([first_of_two(7)]))
     mixed = state.to_bytes().replace(
         state.assembler, other.checkpoint().ljust(len(state.assembler), b"\0")[: len(state.assembler)]
@@ -88,21 +88,21 @@ def test_the_checkpoint_of_another_state_is_told() -> None:
 
 
 @pytest.mark.parametrize("state", [b"", b"\0" * 200, MAGIC, MAGIC + b"\1\0"])
-def test_other_bytes_are_no_state(state: bytes) -> None:
+def test_other_bytes_are_refused(state: bytes) -> None:
     with pytest.raises(MalformedDataError, match="wrong header, or truncated"):
         state_from_bytes(state)
 
 
-def test_another_version_says_which() -> None:
-    state = kept()
+def test_another_version_is_reported() -> None:
+    state = full_state()
     other = resealed(MAGIC + struct.pack("<H", VERSION + 1) + state[len(MAGIC) + 2 :])
     with pytest.raises(MalformedDataError, match="its format is 2, this version reads 1"):
         state_from_bytes(other)
 
 
-def test_what_contradicts_itself_under_a_right_digest_is_told() -> None:
-    """Whoever can write the checkpoint can make any state, but no other error and no crash comes of it."""
-    state, random, refused = kept(), Random(2), 0
+def test_inconsistent_states_with_a_valid_digest_are_refused() -> None:
+    """A writer of the checkpoint can create any state, but only causes this error, and no crash."""
+    state, random, refused = full_state(), Random(2), 0
     for _ in range(300):
         place = random.randrange(len(MAGIC) + 2, len(state) - 16)
         altered = resealed(state[:place] + bytes([random.randrange(256)]) + state[place + 1 :])
@@ -114,35 +114,35 @@ def test_what_contradicts_itself_under_a_right_digest_is_told() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("buckets", 8), ("in_order", False), ("max_message_bytes", 1)])
-def test_an_option_that_must_not_change_is_named(name: str, value: Any) -> None:
-    """What was kept under other options would be misread."""
-    played = Player(task(assembly()))
-    played.play(batch_of([first_of_two(0)]))
+def test_changed_fixed_options_are_refused(name: str, value: Any) -> None:
+    """State that was created with other options would be misread."""
+    runner = BucketRunner(task(assembly()))
+    runner.run(batch_of([first_of_two(0)]))
     other = task(assembly(), fixed={**FIXED, name: value})
     with pytest.raises(
         OptionError, match=rf"^{name}: this checkpoint was created with .*, but the query now has {value}"
     ):
-        step(other, played.state, [], now_us=START)
+        step(other, runner.state, [], now_us=START)
 
 
 @pytest.mark.rule("P11")
-def test_what_waits_for_a_route_is_not_overtaken() -> None:
-    """Without a catalog, messages that come would be told before those that wait, and these never."""
+def test_waiting_messages_are_not_overtaken() -> None:
+    """Without a catalog, new messages would be emitted before the waiting ones, which would never be."""
     with pytest.raises(OptionError, match=r"^catalog: messages in this checkpoint wait for a route"):
-        step(task(assembly()), kept(), [], now_us=START)
+        step(task(assembly()), full_state(), [], now_us=START)
 
 
-def test_what_may_change_changes() -> None:
-    """Ages, limits of what waits and catalogs are those of now."""
-    played = Player(task(assembly()))
-    played.play(batch_of([first_of_two(0)]))
-    played.task = task(assembly(max_pending_age_us=1))
-    told = played.play(batch_of([single(0, conversation=A, initiator=False)]), now_us=START + 1)
-    assert sorted(told) == ["acknowledgement", "expired", "message"]
+def test_other_options_may_change() -> None:
+    """Ages, limits of waiting messages and catalogs are those of the current run."""
+    runner = BucketRunner(task(assembly()))
+    runner.run(batch_of([first_of_two(0)]))
+    runner.task = task(assembly(max_pending_age_us=1))
+    output = runner.run(batch_of([single(0, conversation=A, initiator=False)]), now_us=START + 1)
+    assert sorted(output) == ["acknowledgement", "expired", "message"]
 
 
-def test_cells_are_cut_where_they_would_be_too_large() -> None:
-    """A cell of Spark has room for 2 GiB; one row may be as large as it is."""
+def test_large_cells_are_split() -> None:
+    """A cell of Spark holds up to 2 GiB; a single row may be as large as it is."""
     rows = pa.record_batch({"body": [bytes(1000), bytes(10), bytes(10), bytes(10)]})
     cut = list(state.split_by_size(rows, max_bytes=200))
     assert [piece.num_rows for piece in cut] == [1, 1, 2]
@@ -151,16 +151,16 @@ def test_cells_are_cut_where_they_would_be_too_large() -> None:
 
 
 @pytest.mark.parametrize("size", [*range(1, 17), 256, 10_001])
-def test_bytes_are_the_same_as_text_and_back(size: int) -> None:
+def test_bytes_round_trip_as_text(size: int) -> None:
     data = Random(size).randbytes(size)
     assert state.text_to_bytes(state.text_from_bytes(data)) == data
     assert state.text_from_bytes(data).isascii()
 
 
-def test_a_text_that_is_none() -> None:
+def test_text_that_is_not_ascii_is_refused() -> None:
     with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
         state.text_to_bytes("\u00e9")
 
 
-def test_a_state_without_rows_is_short() -> None:
+def test_an_empty_state_is_short() -> None:
     assert len(BucketState(fixed=FIXED, names={}).to_bytes()) < 300

@@ -1,4 +1,4 @@
-"""U15: Spark's watermark ends at the state, in which messages wait longer than it allows, and begins anew behind it."""
+"""Spark's watermark ends at the state, where messages wait longer than it allows, and can be set again after it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _rocksdb(configure: Configure) -> None:
 
 
 def fragments(spark: SparkSession, folder: Path) -> DataFrame:
-    """A message each hour of a day, a file each."""
+    """One message for each of several hours, each in its own file."""
     for hour in range(8):
         table = pa.Table.from_batches([fragment_batch([single(hour)])])
         table = table.append_column(
@@ -43,7 +43,7 @@ def fragments(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def routed_by(fragments_df: DataFrame, routes: Catalog) -> list[DataFrame]:
-    """All that a stream may give of messages or conversations."""
+    """All DataFrames of messages or conversations that a stream returns."""
     return [
         ssbroker.spark.reassemble_stream(fragments_df).messages,
         ssbroker.spark.stream(fragments_df, routes).messages,
@@ -51,8 +51,8 @@ def routed_by(fragments_df: DataFrame, routes: Catalog) -> list[DataFrame]:
     ]
 
 
-def test_what_was_in_the_state_has_no_watermark(spark: SparkSession, tmp_path: Path) -> None:
-    """A windowed count that relied on it gave out nothing for ever; now Spark says that it needs one."""
+def test_rows_from_the_state_have_no_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    """Otherwise a windowed count would never emit anything; without the watermark, Spark requires one."""
     arriving = fragments(spark, tmp_path)
     assert [field.metadata for field in arriving.schema if field.name == "at"] == [{"spark.watermarkDelayMs": 3600000}]
     for number, messages in enumerate(routed_by(arriving, catalog(ROUTED))):
@@ -64,18 +64,18 @@ def test_what_was_in_the_state_has_no_watermark(spark: SparkSession, tmp_path: P
     assert not [field.metadata for field in landed.rows.schema if field.metadata]
 
 
-def test_a_watermark_behind_the_state_counts_by_the_hour(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_watermark_after_the_state_works(spark: SparkSession, tmp_path: Path) -> None:
     messages = ssbroker.spark.reassemble_stream(fragments(spark, tmp_path), buckets=1).messages
     counted = messages.withWatermark("at", "1 hour").groupBy(sf.window("at", "1 hour")).agg(sf.expr(COUNTS))
     writer = counted.writeStream.format("memory").queryName("counted").trigger(availableNow=True)
     assert writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(600)
-    given_out = spark.table("counted").orderBy("window.start").collect()
-    assert [row.messages for row in given_out] == [1] * len(given_out)
-    assert given_out
+    emitted = spark.table("counted").orderBy("window.start").collect()
+    assert [row.messages for row in emitted] == [1] * len(emitted)
+    assert emitted
 
 
-def test_other_metadata_of_a_column_stays(spark: SparkSession, tmp_path: Path) -> None:
+def test_other_column_metadata_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     arriving = fragments(spark, tmp_path)
-    told = arriving.withColumn("note", sf.lit("a").alias("note", metadata={"comment": "kept"}))
-    for messages in routed_by(told, catalog(ROUTED)):
+    with_metadata = arriving.withColumn("note", sf.lit("a").alias("note", metadata={"comment": "kept"}))
+    for messages in routed_by(with_metadata, catalog(ROUTED)):
         assert [field.metadata for field in messages.schema if field.name == "note"] == [{"comment": "kept"}]

@@ -1,4 +1,4 @@
-"""A row that cannot be read ends a query, and is named, so that it can be left out (U14)."""
+"""An invalid row ends a query and is named, so that it can be filtered out."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from ssbroker.exceptions import InputError, NullError, UnknownDatabaseError
 from tests.rules.fragments import A, first_of_two, single
-from tests.spark.stream_steps import Player, assembly, batch_of, routing, task
-from tests.spark.test_stream_delayed import ROUTED, catalog, to
+from tests.spark.stream_steps import BucketRunner, assembly, batch_of, routing, task
+from tests.spark.test_stream_delayed import ROUTED, catalog, message_to
 
 RESUME = "To resume the query from its checkpoint, filter out such rows before the stream"
 
 
-def notes_of(player: Player, batches: list[pa.RecordBatch], kind: type[InputError]) -> list[str]:
-    kept = player.state
+def notes_of(runner: BucketRunner, batches: list[pa.RecordBatch], kind: type[InputError]) -> list[str]:
+    kept = runner.state
     with pytest.raises(kind) as caught:
-        player.play(*batches)
-    assert player.state == kept
+        runner.run(*batches)
+    assert runner.state == kept
     return caught.value.__notes__
 
 
@@ -27,26 +27,26 @@ def with_column(batch: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch
     return batch.set_column(batch.schema.get_field_index(name), name, values)
 
 
-def test_a_fragment_is_named_by_its_keys_wherever_it_stands() -> None:
-    player = Player(task(assembly()))
-    player.play(batch_of([first_of_two(0)]))
+def test_invalid_fragments_are_named_by_their_keys() -> None:
+    runner = BucketRunner(task(assembly()))
+    runner.run(batch_of([first_of_two(0)]))
     broken = with_column(batch_of([single(1), single(2)]), "is_initiator", pa.array([True, None]))
-    (note,) = notes_of(player, [batch_of([single(3)]), broken], NullError)
+    (note,) = notes_of(runner, [batch_of([single(3)]), broken], NullError)
     assert note == (
         f"The row has conversation_id 0x{A.hex}, is_initiator None, message_sequence_number 2, fragment_number 0. {RESUME}."
     )
 
 
-def test_a_message_is_named_with_what_it_is_routed_by() -> None:
-    player = Player(task(assembly(acknowledgements=False), routing([catalog(ROUTED)])))
-    batch = batch_of([to(ROUTED, 0), to(ROUTED, 1)], has_extra=True)
-    (note,) = notes_of(player, [with_column(batch, "further_0", pa.array([ROUTED, None]))], NullError)
+def test_invalid_messages_are_named_by_their_routing_columns() -> None:
+    runner = BucketRunner(task(assembly(acknowledgements=False), routing([catalog(ROUTED)])))
+    batch = batch_of([message_to(ROUTED, 0), message_to(ROUTED, 1)], has_extra=True)
+    (note,) = notes_of(runner, [with_column(batch, "further_0", pa.array([ROUTED, None]))], NullError)
     assert "is_initiator True, to_service_name None, message_sequence_number 1. To resume" in note
 
 
-def test_a_database_may_come_back() -> None:
+def test_an_unknown_database_may_be_added() -> None:
     routed = routing([catalog(ROUTED)])
     names = {**routed.names, "database": "further_0"}
-    player = Player(task(assembly(acknowledgements=False), routing([catalog(ROUTED)], names=names)))
-    (note,) = notes_of(player, [batch_of([to(ROUTED, 0)], has_extra=True)], UnknownDatabaseError)
+    runner = BucketRunner(task(assembly(acknowledgements=False), routing([catalog(ROUTED)], names=names)))
+    (note,) = notes_of(runner, [batch_of([message_to(ROUTED, 0)], has_extra=True)], UnknownDatabaseError)
     assert note.endswith(f"{RESUME}, or add the database to the catalog.")

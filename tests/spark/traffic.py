@@ -1,4 +1,4 @@
-"""Fragments as DataFrames, and what comes of them as rows that can be compared."""
+"""Fragments as DataFrames, and the resulting rows in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from tests.worlds.seeded import SeededChooser
 
 Row = tuple[Any, ...]
 
-WAYS: Final[tuple[dict[str, Any], ...]] = ({}, {"strategy": "sort"}, {"shard_by": "message"})
-"""Options of `reassemble` for each plan that Spark runs."""
+PLANS: Final[tuple[dict[str, Any], ...]] = ({}, {"strategy": "sort"}, {"shard_by": "message"})
+"""Options of `reassemble`, one for each kind of query plan."""
 
 
-def worlds(seed: int, *, count: int, theme: str, keys: str = "none", has_extra: bool = False) -> list[Fragment]:
-    """The fragments of many small worlds, each with conversations of its own, as they arrive."""
+def random_fragments(
+    seed: int, *, count: int, theme: str, keys: str = "none", has_extra: bool = False
+) -> list[Fragment]:
+    """The fragments of many small worlds, each with its own conversations, in order of arrival."""
     fragments: list[Fragment] = []
     for number in range(count):
         maker = TrafficMaker(SeededChooser(Random(f"{seed}/{number}")), theme=theme)
@@ -35,16 +37,16 @@ def worlds(seed: int, *, count: int, theme: str, keys: str = "none", has_extra: 
     return fragments
 
 
-def table_of(
+def fragment_table(
     fragments: list[Fragment], *, keys: str = "none", has_extra: bool = False, text_ids: bool = False
 ) -> pa.Table:
-    """The fragments as Arrow; ids that are text are so in many spellings."""
+    """The fragments as an Arrow table; text ids are written in many ways."""
     batch = fragment_batch(fragments, key_column=keys == "column", has_extra=has_extra, text_ids=text_ids)
     return pa.Table.from_batches([batch])
 
 
-def as_sorted(fragments: Iterable[Fragment]) -> list[Fragment]:
-    """In the order of `strategy="sort"`: by what belongs together, then the signed first, then by all else, null first."""
+def sorted_like_spark(fragments: Iterable[Fragment]) -> list[Fragment]:
+    """The fragments in the order of `strategy="sort"`: by position, signed rows first, then by all other columns, nulls first."""
     rows = list(fragments)
     for name in ("priority", "note"):
         rows.sort(key=lambda row: _null_first(row.extra.get(name)))
@@ -55,30 +57,30 @@ def as_sorted(fragments: Iterable[Fragment]) -> list[Fragment]:
     return sorted(rows, key=lambda row: (*row.direction, row.sequence, row.number, row.count))
 
 
-def keys_of(fragments: list[Fragment], keys: str) -> Any:
+def session_keys_for(fragments: list[Fragment], keys: str) -> Any:
     return session_keys(keys, fragments)
 
 
-def came(done: ssbroker.spark.SparkReassembly) -> dict[str, list[Row]]:
-    """The rows of all three, sorted; computed once."""
+def collect_all(done: ssbroker.spark.SparkReassembly) -> dict[str, list[Row]]:
+    """The rows of all three DataFrames, sorted; computed once."""
     done.persist()
-    rows = {name: rows_of(getattr(done, name)) for name in ("messages", "rejected", "incomplete")}
+    rows = {name: collect_rows(getattr(done, name)) for name in ("messages", "rejected", "incomplete")}
     done.unpersist()
     return rows
 
 
-def would_come(table: pa.Table, **options: Any) -> dict[str, list[Row]]:
-    """The rows that the Arrow function gives, sorted."""
+def expected_rows(table: pa.Table, **options: Any) -> dict[str, list[Row]]:
+    """The rows of the Arrow function, sorted."""
     done = ssbroker.reassemble(table, **options)
     tables = {"messages": done.messages, "rejected": done.rejected, "incomplete": done.pending}
-    return {name: in_any_order(tuple(row.values()) for row in of.to_pylist()) for name, of in tables.items()}
+    return {name: sorted_rows(tuple(row.values()) for row in of.to_pylist()) for name, of in tables.items()}
 
 
-def rows_of(frame_: DataFrame) -> list[Row]:
-    return in_any_order(tuple(map(_value, row)) for row in frame_.collect())
+def collect_rows(frame_: DataFrame) -> list[Row]:
+    return sorted_rows(tuple(map(_value, row)) for row in frame_.collect())
 
 
-def in_any_order(rows: Iterable[Row]) -> list[Row]:
+def sorted_rows(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=repr)
 
 

@@ -1,4 +1,4 @@
-"""U21: the format `ssbroker` through Spark Connect."""
+"""The data source `ssbroker` on Spark Connect."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.instances import TO_ORDERS, bodies, made, view
+from tests.spark.instances import TO_ORDERS, bodies, create_instance, view
 
 
 def check(spark: SparkSession, folder: Path) -> None:
-    """Written, read, refused, and a stream from queue to queue."""
+    """Writes, reads, an invalid read, and a stream from queue to queue."""
     folder.mkdir()
-    shop = made(folder / "shop")
+    shop = create_instance(folder / "shop")
     rows = spark.createDataFrame([(b"%d" % number, number) for number in range(4)], "message_body binary, position int")
     rows.repartition(2).write.format("ssbroker").options(**TO_ORDERS).mode("append").save(str(shop))
     assert bodies(shop) == [b"0", b"1", b"2", b"3"]

@@ -1,4 +1,4 @@
-"""The batch functions through Spark Connect: the same rows, the same errors, and what is sent is sent once."""
+"""The batch functions on Spark Connect: the same rows and errors, and values are sent once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
 from ssbroker.spark import worker
-from tests.spark.frames import decided, expected, frame, world
-from tests.spark.test_pipeline import told
-from tests.spark.traffic import WAYS, came, keys_of, table_of, worlds, would_come
+from tests.spark.frames import decisions_of, expected_decisions, frame, world
+from tests.spark.test_pipeline import catalog_messages_and_fragments
+from tests.spark.traffic import PLANS, collect_all, expected_rows, fragment_table, random_fragments, session_keys_for
 from tests.worlds.fragments import KEYS
 from tests.worlds.numbered import hosts
 from tests.worlds.universe import NOW
@@ -25,23 +25,23 @@ COLUMNS = "conversation_id, database, to_service_name, to_broker_instance, is_in
 
 
 def check(spark: SparkSession, folder: Path) -> None:
-    """All of it."""
+    """Runs all checks."""
     assert "connect" in type(spark).__module__
     sent = watch_artifacts(spark)
-    routes(spark)
+    check_routing(spark)
     assert len(sent) == 3, sent
     before = len(sent)
-    reassembles(spark)
+    check_reassembly(spark)
     assert len(sent) == before + 1, sent
     assert not [path for path in sent for key in KEYS if key.hex() in path]
-    catalog, messages, fragments = told(5, messages=60)
+    catalog, messages, fragments = catalog_messages_and_fragments(5, messages=60)
     done = ssbroker.spark.pipeline(frame(spark, fragments, partitions=3), catalog, now=NOW)
-    assert decided(done.messages) == expected(catalog, messages)
-    refuses_a_stream(spark, folder)
+    assert decisions_of(done.messages) == expected_decisions(catalog, messages)
+    check_stream_refused(spark, folder)
 
 
-def refuses_a_stream(spark: SparkSession, folder: Path) -> None:
-    """U13: a streaming query has nothing of what was sent to its session, and says so."""
+def check_stream_refused(spark: SparkSession, folder: Path) -> None:
+    """A streaming query cannot read artifacts of its session, and reports it."""
     folder.mkdir()
     spark.range(1).write.parquet(str(folder / "rows"))
     stream = spark.readStream.schema("id bigint").parquet(str(folder / "rows"))
@@ -52,7 +52,7 @@ def refuses_a_stream(spark: SparkSession, folder: Path) -> None:
 
 
 def watch_artifacts(spark: SparkSession) -> list[str]:
-    """The paths of the artifacts that are sent from now on."""
+    """Returns the paths of the artifacts that are sent from now on."""
     sent: list[str] = []
     kind: Any = type(spark)
     add = kind.addArtifact
@@ -65,35 +65,35 @@ def watch_artifacts(spark: SparkSession) -> list[str]:
     return sent
 
 
-def routes(spark: SparkSession) -> None:
-    """`route` and `route_udf`, twice for each of two catalogs, one of many addresses, and what a user sees of wrong input."""
+def check_routing(spark: SparkSession) -> None:
+    """`route` and `route_udf`, twice for two catalogs, one catalog with many addresses, and errors of invalid input."""
     for seed in (3, 4):
         catalog, table = world(seed, conversations=60)
         given = frame(spark, table, partitions=3)
         for _ in range(2):
-            assert decided(ssbroker.spark.route(given, catalog, now=NOW)) == expected(catalog, table)
+            assert decisions_of(ssbroker.spark.route(given, catalog, now=NOW)) == expected_decisions(catalog, table)
         where_to: Any = ssbroker.spark.route_udf(spark, catalog, now=NOW)
         spark.udf.register("where_to", where_to)
         given.createOrReplaceTempView("queue")
         by_sql = spark.sql(f"select row, d.* from (select row, where_to({COLUMNS}) d from queue)")
-        assert decided(by_sql) == expected(catalog, table)
+        assert decisions_of(by_sql) == expected_decisions(catalog, table)
 
     rows = spark.range(0, 8, 1, 8).mapInArrow(compilations, "pid long, count long").collect()
     assert {row["count"] for row in rows} <= {0, 1, 2}, rows
-    refuses(given, catalog)
+    check_errors(given, catalog)
     many = ssbroker.spark.route(
         spark.sql("select 1 as row, '//s150' as to_service_name"), hosts(200), tie_break="first"
     )
-    assert decided(many, ["next_hop_address"]) == [{"next_hop_address": "TCP://host-150.example:4022"}]
+    assert decisions_of(many, ["next_hop_address"]) == [{"next_hop_address": "TCP://host-150.example:4022"}]
 
 
 def compilations(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many catalogs a worker has compiled."""
+    """Yields how many catalogs a worker has compiled."""
     yield pa.record_batch({"pid": [os.getpid()], "count": [worker.cached_router.cache_info().misses]})
 
 
-def refuses(given: DataFrame, catalog: ssbroker.Catalog) -> None:
-    """A wrong value and a missing column are told in our words."""
+def check_errors(given: DataFrame, catalog: ssbroker.Catalog) -> None:
+    """An invalid value and a missing column are reported with ssbroker's messages."""
     wrong = given.selectExpr("'no-guid' conversation_id", "database", "to_service_name")
     with pytest.raises(PythonException, match="InvalidGuidError: conversation_id, row 0: 'no-guid'"):
         ssbroker.spark.route(wrong, catalog, now=NOW).collect()
@@ -102,12 +102,12 @@ def refuses(given: DataFrame, catalog: ssbroker.Catalog) -> None:
     assert caught.value.column == "to_service_name"
 
 
-def reassembles(spark: SparkSession) -> None:
-    """All three ways, with keys that are sent once and never in clear."""
-    fragments = worlds(3, count=30, theme="honest", keys="mapping", has_extra=True)
-    table = table_of(fragments, has_extra=True, text_ids=True)
-    keys = keys_of(fragments, "mapping")
-    would = would_come(table, session_keys=keys)
-    for options in WAYS:
+def check_reassembly(spark: SparkSession) -> None:
+    """All query plans, with keys that are sent once and never in clear."""
+    fragments = random_fragments(3, count=30, theme="honest", keys="mapping", has_extra=True)
+    table = fragment_table(fragments, has_extra=True, text_ids=True)
+    keys = session_keys_for(fragments, "mapping")
+    expected = expected_rows(table, session_keys=keys)
+    for options in PLANS:
         given = frame(spark, table, partitions=3)
-        assert came(ssbroker.spark.reassemble(given, session_keys=keys, **options)) == would
+        assert collect_all(ssbroker.spark.reassemble(given, session_keys=keys, **options)) == expected

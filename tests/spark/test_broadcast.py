@@ -1,4 +1,4 @@
-"""A catalog reaches the workers once, and each worker process compiles it once."""
+"""A catalog is shared with workers once, and each worker process compiles it once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Catalog
 from ssbroker.spark import broadcast, worker
-from tests.spark.frames import decided, expected, frame, world
+from tests.spark.frames import decisions_of, expected_decisions, frame, world
 from tests.worlds.universe import NOW
 
 
 def compilations(spark: SparkSession) -> dict[int, int]:
-    """How many catalogs each worker process has compiled so far."""
+    """Returns how many catalogs each worker process has compiled so far."""
 
     def count(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"pid": [os.getpid()], "count": [worker.cached_router.cache_info().misses]})
@@ -34,14 +34,14 @@ def test_a_worker_compiles_a_catalog_once_for_all_jobs(spark: SparkSession) -> N
     given = frame(spark, table, partitions=4)
     before = compilations(spark)
     for _ in range(3):
-        assert decided(ssbroker.spark.route(given, catalog, now=NOW)) == expected(catalog, table)
+        assert decisions_of(ssbroker.spark.route(given, catalog, now=NOW)) == expected_decisions(catalog, table)
     after = compilations(spark)
     more = {pid: count - before.get(pid, 0) for pid, count in after.items()}
     assert set(more.values()) <= {0, 1}
     assert 1 in more.values()
 
 
-def test_equal_catalogs_are_shipped_once(spark: SparkSession) -> None:
+def test_equal_catalogs_are_shared_once(spark: SparkSession) -> None:
     catalog, _ = world(21, conversations=1)
     again, _ = world(21, conversations=1)
     assert broadcast.share_catalog(spark, catalog) is broadcast.share_catalog(spark, again)
@@ -50,22 +50,22 @@ def test_equal_catalogs_are_shipped_once(spark: SparkSession) -> None:
 def test_different_catalogs_are_not_confused(spark: SparkSession) -> None:
     for seed in (22, 23, 22):
         catalog, table = world(seed, conversations=50)
-        assert decided(ssbroker.spark.route(frame(spark, table), catalog, now=NOW)) == expected(catalog, table)
+        assert decisions_of(ssbroker.spark.route(frame(spark, table), catalog, now=NOW)) == expected_decisions(
+            catalog, table
+        )
 
 
 def test_options_are_not_confused(spark: SparkSession) -> None:
     catalog, table = world(24, conversations=200)
     given = frame(spark, table)
-    assert expected(catalog, table, tie_break="first") != expected(catalog, table)
+    assert expected_decisions(catalog, table, tie_break="first") != expected_decisions(catalog, table)
     for tie_break in ("first", "hash"):
         routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
-        assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+        assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 
-def test_a_dataframe_keeps_its_catalog_when_newer_ones_have_come(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who reloads a catalog all day keeps a few of them, not all."""
+def test_a_dataframe_keeps_its_catalog_after_newer_ones(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that reloads its catalog all day keeps only the latest few."""
     monkeypatch.setattr(broadcast, "_broadcasts", {})
     catalog, table = world(25, conversations=20)
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
@@ -73,30 +73,30 @@ def test_a_dataframe_keeps_its_catalog_when_newer_ones_have_come(
         broadcast.share_catalog(spark, world(seed, conversations=1)[0])
     assert len(broadcast._broadcasts) == 4
     gc.collect()
-    assert decided(routed) == expected(catalog, table)
+    assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
-def test_a_shipped_catalog_says_what_the_catalog_says(spark: SparkSession) -> None:
+def test_a_shared_catalog_equals_the_original(spark: SparkSession) -> None:
     catalog, _ = world(26, conversations=1)
-    shipped = broadcast.share_catalog(spark, catalog)
-    assert isinstance(shipped.value(), Catalog)
-    assert shipped.value() == catalog
-    assert shipped.fingerprint == catalog.fingerprint
+    shared = broadcast.share_catalog(spark, catalog)
+    assert isinstance(shared.value(), Catalog)
+    assert shared.value() == catalog
+    assert shared.fingerprint == catalog.fingerprint
 
 
-def test_what_is_meant_for_a_worker_unpickles_where_there_is_no_broadcast(spark: SparkSession) -> None:
-    """The driver of a stream does so, and a query would fail before it starts."""
+def test_references_unpickle_without_broadcasts(spark: SparkSession) -> None:
+    """The driver of a stream unpickles the task; otherwise a query would fail before it starts."""
     catalog, _ = world(25, conversations=1)
-    shipped = broadcast.share_catalog(spark, catalog)
-    found = pickle.loads(pickle.dumps(shipped))
-    assert found.fingerprint == shipped.fingerprint
-    assert found == pickle.loads(pickle.dumps(shipped))
+    shared = broadcast.share_catalog(spark, catalog)
+    found = pickle.loads(pickle.dumps(shared))
+    assert found.fingerprint == shared.fingerprint
+    assert found == pickle.loads(pickle.dumps(shared))
 
 
-def test_without_broadcasts_a_value_for_a_stream_travels_with_the_function() -> None:
-    """A stream on Spark Connect sees no artifacts. Nothing that is printed shows what it carries."""
+def test_streams_on_connect_send_values_inline() -> None:
+    """A stream on Spark Connect sees no artifacts. The value does not show in the repr."""
     connect: Any = object()
     keys = {bytes(16): b"a key of sixteen"}
-    shipped = pickle.loads(pickle.dumps(broadcast.share_session_keys(connect, keys, in_stream=True)))
-    assert shipped.value() == keys
-    assert "sixteen" not in repr(shipped)
+    shared = pickle.loads(pickle.dumps(broadcast.share_session_keys(connect, keys, in_stream=True)))
+    assert shared.value() == keys
+    assert "sixteen" not in repr(shared)

@@ -1,4 +1,4 @@
-"""What the JVM tells Python by a number is read as it was: databases, who began, ids that are not needed, and what is wrong with them."""
+"""Columns that are encoded for the transfer to Python: databases, initiator flags, unused ids, and invalid values."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import ssbroker.spark
 from ssbroker import Catalog, Router, SsbrokerError
 from ssbroker.router import TieBreak
 from ssbroker.spark.transfer import TransferredColumns
-from tests.spark.frames import Configure, decided, expected, frame, frame_in_order, world
+from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, frame_in_order, world
 from tests.worlds.universe import NOW
 
-NUMBERED = 14
-"""Of how many databases the number tells at most, `msdb` among them."""
+CODED_DATABASES = 14
+"""The maximum number of databases with a code, `msdb` among them."""
 
 
-def several(databases: int) -> tuple[Catalog, pa.Table]:
-    """A catalog of so many databases, `msdb` included, each with a route of its own; conversations from each, begun by either side."""
+def catalog_of_databases(databases: int) -> tuple[Catalog, pa.Table]:
+    """A catalog with this many databases, `msdb` included, each with its own route; conversations from each, from initiators and targets."""
     names = [f"Sales {number}" for number in range(databases - 1)]
     nothing = pa.nulls(len(names), pa.string())
     routes = pa.table(
@@ -36,7 +36,7 @@ def several(databases: int) -> tuple[Catalog, pa.Table]:
             "mirror_address": nothing,
         }
     )
-    rows = [(name, began) for name in [*names, "msdb", None] for began in (True, False)]
+    rows = [(name, is_initiator) for name in [*names, "msdb", None] for is_initiator in (True, False)]
     conversations = pa.table(
         {
             "row": pa.array(range(len(rows)), pa.int32()),
@@ -44,31 +44,31 @@ def several(databases: int) -> tuple[Catalog, pa.Table]:
             "database": [name for name, _ in rows],
             "to_service_name": ["//s"] * len(rows),
             "to_broker_instance": pa.nulls(len(rows), pa.binary(16)),
-            "is_initiator": [began for _, began in rows],
+            "is_initiator": [is_initiator for _, is_initiator in rows],
         }
     )
     return Catalog(routes), conversations
 
 
-@pytest.mark.parametrize("databases", [NUMBERED, NUMBERED + 1])
+@pytest.mark.parametrize("databases", [CODED_DATABASES, CODED_DATABASES + 1])
 @pytest.mark.parametrize("tie_break", ["first", "hash"])
-def test_databases_and_who_began(spark: SparkSession, databases: int, tie_break: TieBreak) -> None:
-    catalog, table = several(databases)
+def test_databases_and_initiator_flags(spark: SparkSession, databases: int, tie_break: TieBreak) -> None:
+    catalog, table = catalog_of_databases(databases)
     given = frame(spark, table)
     types = {field.name: field.type for field in table.schema if field.name != "row"}
     types["conversation_id"] = pa.binary()
     encoded = TransferredColumns.of(types, given, catalog, tie_break).encoded
-    assert ("database" in encoded, "conversation_id" in encoded) == (databases == NUMBERED, tie_break == "first")
+    assert ("database" in encoded, "conversation_id" in encoded) == (databases == CODED_DATABASES, tie_break == "first")
     routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
-    assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+    assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 
 @pytest.mark.parametrize("name", ["conversation_id", "conversation_handle"])
-def test_ids_by_which_nothing_is_picked(spark: SparkSession, name: str) -> None:
+def test_ids_that_break_no_tie(spark: SparkSession, name: str) -> None:
     catalog, table = world(11, conversations=60)
     given = frame(spark, table).withColumnRenamed("conversation_id", name)
     routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break="first")
-    assert decided(routed) == expected(catalog, table, tie_break="first")
+    assert decisions_of(routed) == expected_decisions(catalog, table, tie_break="first")
 
 
 @pytest.mark.parametrize("tie_break", ["first", "hash"])
@@ -84,10 +84,10 @@ def test_ids_by_which_nothing_is_picked(spark: SparkSession, name: str) -> None:
         {3: {"database": "Nowhere"}, 5: {"database": "Nowhere else"}},
     ],
 )
-def test_what_is_wrong_is_told_as_the_arrow_functions_tell_it(
+def test_invalid_values_raise_the_errors_of_the_arrow_function(
     spark: SparkSession, broken: dict[int, dict[str, Any]], tie_break: TieBreak
 ) -> None:
-    catalog, table = several(5)
+    catalog, table = catalog_of_databases(5)
     rows = [{**row, **broken.get(number, {})} for number, row in enumerate(table.to_pylist())]
     fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
     wrong = pa.Table.from_pylist(rows, schema=pa.schema(fields))
@@ -100,16 +100,16 @@ def test_what_is_wrong_is_told_as_the_arrow_functions_tell_it(
 
 
 @pytest.mark.parametrize("tie_break", ["first", "hash"])
-def test_text_that_is_none_names_no_database(spark: SparkSession, tie_break: TieBreak) -> None:
-    """Spark makes text of any bytes."""
-    catalog, table = several(3)
+def test_invalid_utf8_is_an_unknown_database(spark: SparkSession, tie_break: TieBreak) -> None:
+    """Spark strings may hold any bytes."""
+    catalog, table = catalog_of_databases(3)
     given = frame(spark, table).withColumn("database", sf.expr("cast(X'53FF' as string)"))
     with pytest.raises(PythonException, match="UnknownDatabaseError: database, row 0: 'S\ufffd' is not a database"):
         ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break).collect()
 
 
-def test_a_collation_makes_no_databases_equal(spark: SparkSession) -> None:
-    catalog, table = several(3)
+def test_database_names_ignore_the_collation(spark: SparkSession) -> None:
+    catalog, table = catalog_of_databases(3)
     given = frame(spark, table).where("database is not null")
     collated = given.withColumn("database", sf.upper("database").cast("string collate UTF8_LCASE"))
     with pytest.raises(PythonException, match=r"UnknownDatabaseError: database, row 0: '(SALES 0|SALES 1|MSDB)'"):
@@ -117,8 +117,8 @@ def test_a_collation_makes_no_databases_equal(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("tie_break", ["hash", "first"])
-def test_text_of_a_length_is_text(spark: SparkSession, configure: Configure, tie_break: TieBreak) -> None:
-    """Where a session keeps char and varchar, names and ids come as these."""
+def test_char_and_varchar_are_read_as_strings(spark: SparkSession, configure: Configure, tie_break: TieBreak) -> None:
+    """If a session preserves char and varchar, names and ids arrive in these types."""
     configure("spark.sql.preserveCharVarcharTypeInfo", "true")
     catalog, table = world(3, conversations=40, text_guids=True)
     given = frame(spark, table)
@@ -126,4 +126,4 @@ def test_text_of_a_length_is_text(spark: SparkSession, configure: Configure, tie
         given = given.withColumn(name, sf.expr(f"cast({name} as varchar(256))"))
     assert given.schema["to_service_name"].dataType.simpleString() == "varchar(256)"
     routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
-    assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+    assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)

@@ -1,4 +1,4 @@
-"""Files that are parted by a value: names that Spark reads as they were meant, and few files though there are many values."""
+"""Partitioned output: folder names that Spark reads as intended, and few files even for many values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ssbroker.spark.files.parquet import TaskFiles, partition_folder
 NAMES = ["销售", "Продажи", "a b", "100%", "x=y:z/w", "%E9", "[1] {2}^'\"#*?\\"]
 
 
-def test_spark_and_arrow_read_the_values_of_folders_alike(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_and_arrow_decode_partition_values_alike(spark: SparkSession, tmp_path: Path) -> None:
     services = pa.table({"database": NAMES, "name": ["//Orders"] * len(NAMES)})
     routes = {
         "database": NAMES,
@@ -42,7 +42,7 @@ def test_spark_and_arrow_read_the_values_of_folders_alike(spark: SparkSession, t
     assert sorted(tuple(map(str, row.values())) for row in by_arrow) == sorted((name, name) for name in NAMES)
 
 
-def test_a_value_that_is_too_long_for_a_folder_is_told() -> None:
+def test_partition_values_too_long_for_a_folder_are_refused() -> None:
     assert len(partition_folder("target_database", "销" * 79).encode()) == 253
     with pytest.raises(OutputError, match=r"partition_by: the folder name for target_database '销+ exceeds 255 bytes"):
         partition_folder("target_database", "销" * 128)
@@ -59,31 +59,33 @@ def rows_of_hops(count: int, *, hops: int, first: int) -> pa.RecordBatch:
     )
 
 
-@pytest.mark.parametrize(("hops", "room"), [(3, 1 << 26), (500, 1 << 26), (500, 1 << 15)])
-def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: int, room: int) -> None:
-    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", room)
+@pytest.mark.parametrize(("hops", "buffer_limit"), [(3, 1 << 26), (500, 1 << 26), (500, 1 << 15)])
+def test_many_values_need_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: int, buffer_limit: int
+) -> None:
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", buffer_limit)
     batches = [rows_of_hops(2_000, hops=hops, first=2_000 * number) for number in range(10)]
-    made = TaskFiles(tmp_path, "part", batches[0].schema, partition_by="hop", compression="snappy")
-    held, opened = [], []
+    task_files = TaskFiles(tmp_path, "part", batches[0].schema, partition_by="hop", compression="snappy")
+    buffered, open_files = [], []
     for batch in batches:
-        made.write(batch)
-        held.append(sum(part.buffered_bytes for part in made._partitions.values()))
-        opened.append(sum(part.is_open for part in made._partitions.values()))
-    made.close()
-    files = Counter(name.partition("/")[0] for name in made.files)
+        task_files.write(batch)
+        buffered.append(sum(part.buffered_bytes for part in task_files._partitions.values()))
+        open_files.append(sum(part.is_open for part in task_files._partitions.values()))
+    task_files.close()
+    files = Counter(name.partition("/")[0] for name in task_files.files)
     assert len(files) == hops
-    assert max(files.values()) == 1 or room == 1 << 15
-    assert max(held) <= room
-    assert max(opened) <= parquet.OPEN_FILES_MAX
+    assert max(files.values()) == 1 or buffer_limit == 1 << 15
+    assert max(buffered) <= buffer_limit
+    assert max(open_files) <= parquet.OPEN_FILES_MAX
     found = [
         (row["row"], f"hop={row['same'].replace(':', '%3A').replace('/', '%2F')}", name.partition("/")[0])
-        for name, (path, rows) in made.files.items()
+        for name, (path, rows) in task_files.files.items()
         for row in pq.read_table(path).to_pylist()
         if rows
     ]
     assert sorted(row for row, _, _ in found) == list(range(20_000))
     assert all(same == folder for _, same, folder in found)
-    paths = [path for path, _ in made.files.values()]
+    paths = [path for path, _ in task_files.files.values()]
     assert len(set(paths)) == len(paths)
     in_files: list[list[int]] = [pq.read_table(path)["row"].to_numpy().tolist() for path in paths]
     assert all(numbers == sorted(numbers) for numbers in in_files)

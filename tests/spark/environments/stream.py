@@ -1,4 +1,4 @@
-"""U1, U8, U10: a stream puts together, routes once the route is there, and its state can be read."""
+"""A stream reassembles, routes once the route exists, and its state can be read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import ssbroker.spark
-from tests.spark import patience, stream_traffic
+from tests.spark import query_runs, stream_traffic
 
 
 def check(spark: SparkSession, folder: Path) -> None:
-    """Runs a stream twice, with a route that comes between, and compares what came out with what the batch functions give."""
+    """Runs a stream twice, adds a route in between, and compares the output with that of the batch functions."""
     folder.mkdir()
     expected = stream_traffic.write(folder, files=2, conversations=20, messages=300, seed=7)
     source = str(folder / "fragments")
@@ -20,13 +20,13 @@ def check(spark: SparkSession, folder: Path) -> None:
     done = ssbroker.spark.stream(given, folder / "catalog.sql", buckets=2)
     query = done.messages.writeStream.format("parquet").option("path", str(folder / "out"))
     query = query.option("checkpointLocation", str(folder / "checkpoint"))
-    patience.run(query)
+    query_runs.run_to_end(query)
     state = ssbroker.spark.stream_state(spark, folder / "checkpoint")
     assert state.where("waits_for = 'route'").count() == expected.waiting
-    # What was sent comes once more, so that each bucket looks at the catalog that has changed.
+    # A file is repeated, so that each bucket runs a step and notices the new catalog.
     stream_traffic.set_catalog(folder, has_late_route=True)
     shutil.copy(folder / "fragments" / "00000.parquet", folder / "fragments" / "again.parquet")
-    patience.run(query)
+    query_runs.run_to_end(query)
     columns = ("conversation_id", "is_initiator", "message_sequence_number", "message_body", "next_hop_address")
     rows = spark.read.parquet(str(folder / "out")).select(*columns).collect()
     found = {(bytes(row[0]), row[1], row[2]): (bytes(row[3]), row[4]) for row in rows}

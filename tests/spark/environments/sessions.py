@@ -1,4 +1,4 @@
-"""The sessions of the places."""
+"""The sessions of the environments."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SETTINGS: Final = {
 }
 
 
-def session(place: str) -> SparkSession:
-    """The session of a place, fit for streams."""
-    if place == "connect":
+def session(environment: str) -> SparkSession:
+    """Returns the session of an environment, configured for streams."""
+    if environment == "connect":
         builder = SparkSession.builder.remote("local[2]")
         settings = QUIET
     else:
