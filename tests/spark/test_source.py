@@ -163,7 +163,7 @@ def test_a_stream_is_sent_once_despite_failures_and_repeated_commits(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [({"view": "sys.routes"}, "cannot be read as a stream"), ({"queue": "Orders"}, "missing option database")],
 )
 def test_invalid_streaming_reads_are_reported(
