@@ -281,31 +281,6 @@ class Statements:
     def forget_rollbacks(self, queue_id: int, /) -> None:
         """Resets the count of consecutive rollbacks of a queue."""
 
-    def send(
-        self, picture: Picture, handle: bytes, body: bytes, message_type_name: str, now: int, /
-    ) -> tuple[int | None, int, bool] | None:
-        """Sends a message within a transaction, if the fast path applies.
-
-        Returns:
-            Id of the queue that got it, priority of the receiving endpoint, and whether that endpoint was ever reached over the network; or None, id of the
-            sending endpoint, and False if the message waits in the transmission queue. None if the fast path does not apply; then nothing is changed.
-        """
-
-    def send_batch(
-        self, picture: Picture, batches: list[pa.RecordBatch], message_type_name: str, now: int, /
-    ) -> list[tuple[tuple[int | None, int, bool], int]] | None:
-        """Sends the messages of record batches, if the fast path applies to all of them.
-
-        Args:
-            picture: Snapshot of the database.
-            batches: Batches with the columns of `Transaction.send_batch`.
-            message_type_name: Type of messages without one.
-            now: Current time in microseconds since 1970.
-
-        Returns:
-            For each conversation the result of `send`, and the number of messages; None if the fast path does not apply; then nothing is changed.
-        """
-
     def keep_number(self, number: int, /) -> None:
         """Keeps the number of a deleted message from being reused, by a row of no queue if it was the last."""
 
@@ -338,6 +313,22 @@ class Statements:
             SchemaError: The column is missing or has the wrong type.
             NullError: A body is null.
             IndexError: A run exceeds the rows; nothing was inserted.
+        """
+
+    def insert_queued(self, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]], /) -> None:
+        """Adds messages to queues.
+
+        Args:
+            rows: Queue, status, priority, endpoint, precedence, sequence number, message type, body.
+        """
+
+    def insert_transmissions(
+        self, rows: Sequence[tuple[int, bool, int, str, bool, bool, int, bytes | None]], /
+    ) -> None:
+        """Adds messages at the end of the transmission queue.
+
+        Args:
+            rows: Endpoint, whether inbound, sequence number, message type, whether an error, whether it ends the dialog, time, body.
         """
 
     def receive(
@@ -408,7 +399,7 @@ class Gate:
         """Hands the lock to the thread that has waited longest."""
 
     def keep(self, connection: object, /) -> bool:
-        """Keeps a connection with the lock; returns False if there is one already or connections are to be closed."""
+        """Has a connection go with the lock from now on; returns whether the lock had none."""
 
     def take_kept(self) -> Any:
         """Removes and returns the kept connection; None if there is none or the holder uses it."""
@@ -465,26 +456,24 @@ class Arrivals:
         """Changes the number of waiting threads by `number`."""
 
 @final
-class Plain:
-    """State that the fast-path transactions of a database share.
+class SessionContext:
+    """What the transactions of one database file share.
 
     Args:
-        gate: The lock of the database.
-        counts: Counters of the instance.
-        arrivals: Notifications of the queues.
-        own_queue_id: Queue whose messages the instance reads itself.
+        gate: The write lock.
+        announcer: Counts commits and wakes receivers without Python: the counters of the instance, the waiters of the database, and the queue
+            whose messages the instance itself reads. None announces nothing.
     """
 
-    def __new__(cls, gate: Gate, counts: Counts, arrivals: Arrivals, own_queue_id: int, /) -> Plain: ...
-    def session(self, thread: int, /) -> PlainSession:
-        """Creates a transaction of a thread; it is not started yet."""
+    def __new__(cls, gate: Gate, announcer: tuple[Counts, Arrivals, int] | None = None, /) -> SessionContext: ...
 
-@final
-class PlainSession:
-    """A transaction on the fast path; not thread-safe."""
+@disjoint_base
+class Session:
+    """One transaction of a database file, with the fast path of SEND, RECEIVE and commit. Not for several threads at once."""
 
+    def __new__(cls, context: SessionContext, thread: int, /, *args: object) -> Self: ...
     def open(self) -> bool:
-        """Enters the block of the transaction without locking; returns False if it was entered already."""
+        """Enters the block of the transaction, and returns whether that was not done before. Nothing is locked yet."""
 
     @property
     def is_open(self) -> bool:
@@ -492,53 +481,73 @@ class PlainSession:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the transaction was started here."""
+        """Whether the transaction has begun: it holds the write lock."""
+
+    @property
+    def connection(self) -> Any:
+        """The connection of the begun transaction; None if it has not begun."""
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether rows have changed since the transaction began."""
 
     def send(self, handle: bytes, body: bytes, message_type_name: str, now: int | None, /) -> bool:
-        """Sends a message if the fast path applies; returns whether it was sent.
+        """Sends a message on the fast path, and returns whether it was sent; otherwise nothing was done.
 
         Args:
             handle: Handle of the conversation.
             body: The message.
             message_type_name: Its type.
-            now: Current time in microseconds since 1970; None means the system clock.
+            now: The time in microseconds since 1970; None is that of the system's clock.
+        """
+
+    def send_batch(self, batches: list[Any], message_type_name: str, now: int | None, /) -> bool:
+        """Sends messages on the fast path, and returns whether they were sent; otherwise nothing was done.
+
+        Args:
+            batches: Record batches with the columns of `Transaction.send_batch`.
+            message_type_name: The type of messages that name none.
+            now: The time in microseconds since 1970; None is that of the system's clock.
         """
 
     def receive(
         self, schema: pa.Schema, queue: str, top: int | None, groups: int | None, bytes_max: int, /
     ) -> pa.RecordBatch | None:
-        """Receives messages like `Statements.receive`; None if there are none or the fast path does not apply."""
+        """Receives messages on the fast path, as `Statements.receive` does; None if there are none, or the fast path cannot be taken."""
 
     def receive_one(
         self, queue: str, /
     ) -> tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str] | None:
-        """Receives one message; None if there is none or the fast path does not apply.
+        """Receives one message on the fast path; None if there is none, or the fast path cannot be taken.
 
         Returns:
             Body, handle, group, conversation, whether the initiator sent it, sequence number, type, service, contract, priority, queuing order, validation.
         """
 
-    def commit(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
-        """Commits, and leaves the block.
+    def begin_fast(self) -> Any:
+        """Begins, if nobody has to be waited for, and shares the connection with Python; None if it has not begun."""
+
+    def adopt(self, connection: object, /) -> None:
+        """Takes over a transaction that Python has begun on a connection, which goes with the lock from now on."""
+
+    def take_done(self) -> tuple[int, list[Any], list[tuple[int, bool]]]:
+        """Returns what was done on the fast path since the last call."""
+
+    def commit_fast(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
+        """Commits and leaves the block, unless the connection is shared with Python.
 
         Returns:
-            Whether that is done; and, if Python has to report it, whether anything changed and what was done.
+            Whether that is done; and if Python has to announce it, whether anything was changed, and what was done.
 
         Raises:
-            FileNotFoundError: The path no longer leads to the file that was committed to.
+            FileNotFoundError: It has committed to a file that is no longer at its path.
         """
 
-    @property
-    def is_left(self) -> bool:
-        """Whether the transaction was handed over to another session."""
+    def give_back(self) -> bool:
+        """Releases the lock together with the connection, of which nothing is open; returns whether the lock had no connection yet."""
 
-    def leave(self, session: object, used: dict[object, int], /) -> tuple[int, list[Any], list[tuple[int, bool]]]:
-        """Hands the transaction over to another session, and returns what was done so far.
-
-        Args:
-            session: Its `_connection` and `_changes` (number of rows changed before) are set.
-            used: Connections in use, by thread.
-        """
+    def leave(self) -> Any:
+        """Leaves the connection to Python; the lock is still held."""
 
     def end(self) -> None:
         """Leaves the block."""

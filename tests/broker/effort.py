@@ -47,8 +47,10 @@ def steps(database: Database, call: Callable[[], object]) -> int:
     Returns:
         Their number.
     """
-    with database_context(database).file.read() as connection:  # whoever comes next is given the same one
+    with database_context(database).file.read() as reader:  # the next reader gets the same connection
         pass
-    with counted(connection) as taken:
+    with database.transaction() as t:
+        writer = t._session.begin_unguarded()
+    with counted(reader) as read, counted(writer) as written:
         call()
-    return taken.number
+    return read.number + written.number

@@ -51,7 +51,7 @@ def end_dialog(which: int) -> DialogMessage:
 
 
 def arrives(database: Database, *messages: DialogMessage, waits_here: bool = True, **changed: Any) -> DeliveryOutcome:
-    with database.transaction() as t, t._lifecycle() as work:
+    with database.transaction() as t, t._call() as work:
         return arrive(work, envelope(**changed), messages, waits_here=waits_here)
 
 

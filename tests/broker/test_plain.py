@@ -8,26 +8,26 @@ import threading
 import uuid
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
 
 from ssbroker import SsbrokerError, StorageError
-from ssbroker.broker import transaction
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.transaction import Lifecycle
+from ssbroker.broker.transaction import Transaction
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.test_plain_model import rows
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_arguments: object) -> Lifecycle:
-        raise AssertionError("this is plain")
+    def fails(*_arguments: object) -> NoReturn:
+        raise AssertionError("the fast path was not taken")
 
-    monkeypatch.setattr(transaction, "Lifecycle", fails)
+    monkeypatch.setattr(Transaction, "_begin", fails)
 
 
 def test_what_is_plain_needs_nothing_else(talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
     monkeypatch.setattr(database_context(sales).arrivals, "wake", wake)
     with database_context(sales).arrivals.waits(1), sales.transaction() as t:
         t.send(dialog, b"one")
-    assert refused == ["the transaction is over, or not begun: use it inside of its `with` block"]
+    assert refused == ["the transaction is not open: use it inside its `with` block"]
 
 
 def test_the_plain_way_goes_on_after_the_application_had_the_connection(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import uuid
 from contextlib import closing
@@ -14,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import BrokerError, LockTimeoutError, SchemaError, StorageError
+from ssbroker.broker import transaction
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.effects import Effects
+from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.instance import Instance
-from ssbroker.store.file import Done
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
 
@@ -45,21 +44,21 @@ def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talking: t
     """It was closed at once, while nobody knew that it was in use, and the new process could wait for it for ever."""
     sales, dialog = talking
     gate = database_context(sales).file.gate
-    kept = gate.take_kept()
+    with sales.transaction() as t:
+        kept = t._session.begin_fast()
 
     def forks() -> bool:
         gate.pause(True)
         return False
 
     kept.set_commit_hook(forks)
-    gate.keep(kept)
     with sales.transaction() as t:
         t.send(dialog, b"x")
     kept.set_commit_hook(None)
     assert (gate.lent(), gate.holder) == (None, None)
     gate.pause(False)
-    assert gate.take_kept() is kept
-    gate.keep(kept)
+    with sales.transaction() as t:
+        assert t._session.begin_fast() is kept
     assert bodies(sales) == [b"x"]
 
 
@@ -120,24 +119,42 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uu
 
 
 @pytest.mark.filterwarnings("ignore:.*dropped before its end:ResourceWarning")
-def test_what_is_interrupted_on_its_way_to_more_than_plain_is_undone_and_says_so(
+def test_a_call_that_is_interrupted_before_it_begins_leaves_the_transaction_as_it_was(
     talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even where the application catches what a signal's handler has raised, and goes on: the block ended without an error, and its sends were gone."""
+    """An application may catch what the handler of a signal has raised, and go on: nothing that it was told is done may be lost."""
     sales, dialog = talking
 
-    def interrupted(_effects: Effects, _done: Done) -> None:
+    def interrupted(*_arguments: object) -> None:
         raise Stopped
 
-    with pytest.raises(StorageError, match="nothing of it stands"), sales.transaction() as t:
-        t.send(dialog, b"never")
+    with sales.transaction() as t:
+        t.send(dialog, b"one")
         with monkeypatch.context() as patched:
-            patched.setattr(Effects, "are_done", interrupted)
+            patched.setattr(transaction, "Work", interrupted)
             with pytest.raises(Stopped):
                 t.begin_dialog(INITIATOR, TARGET)
-        gc.collect()
+        assert not is_free(sales)
+        t.send(dialog, b"two")
+    assert bodies(sales) == [b"one", b"two"]
+
+
+def test_a_call_that_is_interrupted_midway_rolls_back_its_transaction(
+    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sales, dialog = talking
+
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise Stopped
+
+    with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:
+        t.send(dialog, b"never")
+        with monkeypatch.context() as patched:
+            patched.setattr(begin_end, "begin", interrupted)
+            with pytest.raises(Stopped):
+                t.begin_dialog(INITIATOR, TARGET)
         assert is_free(sales)
-        with pytest.raises(StorageError, match="nothing of it stands"):
+        with pytest.raises(StorageError, match="no changes were saved"):
             t.send(dialog, b"never")
     assert bodies(sales) == []
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from ssbroker import SsbrokerError
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs import send
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.transaction import Transaction, Turn
+from ssbroker.broker.transaction import Transaction
+from ssbroker.store.file import Session
 from tests.broker.conftest import Clock
 from tests.inner import instance_of
 
@@ -54,9 +54,8 @@ def world(folder: Path) -> Instance:
 def nothing_is_plain() -> Iterator[None]:
     """Has Python's own way gone for everything that is sent."""
     with (
-        mock.patch.object(Turn, "_is_sent", return_value=False),
-        mock.patch.object(send, "send_plain", return_value=False),
-        mock.patch.object(send, "send_all_plain", return_value=False),
+        mock.patch.object(Session, "send", return_value=False),
+        mock.patch.object(Session, "send_batch", return_value=False),
     ):
         yield
 

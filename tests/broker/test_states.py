@@ -72,7 +72,7 @@ def brought_to(database: Database, state: ConversationState, side: str) -> uuid.
 
 def begun_early(database: Database) -> uuid.UUID:
     conversation = uuid.uuid4().bytes
-    with database.transaction() as t, t._lifecycle() as work:
+    with database.transaction() as t, t._call() as work:
         own = work.broker_instance
         envelope = MessageHeader(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
         arrive(work, envelope, [DialogMessage(1, DEFAULT, b"second")])
@@ -140,7 +140,7 @@ def test_each_arrival_in_each_state(
     dialog = brought_to(shared, state, side)
     near = talk.endpoint(shared, dialog)
     assert near is not None
-    with shared.transaction() as t, t._lifecycle() as work:
+    with shared.transaction() as t, t._call() as work:
         happens(work, near, happened)
     expected = after(state, happened)
     assert talk.state(shared, dialog) == (state if isinstance(expected, int) else shown(expected, side))

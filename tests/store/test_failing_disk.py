@@ -113,11 +113,11 @@ def test_a_transaction_rolled_back_by_sqlite_rejects_statements(tmp_path: Path) 
             )
         disk.fails_at = 0
         assert not connection.in_transaction
-        with pytest.raises(StorageError, match="nothing of it stands"):
+        with pytest.raises(StorageError, match="no changes were saved"):
             session.begin()
-        with pytest.raises(StorageError, match="nothing of it stands"):
+        with pytest.raises(StorageError, match="no changes were saved"):
             connection.execute("INSERT INTO numbers VALUES (1000, NULL)")
-        with pytest.raises(StorageError, match="nothing of it stands"):
+        with pytest.raises(StorageError, match="no changes were saved"):
             session.commit()
         assert numbers(file) == []
         write(file, 1)

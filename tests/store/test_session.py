@@ -102,7 +102,7 @@ def test_a_session_waits_for_other_processes(file: DatabaseFile) -> None:
 
 @pytest.mark.parametrize("sql", ["COMMIT", "END", "COMMIT; INSERT INTO numbers VALUES (2, x'00')"])
 def test_sql_cannot_commit(file: DatabaseFile, sql: str) -> None:
-    with pytest.raises(StorageError, match="nothing of it stands"), file.write() as connection:
+    with pytest.raises(StorageError, match="no changes were saved"), file.write() as connection:
         connection.execute(INSERT, (1,))
         connection.execute(sql)
     assert count(file) == 0
@@ -112,9 +112,9 @@ def test_sql_cannot_commit(file: DatabaseFile, sql: str) -> None:
 def test_sql_that_rolls_back_ends_the_session(file: DatabaseFile) -> None:
     session = file.session()
     session.begin().execute("ROLLBACK")
-    with pytest.raises(StorageError, match="nothing of it stands"):
+    with pytest.raises(StorageError, match="no changes were saved"):
         session.begin()
-    with pytest.raises(StorageError, match="nothing of it stands"):
+    with pytest.raises(StorageError, match="no changes were saved"):
         session.commit()
     assert not session.is_begun
     write(file, 1)
@@ -122,7 +122,7 @@ def test_sql_that_rolls_back_ends_the_session(file: DatabaseFile) -> None:
 
 
 def test_a_reader_cannot_write(file: DatabaseFile) -> None:
-    with pytest.raises(StorageError, match="nothing of it stands"), file.read() as connection:
+    with pytest.raises(StorageError, match="no changes were saved"), file.read() as connection:
         connection.execute(INSERT, (1,))
         connection.execute("COMMIT")
     assert count(file) == 0

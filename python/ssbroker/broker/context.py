@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from threading import get_ident
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
 
 from ssbroker.broker.clock import in_microseconds, system_clock
@@ -21,7 +20,7 @@ from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import EventLog
 from ssbroker.store import objects as stored
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.file import DatabaseFile, Plain, PlainSession
+from ssbroker.store.file import DatabaseFile, Session, SessionContext
 from ssbroker.store.objects import NativeSnapshot, Objects, lazy_objects, native_snapshot
 from ssbroker.store.registry import MSDB_NAME, SYSTEM_QUEUE_ID
 from ssbroker.store.sqlite import Connection
@@ -199,7 +198,7 @@ class DatabaseContext:
         self.arrivals: Final = QueueWaiters()
         self.enters_nothing: int | None = None
         self.public: Any = None
-        self._plain: Plain | None = None
+        self._sessions: SessionContext | None = None
         self._objects: Objects | None = None
         self._picture: tuple[Objects, NativeSnapshot] | None = None
 
@@ -262,17 +261,13 @@ class DatabaseContext:
         self._refuse_foreign(found)
         return found
 
-    def plain_session(self) -> PlainSession:
-        """A transaction that is not begun yet, for as long as it does what is plain.
-
-        Returns:
-            The transaction, of this thread.
-        """
-        plain = self._plain
-        if plain is None:
-            counts = self.instance.counters.plain
-            plain = self._plain = Plain(self.file.gate, counts, self.arrivals, SYSTEM_QUEUE_ID)
-        return plain.session(get_ident())
+    def session(self) -> Session:
+        """A transaction of this thread that has not begun yet, and announces its commits natively where that is enough."""
+        context = self._sessions
+        if context is None:
+            announcer = (self.instance.counters.plain, self.arrivals, SYSTEM_QUEUE_ID)
+            context = self._sessions = SessionContext(self.file.gate, announcer)
+        return self.file.session(context)
 
     def change(
         self,

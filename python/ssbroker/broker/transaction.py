@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
@@ -15,7 +16,7 @@ from ssbroker._arguments import boolean, guid_bytes, timeout_seconds, whole_numb
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
-from ssbroker.broker.dialogs.receive import check_on
+from ssbroker.broker.dialogs.receive import ReceiveRequest, check_on
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import GuardedConnection, Work
 from ssbroker.broker.validation import existing, queue_key
@@ -25,158 +26,8 @@ from ssbroker.protocol.events import ConversationEvent
 from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.file import Done, PlainSession, Row
+from ssbroker.store.file import Done, Row
 from ssbroker.store.sqlite import Connection, raise_storage_error, storage_errors
-
-
-class Lifecycle:
-    """A transaction that does more than what is plain. As a context manager it stands around each call.
-
-    A call that is refused has changed nothing. One that fails on its way, because of the disk, an interrupt or a mistake in here,
-    may have written a part: then the whole transaction is undone, and every further call says so.
-
-    Args:
-        database: The database.
-        plain: Its transaction so far; what that did is told with what is done from here on.
-    """
-
-    __slots__ = ("_database", "_effects", "_is_broken", "_lent", "_plain", "_session", "_work")
-
-    def __init__(self, database: DatabaseContext, plain: PlainSession) -> None:
-        self._database: Final = database
-        self._plain: Final = plain
-        self._effects: Final = Effects(log=database.instance.events)
-        self._work: Work | None = None
-        self._lent: GuardedConnection | None = None
-        self._session: Final = database.file.session()
-        # An exception of a signal's handler may have taken with it what this has been left before.
-        self._is_broken = plain.is_left
-        self._effects.are_done(self._session.adopt(plain))
-
-    def __del__(self) -> None:
-        """Undoes what was entered without `with`, and dropped: nobody else could give back the lock."""
-        session = getattr(self, "_session", None)  # where the handler of a signal has raised, it is not made whole
-        if session is not None and session.is_begun and not self._database.file.is_inherited:
-            self.leave()
-            message = f"{self._database.file.path}: a transaction was dropped before its end, and is undone; use it in a `with` block"
-            warnings.warn(message, ResourceWarning, stacklevel=2)
-
-    @property
-    def has_lock(self) -> bool:
-        """Whether the write lock is held."""
-        return self._session.is_begun
-
-    def lend(self) -> Connection:
-        """The connection, for the application's own SQL."""
-        self._begin()
-        connection = self._session.begin()
-        if self._lent is None:
-            self._lent = GuardedConnection(connection)
-        return connection
-
-    def leave(self) -> None:
-        """Gives the lock back before the end; what was not committed is undone."""
-        self._take_back()
-        self._work = None
-        self._session.close()
-
-    def end(self, error: BaseException | None) -> None:
-        """Ends the transaction, and tells the instance what it did.
-
-        Args:
-            error: What left the block; None makes the transaction durable.
-
-        Raises:
-            StorageError: It could not be; then nothing has changed. Or the application's own SQL met with a disk that fails.
-        """
-        self._plain.end()
-        is_committed = False
-        try:
-            if error is None:
-                self._commit()
-                is_committed = True
-        finally:
-            if not is_committed:
-                self.leave()
-            self._tell(is_committed=is_committed)
-        if error is not None:
-            raise_storage_error(error, self._database.file.path)
-
-    def not_committed(self, error: BaseException) -> None:
-        """What `end` does where the plain session has tried to commit.
-
-        Args:
-            error: What it raised.
-
-        Raises:
-            StorageError: What that means.
-        """
-        self._plain.end()
-        try:
-            self._session.failed(error)
-        finally:
-            self._tell(is_committed=False)
-
-    def failed(self, error: BaseException) -> NoReturn:
-        """What is done where a call fails on its way.
-
-        Args:
-            error: What it raised.
-
-        Raises:
-            StorageError: What that means, where it is about the file; otherwise the error itself.
-        """
-        self._is_broken = True
-        self.leave()
-        with storage_errors(self._database.file.path, is_internal=True):
-            raise error
-
-    def __enter__(self) -> Work:
-        return self._begin()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or (isinstance(error, SsbrokerError) and not isinstance(error, StorageError)):
-            return
-        self.failed(error)
-
-    def _commit(self) -> None:
-        if self._is_broken:
-            raise _undone(self._database)
-        self._take_back()
-        self._work = None
-        self._session.commit(received_from=receive.received_from(self._effects))
-
-    def _tell(self, *, is_committed: bool) -> None:
-        # In a forked process nothing has happened, and locks of its parent's threads are never given back.
-        if not self._database.file.is_inherited:
-            listener = self._database.instance.listener
-            (listener.committed if is_committed else listener.rolled_back)(self._database, self._effects)
-
-    def _take_back(self) -> None:
-        lent, self._lent = self._lent, None
-        if lent is not None:
-            self._session.is_reusable = lent.take_back()
-
-    def _begin(self) -> Work:
-        if not self._plain.is_open:
-            raise BrokerError("the transaction is over, or not begun: use it inside of its `with` block")
-        if self._is_broken:
-            raise _undone(self._database)
-        connection = self._session.begin_unguarded()
-        if self._work is None:
-            with storage_errors(self._database.file.path, is_internal=True):
-                self._work = Work(self._database, connection, self._effects)
-        return self._work
-
-
-def _undone(database: DatabaseContext) -> StorageError:
-    path = database.file.path
-    return StorageError(
-        f"{path}: a call failed on its way and the transaction was undone; nothing of it stands", file=str(path)
-    )
-
 
 LOOK_EVERY: Final = 0.05
 """The seconds between two looks at what other processes have committed."""
@@ -226,119 +77,6 @@ class ReceiveWait:
                     if queues.has_ready_messages(connection, queue_id):
                         return True
         return False
-
-
-class Turn:
-    """One transaction of a database, from its `with` to its end.
-
-    It begins as a plain session, which is the native module's. What that leaves to others, and all after it, is done by a `Lifecycle`.
-
-    Args:
-        database: The database.
-    """
-
-    __slots__ = ("__weakref__", "_database", "_life", "_plain")
-
-    def __init__(self, database: DatabaseContext) -> None:
-        self._database: Final = database
-        self._plain: Final = database.plain_session()
-        self._life: Lifecycle | None = None
-
-    def __reduce__(self) -> NoReturn:
-        """A transaction is of this process.
-
-        Raises:
-            TypeError: Always; it says what another process can do.
-        """
-        self._database.instance.__reduce__()
-
-    def __enter__(self) -> Self:
-        if not self._plain.open():
-            raise BrokerError("a transaction is entered once; begin another with database.transaction()")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None and self._life is None:
-            try:
-                is_committed, told = self._plain.commit()
-            except BaseException as failure:
-                self._lifecycle().not_committed(failure)
-                raise
-            if is_committed:
-                if told is not None:
-                    self._tell(*told)
-                return
-        self._lifecycle().end(error)
-
-    def _lifecycle(self) -> Lifecycle:
-        """What does more than what is plain."""
-        if self._life is None:
-            self._life = Lifecycle(self._database, self._plain)
-        return self._life
-
-    def _is_sent(self, dialog: object, body: object, message_type: object) -> bool:
-        """Sends a message, if that is plain; whether it was."""
-        instance = self._database.instance
-        message = send.as_plain(dialog, body, message_type)
-        if message is None or self._life is not None or instance.events.wants(ConversationEvent):
-            return False
-        now = None if instance.has_system_clock else instance.microseconds()
-        try:
-            return self._plain.send(*message, now)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, a part may have been written
-            self._lifecycle().failed(error)
-
-    def _received_batch(self, queue: object, top: int | None, groups: int | None) -> pa.RecordBatch | None:
-        """Receives messages, if that is plain and there are any."""
-        if self._life is not None or type(queue) is not str:
-            return None
-        try:
-            return self._plain.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, a part may have been taken
-            self._lifecycle().failed(error)
-
-    def _received_row(self, queue: object) -> Row | None:
-        """Receives a message, if that is plain and there is one."""
-        if self._life is not None or type(queue) is not str:
-            return None
-        try:
-            return self._plain.receive_one(queue)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, a part may have been taken
-            self._lifecycle().failed(error)
-
-    def _received(self, queue: str, asked: receive.ReceiveRequest, patience: ReceiveWait | None) -> pa.Table:
-        """Receives messages, and waits for them."""
-        while True:
-            with self._lifecycle() as work:
-                table = receive.receive(work, queue, asked)
-            if table.num_rows or not self._wait(patience):
-                return table
-
-    def _wait(self, patience: ReceiveWait | None) -> bool:
-        """Waits, without the lock, until there may be a message; whether to look again."""
-        if patience is not None:
-            self._lifecycle().leave()
-        return patience is not None and patience.wait()
-
-    def _patience(self, queue: str, timeout: float) -> ReceiveWait | None:
-        """How long to wait for a message; None where a wait is useless, because the lock is held."""
-        if timeout == 0.0 and timeout is not False:
-            return None
-        wait = timeout_seconds(timeout, name="timeout")
-        if not wait or self._plain.is_begun or (self._life is not None and self._life.has_lock):
-            return None
-        return ReceiveWait(self._database, queue_key(queue), until=time.monotonic() + wait)
-
-    def _tell(self, has_changed: bool, done: Done) -> None:  # noqa: FBT001  # as the native module gives it
-        """Tells whom it concerns what was committed."""
-        database = self._database
-        if has_changed and database.file.failure is not None:
-            database.file.ended(None)
-        effects = Effects(log=database.instance.events)
-        effects.are_done(done)
-        database.instance.listener.committed(database, effects)
 
 
 _ROW: Final = (
@@ -475,7 +213,7 @@ Guid = uuid.UUID | str | bytes
 _COUNT_MAX: Final = 2**63 - 1
 
 
-class Transaction(Turn):
+class Transaction:
     """A transaction of one database, as `with database.transaction() as t:` gives it.
 
     The file's write lock is taken at the first use, not when the block is entered. At the end of the block everything is committed;
@@ -497,10 +235,44 @@ class Transaction(Turn):
         [b'two chairs']
     """
 
+    __slots__ = ("__weakref__", "_context", "_effects", "_guarded", "_is_broken", "_session", "_work")
+
+    def __init__(self, context: DatabaseContext) -> None:
+        self._context: Final = context
+        self._session: Final = context.session()
+        self._effects: Effects | None = None
+        self._work: Work | None = None
+        self._guarded: GuardedConnection | None = None
+        self._is_broken = False
+
+    def __enter__(self) -> Self:
+        if not self._session.open():
+            raise BrokerError("a transaction is entered once; begin another with database.transaction()")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and not self._is_broken:
+            try:
+                is_committed, done = self._session.commit_fast()
+            except BaseException as failure:
+                self._commit_failed(failure)
+                raise
+            if is_committed:
+                if done is not None:
+                    self._announce_fast(*done)
+                return
+        self._end(error)
+
     @property
     def connection(self) -> Connection:
         """The database's file, inside of this transaction: an `apsw.Connection` for the application's own tables."""
-        return self._lifecycle().lend()
+        self._begin()
+        connection = self._session.begin()
+        if self._guarded is None:
+            self._guarded = GuardedConnection(connection)
+        return connection
 
     def begin_dialog(
         self,
@@ -534,7 +306,7 @@ class Transaction(Turn):
             BrokerError: A service or contract is not there (15151), the lifetime is out of range (8411), the related conversation is
                 not there (8426), or its group belongs to another service (9610).
         """
-        with self._lifecycle() as work:
+        with self._call() as work:
             endpoint = begin_end.begin(
                 work,
                 from_service,
@@ -560,11 +332,13 @@ class Transaction(Turn):
             BrokerError: There is no such conversation (8426), its state forbids it (8429), its lifetime has passed (8489), the type is
                 not there (8428), not in the contract (8431) or the other side's (8432, 8434), or the body is None (8433).
         """
-        if self._is_sent(dialog, body, message_type):
-            return
-        with self._lifecycle() as work:
-            if send.send_plain(work, dialog, body, message_type):
-                return
+        if type(dialog) is uuid.UUID and type(body) is bytes and type(message_type) is str and self._is_silent():
+            try:
+                if self._session.send(dialog.bytes, body, message_type, self._native_now()):
+                    return
+            except BaseException as error:  # noqa: BLE001  # a part may have been written
+                self._fail(error)
+        with self._call() as work:
             endpoint = _named(work, dialog)
             content = send.body_bytes(body)
             state = send.check(work, endpoint, (message_type,), now=work.now())
@@ -582,8 +356,15 @@ class Transaction(Turn):
             SchemaError: A column is missing or has another type.
             InputError: A value is not what was expected.
         """
-        with self._lifecycle() as work:
-            send.send_batch(work, messages)
+        table = send.as_messages(messages)
+        if table.num_rows and self._is_silent():
+            try:
+                if self._session.send_batch(table.to_batches(), DEFAULT, self._native_now()):
+                    return
+            except BaseException as error:  # noqa: BLE001  # a part may have been written
+                self._fail(error)
+        with self._call() as work:
+            send.send_batch(work, table)
 
     def receive(
         self,
@@ -617,8 +398,11 @@ class Transaction(Turn):
         if groups is not None:
             whole_number(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
         patience = self._patience(queue, timeout)
-        if conversation_handle is None and conversation_group_id is None:
-            batch = self._received_batch(queue, top, groups)
+        if conversation_handle is None and conversation_group_id is None and type(queue) is str:
+            try:
+                batch = self._session.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX)
+            except BaseException as error:  # noqa: BLE001  # a part may have been taken
+                self._fail(error)
             if batch is not None:
                 return pa.Table.from_batches([batch])
         return self._received(queue, receive.asked(top, groups, conversation_handle, conversation_group_id), patience)
@@ -646,8 +430,11 @@ class Transaction(Turn):
             BrokerError: As `receive`.
         """
         patience = self._patience(queue, timeout)
-        if conversation_handle is None and conversation_group_id is None:
-            row = self._received_row(queue)
+        if conversation_handle is None and conversation_group_id is None and type(queue) is str:
+            try:
+                row = self._session.receive_one(queue)
+            except BaseException as error:  # noqa: BLE001  # a part may have been taken
+                self._fail(error)
             if row is not None:
                 return Message(row)
         asked = receive.asked(1, 1, conversation_handle, conversation_group_id)
@@ -668,7 +455,7 @@ class Transaction(Turn):
         """
         patience = self._patience(queue, timeout)
         while True:
-            with self._lifecycle() as work:
+            with self._call() as work:
                 group = receive.next_group(work, queue)
             if group is not None:
                 return uuid.UUID(bytes=group)
@@ -689,7 +476,7 @@ class Transaction(Turn):
         failure = begin_end.failure_of(error)
         if boolean(cleanup, name="cleanup") and failure is not None:
             raise OptionError("error and cleanup: expected one of them, got both")
-        with self._lifecycle() as work:
+        with self._call() as work:
             endpoint = _named(work, dialog)
             if cleanup:
                 begin_end.clean_up(work, endpoint)
@@ -707,7 +494,7 @@ class Transaction(Turn):
             BrokerError: There is no such conversation or group (8426), its state forbids it (8438), or the group is on another
                 queue (9610).
         """
-        with self._lifecycle() as work:
+        with self._call() as work:
             begin_end.move(work, _named(work, dialog), guid_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
@@ -721,7 +508,7 @@ class Transaction(Turn):
             BrokerError: There is no such conversation (8426), its state forbids it (8458), the number is out of range (8411), or the
                 conversation's lifetime ends before (8410).
         """
-        with self._lifecycle() as work:
+        with self._call() as work:
             begin_end.set_timer(work, _named(work, dialog), timeout)
 
     def transmission_status(self, dialog: Guid) -> str:
@@ -736,8 +523,161 @@ class Transaction(Turn):
         Raises:
             BrokerError: There is no such conversation (8426).
         """
-        with self._lifecycle() as work:
+        with self._call() as work:
             return _named(work, dialog).transmission_status
+
+    def __reduce__(self) -> NoReturn:
+        """A transaction is an open file and a lock of this process.
+
+        Raises:
+            TypeError: Always; the message says what to do instead.
+        """
+        self._context.__reduce__()
+
+    def __repr__(self) -> str:
+        state = "open" if self._session.is_open else "not open"
+        return f"<Transaction of {self._context.name!r}, {state}>"
+
+    def _is_silent(self) -> bool:
+        """Whether nobody receives events of messages, which the fast path does not emit."""
+        return not self._context.instance.events.wants(ConversationEvent)
+
+    def _native_now(self) -> int | None:
+        """The time for the fast path; None has it ask the clock of the system itself, which is faster."""
+        instance = self._context.instance
+        return None if instance.has_system_clock else instance.microseconds()
+
+    @contextmanager
+    def _call(self) -> Iterator[Work]:
+        """The transaction, for one call that is not on the fast path.
+
+        A call that is refused has changed nothing. One that fails midway, because of the disk, an interrupt or a bug, may have written a
+        part: then the whole transaction is rolled back, and every further call is refused.
+        """
+        work = self._begin()
+        try:
+            yield work
+        except StorageError as error:
+            self._fail(error)
+        except SsbrokerError:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._fail(error)
+
+    def _begin(self) -> Work:
+        if self._is_broken:
+            raise _rolled_back(self._context)
+        if not self._session.is_open:
+            raise BrokerError("the transaction is not open: use it inside its `with` block")
+        connection = self._session.begin_unguarded()
+        if self._work is None:
+            with storage_errors(self._context.file.path, is_internal=True):
+                work = Work(self._context, connection, self._collected())
+                self._context.picture(work.objects)  # has the fast path know them
+                self._work = work
+        return self._work
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Rolls back after a call that failed midway, and raises its error."""
+        self._is_broken = True
+        self._session.end()
+        self._leave()
+        with storage_errors(self._context.file.path, is_internal=True):
+            raise error
+
+    def _leave(self) -> None:
+        """Rolls back what was not committed, and releases the lock."""
+        self._take_back()
+        self._work = None
+        self._session.close()
+
+    def _take_back(self) -> None:
+        """Ends the application's use of the connection."""
+        guarded, self._guarded = self._guarded, None
+        if guarded is not None:
+            self._session.is_reusable = guarded.take_back()
+
+    def _end(self, error: BaseException | None) -> None:
+        """Commits, or rolls back because of the error that left the block, and announces what was done."""
+        self._session.end()
+        is_committed = False
+        try:
+            if error is None:
+                self._commit()
+                is_committed = True
+        finally:
+            if not is_committed:
+                self._leave()
+            self._announce(is_committed=is_committed)
+        if error is not None:
+            raise_storage_error(error, self._context.file.path)
+
+    def _commit(self) -> None:
+        if self._is_broken:
+            raise _rolled_back(self._context)
+        self._take_back()
+        self._work = None
+        self._session.commit(received_from=receive.received_from(self._collected()))
+
+    def _commit_failed(self, error: BaseException) -> None:
+        """Ends the transaction after the fast path has failed to commit it."""
+        self._session.end()
+        try:
+            self._session.failed(error)
+        finally:
+            self._announce(is_committed=False)
+
+    def _announce(self, *, is_committed: bool) -> None:
+        # In a forked process nothing has happened, and locks of its parent's threads are never given back.
+        if not self._context.file.is_inherited:
+            listener = self._context.instance.listener
+            (listener.committed if is_committed else listener.rolled_back)(self._context, self._collected())
+
+    def _announce_fast(self, has_changed: bool, done: Done) -> None:  # noqa: FBT001  # as the native module returns it
+        context = self._context
+        if has_changed and context.file.failure is not None:
+            context.file.ended(None)
+        effects = self._collected()
+        effects.are_done(done)
+        context.instance.listener.committed(context, effects)
+
+    def _collected(self) -> Effects:
+        """What was done so far, on the fast path too."""
+        effects = self._effects
+        if effects is None:
+            effects = self._effects = Effects(log=self._context.instance.events)
+        effects.are_done(self._session.take_done())
+        return effects
+
+    def _received(self, queue: str, asked: ReceiveRequest, wait: ReceiveWait | None) -> pa.Table:
+        """Receives messages, and waits for them."""
+        while True:
+            with self._call() as work:
+                table = receive.receive(work, queue, asked)
+            if table.num_rows or not self._wait(wait):
+                return table
+
+    def _wait(self, wait: ReceiveWait | None) -> bool:
+        """Waits, without the lock, until there may be a message; returns whether to look again."""
+        if wait is not None:
+            self._leave()
+        return wait is not None and wait.wait()
+
+    def _patience(self, queue: str, timeout: float) -> ReceiveWait | None:
+        """How long to wait for a message; None if waiting is useless, because this transaction holds the lock."""
+        if timeout == 0.0 and timeout is not False:
+            return None
+        seconds = timeout_seconds(timeout, name="timeout")
+        if not seconds or self._session.is_begun:
+            return None
+        return ReceiveWait(self._context, queue_key(queue), until=time.monotonic() + seconds)
+
+
+def _rolled_back(context: DatabaseContext) -> StorageError:
+    path = context.file.path
+    return StorageError(
+        f"{path}: the transaction was rolled back after an error; no changes were saved", file=str(path)
+    )
 
 
 def _named(work: Work, dialog: Guid) -> ConversationEndpoint:

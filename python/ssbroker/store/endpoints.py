@@ -153,16 +153,6 @@ def by_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, 
     return {row[1]: ConversationEndpoint._make(row) for row in rows}
 
 
-def ready_remote_endpoints(
-    connection: Connection, senders: Iterable[ConversationEndpoint]
-) -> dict[tuple[bytes, int], ConversationEndpoint]:
-    """Returns, by conversation and `is_initiator`, the remote endpoints in this file that are in state CO without early or waiting messages."""
-    rows = connection.executemany(
-        _READY_REMOTE, ((sender.conversation_id, 1 - sender.is_initiator) for sender in senders)
-    )
-    return {(row[2], row[3]): ConversationEndpoint._make(row) for row in rows}
-
-
 def open_endpoints(connection: Connection) -> list[ConversationEndpoint]:
     """Returns all endpoints that are not closed."""
     return [ConversationEndpoint._make(row) for row in connection.execute(_OPEN)]
@@ -191,11 +181,6 @@ def set_receive_sequence(connection: Connection, endpoint_id: int, *, receive_se
 def set_send_sequences(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
     """Updates send sequence numbers; rows of number and endpoint id."""
     connection.executemany("UPDATE ssb_conversation_endpoints SET send_sequence = ? WHERE endpoint_id = ?", numbers)
-
-
-def set_receive_sequences(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Updates receive sequence numbers; rows of number and endpoint id."""
-    connection.executemany("UPDATE ssb_conversation_endpoints SET receive_sequence = ? WHERE endpoint_id = ?", numbers)
 
 
 def set_ended(connection: Connection, endpoint_id: int, *, state: str, end_dialog_sequence: int) -> None:
@@ -248,10 +233,6 @@ _INSERT: Final = """
     INSERT INTO ssb_conversation_endpoints (conversation_handle, conversation_id, is_initiator, conversation_group_id, service_id,
         service_contract_id, far_service, far_broker_instance, is_bound, is_encrypted, state, lifetime, priority)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_READY_REMOTE: Final = """
-    SELECT * FROM ssb_conversation_endpoints AS e WHERE conversation_id = ? AND is_initiator = ? AND state = 'CO'
-    AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
-    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)"""
 _IN_GROUP: Final = """
     SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"

@@ -45,8 +45,7 @@ order and validation."""
 
 Arrivals = _core.Arrivals
 Counts = _core.Counts
-Plain = _core.Plain
-PlainSession: TypeAlias = "_core.PlainSession"
+SessionContext = _core.SessionContext
 
 
 def count(connection: Connection, queue_id: int) -> int:
@@ -318,6 +317,10 @@ class Connections:
         """What is in use, by the thread that uses it."""
         return self._used
 
+    def lent(self, connection: Connection) -> None:
+        """Notes that a connection goes with the write lock now, which counts as use."""
+        self._used.pop(connection, None)
+
     def rest(self, connection: Connection) -> None:
         """Says that whoever took a connection keeps it, and does not use it before `resume`."""
         self._resting.add(connection)
@@ -354,15 +357,14 @@ class Connections:
         with suppress(apsw.ConnectionClosedError):
             connection.set_commit_hook(None)
 
-    def keep(self, connection: Connection) -> None:
-        """Has a connection of which it is known that nothing of it is open go with the write lock, which is held, or gives it back."""
-        if not self.is_inherited and not self._is_closed and self._gate.keep(connection):
-            del self._used[connection]
-        else:
-            self.give_back(connection)
+    def give_back(self, connection: Connection, *, is_reusable: bool = True, with_lock: bool = False) -> None:
+        """Rolls back what is not committed, and keeps the connection for the next use, unless it must not be used again.
 
-    def give_back(self, connection: Connection, *, is_reusable: bool = True) -> None:
-        """Undoes what is not committed, and keeps the connection for the next one who needs it, unless it is not to be used again."""
+        Args:
+            connection: The connection.
+            is_reusable: Whether it may be used again.
+            with_lock: Whether its user holds the write lock: then it goes with the lock, if that has none.
+        """
         import apsw  # noqa: PLC0415  # whoever has a connection has it
 
         if self.is_inherited:
@@ -374,9 +376,13 @@ class Connections:
             is_clean = connection.txn_state() == apsw.SQLITE_TXN_NONE
         except apsw.Error:
             is_clean = False
-        if is_clean and is_reusable and not self._is_closed and len(self._idle) < _IDLE_MAX:
-            self._keep(connection)
-            return
+        if is_clean and is_reusable and not self._is_closed:
+            if with_lock and self._gate.keep(connection):
+                del self._used[connection]
+                return
+            if len(self._idle) < _IDLE_MAX:
+                self._keep(connection)
+                return
         try:
             connection.close(force=True)
         finally:
@@ -463,83 +469,67 @@ class Connections:
 def undone_error(path: Path) -> StorageError:
     """What is said where a transaction is not there any more that should be."""
     return StorageError(
-        f"{path}: the transaction was ended from within, or undone by an error of the disk; nothing of it stands",
+        f"{path}: the transaction was ended by SQL, or rolled back after a disk error; no changes were saved",
         file=str(path),
     )
 
 
-class Session:
-    """One transaction of a file (B2), begun when it is first needed. Not for several threads at once.
+class Session(_core.Session):
+    """One transaction of a file: its write lock, its connection, its commit. Not for several threads at once.
 
-    Args:
-        file: The file.
-        lock_timeout: The seconds to wait for others.
+    The native part begins, sends, receives and commits as long as nothing has to be waited for and Python does not need the connection.
+    This part waits for the lock, shares the connection with Python, and reports why a commit failed.
 
     Attributes:
-        is_reusable: Whether the connection may serve others afterwards.
+        is_reusable: Whether the connection may serve other transactions afterwards.
     """
 
-    __slots__ = ("_changes", "_connection", "_file", "_is_guarded", "_lock_timeout", "_thread", "is_reusable")
+    __slots__ = ("_file", "_has_handler", "_is_guarded", "_lock_timeout", "_thread", "is_reusable")
 
-    def __init__(self, file: DatabaseFile, *, lock_timeout: float) -> None:
+    def __init__(self, _context: SessionContext, thread: int, file: DatabaseFile, lock_timeout: float) -> None:
+        self._thread = thread
         self._file = file
+        self._has_handler = False
         self._lock_timeout = lock_timeout
-        self._thread = get_ident()
-        self._connection: Connection | None = None
         self._is_guarded = False
-        self._changes = 0
         self.is_reusable = True
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether the write lock is held."""
-        return self._connection is not None
-
-    def adopt(self, plain: PlainSession) -> Done:
-        """Goes on with what a plain session of this thread has begun, if it has.
-
-        Args:
-            plain: The session, which has nothing begun any more then.
-
-        Returns:
-            What was sent and received so far, which the plain session will not tell any more.
-        """
-        done = plain.leave(self, self._file.connections.used)
-        if self._connection is not None:
-            self._connection.set_busy_handler(busy_handler(self._lock_timeout))
-        return done
-
     def begin(self) -> Connection:
-        """The connection, with the write lock, which is taken at the first call. Whatever is executed on it, only `commit` commits.
+        """Returns the connection, with the write lock, which is taken at the first call. Only `commit` commits, whatever is executed on it.
 
         Raises:
-            LockTimeoutError: It was not free within `lock_timeout` seconds, or this thread would wait for itself.
-            StorageError: The file cannot be written, or has undone the transaction.
+            LockTimeoutError: The lock was not free within `lock_timeout` seconds, or this thread would wait for itself.
+            StorageError: The file cannot be written, or SQLite has rolled back the transaction.
         """
-        connection = self.begin_unguarded()
+        connection = self.begin_unguarded() if self.is_begun else self._wait_and_begin()
         if not self._is_guarded:
             self._file.connections.guard(connection)
             self._is_guarded = True
         return connection
 
     def begin_unguarded(self) -> Connection:
-        """The same for who executes nothing after a statement that failed."""
-        connection = self._connection
+        """Returns the connection, for callers that execute nothing after a statement that failed."""
+        is_begun = self.is_begun
+        connection: Connection | None = self.begin_fast()
         if connection is None:
-            return self._begin()
-        self._check(connection)
+            return self._wait_and_begin()
+        if is_begun:
+            self._check(connection)
+        if not self._has_handler:  # the fast path waits for nobody
+            connection.set_busy_handler(busy_handler(self._lock_timeout))
+            self._has_handler = True
         return connection
 
     def commit(self, *, received_from: Iterable[int] = ()) -> None:
-        """Makes what was done durable and visible (B4); nothing where nothing was begun. Ends the session either way.
+        """Makes the changes durable and visible, and ends the session. Does nothing if the transaction has not begun.
 
         Args:
-            received_from: The queues from which something was taken; rollbacks in a row count anew for these (B24).
+            received_from: The queues from which messages were taken; their count of successive rollbacks starts again.
 
         Raises:
-            StorageError: It could not be; then nothing has changed.
+            StorageError: Nothing was committed.
         """
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
         is_clean = not self._is_guarded
@@ -547,8 +537,9 @@ class Session:
             self._check(connection)
             with storage_errors(self._file.path):
                 forget(connection, received_from)
+            has_changed = self.has_changed
             self._commit(connection)
-            if connection.total_changes() != self._changes:
+            if has_changed:
                 self._file.ended(None)
         except BaseException:
             is_clean = False
@@ -557,42 +548,44 @@ class Session:
             self._close(is_clean=is_clean)
 
     def failed(self, error: BaseException) -> None:
-        """After `adopt`, where a commit of the plain session failed, or the file does not stand at its place any more.
+        """Ends the session after `commit_fast` has raised.
 
         Args:
-            error: What it raised: that there is no such file, where it has committed to one that does not stand at its place.
+            error: What it raised; FileNotFoundError if it has committed to a file that is no longer at its path.
 
         Raises:
-            StorageError: What that means.
+            StorageError: The error, if it is about the file.
         """
         try:
             if isinstance(error, FileNotFoundError):
                 self._file.connections.place.check()
-            elif self._connection is not None:
-                self._not_committed(self._connection, error)
+            elif self.connection is not None:
+                self._not_committed(self.connection, error)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Undoes what was not committed, and gives back the lock."""
+        """Rolls back what was not committed, and releases the lock."""
         self._close(is_clean=False)
 
     def _close(self, *, is_clean: bool) -> None:
-        connection, self._connection = self._connection, None
         connections = self._file.connections
-        if connection is None or connections.is_inherited:
+        if not self.is_begun or connections.is_inherited:
+            return
+        self._has_handler = False
+        if is_clean and self.give_back():
             return
         try:
-            if is_clean:
-                connections.keep(connection)
-            else:
-                self._unguard(connection)
-                connections.give_back(connection, is_reusable=self.is_reusable)
+            # A connection that is in use keeps a fork waiting, at every moment.
+            connections.used[self.connection] = self._thread
+            connection = self.leave()
+            self._unguard(connection)
+            connections.give_back(connection, is_reusable=self.is_reusable, with_lock=True)
         finally:
             self.is_reusable = True
             self._file.gate.release()
 
-    def _begin(self) -> Connection:
+    def _wait_and_begin(self) -> Connection:
         connections, gate = self._file.connections, self._file.gate
         deadline = time.monotonic() + self._lock_timeout
         connections.check()  # locks that threads of a process held that was forked are never given back
@@ -601,17 +594,18 @@ class Session:
         try:
             self._acquire()
             with storage_errors(self._file.path, waited=self._lock_timeout):
-                connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
+                connection: Connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
                 try:
                     connection.execute("BEGIN IMMEDIATE")
-                    self._changes = connection.total_changes()
-                    self._connection = connection
+                    self.adopt(connection)
+                    connections.lent(connection)
+                    self._has_handler = True
                 except BaseException:
-                    if self._connection is None:
+                    if not self.is_begun:
                         connections.give_back(connection)
                     raise
         except BaseException:  # the handler of a signal may have raised it, anywhere
-            if self._connection is None and gate.is_held_here:
+            if not self.is_begun and gate.is_held_here:
                 gate.release()
             raise
         return connection
@@ -621,7 +615,7 @@ class Session:
             raise lock_timeout_error(self._file.path, self._lock_timeout)
 
     def _check(self, connection: Connection) -> None:
-        """Refuses where the transaction is not there any more, or not here."""
+        """Refuses a transaction that SQLite has rolled back, or that is the parent process's."""
         if self._file.connections.is_inherited:
             self._file.connections.check()
         elif not connection.statements.is_begun:
@@ -643,21 +637,21 @@ class Session:
             self._file.connections.place.check()
 
     def _not_committed(self, connection: Connection, error: BaseException) -> None:
-        """Undoes a commit that failed, and says why, where that is about the file."""
+        """Rolls back a commit that failed, and reports why, if that is about the file."""
         self._undo(connection)
         try:
             raise_storage_error(error, self._file.path, waited=self._lock_timeout)
-        except LockTimeoutError:  # nobody else is in the way of who has the write lock
+        except LockTimeoutError:  # nobody else can be in the way of the holder of the write lock
             raise _open_error(self._file.path) from error
         except StorageError as failure:
             self._file.ended(str(failure))
             raise
 
     def _undo(self, connection: Connection) -> None:
-        """After a commit that failed.
+        """Undoes a commit that failed.
 
-        Where only the sync failed, the commit stands whole in the log, and would be found there after a crash. The smallest commit
-        there is, a version that stays the same, takes its place. Where that cannot be written either, the disk is past help.
+        If only the sync failed, the commit is complete in the log, and would be found there after a crash. The smallest possible commit
+        replaces it: a version that stays the same. If that cannot be written either, the disk is beyond help.
         """
         import apsw  # noqa: PLC0415  # whoever has a connection has it
 
@@ -751,6 +745,7 @@ class DatabaseFile:
         self._unread = ""
         self._unread_at = -math.inf
         self.gate: Final = Gate()
+        self._context: Final = SessionContext(self.gate)
         self.connections: Final = Connections(path, self.gate, vfs=vfs)
 
     @classmethod
@@ -880,10 +875,15 @@ class DatabaseFile:
         with self._lent() as connection:
             return question(connection)
 
-    def session(self, *, lock_timeout: float | None = None) -> Session:
-        """A transaction that is not begun yet; `lock_timeout` as `write` has it."""
+    def session(self, context: SessionContext | None = None, *, lock_timeout: float | None = None) -> Session:
+        """Returns a transaction that has not begun yet.
+
+        Args:
+            context: What announces its commits without Python; None announces nothing.
+            lock_timeout: The seconds to wait for the write lock; None is the file's default.
+        """
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
-        return Session(self, lock_timeout=wait)
+        return Session(self._context if context is None else context, get_ident(), self, wait)
 
     def know(self, version: int, picture: NativeSnapshot) -> None:
         """Has sessions go by a picture of the objects, for as long as these have its version.

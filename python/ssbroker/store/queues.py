@@ -46,9 +46,9 @@ class QueuedMessage(NamedTuple):
     message_body: bytes | None
 
 
-def add(connection: Connection, rows: Iterable[tuple[int, int, int, int, int, int, int, bytes | None]]) -> None:
+def add(connection: Connection, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]]) -> None:
     """Inserts messages; rows as in `QueueRow`."""
-    connection.executemany(_ADD, rows)
+    connection.statements.insert_queued(rows)
 
 
 def next_endpoint(connection: Connection, queue_id: int) -> ConversationEndpoint | None:
@@ -124,9 +124,6 @@ def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
     connection.statements.keep_number(last)
 
 
-_ADD: Final = """
-    INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
-        message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 # CROSS JOIN makes SQLite read the queue in order, and not the endpoints.
 _NEXT_ENDPOINT: Final = """
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)

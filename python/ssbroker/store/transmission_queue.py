@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ssbroker.store.due_work import WAITING_ENDPOINTS
@@ -39,9 +39,9 @@ class NewTransmissionRow(NamedTuple):
     message_body: bytes | None
 
 
-def add(connection: Connection, rows: Iterable[tuple[int, bool, int, str, bool, bool, int, bytes | None]]) -> None:
+def add(connection: Connection, rows: Sequence[tuple[int, bool, int, str, bool, bool, int, bytes | None]]) -> None:
     """Appends messages; rows as in `NewTransmissionRow`."""
-    connection.executemany(_ADD, rows)
+    connection.statements.insert_transmissions(rows)
 
 
 def has_waiting(connection: Connection, endpoint_id: int) -> bool:
@@ -125,9 +125,6 @@ def remove_arrived(connection: Connection, endpoint_id: int) -> None:
     connection.execute("DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 1", (endpoint_id,))
 
 
-_ADD: Final = """
-    INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
-        is_end_of_dialog, enqueue_time, message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _REMOVE_BELOW: Final = """
     DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 AND message_sequence_number < ?"""
 _RECEIVERS: Final = """

@@ -78,6 +78,12 @@ impl PyGate {
         Some(writer)
     }
 
+    /// Whether a connection may be given back.
+    pub(crate) fn can_keep(&self) -> bool {
+        let inner = self.inner();
+        inner.kept.is_none() && inner.end == End::None
+    }
+
     /// Takes a connection back that is as it was, and hands the lock on.
     pub(crate) fn give_back(&self, py: Python<'_>, writer: Writer) -> PyResult<()> {
         let mut inner = self.inner();
@@ -118,6 +124,13 @@ impl PyGate {
 
     pub(crate) fn is_inherited(&self) -> bool {
         self.inner().end == End::Inherited
+    }
+
+    /// Has a connection go with the lock, which its user holds: it counts as lent until it is given back.
+    pub(crate) fn lend(&self, connection: &Bound<'_, PyAny>) {
+        debug_assert!(self.inner().holder.is_some(), "whoever lends holds the lock");
+        let before = self.inner().lent.replace(connection.clone().unbind());
+        drop(before);
     }
 
     /// Has a connection that is lent belong to its user.

@@ -57,7 +57,7 @@ mod _core {
     #[pymodule_export]
     use super::router::PyRouter;
     #[pymodule_export]
-    use super::session::{PyPlain, PyPlainSession};
+    use super::session::{PySession, PySessionContext};
     #[pymodule_export]
     use super::sqlite::gathering;
     #[pymodule_export]

@@ -6,13 +6,14 @@ use std::sync::Mutex;
 
 use pyo3::exceptions::{PyIndexError, PyLookupError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString};
-use ssbroker_columnar::{bodies, outgoing, received, waiting};
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyString};
+use ssbroker_columnar::{bodies, received, waiting};
 use ssbroker_core::Guid;
 use ssbroker_core::message::{Outbox, Outgoing};
-use ssbroker_store::{Asked, Enqueued, Only, Result, Sent, Statements, Wanted};
+use ssbroker_store::{Asked, Enqueued, Only, QueueRow, Result, Sent, Statements, TransmissionRow, Wanted};
 
-use crate::arrow::{export_batch, export_known, import_batch, import_stream};
+use crate::arrow::{export_batch, export_known, import_stream};
 use crate::errors::{internal, to_python};
 use crate::picture::PyPicture;
 use crate::sqlite::{raised, statements};
@@ -51,6 +52,12 @@ pub(crate) type Message<'py> = (
     Bound<'py, PyString>,
 );
 
+/// A row of the queues: queue, status, priority, endpoint, precedence, number, type, body.
+type Queued = (i64, i64, i64, i64, i64, i64, i64, Option<PyBackedBytes>);
+
+/// A row of the transmission queue: endpoint, whether inbound, number, type, whether an error, whether it ends the dialog, time, body.
+type Transmitted = (i64, bool, i64, PyBackedStr, bool, bool, i64, Option<PyBackedBytes>);
+
 /// The statements of one connection; used by one thread after the other.
 #[pyclass(frozen, name = "Statements", module = "ssbroker._core")]
 pub(crate) struct PyStatements {
@@ -71,11 +78,25 @@ impl PyStatements {
     }
 
     /// Does `work` while others have the interpreter.
-    fn at_length<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Statements) -> Result<T> + Send) -> PyResult<T> {
+    pub(crate) fn at_length<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Statements) -> Result<T> + Send,
+    ) -> PyResult<T> {
         let worked = py.detach(|| {
             catch_unwind(AssertUnwindSafe(|| self.statements.lock().ok().and_then(|held| held.as_ref().map(work))))
         });
         Self::came(py, worked)
+    }
+
+    /// Does `work` with the interpreter held, if it is short.
+    fn work<T: Send>(
+        &self,
+        py: Python<'_>,
+        is_short: bool,
+        work: impl FnOnce(&Statements) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        if is_short { self.briefly(py, work) } else { self.at_length(py, work) }
     }
 
     fn came<T>(py: Python<'_>, worked: std::result::Result<Option<Result<T>>, Box<dyn Any + Send>>) -> PyResult<T> {
@@ -93,8 +114,8 @@ impl PyStatements {
         message: &Outgoing<'_>,
         now: i64,
     ) -> PyResult<Option<Sent>> {
-        let send = |statements: &Statements| statements.send(&picture.0, message, now);
-        if message.message_body.len() <= SHORT { self.briefly(py, send) } else { self.at_length(py, send) }
+        let is_short = message.message_body.len() <= SHORT;
+        self.work(py, is_short, |statements| statements.send(&picture.0, message, now))
     }
 
     /// Receives one message; `None` where there is none.
@@ -181,39 +202,6 @@ impl PyStatements {
         self.briefly(py, |statements| statements.keep_number(number))
     }
 
-    #[pyo3(signature = (picture, handle, body, message_type_name, now, /))]
-    fn send(
-        &self,
-        py: Python<'_>,
-        picture: &PyPicture,
-        handle: [u8; 16],
-        body: &[u8],
-        message_type_name: &Bound<'_, PyString>,
-        now: i64,
-    ) -> PyResult<Option<Told>> {
-        // Half a surrogate pair is no name.
-        let Ok(message_type_name) = message_type_name.to_str() else { return Ok(None) };
-        let message = Outgoing { conversation_handle: Guid(handle), message_type_name, message_body: body };
-        Ok(self.send_one(py, picture, &message, now)?.map(told))
-    }
-
-    #[pyo3(signature = (picture, batches, message_type_name, now, /))]
-    fn send_batch(
-        &self,
-        py: Python<'_>,
-        picture: &PyPicture,
-        batches: &Bound<'_, PyList>,
-        message_type_name: &str,
-        now: i64,
-    ) -> PyResult<Option<Vec<(Told, usize)>>> {
-        let batches = batches.iter().map(|batch| import_batch(&batch)).collect::<PyResult<Vec<_>>>()?;
-        let sent = self.at_length(py, |statements| {
-            let messages: Option<Vec<_>> = batches.iter().map(|batch| outgoing(batch, message_type_name)).collect();
-            messages.map_or(Ok(None), |messages| statements.send_all(&picture.0, &messages.concat(), now))
-        })?;
-        Ok(sent.map(|sent| sent.into_iter().map(|(sent, count)| (told(sent), count)).collect()))
-    }
-
     #[pyo3(signature = (wanted, /))]
     fn waiting<'py>(&self, py: Python<'py>, wanted: Vec<Asking>) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<usize>)> {
         let (outboxes, counts) = self.at_length(py, |statements| {
@@ -245,6 +233,42 @@ impl PyStatements {
         })
     }
 
+    #[pyo3(signature = (rows, /))]
+    #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
+    fn insert_queued(&self, py: Python<'_>, rows: Vec<Queued>) -> PyResult<()> {
+        let is_short = is_short(rows.iter().map(|row| &row.7));
+        self.work(py, is_short, |statements| {
+            statements.insert_queued(rows.iter().map(|row| QueueRow {
+                queue_id: row.0,
+                status: row.1,
+                priority: row.2,
+                endpoint_id: row.3,
+                precedence: row.4,
+                message_sequence_number: row.5,
+                message_type_id: row.6,
+                message_body: row.7.as_deref(),
+            }))
+        })
+    }
+
+    #[pyo3(signature = (rows, /))]
+    #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
+    fn insert_transmissions(&self, py: Python<'_>, rows: Vec<Transmitted>) -> PyResult<()> {
+        let is_short = is_short(rows.iter().map(|row| &row.7));
+        self.work(py, is_short, |statements| {
+            statements.insert_transmissions(rows.iter().map(|row| TransmissionRow {
+                endpoint_id: row.0,
+                is_inbound: row.1,
+                message_sequence_number: row.2,
+                message_type_name: &row.3,
+                is_conversation_error: row.4,
+                is_end_of_dialog: row.5,
+                enqueue_time: row.6,
+                message_body: row.7.as_deref(),
+            }))
+        })
+    }
+
     #[pyo3(signature = (picture, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained))]
     #[allow(clippy::too_many_arguments)]
     fn receive<'py>(
@@ -273,6 +297,11 @@ impl PyStatements {
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.statements.lock().map(|mut held| held.take())));
     }
+}
+
+/// Whether bodies are written before others could have had the interpreter.
+fn is_short<'b>(bodies: impl Iterator<Item = &'b Option<PyBackedBytes>>) -> bool {
+    bodies.map(|body| body.as_ref().map_or(0, |body| body.len())).sum::<usize>() <= SHORT
 }
 
 pub(crate) fn told(sent: Sent) -> Told {

@@ -18,7 +18,7 @@ pub use crate::connection::{Api, Database, Lent, learn};
 pub use crate::error::{Error, Result};
 pub use crate::metadata::{Contract, Kind, Picture, Queue, Rule, Service};
 pub use crate::receive::{Asked, Only};
-pub use crate::send::{Enqueued, Sent};
+pub use crate::send::{Enqueued, QueueRow, Sent, TransmissionRow};
 pub use crate::statements::{Begun, Statements, now};
 pub use crate::transmission::Wanted;
 pub use crate::wal_vfs::gathering;

@@ -52,6 +52,53 @@ pub struct Enqueued {
     pub first: i64,
 }
 
+/// A row of the queues.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueRow<'m> {
+    /// The queue.
+    pub queue_id: i64,
+    /// Whether it can be received, is early, or is retained.
+    pub status: i64,
+    /// The priority of the side that receives it.
+    pub priority: i64,
+    /// That side.
+    pub endpoint_id: i64,
+    /// Whether it precedes the other messages of its conversation.
+    pub precedence: i64,
+    /// Its sequence number.
+    pub message_sequence_number: i64,
+    /// Its type.
+    pub message_type_id: i64,
+    /// Its body; `None` if it is empty.
+    pub message_body: Option<&'m [u8]>,
+}
+
+/// A row of the transmission queue.
+#[derive(Clone, Copy, Debug)]
+pub struct TransmissionRow<'m> {
+    /// The sender, or the receiver of an inbound message.
+    pub endpoint_id: i64,
+    /// Whether it waits for a queue that is off.
+    pub is_inbound: bool,
+    /// Its sequence number.
+    pub message_sequence_number: i64,
+    /// Its type.
+    pub message_type_name: &'m str,
+    /// Whether it is an Error message.
+    pub is_conversation_error: bool,
+    /// Whether it ends the conversation.
+    pub is_end_of_dialog: bool,
+    /// When it was sent, in microseconds since 1970.
+    pub enqueue_time: i64,
+    /// Its body; `None` if it is empty.
+    pub message_body: Option<&'m [u8]>,
+}
+
+/// The status of a message that can be received.
+const READY: i64 = 1;
+/// The precedence of all messages but timers and errors.
+const IN_ORDER: i64 = 2;
+
 /// The sender's side of a conversation, as far as it matters, and where its messages go.
 struct Sender {
     endpoint_id: i64,
@@ -121,10 +168,58 @@ impl Statements {
     pub fn enqueue<'m>(&self, run: Enqueued, bodies: impl Iterator<Item = &'m [u8]>) -> Result<()> {
         self.check()?;
         let Enqueued { queue_id, priority, endpoint_id, message_type_id, .. } = run;
+        self.insert_queued(bodies.zip(run.first..).map(|(body, message_sequence_number)| QueueRow {
+            queue_id,
+            status: READY,
+            priority,
+            endpoint_id,
+            precedence: IN_ORDER,
+            message_sequence_number,
+            message_type_id,
+            message_body: (!body.is_empty()).then_some(body),
+        }))
+    }
+
+    /// Adds messages to queues.
+    ///
+    /// # Errors
+    /// The file cannot be written; then the transaction is to be undone.
+    pub fn insert_queued<'m>(&self, rows: impl Iterator<Item = QueueRow<'m>>) -> Result<()> {
+        self.check()?;
         let mut statement = self.db.prepare_cached(ENQUEUE)?;
-        for (body, number) in bodies.zip(run.first..) {
-            let body = (!body.is_empty()).then_some(body);
-            statement.execute(params![queue_id, priority, endpoint_id, number, message_type_id, body])?;
+        for row in rows {
+            statement.execute(params![
+                row.queue_id,
+                row.status,
+                row.priority,
+                row.endpoint_id,
+                row.precedence,
+                row.message_sequence_number,
+                row.message_type_id,
+                row.message_body
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// Adds messages at the end of the transmission queue.
+    ///
+    /// # Errors
+    /// The file cannot be written; then the transaction is to be undone.
+    pub fn insert_transmissions<'m>(&self, rows: impl Iterator<Item = TransmissionRow<'m>>) -> Result<()> {
+        self.check()?;
+        let mut statement = self.db.prepare_cached(PUT_OFF)?;
+        for row in rows {
+            statement.execute(params![
+                row.endpoint_id,
+                row.is_inbound,
+                row.message_sequence_number,
+                row.message_type_name,
+                row.is_conversation_error,
+                row.is_end_of_dialog,
+                row.enqueue_time,
+                row.message_body
+            ])?;
         }
         Ok(())
     }
@@ -207,17 +302,35 @@ impl Statements {
         messages: impl Iterator<Item = &'m Outgoing<'m>>,
         now: i64,
     ) -> Result<Sent> {
-        let mut statement = self.db.prepare_cached(if sender.far.is_some() { ENQUEUE } else { PUT_OFF })?;
         let mut number = sender.send_sequence;
-        for message in messages {
-            let body = (!message.message_body.is_empty()).then_some(message.message_body);
-            if let Some(far) = &sender.far {
-                let kind = far.takes(picture, message, sender.is_initiator);
-                statement.execute(params![far.queue_id, far.priority, far.endpoint_id, number, kind, body])?;
-            } else {
-                statement.execute(params![sender.endpoint_id, number, message.message_type_name, now, body])?;
-            }
+        let numbered = messages.map(|message| {
             number += 1;
+            (number - 1, message, (!message.message_body.is_empty()).then_some(message.message_body))
+        });
+        if let Some(far) = &sender.far {
+            self.insert_queued(numbered.map(|(message_sequence_number, message, message_body)| QueueRow {
+                queue_id: far.queue_id,
+                status: READY,
+                priority: far.priority,
+                endpoint_id: far.endpoint_id,
+                precedence: IN_ORDER,
+                message_sequence_number,
+                message_type_id: far.takes(picture, message, sender.is_initiator).unwrap_or_default(),
+                message_body,
+            }))?;
+        } else {
+            self.insert_transmissions(numbered.map(|(message_sequence_number, message, message_body)| {
+                TransmissionRow {
+                    endpoint_id: sender.endpoint_id,
+                    is_inbound: false,
+                    message_sequence_number,
+                    message_type_name: message.message_type_name,
+                    is_conversation_error: false,
+                    is_end_of_dialog: false,
+                    enqueue_time: now,
+                    message_body,
+                }
+            }))?;
         }
         self.db.prepare_cached(SENT)?.execute(params![number, sender.endpoint_id])?;
         let Some(far) = &sender.far else { return Ok(Sent::PutOff { endpoint_id: sender.endpoint_id }) };
@@ -258,12 +371,11 @@ const FAR: &str = "
     FROM ssb_conversation_endpoints AS e WHERE conversation_id = ?1 AND is_initiator = ?2 AND state = 'CO'
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
     AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)";
-// 1: it can be received; 2: the precedence of all but timers and errors (fact 118).
 const ENQUEUE: &str = "
     INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
-        message_body) VALUES (?1, 1, ?2, ?3, 2, ?4, ?5, ?6)";
+        message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 const PUT_OFF: &str = "
     INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
-        is_end_of_dialog, enqueue_time, message_body) VALUES (?1, 0, ?2, ?3, 0, 0, ?4, ?5)";
+        is_end_of_dialog, enqueue_time, message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 const SENT: &str = "UPDATE ssb_conversation_endpoints SET send_sequence = ?1 WHERE endpoint_id = ?2";
 const TAKEN: &str = "UPDATE ssb_conversation_endpoints SET receive_sequence = ?1 WHERE endpoint_id = ?2";

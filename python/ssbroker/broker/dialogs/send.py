@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, reject_misspelled_columns
-from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs.contract_rules import sendable
-from ssbroker.broker.dialogs.deliver import put_plain, transmit
+from ssbroker.broker.dialogs.deliver import transmit
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
@@ -30,113 +29,7 @@ from ssbroker.store.objects import Queue
 Sent: TypeAlias = tuple[ConversationEndpoint, Sequence[DialogMessage]]
 """A sender, in the state that the send has brought it to, and its messages, numbered and in order."""
 
-
-def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[LocalRoute]) -> set[int]:
-    """Delivers what is plain; `arrive` looks at the rest message by message.
-
-    Args:
-        work: The transaction.
-        sends: What is sent, at most once for each sender.
-        ways: Where each of them sends to.
-
-    Returns:
-        The senders, by their numbers, all of whose messages were taken.
-    """
-    if not work.objects.broker.is_delivering or work.effects.wants(ConversationEvent):
-        return set()
-    here = [send for send, way in zip(sends, ways, strict=True) if way.target_database == work.database]
-    ready = endpoints.ready_remote_endpoints(work.connection, (sender for sender, _ in here))
-    arrivals: list[Sent] = []
-    senders: dict[int, int] = {}
-    for sender, messages in here:
-        far = ready.get((sender.conversation_id, 1 - sender.is_initiator))
-        if far is not None and _are_bound(work, sender, far):
-            arrivals.append((far, messages))
-            senders[far.endpoint_id] = sender.endpoint_id
-    taken = put_plain(work, arrivals)
-    endpoints.set_receive_sequences(work.connection, ((number, endpoint_id) for endpoint_id, number in taken.items()))
-    return {senders[endpoint_id] for endpoint_id in taken}
-
-
-def _are_bound(work: Work, sender: ConversationEndpoint, far: ConversationEndpoint) -> bool:
-    """Whether both sides are each other's, in this database."""
-    return bool(
-        sender.is_bound
-        and far.is_bound
-        and far.far_broker_instance == work.broker_instance
-        and far.far_service == work.objects.services_by_id[sender.service_id].name
-    )
-
-
 _ACCEPTED: Final = "bytes, bytearray or memoryview"
-
-
-def as_plain(dialog: object, body: object, message_type: object) -> tuple[bytes, bytes, str] | None:
-    """A message as the native statements take it.
-
-    Args:
-        dialog: The handle of the conversation.
-        body: The message.
-        message_type: Its type.
-
-    Returns:
-        The same; None where any of it is given in another form, or is none.
-
-    Examples:
-        >>> as_plain(uuid.UUID(int=1), b"body", "order") == (uuid.UUID(int=1).bytes, b"body", "order")
-        True
-        >>> as_plain(uuid.UUID(int=1), bytearray(b"body"), "order") is None
-        True
-    """
-    if type(dialog) is not uuid.UUID or type(body) is not bytes or type(message_type) is not str:
-        return None
-    return dialog.bytes, body, message_type
-
-
-def send_plain(work: Work, dialog: object, body: object, message_type: object) -> bool:
-    """Sends a message where that is plain: in a conversation that goes on, straight into a queue or into the transmission queue.
-
-    Args:
-        work: The transaction.
-        dialog: The handle of the conversation.
-        body: The message.
-        message_type: Its type.
-
-    Returns:
-        Whether it was sent; otherwise nothing was done, and `send` sends it, or what it is given is refused.
-    """
-    effects = work.effects
-    message = as_plain(dialog, body, message_type)
-    if message is None or effects.wants(ConversationEvent):
-        return False
-    sent = work.connection.statements.send(work.picture, *message, work.now())
-    if sent is None:
-        return False
-    effects.sent += 1
-    effects.stand(sent, 1)
-    return True
-
-
-def send_all_plain(work: Work, messages: pa.Table) -> bool:
-    """Sends many messages where that is plain for all of them.
-
-    Args:
-        work: The transaction.
-        messages: A table as `Transaction.send_batch` takes it.
-
-    Returns:
-        Whether they were sent; otherwise nothing was done.
-    """
-    effects = work.effects
-    if effects.wants(ConversationEvent) or not messages.num_rows:  # a table without rows has its columns looked at too
-        return False
-    told = work.connection.statements.send_batch(work.picture, messages.to_batches(), DEFAULT, work.now())
-    if told is None:
-        return False
-    for sent, number in told:
-        effects.sent += number
-        effects.stand(sent, number)
-    return True
 
 
 def body_bytes(body: object) -> bytes | None:
@@ -238,9 +131,8 @@ def send(
         sends.append((sender, numbered))
         work.effects.sent += len(numbered)
     endpoints.set_send_sequences(work.connection, numbers)
-    ways = work.ways_of([sender for sender, _ in sends])
-    taken = deliver(work, sends, ways)
-    transmit(work, [(*each, way) for each, way in zip(sends, ways, strict=True) if each[0].endpoint_id not in taken])
+    routes = work.ways_of([sender for sender, _ in sends])
+    transmit(work, [(*each, route) for each, route in zip(sends, routes, strict=True)])
 
 
 def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
@@ -294,12 +186,15 @@ _GUID_BYTES: Final = 16
 _GUID: Final = "a GUID: string or binary"
 
 
-def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportable) -> None:
-    """Sends the rows of a table; those of one conversation in their order. All are checked before anything is written (B5)."""
+def as_messages(messages: ArrowArrayExportable | ArrowStreamExportable) -> pa.Table:
+    """The table that `Transaction.send_batch` was given."""
     table = as_table(messages, name=_NAME)
     reject_misspelled_columns(table.column_names, expected=[_TYPE])
-    if send_all_plain(work, table):
-        return
+    return table
+
+
+def send_batch(work: Work, table: pa.Table) -> None:
+    """Sends the rows of a table; those of one conversation in their order. All are checked before anything is written."""
     runs = _by_conversation(table)
     found = endpoints.by_handles(work.connection, runs)
     for handle in runs:
