@@ -352,7 +352,7 @@ def test_a_file_that_stands_at_the_place_of_a_new_database_is_left_alone(instanc
     assert set(database_context(instance.attach_database("Sales", path)).objects().services) == {"//Orders", "//Shop"}
 
 
-@pytest.mark.parametrize("step", ["registry.add", "changes.set_broker", "registry.set_broker", "registry.note"])
+@pytest.mark.parametrize("step", ["registry.add", "changes.set_broker", "registry.set_broker", "registry.record_owner"])
 def test_a_disk_that_is_full_in_the_middle_of_a_change_leaves_nothing(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -148,7 +148,7 @@ def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: 
     with pytest.raises(OptionError, match=r"subscriber: expected a callable"):
         subscribe("print")
     with pytest.raises(
-        OptionError, match=r"kinds: expected classes of events, such as QueueDisabled, got 'QueueDisabled'"
+        OptionError, match=r"kinds: expected event classes, such as QueueDisabled, got 'QueueDisabled'"
     ):
         subscribe(print, "QueueDisabled")
     with pytest.raises(OptionError, match=r"kinds: expected classes"):

@@ -515,6 +515,8 @@ class Session(_core.Session):
             return self._wait_and_begin()
         if is_begun:
             self._check(connection)
+        else:
+            self._check_place()
         if not self._has_handler:  # the fast path waits for nobody
             connection.set_busy_handler(busy_handler(self._lock_timeout))
             self._has_handler = True
@@ -609,6 +611,13 @@ class Session(_core.Session):
                 gate.release()
             raise
         return connection
+
+    def _check_place(self) -> None:
+        try:
+            self._file.connections.place.check()
+        except BaseException:
+            self.close()
+            raise
 
     def _acquire(self) -> None:
         if not self._file.gate.acquire(timeout=self._lock_timeout, holder=self._thread):
