@@ -1,4 +1,4 @@
-"""Fragments arrive as files; a stream lands their messages by queue, with where each goes; a dashboard asks what has landed and what waits."""
+"""Fragments arrive as files, a stream writes their messages to one folder for each queue, and a dashboard shows what has landed and what waits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ import ssbroker
 import ssbroker.spark
 
 HERE: Final = Path(__file__).resolve().parent
-QUIET: Final = HERE.parent / "route_a_day" / "conf"
+SPARK_CONF: Final = HERE.parent / "route_a_day" / "conf"
 SEED: Final = 20261122
 HOURS: Final = 3
 SHOPS: Final = 150
 MESSAGES_AN_HOUR: Final = 1000
 FRAGMENT_BYTES: Final = 400
-# Each shop has a conversation with each service: to whom, begun in which database (none: it came from outside), and of ten messages how many.
+# Each shop has one conversation with each of these services.
+# Service name, database of the initiator (None: the conversation started in another instance), share of ten messages.
 SERVICES: Final = (
     ("//chain.example/Orders", None, 5),
     ("//chain.example/Stock", None, 2),
@@ -36,7 +37,7 @@ SERVICES: Final = (
     ("//cards.example/Authorise", "Sales", 1),
     ("//press.example/Leaflets", "Sales", 1),
 )
-# Of 1,000 fragments: late ones come with the next hour, damaged ones are sent again, lost ones are not.
+# Per 1,000 fragments. Late ones arrive an hour later, damaged ones are sent again, lost ones are not.
 LATE, TWICE, DAMAGED, LOST = 50, 10, 5, 1
 
 ARRIVED, LANDED, CHECKPOINT, CATALOG = "fragments", "landed", "checkpoint", "routes.sql"
@@ -47,7 +48,7 @@ SETTINGS: Final[dict[str, bool | float | int | str | None]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-    # With it, a query that has timers would go on when all is read.
+    # If true, a query with timers would not end after reading all files.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 COLUMNS: Final = (
@@ -55,18 +56,18 @@ COLUMNS: Final = (
     "message_body binary, message_signature binary, fragment_signature binary, database string, to_service_name string"
 )
 DASHBOARD: Final = {
-    "Messages landed, by queue": """
+    "Messages written, by queue": """
         SELECT count(*) AS messages, queue, outcome, coalesce(next_hop_address, target_database) AS goes_to
         FROM messages GROUP BY queue, outcome, goes_to ORDER BY messages DESC
     """,
-    "Fragments refused": "SELECT count(*) AS fragments, reason FROM rejected GROUP BY reason ORDER BY reason",
-    "Messages waiting, for what": "SELECT count(*) AS messages, waits_for FROM state GROUP BY waits_for ORDER BY waits_for",
+    "Rejected fragments": "SELECT count(*) AS fragments, reason FROM rejected GROUP BY reason ORDER BY reason",
+    "Waiting messages, by what they wait for": "SELECT count(*) AS messages, waits_for FROM state GROUP BY waits_for ORDER BY waits_for",
 }
 
 
 def messages(source: random.Random) -> pa.Table:
-    """What all shops said on the day, in the order in which they said it."""
-    said: Counter[uuid.UUID] = Counter()
+    """Returns the messages of the day, in the order in which the shops send them."""
+    sent: Counter[uuid.UUID] = Counter()
     rows = []
     weights = [share for *_, share in SERVICES]
     for _ in range(HOURS * MESSAGES_AN_HOUR):
@@ -77,23 +78,23 @@ def messages(source: random.Random) -> pa.Table:
             {
                 "conversation_id": conversation.bytes,
                 "is_initiator": True,
-                "message_sequence_number": said[conversation],
+                "message_sequence_number": sent[conversation],
                 "message_body": b'{"shop":%d,"lines":[%b]}' % (shop, lines),
                 "database": database,
                 "to_service_name": service,
             }
         )
-        said[conversation] += 1
+        sent[conversation] += 1
     return pa.Table.from_pylist(rows)
 
 
 def arrivals() -> list[pa.Table]:
-    """The fragments of the day as they arrive, hour by hour: some late, some twice, some damaged and sent again, some never."""
+    """Returns the fragments that arrive in each hour; some are late, duplicated, damaged or lost."""
     source = random.Random(SEED)
-    cut = ssbroker.fragment(messages(source), max_fragment_bytes=FRAGMENT_BYTES)
+    fragments = ssbroker.fragment(messages(source), max_fragment_bytes=FRAGMENT_BYTES)
     rows: list[list[dict[str, Any]]] = [[] for _ in range(HOURS + 1)]
-    for number, row in enumerate(cut.to_pylist()):
-        hour, chance = number * HOURS // cut.num_rows, source.randrange(1000)
+    for number, row in enumerate(fragments.to_pylist()):
+        hour, chance = number * HOURS // fragments.num_rows, source.randrange(1000)
         if chance < LOST:
             continue
         if chance < LOST + DAMAGED:
@@ -102,14 +103,16 @@ def arrivals() -> list[pa.Table]:
         rows[hour + is_late].append(row)
         if chance >= 1000 - TWICE:
             rows[hour + 1].append(row)
-    for of_hour in rows:
-        source.shuffle(of_hour)
-    schema = pa.schema([field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in cut.schema])
-    return [pa.Table.from_pylist(of_hour, schema=schema) for of_hour in rows[:HOURS]]
+    for fragments_of_hour in rows:
+        source.shuffle(fragments_of_hour)
+    schema = pa.schema(
+        [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in fragments.schema]
+    )
+    return [pa.Table.from_pylist(fragments_of_hour, schema=schema) for fragments_of_hour in rows[:HOURS]]
 
 
 def arrive(folder: Path, hours: int) -> None:
-    """Writes the files of the first hours that are not there yet. A stream reads a file once, so each appears whole, by its last name."""
+    """Writes the missing files of the first hours. A stream reads each file once, so a complete file is renamed into place."""
     arrived = folder / ARRIVED
     arrived.mkdir(parents=True, exist_ok=True)
     if not (folder / CATALOG).exists():
@@ -124,7 +127,7 @@ def arrive(folder: Path, hours: int) -> None:
 
 
 def land(spark: SparkSession, folder: Path) -> None:
-    """Lands what has arrived and was not read yet. A batch that is tried again writes its own folder anew, so that nothing lands twice."""
+    """Processes new files. A batch that is repeated overwrites its own folder, so no message is written twice."""
     fragments = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / ARRIVED))
     stream = ssbroker.spark.stream(fragments, folder / CATALOG, buckets=BUCKETS)
     queues = spark.read.csv(str(HERE / "queues.csv"), header=True)
@@ -146,14 +149,16 @@ def land(spark: SparkSession, folder: Path) -> None:
 
 
 def by_queue(routed: DataFrame, queues: DataFrame) -> DataFrame:
-    """The messages with the queue that each is for; what goes to another instance is for none of ours."""
-    is_its = (routed["target_database"] == queues["queue_database"]) & (routed["to_service_name"] == queues["service"])
-    joined = routed.join(sf.broadcast(queues), is_its, "left").drop("queue_database", "service")
+    """Adds the queue of each message; messages for other instances have none."""
+    is_queue_of_service = (routed["target_database"] == queues["queue_database"]) & (
+        routed["to_service_name"] == queues["service"]
+    )
+    joined = routed.join(sf.broadcast(queues), is_queue_of_service, "left").drop("queue_database", "service")
     return joined.withColumn("queue", sf.coalesce("queue", sf.lit("none")))
 
 
 def dashboard(spark: SparkSession, folder: Path) -> None:
-    """Asks what has landed, what was refused, and what waits in the stream's state."""
+    """Prints the messages that landed, the rejected fragments, and the messages that wait in the state of the stream."""
     for name in ("messages", "rejected"):
         spark.read.parquet(str(folder / LANDED / name)).createOrReplaceTempView(name)
     ssbroker.spark.stream_state(spark, str(folder / CHECKPOINT)).createOrReplaceTempView("state")
@@ -165,28 +170,24 @@ def dashboard(spark: SparkSession, folder: Path) -> None:
 
 
 def session() -> SparkSession:
-    """Spark on this machine's cores, with what streams need, and without its remarks."""
-    os.environ.setdefault("SPARK_CONF_DIR", str(QUIET))
+    """Starts Spark on all cores, with the settings for streams and without warnings."""
+    os.environ.setdefault("SPARK_CONF_DIR", str(SPARK_CONF))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return SparkSession.builder.master("local[*]").appName("landing messages").config(map=SETTINGS).getOrCreate()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the example."""
+    """Runs the example."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "what", choices=["arrive", "land", "dashboard"], help="what to do; `land` ends with the dashboard"
-    )
-    parser.add_argument(
-        "--hours", type=int, default=HOURS, help="how many hours of the day have arrived (default: all)"
-    )
-    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="where everything is")
+    parser.add_argument("command", choices=["arrive", "land", "dashboard"], help="`land` also shows the dashboard")
+    parser.add_argument("--hours", type=int, default=HOURS, help="number of hours to write (default: all)")
+    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="folder of all files")
     options = parser.parse_args(arguments)
-    if options.what == "arrive":
+    if options.command == "arrive":
         arrive(options.folder, options.hours)
         return
     spark = session()
-    if options.what == "land":
+    if options.command == "land":
         land(spark, options.folder)
     dashboard(spark, options.folder)
 

@@ -1,4 +1,4 @@
-/* The instance in which the messages of a chain of shops come together: two databases, and companies that are reached over the network. */
+/* The instance that receives the messages of a chain of shops: two databases, and routes to other companies. */
 CREATE DATABASE Sales      -- ssbroker: service_broker_guid=5a1e5000-0000-4000-8000-000000000001
 CREATE DATABASE Warehouse  -- ssbroker: service_broker_guid=570c4000-0000-4000-8000-000000000003
 GO

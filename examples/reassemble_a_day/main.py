@@ -1,4 +1,4 @@
-"""Puts a day of messages of a web shop together from what the network made of them with PySpark, routes them, and says what is missing."""
+"""Reassembles a day of a web shop's messages from damaged and lost fragments with PySpark, routes them, and shows what is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import ssbroker.spark
 HERE: Final = Path(__file__).resolve().parent
 SHOP: Final = HERE.parent / "route_a_day"
 SEED: Final = 20261121
-# The script is loaded as of the morning: what it gives an hour to live is gone by noon.
+# Lifetimes of routes count from the morning, so a route with a lifetime of an hour has expired by noon.
 MORNING: Final = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
 NOON: Final = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -33,17 +33,17 @@ FRAGMENT_BYTES: Final = 1024
 MESSAGES_A_CONVERSATION: Final = 8
 BODY_BYTES: Final = ((100, 400), (400, 1_500), (1_500, 8_000), (8_000, 40_000))
 SHARES: Final = (60, 30, 9, 1)
-# Of 10,000 fragments. What is damaged or lost is sent again, as a sender does that got no acknowledgement, but for the last hour.
-TWICE: Final = 200
+# Per 10,000 fragments. Senders send damaged and lost fragments again, except those of the last hour.
+DUPLICATED: Final = 200
 DAMAGED: Final = 60
 LOST: Final = 30
-NOT_SENT_AGAIN: Final = 1 / 24
-# Of 10,000 messages: the sender's memory was damaged before it cut them, so that each part is right and the whole is not.
-WRONG_WHOLE: Final = 3
+NOT_RESENT: Final = 1 / 24
+# Per 10,000 messages. They were damaged before they were split: each fragment is valid, and the message is not.
+CORRUPT_MESSAGES: Final = 3
 
 
 def kinds(catalog: ssbroker.Catalog) -> list[dict[bool, dict[str, Any]]]:
-    """Who asks for what: a database, and a service with or without a broker id; and where the answers go."""
+    """Returns the kinds of conversations: for each, the routing columns of the initiator's messages (True) and of the replies (False)."""
     own = {row["database"]: row["name"] for row in reversed(catalog.services.to_pylist())}
     ids = {row["name"]: row["service_broker_guid"] for row in catalog.databases.to_pylist()}
     asked = {
@@ -61,46 +61,50 @@ def kinds(catalog: ssbroker.Catalog) -> list[dict[bool, dict[str, Any]]]:
 
 
 def messages(catalog: ssbroker.Catalog, rows: int, source: random.Random) -> pa.Table:
-    """What both sides of every conversation said, each side numbered from 0."""
+    """Returns the messages of both directions of every conversation."""
     pool = b"".join(
         b'{"item":"%05d","quantity":%d},' % (source.randrange(100_000), source.randrange(1, 9)) for _ in range(50_000)
     )
-    ways = kinds(catalog)
-    conversations = [(source.randbytes(16), source.choice(ways)) for _ in range(rows // MESSAGES_A_CONVERSATION + 1)]
-    said: dict[tuple[bytes, bool], int] = {}
-    columns: dict[str, list[Any]] = {name: [] for name in (*ssbroker.schemas.MESSAGES.names[:4], *ways[0][True])}
+    conversation_kinds = kinds(catalog)
+    conversations = [
+        (source.randbytes(16), source.choice(conversation_kinds)) for _ in range(rows // MESSAGES_A_CONVERSATION + 1)
+    ]
+    sent_counts: dict[tuple[bytes, bool], int] = {}
+    columns: dict[str, list[Any]] = {
+        name: [] for name in (*ssbroker.schemas.MESSAGES.names[:4], *conversation_kinds[0][True])
+    }
     for low, high in source.choices(BODY_BYTES, weights=SHARES, k=rows):
-        conversation, way = source.choice(conversations)
+        conversation, kind = source.choice(conversations)
         is_initiator = source.random() < 0.7
-        number = said.get((conversation, is_initiator), 0)
-        said[conversation, is_initiator] = number + 1
+        number = sent_counts.get((conversation, is_initiator), 0)
+        sent_counts[conversation, is_initiator] = number + 1
         start, size = source.randrange(len(pool) - high), source.randrange(low, high)
         body = b'{"message":%d,"lines":[%b]}' % (number, pool[start : start + size])
         for name, value in zip(columns, (conversation, is_initiator, number, body), strict=False):
             columns[name].append(value)
-        for name, value in way[is_initiator].items():
+        for name, value in kind[is_initiator].items():
             columns[name].append(value)
     types = {"message_sequence_number": pa.int64(), "database": pa.string(), "to_broker_instance": pa.binary()}
     return pa.table({name: pa.array(values, types.get(name)) for name, values in columns.items()})
 
 
 def with_other_values(fragments: pa.Table, name: str, rows: list[int], change: Any) -> pa.Table:
-    """Some rows, with one column changed."""
+    """Returns some rows with one column changed."""
     taken = fragments.take(pa.array(rows, pa.int64()))
-    place = taken.column_names.index(name)
+    index = taken.column_names.index(name)
     values = pa.array([change(value) for value in taken[name].to_pylist()], taken.schema.field(name).type)
-    return taken.set_column(place, taken.schema.field(name), values)
+    return taken.set_column(index, taken.schema.field(name), values)
 
 
 def arrived(fragments: pa.Table, count: int, source: random.Random) -> pa.Table:
-    """What the network makes of the fragments: of the first `count` some twice, some damaged, some lost; all in another order."""
-    picked = source.sample(range(count), count * (TWICE + DAMAGED + LOST) // 10_000)
-    twice = picked[: count * TWICE // 10_000]
-    damaged = picked[len(twice) : len(twice) + count * DAMAGED // 10_000]
-    lost = picked[len(twice) + len(damaged) :]
-    again = [row for row in (*damaged, *lost) if source.random() > NOT_SENT_AGAIN]
-    gone = {*damaged, *lost}
-    sent = [row for row in range(fragments.num_rows) if row not in gone] + twice + again
+    """Returns the fragments as they arrive: in another order, and of the first `count` some duplicated, damaged or lost."""
+    picked = source.sample(range(count), count * (DUPLICATED + DAMAGED + LOST) // 10_000)
+    duplicated = picked[: count * DUPLICATED // 10_000]
+    damaged = picked[len(duplicated) : len(duplicated) + count * DAMAGED // 10_000]
+    lost = picked[len(duplicated) + len(damaged) :]
+    resent = [row for row in (*damaged, *lost) if source.random() > NOT_RESENT]
+    missing = {*damaged, *lost}
+    sent = [row for row in range(fragments.num_rows) if row not in missing] + duplicated + resent
     flipped = with_other_values(fragments, "message_body", damaged, lambda body: bytes([body[0] ^ 1]) + body[1:])
     source.shuffle(sent)
     cut = source.randrange(len(sent))
@@ -110,30 +114,30 @@ def arrived(fragments: pa.Table, count: int, source: random.Random) -> pa.Table:
 
 
 def fragments_of_the_day(catalog: ssbroker.Catalog, rows: int, folder: Path) -> Path:
-    """A Parquet file of the fragments of that many messages as they arrived, the same on every machine; written where it is not there."""
+    """Returns a Parquet file of the fragments of `rows` messages as they arrive, the same on every machine; created if missing."""
     path = folder / f"fragments-{rows}.parquet"
     if path.exists():
         return path
     source = random.Random(SEED)
-    told = messages(catalog, rows, source)
-    wrong = {*source.sample(range(rows), rows * WRONG_WHOLE // 10_000)}
-    cut = ssbroker.fragment(told, max_fragment_bytes=FRAGMENT_BYTES)
+    all_messages = messages(catalog, rows, source)
+    corrupt = {*source.sample(range(rows), rows * CORRUPT_MESSAGES // 10_000)}
+    cut = ssbroker.fragment(all_messages, max_fragment_bytes=FRAGMENT_BYTES)
     number = accumulate((part == 0 for part in cut["fragment_number"].to_pylist()), initial=-1)
-    rows_of_wrong = [row for row, message in enumerate(number, start=-1) if message in wrong]
-    right = sorted({*range(cut.num_rows)}.difference(rows_of_wrong))
-    mistaken = with_other_values(cut, "message_signature", rows_of_wrong, lambda _: bytes(16))
-    cut = pa.concat_tables([cut.take(pa.array(right, pa.int64())), mistaken])
-    given = arrived(cut, len(right), source)
-    plain = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in given.schema]
+    corrupt_rows = [row for row, message in enumerate(number, start=-1) if message in corrupt]
+    valid_rows = sorted({*range(cut.num_rows)}.difference(corrupt_rows))
+    corrupt_fragments = with_other_values(cut, "message_signature", corrupt_rows, lambda _: bytes(16))
+    cut = pa.concat_tables([cut.take(pa.array(valid_rows, pa.int64())), corrupt_fragments])
+    fragments = arrived(cut, len(valid_rows), source)
+    fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in fragments.schema]
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
-    pq.write_table(given.cast(pa.schema(plain)), unfinished, row_group_size=1 << 16, compression="zstd")
+    pq.write_table(fragments.cast(pa.schema(fields)), unfinished, row_group_size=1 << 16, compression="zstd")
     unfinished.replace(path)
     return path
 
 
 def session() -> SparkSession:
-    """Spark on this machine's cores, without its page in the browser and its remarks about the machine."""
+    """Starts Spark on all cores, without its web page and warnings."""
     os.environ.setdefault("SPARK_CONF_DIR", str(SHOP / "conf"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[*]").appName("reassemble a day")
@@ -143,33 +147,35 @@ def session() -> SparkSession:
 
 
 def counted(rows: DataFrame, *labels: Column) -> dict[tuple[str, ...], int]:
-    """How often each combination of labels occurs."""
+    """Counts the rows by labels."""
     return {tuple(row[:-1]): row[-1] for row in rows.groupBy(*labels).count().collect()}
 
 
 def show(title: str, counts: Mapping[tuple[str, ...], int]) -> None:
-    """Print counts, the largest first, under a title."""
+    """Prints counts, the largest first."""
     print(f"\n{title}")
     for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         print(f"  {count:>11,}  {'  '.join(f'{label:<8}' for label in labels)}".rstrip())
 
 
 def report(done: ssbroker.spark.Pipeline, *, sent: int, delivered: int) -> None:
-    """Print what came of the fragments."""
-    show("What became of them", counted(done.messages, sf.col("outcome"), sf.col("reason")))
-    show("Fragments rejected", counted(done.rejected, sf.col("reason")))
-    is_whole = sf.col("first_missing_fragment").isNull()
-    why = sf.when(is_whole, sf.lit("whole, but one before them is not")).otherwise(sf.lit("fragments are missing"))
-    late = Counter(counted(done.incomplete, why))
-    late["nothing of them arrived undamaged",] = sent - delivered - late.total()
-    show("Messages not delivered", late)
+    """Prints the outcomes, the rejected fragments and the incomplete messages."""
+    show("Outcomes", counted(done.messages, sf.col("outcome"), sf.col("reason")))
+    show("Rejected fragments", counted(done.rejected, sf.col("reason")))
+    is_complete = sf.col("first_missing_fragment").isNull()
+    why = sf.when(is_complete, sf.lit("complete, but an earlier message is not")).otherwise(
+        sf.lit("fragments are missing")
+    )
+    undelivered = Counter(counted(done.incomplete, why))
+    undelivered["no valid fragment arrived",] = sent - delivered - undelivered.total()
+    show("Undelivered messages", undelivered)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the example."""
+    """Runs the example."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=300_000, help="how many messages (default: 300,000)")
-    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="where they are kept between runs")
+    parser.add_argument("--rows", type=int, default=300_000, help="number of messages (default: 300,000)")
+    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="folder where they are kept between runs")
     options = parser.parse_args(arguments)
 
     catalog = ssbroker.Catalog.load(SHOP / "routes.sql", now=MORNING)
@@ -182,9 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     count, size = done.messages.agg(sf.count("*"), sf.sum(sf.length("message_body"))).collect()[0]
     seconds = time.perf_counter() - started
     rate = size / seconds / 1e6
-    print(
-        f"{count:,} messages ({size:,} bytes) verified, put in order and routed in {seconds:.1f} s ({rate:,.0f} MB/s)"
-    )
+    print(f"{count:,} messages ({size:,} bytes) verified, ordered and routed in {seconds:.1f} s ({rate:,.0f} MB/s)")
     report(done, sent=options.rows, delivered=count)
 
 

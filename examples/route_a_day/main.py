@@ -1,4 +1,4 @@
-"""Routes a day of conversations of a web shop through its routing table with PySpark, says what went where, and explains one."""
+"""Routes a day of a web shop's conversations with PySpark, counts the decisions and explains one of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import ssbroker.spark
 
 HERE: Final = Path(__file__).resolve().parent
 SEED: Final = 20261120
-# The script is loaded as of the morning: what it gives an hour to live is gone by noon.
+# Lifetimes of routes count from the morning, so a route with a lifetime of an hour has expired by noon.
 MORNING: Final = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
 NOON: Final = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 UNKNOWN: Final = "//nobody.example/Nothing"
@@ -30,7 +30,7 @@ CARRIER: Final = "TCP://edi.yellow.example:4022/Pickup"
 
 
 def traffic(catalog: ssbroker.Catalog) -> pa.Table:
-    """The kinds of conversation that the day brings: who is asked for, from where, naming a broker id or not."""
+    """Returns the kinds of conversations: the initiator's database, the service, and the broker id, if any."""
     routes = catalog.routes.to_pylist()
     names = sorted({(row["database"], row["remote_service_name"]) for row in routes if row["remote_service_name"]})
     copies = sorted(
@@ -54,7 +54,7 @@ def traffic(catalog: ssbroker.Catalog) -> pa.Table:
 
 
 def conversations(catalog: ssbroker.Catalog, rows: int, folder: Path) -> Path:
-    """A Parquet file of that many conversations, the same on every machine; written where it is not there yet."""
+    """Returns a Parquet file of `rows` conversations, the same on every machine; created if missing."""
     path = folder / f"conversations-{rows}.parquet"
     if path.exists():
         return path
@@ -74,7 +74,7 @@ def conversations(catalog: ssbroker.Catalog, rows: int, folder: Path) -> Path:
 
 
 def session() -> SparkSession:
-    """Spark on this machine's cores, without its page in the browser and its remarks about the machine."""
+    """Starts Spark on all cores, without its web page and warnings."""
     os.environ.setdefault("SPARK_CONF_DIR", str(HERE / "conf"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[*]").appName("route a day")
@@ -84,40 +84,40 @@ def session() -> SparkSession:
 
 
 def summary(routed: DataFrame) -> list[dict[str, str | int | None]]:
-    """How many conversations had the same outcome, reason and next hop or database."""
+    """Counts the conversations by decision."""
     groups = routed.groupBy("outcome", "reason", "match_step", "next_hop_address", "target_database").count()
     return [row.asDict() for row in groups.collect()]
 
 
 def show(title: str, counts: Counter[tuple[str, ...]], most: int) -> None:
-    """Print the largest counts under a title, and how many are not shown."""
+    """Prints the largest counts, and the number of the others."""
     print(f"\n{title}")
     for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]:
         print(f"  {count:>11,}  {'  '.join(f'{label:<9}' for label in labels)}".rstrip())
     if len(counts) > most:
-        print(f"  {sum(sorted(counts.values())[:-most]):>11,}  to {len(counts) - most} more")
+        print(f"  {sum(sorted(counts.values())[:-most]):>11,}  {len(counts) - most} others")
 
 
 def report(groups: list[dict[str, str | int | None]]) -> None:
-    """Print what went where."""
+    """Prints the outcomes and the destinations."""
     outcomes: Counter[tuple[str, ...]] = Counter()
-    places: Counter[tuple[str, ...]] = Counter()
+    destinations: Counter[tuple[str, ...]] = Counter()
     for group in groups:
         count = int(group["count"] or 0)
         outcomes[str(group["outcome"]), str(group["reason"])] += count
         if group["next_hop_address"]:
-            places[(str(group["next_hop_address"]),)] += count
+            destinations[(str(group["next_hop_address"]),)] += count
         elif group["target_database"]:
-            places[(f"database {group['target_database']}",)] += count
-    show("What became of them", outcomes, 20)
-    show("Where they went", places, 10)
+            destinations[(f"database {group['target_database']}",)] += count
+    show("Outcomes", outcomes, 20)
+    show("Destinations", destinations, 10)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the example."""
+    """Runs the example."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="how many conversations (default: a million)")
-    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="where they are kept between runs")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="number of conversations (default: 1,000,000)")
+    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="folder where they are kept between runs")
     options = parser.parse_args(arguments)
 
     catalog = ssbroker.Catalog.load(HERE / "routes.sql", now=MORNING)
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     one = day.filter("to_service_name = '//shop.example/Billing/Invoices'").sort("conversation_id").first()
     if one is not None:
-        print("\nOne of them, explained")
+        print("\nOne decision, explained")
         about = {"database": one["database"], "conversation_id": bytes(one["conversation_id"])}
         print(ssbroker.Router(catalog).explain(one["to_service_name"], **about, now=NOON))
 

@@ -1,7 +1,7 @@
-/* The routing configuration of one SQL Server instance of a web shop, as its administrators keep it.
+/* The routing configuration of one SQL Server instance of a web shop, written by its administrators.
 
-   Five databases: Sales, Billing, Warehouse and Shipping work; Archive is being moved and sends nothing.
-   Stock and labels have copies on other instances; the finance department's server is mirrored. */
+   Sales, Billing, Warehouse and Shipping are in use. Archive is being moved, and its broker is disabled.
+   The services for stock and labels have copies on other instances. The server of the finance department is mirrored. */
 USE master
 GO
 CREATE ENDPOINT BrokerEndpoint
@@ -26,17 +26,17 @@ CREATE QUEUE dbo.ReturnQueue
 CREATE SERVICE [//shop.example/Sales/Orders] ON QUEUE dbo.OrderQueue
 CREATE SERVICE [//shop.example/Sales/Returns] ON QUEUE dbo.ReturnQueue
 GO
--- Invoices are written here; the old server stays in the table, expired, until finance has signed it off.
+-- This instance issues invoices. The route to the old server has expired and remains until finance approves its removal.
 CREATE ROUTE InvoicesHere WITH SERVICE_NAME = N'//shop.example/Billing/Invoices', ADDRESS = N'LOCAL'
 CREATE ROUTE InvoicesOld WITH SERVICE_NAME = N'//shop.example/Billing/Invoices', LIFETIME = 3600, ADDRESS = N'TCP://old-billing.shop.example:4022'
 CREATE ROUTE InvoicesMisspelt WITH SERVICE_NAME = N'//shop.example/billing/invoices', ADDRESS = N'TCP://old-billing.shop.example:4022'
 CREATE ROUTE Payments WITH SERVICE_NAME = N'//shop.example/Billing/Payments', ADDRESS = N'LOCAL'
--- Three copies of the stock service share the load; a conversation that knows its copy stays with it.
+-- Three copies of the stock service share the load. A conversation with a broker id stays with its copy.
 CREATE ROUTE StockNorth WITH SERVICE_NAME = N'//shop.example/Warehouse/Stock', BROKER_INSTANCE = N'D8D4D268-02A3-4C62-8F91-634B89C1E314', ADDRESS = N'TCP://stock-north.shop.example:4022'
 CREATE ROUTE StockSouth WITH SERVICE_NAME = N'//shop.example/Warehouse/Stock', BROKER_INSTANCE = N'D8D4D268-02A3-4C62-8F91-634B89C1E315', ADDRESS = N'TCP://stock-south.shop.example:4022'
 CREATE ROUTE StockWest WITH SERVICE_NAME = N'//shop.example/Warehouse/Stock', BROKER_INSTANCE = N'D8D4D268-02A3-4C62-8F91-634B89C1E316', ADDRESS = N'TCP://stock-west.shop.example:4022'
 CREATE ROUTE StockWestSpare WITH SERVICE_NAME = N'//shop.example/Warehouse/Stock', BROKER_INSTANCE = N'D8D4D268-02A3-4C62-8F91-634B89C1E316', ADDRESS = N'TCP://stock-west-2.shop.example:4022'
--- Two gateways to the card company, either will do.
+-- Two equivalent gateways to the card company.
 CREATE ROUTE CardsA WITH SERVICE_NAME = N'//cards.example/Authorise', ADDRESS = N'TCP://gateway-a.cards.example:4022'
 CREATE ROUTE CardsB WITH SERVICE_NAME = N'//cards.example/Authorise', ADDRESS = N'TCP://gateway-b.cards.example:4022'
 CREATE ROUTE CardsAByName WITH SERVICE_NAME = N'//cards.example/Authorise', ADDRESS = N'tcp://GATEWAY-A.cards.example:4022/'
@@ -83,7 +83,7 @@ CREATE SERVICE [//shop.example/Warehouse/Stock] ON QUEUE dbo.StockQueue
 CREATE SERVICE [SQL/ServiceBroker/BrokerConfiguration] ON QUEUE dbo.ConfigurationQueue
     ([http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice])
 GO
--- Carriers come and go: who is not in the table is asked for, and the conversation waits.
+-- Carriers change often. If a carrier has no route, the conversation waits while the instance requests one.
 CREATE ROUTE Configuration WITH SERVICE_NAME = N'SQL/ServiceBroker/BrokerConfiguration', ADDRESS = N'LOCAL'
 CREATE ROUTE Labels WITH SERVICE_NAME = N'//shop.example/Shipping/Labels', ADDRESS = N'LOCAL'
 CREATE ROUTE LabelsCopy WITH SERVICE_NAME = N'//shop.example/Shipping/Labels', ADDRESS = N'TCP://labels.shop.example:4022'
@@ -117,10 +117,10 @@ GO
 CREATE ROUTE ColdStore WITH SERVICE_NAME = N'//archive.example/Store', ADDRESS = N'TCP://archive.example:4022'
 GO
 
----------------------------------------------------------------- what arrives from outside
+---------------------------------------------------------------- messages from other instances
 USE msdb
 GO
-DROP ROUTE AutoCreatedLocal   -- only what is named may be reached from outside
+DROP ROUTE AutoCreatedLocal   -- other instances may reach only the services below
 CREATE ROUTE Orders WITH SERVICE_NAME = N'//shop.example/Sales/Orders', ADDRESS = N'LOCAL'
 CREATE ROUTE Returns WITH SERVICE_NAME = N'//shop.example/Sales/Returns', ADDRESS = N'LOCAL'
 CREATE ROUTE Payments WITH SERVICE_NAME = N'//shop.example/Billing/Payments', ADDRESS = N'LOCAL'
