@@ -88,9 +88,9 @@ class DiskCache:
 
 
 class PlainTable:
-    """What one would write by hand: a table and its rowid. No conversations, no states, nothing that is checked."""
+    """A table with a rowid, as you would write it yourself: no conversations, states or checks."""
 
-    name: str = "SQLite by hand"
+    name: str = "SQLite table"
 
     def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it knows none
         self._file = sqlite3.connect(folder / "plain.sqlite", isolation_level=None)

@@ -27,7 +27,7 @@ class Ours:
 class OursPushed:
     """A push for each chunk; what is incomplete then waits in the reassembler."""
 
-    name = "ssbroker, by chunks"
+    name = "ssbroker, in chunks"
 
     def load(self, fragments: pa.Table) -> list[pa.RecordBatch]:
         return fragments.to_batches()
