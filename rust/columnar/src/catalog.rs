@@ -39,7 +39,7 @@ pub fn read_catalog(tables: &CatalogTables, settings: Settings, seed: Seed) -> R
     for source in sources(&tables.routes, "routes.") {
         read_routes(&mut builder, source)?;
     }
-    builder.end_of_routes()?;
+    builder.finish_routes()?;
     for source in sources(&tables.services, "services.") {
         read_services(&mut builder, source)?;
     }
@@ -81,7 +81,7 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
     if in_database.is_none() {
         let missing =
             |invalid: Invalid| Error::Schema { column: invalid.column, expected: invalid.expected, actual: None };
-        builder.lone_table().map_err(missing)?;
+        builder.use_single_database().map_err(missing)?;
     }
     let optional = |name, view: &Option<_>, row| match view {
         Some(view) => source.optional_text_at(name, view, row),

@@ -16,12 +16,12 @@ use ssbroker_core::reassembly::Assembler;
 
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut};
 use crate::error::{Error, Result, internal};
-use crate::extra_columns::Shape;
+use crate::extra_columns::ExtraSchema;
 use crate::reassemble::ReassemblyKernel;
 
 const NAME: &[u8; 8] = b"ssb:asm\0";
 const VERSION: u16 = 1;
-const OTHER_COUNT: &str = "it has further columns of another number of messages";
+const OTHER_COUNT: &str = "it has extra columns of another number of messages";
 
 /// Further columns of each message, as the assembler keeps them.
 type Kept = Vec<Box<[u8]>>;
@@ -33,15 +33,15 @@ impl ReassemblyKernel {
     /// A further column that cannot be written.
     pub fn checkpoint(&self) -> Result<Vec<u8>> {
         let (state, kept) = self.assembler.checkpoint();
-        let further = self.shape.as_ref().map(|shape| write(shape, &kept)).transpose();
-        let further = further.map_err(|error| internal(&error))?.unwrap_or_default();
-        let mut out = Vec::with_capacity(state.len() + further.len() + 64);
+        let extra = self.shape.as_ref().map(|shape| write(shape, &kept)).transpose();
+        let extra = extra.map_err(|error| internal(&error))?.unwrap_or_default();
+        let mut out = Vec::with_capacity(state.len() + extra.len() + 64);
         out.extend_from_slice(NAME);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&(kept.len() as u64).to_le_bytes());
         out.extend_from_slice(&(state.len() as u64).to_le_bytes());
         out.extend_from_slice(&state);
-        out.extend_from_slice(&further);
+        out.extend_from_slice(&extra);
         let digest = ssbroker_md5::digest(&out);
         out.extend_from_slice(&digest);
         Ok(out)
@@ -52,13 +52,13 @@ impl ReassemblyKernel {
     /// # Errors
     /// The bytes are cut off, altered, of another version or contradict themselves.
     pub fn restore(bytes: &[u8], seed: Seed) -> Result<Self> {
-        let (state, count, further) = open(bytes).map_err(bad)?;
-        let (shape, kept) = if further.is_empty() {
+        let (state, count, extra) = open(bytes).map_err(bad)?;
+        let (shape, kept) = if extra.is_empty() {
             (None, vec![Box::default(); count])
         } else {
             // The reader of Arrow streams panics where one contradicts itself, as no accident with a right digest does.
             let read =
-                catch_unwind(|| read(further, count)).unwrap_or_else(|_| Err("its Arrow stream is none".to_owned()));
+                catch_unwind(|| read(extra, count)).unwrap_or_else(|_| Err("its Arrow stream is none".to_owned()));
             read.map(|(shape, kept)| (Some(Arc::new(shape)), kept)).map_err(bad)?
         };
         let assembler = Assembler::restore(state, kept, seed).map_err(bad)?;
@@ -87,13 +87,13 @@ fn open(bytes: &[u8]) -> std::result::Result<(&[u8], usize, &[u8]), &'static str
     let (len, rest) = rest.split_first_chunk().ok_or(CUT_OFF)?;
     let (count, len) = (u64::from_le_bytes(*count), u64::from_le_bytes(*len));
     let len = usize::try_from(len).map_err(|_| CUT_OFF)?;
-    let (state, further) = rest.split_at_checked(len).ok_or(CUT_OFF)?;
+    let (state, extra) = rest.split_at_checked(len).ok_or(CUT_OFF)?;
     // Each has a message in the state, which takes more bytes than one; so room may be made for them.
     let count = usize::try_from(count).ok().filter(|count| *count <= state.len()).ok_or(CUT_OFF)?;
-    Ok((state, count, further))
+    Ok((state, count, extra))
 }
 
-fn write(shape: &Shape, kept: &[&[u8]]) -> std::result::Result<Vec<u8>, ArrowError> {
+fn write(shape: &ExtraSchema, kept: &[&[u8]]) -> std::result::Result<Vec<u8>, ArrowError> {
     let schema = Arc::new(Schema::new(shape.fields.clone()));
     let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
     if !shape.fields.is_empty() && !kept.is_empty() {
@@ -106,10 +106,10 @@ fn write(shape: &Shape, kept: &[&[u8]]) -> std::result::Result<Vec<u8>, ArrowErr
     writer.into_inner()
 }
 
-fn read(bytes: &[u8], count: usize) -> std::result::Result<(Shape, Kept), String> {
+fn read(bytes: &[u8], count: usize) -> std::result::Result<(ExtraSchema, Kept), String> {
     let arrow = |error: ArrowError| error.to_string();
     let mut reader = StreamReader::try_new(bytes, None).map_err(arrow)?;
-    let shape = Shape::new(reader.schema().fields().to_vec()).map_err(|error| error.to_string())?;
+    let shape = ExtraSchema::new(reader.schema().fields().to_vec()).map_err(|error| error.to_string())?;
     let mut kept = Vec::new();
     for batch in reader.by_ref() {
         let batch = batch.map_err(arrow)?;

@@ -1,4 +1,4 @@
-//! Further columns: those that the schema does not know, of any type, carried along with their rows.
+//! ExtraColumnSource columns: those that the schema does not know, of any type, carried along with their rows.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{ArrowError, DataType, FieldRef, UnionMode};
 use arrow_select::interleave::interleave;
 use arrow_select::take::take;
-use ssbroker_core::reassembly::{Further, FurtherOf};
+use ssbroker_core::reassembly::{ExtraColumnSource, ExtraValues};
 
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut};
 use crate::columns::Source;
@@ -29,7 +29,7 @@ pub(crate) type Arrow<T> = std::result::Result<T, ArrowError>;
 
 /// The further columns of a batch.
 #[derive(Clone, Debug)]
-pub(crate) struct FurtherColumns {
+pub(crate) struct ExtraColumns {
     pub(crate) fields: Vec<FieldRef>,
     pub(crate) arrays: Vec<ArrayRef>,
 }
@@ -45,7 +45,7 @@ pub(crate) enum Sizes<'a> {
     Nested(&'a ArrayRef, RefCell<Vec<usize>>),
 }
 
-impl FurtherColumns {
+impl ExtraColumns {
     /// Those of a batch; `key` is the column that holds session keys.
     pub(crate) fn read(source: Source<'_>, key: Option<&str>) -> Result<Self> {
         let mut seen = HashSet::new();
@@ -138,11 +138,11 @@ pub(crate) fn without_dictionary(array: ArrayRef) -> Arrow<ArrayRef> {
     }
 }
 
-// Further columns on their way from fragments to messages, which may be in another push (M3).
+// ExtraColumnSource columns on their way from fragments to messages, which may be in another push (M3).
 
 /// The further columns that a reassembly carries: the same in every push.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ExtraSchema {
     /// Dictionaries as their values.
     pub(crate) fields: Vec<FieldRef>,
     converter: RowConverter,
@@ -150,18 +150,18 @@ pub(crate) struct Shape {
 
 /// The further columns of a push.
 #[derive(Debug)]
-pub(crate) struct Carried<'a> {
-    shape: &'a Shape,
-    batches: &'a [FurtherColumns],
+pub(crate) struct PushedExtraColumns<'a> {
+    shape: &'a ExtraSchema,
+    batches: &'a [ExtraColumns],
     sizes: Vec<Vec<Sizes<'a>>>,
     /// The number of each batch's first row.
     starts: Vec<usize>,
     failure: RefCell<Option<ArrowError>>,
 }
 
-impl Shape {
+impl ExtraSchema {
     /// The one that the columns of a first batch have.
-    pub(crate) fn of(columns: &FurtherColumns) -> Result<Self> {
+    pub(crate) fn of(columns: &ExtraColumns) -> Result<Self> {
         let mut fields = Vec::with_capacity(columns.fields.len());
         for field in &columns.fields {
             let plain = plain_type(field.data_type()).map_err(|_| Error::Schema {
@@ -181,12 +181,12 @@ impl Shape {
     }
 
     /// The columns of a batch in the order of the first one's.
-    pub(crate) fn arrange(&self, columns: &FurtherColumns) -> Result<FurtherColumns> {
+    pub(crate) fn arrange(&self, columns: &ExtraColumns) -> Result<ExtraColumns> {
         let wrong =
             |name: &str, expected: String, actual| Err(Error::Schema { column: name.to_owned(), expected, actual });
         let is_known = |field: &&FieldRef| self.fields.iter().any(|own| own.name() == field.name());
         if let Some(field) = columns.fields.iter().find(|field| !is_known(field)) {
-            let expected = "the further columns that came first".to_owned();
+            let expected = "the extra columns that came first".to_owned();
             return wrong(field.name(), expected, Some("one more".to_owned()));
         }
         let mut arrays = Vec::with_capacity(self.fields.len());
@@ -201,7 +201,7 @@ impl Shape {
                 _ => return wrong(own.name(), expected(), Some(array.data_type().to_string())),
             }
         }
-        Ok(FurtherColumns { fields: self.fields.clone(), arrays })
+        Ok(ExtraColumns { fields: self.fields.clone(), arrays })
     }
 
     /// Rows that were kept, as columns.
@@ -217,9 +217,9 @@ impl Shape {
     }
 }
 
-impl<'a> Carried<'a> {
-    pub(crate) fn new(shape: &'a Shape, batches: &'a [FurtherColumns], starts: Vec<usize>) -> Self {
-        let sizes = batches.iter().map(FurtherColumns::sizes).collect();
+impl<'a> PushedExtraColumns<'a> {
+    pub(crate) fn new(shape: &'a ExtraSchema, batches: &'a [ExtraColumns], starts: Vec<usize>) -> Self {
+        let sizes = batches.iter().map(ExtraColumns::sizes).collect();
         Self { shape, batches, sizes, starts, failure: RefCell::new(None) }
     }
 
@@ -229,21 +229,22 @@ impl<'a> Carried<'a> {
     }
 
     /// The bytes of a message's further columns.
-    pub(crate) fn size(&self, of: &FurtherOf) -> usize {
+    pub(crate) fn size(&self, of: &ExtraValues) -> usize {
         match of {
-            FurtherOf::Row(row) => self.len(*row),
-            FurtherOf::Kept(kept) => kept.len(),
+            ExtraValues::Row(row) => self.len(*row),
+            ExtraValues::Stored(kept) => kept.len(),
         }
     }
 
     /// The further columns of messages.
-    pub(crate) fn columns(&self, messages: &[FurtherOf]) -> Arrow<Vec<ArrayRef>> {
-        let kept = || messages.iter().filter_map(|of| if let FurtherOf::Kept(row) = of { Some(&**row) } else { None });
+    pub(crate) fn columns(&self, messages: &[ExtraValues]) -> Arrow<Vec<ArrayRef>> {
+        let kept =
+            || messages.iter().filter_map(|of| if let ExtraValues::Stored(row) = of { Some(&**row) } else { None });
         let read = if kept().next().is_some() { self.shape.read(kept())? } else { Vec::new() };
         let mut next = 0..;
-        let place = |of: &FurtherOf| match of {
-            FurtherOf::Row(row) => self.place(*row),
-            FurtherOf::Kept(_) => (self.batches.len(), next.next().unwrap_or_default()),
+        let place = |of: &ExtraValues| match of {
+            ExtraValues::Row(row) => self.place(*row),
+            ExtraValues::Stored(_) => (self.batches.len(), next.next().unwrap_or_default()),
         };
         let places: Vec<_> = messages.iter().map(place).collect();
         let column = |number: usize| select(self.arrays(number).chain(read.get(number)), &places);
@@ -267,7 +268,7 @@ impl<'a> Carried<'a> {
     }
 }
 
-impl Further for Carried<'_> {
+impl ExtraColumnSource for PushedExtraColumns<'_> {
     fn len(&self, row: usize) -> usize {
         let (batch, row) = self.place(row);
         self.sizes[batch].iter().map(|sizes| sizes.get(row)).sum()

@@ -13,7 +13,7 @@ use ssbroker_md5::digest_many;
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut, sixteens};
 use crate::columns::{Places, Source};
 use crate::error::{Result, internal};
-use crate::extra_columns::FurtherColumns;
+use crate::extra_columns::ExtraColumns;
 use crate::schema::{fragments as columns, fragments_schema};
 use crate::session_keys::{Keys, RowKeys};
 use crate::view::BytesView;
@@ -39,7 +39,7 @@ struct Messages<'a> {
     /// Nothing where they are the digests.
     signatures: Vec<Digest>,
     keys: RowKeys<'a>,
-    further: FurtherColumns,
+    extra: ExtraColumns,
 }
 
 /// Bodies that lie one after the other in one buffer, so that their parts can stay there.
@@ -68,11 +68,11 @@ pub fn fragment(
 ) -> Result<Vec<RecordBatch>> {
     let source = Source { batch, table: "", first_row };
     let messages = Messages::read(source, max_fragment_bytes.max(1), keys)?;
-    let schema = fragments_schema(&messages.further.fields);
+    let schema = fragments_schema(&messages.extra.fields);
     let limit = if messages.shared.is_some() { BODY_BYTES_MAX } else { BATCH_BYTES };
-    let further = messages.further.sizes();
+    let extra = messages.extra.sizes();
     let size = |part: Part| {
-        let carried: usize = further.iter().map(|sizes| sizes.get(part.0 as usize)).sum();
+        let carried: usize = extra.iter().map(|sizes| sizes.get(part.0 as usize)).sum();
         messages.part(part).len() + carried
     };
     let ranges = cut(messages.parts().map(size), limit, BATCH_ROWS);
@@ -90,7 +90,7 @@ impl<'a> Messages<'a> {
             return Err(source.invalid(kind, name, row, Some(shown.as_bytes()), expected));
         }
         let bodies = source.bytes(columns::MESSAGE_BODY)?;
-        let further = FurtherColumns::read(source, keys.column())?;
+        let extra = ExtraColumns::read(source, keys.column())?;
         let keys = keys.read(source)?;
         let rows = source.batch.num_rows();
         let shared = source.column(columns::MESSAGE_BODY)?.and_then(Shared::new);
@@ -103,7 +103,7 @@ impl<'a> Messages<'a> {
             digests: vec![[0; 16]; rows],
             signatures: Vec::new(),
             keys,
-            further,
+            extra,
         };
         own.count(source)?;
         own.sign(source)?;
@@ -189,7 +189,7 @@ impl<'a> Messages<'a> {
             sixteens(self.fragment_signatures(parts), None)?,
         ];
         let places = UInt32Array::from_iter_values(parts.iter().map(|&(row, _)| row));
-        for array in &self.further.arrays {
+        for array in &self.extra.arrays {
             arrays.push(take(array, &places, None).map_err(|error| internal(&error))?);
         }
         RecordBatch::try_new(Arc::clone(schema), arrays).map_err(|error| internal(&error))

@@ -10,14 +10,14 @@ use arrow_array::{
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, SchemaRef};
 use ssbroker_core::reassembly::{
-    Acknowledgement, Assembler, Further, Limits, MessageBatch, Pending, Pushed, Received, Rejected, Rejection,
+    Acknowledgement, Assembler, ExtraColumnSource, Limits, MessageBatch, Pending, Pushed, Received, Rejected, Rejection,
 };
 use ssbroker_core::{Guid, Header, Seed, Signature};
 
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut, sixteens};
 use crate::columns::{Places, Source};
 use crate::error::{Result, internal};
-use crate::extra_columns::{Carried, FurtherColumns, Shape};
+use crate::extra_columns::{ExtraColumns, ExtraSchema, PushedExtraColumns};
 use crate::schema::{
     acknowledgements_schema, fragments as columns, item_field, messages_schema, pending_schema, rejected_schema,
 };
@@ -34,7 +34,7 @@ const WORD: usize = 64;
 pub struct ReassemblyKernel {
     pub(crate) assembler: Assembler,
     /// The further columns of the first push.
-    pub(crate) shape: Option<Arc<Shape>>,
+    pub(crate) shape: Option<Arc<ExtraSchema>>,
 }
 
 /// What a push gives back; each in at least one batch.
@@ -81,24 +81,24 @@ impl ReassemblyKernel {
     /// # Errors
     /// A missing or mistyped column, or the first value that is not what was expected; then nothing has changed.
     pub fn push(&mut self, batches: &[RecordBatch], keys: Keys<'_>) -> Result<Reassembled> {
-        let (mut fragments, mut further, mut starts, mut first_row) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let (mut fragments, mut extra, mut starts, mut first_row) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for batch in batches {
             let source = Source { batch, table: "", first_row };
             fragments.push(Fragments::read(source, keys)?);
-            further.push(FurtherColumns::read(source, keys.column())?);
+            extra.push(ExtraColumns::read(source, keys.column())?);
             starts.push(first_row);
             first_row += batch.num_rows();
         }
-        let shape = match (&self.shape, further.first()) {
+        let shape = match (&self.shape, extra.first()) {
             (Some(shape), _) => Arc::clone(shape),
-            (None, Some(first)) => Arc::new(Shape::of(first)?),
-            (None, None) => Arc::new(Shape::new(Vec::new())?),
+            (None, Some(first)) => Arc::new(ExtraSchema::of(first)?),
+            (None, None) => Arc::new(ExtraSchema::new(Vec::new())?),
         };
-        let further = further.iter().map(|columns| shape.arrange(columns)).collect::<Result<Vec<_>>>()?;
-        let carried = Carried::new(&shape, &further, starts);
-        let further: &dyn Further = if shape.fields.is_empty() { &() } else { &carried };
+        let extra = extra.iter().map(|columns| shape.arrange(columns)).collect::<Result<Vec<_>>>()?;
+        let carried = PushedExtraColumns::new(&shape, &extra, starts);
+        let extra: &dyn ExtraColumnSource = if shape.fields.is_empty() { &() } else { &carried };
         let body_bytes = fragments.iter().map(|fragments| fragments.bodies.total_bytes()).sum();
-        let pushed = self.assembler.push(fragments.iter().flat_map(Fragments::blocks), body_bytes, further);
+        let pushed = self.assembler.push(fragments.iter().flat_map(Fragments::blocks), body_bytes, extra);
         self.shape = Some(Arc::clone(&shape));
         carried.failure().map_or(Ok(()), Err)?;
         let Pushed { messages, rejected, acknowledgements } = pushed;
@@ -231,8 +231,8 @@ fn signature_at(view: &BytesView<'_>, row: usize) -> Signature {
 /// Messages, in at least one batch; the bodies are not copied.
 pub(crate) fn message_batches(
     batches: Vec<MessageBatch>,
-    shape: &Shape,
-    carried: &Carried<'_>,
+    shape: &ExtraSchema,
+    carried: &PushedExtraColumns<'_>,
 ) -> Result<Vec<RecordBatch>> {
     let schema = messages_schema(&shape.fields);
     if batches.is_empty() {
@@ -254,9 +254,9 @@ pub(crate) fn message_batches(
             told.push(batch_of(&schema, own)?);
             continue;
         }
-        for range in cut(batch.further.iter().map(|of| carried.size(of)), BATCH_BYTES, usize::MAX) {
+        for range in cut(batch.extra.iter().map(|of| carried.size(of)), BATCH_BYTES, usize::MAX) {
             let mut columns: Vec<_> = own.iter().map(|array| array.slice(range.start, range.len())).collect();
-            columns.extend(carried.columns(&batch.further[range]).map_err(|error| internal(&error))?);
+            columns.extend(carried.columns(&batch.extra[range]).map_err(|error| internal(&error))?);
             told.push(batch_of(&schema, columns)?);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use arrow_array::{BooleanArray, RecordBatch};
-use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
+use ssbroker_core::route::{Answers, BLOCK, Block, Scratch, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
 use crate::columns::{Guids, Source};
@@ -21,7 +21,7 @@ pub struct RouteKernel {
     places: Option<Places>,
     any_disabled: bool,
     /// As many as batches were ever routed at once.
-    rooms: Mutex<Vec<Candidates>>,
+    rooms: Mutex<Vec<Scratch>>,
 }
 
 /// The columns of a batch of conversations.
@@ -113,7 +113,7 @@ impl RouteKernel {
             let blocked = if is_forwarding { 0 } else { from_outside };
             let has_broker = gathered.block.has_broker;
             sink.push(&Answered { answers: &answers, has_broker, from_outside, blocked, len });
-            for row in set_bits(answers.general & ones(len)) {
+            for row in set_bits(answers.needs_decide & ones(len)) {
                 let query = gathered.query(row, answers.brokers[row], id(row));
                 let decision = self.index.decide_with(&query, now, &mut room);
                 sink.set(row, decision);
@@ -125,11 +125,11 @@ impl RouteKernel {
 
     /// A room that remembers what was found in an earlier batch, if there is one. Nobody waits for one: a process that was forked
     /// while another thread held the lock would wait for ever.
-    fn take_room(&self) -> Candidates {
+    fn take_room(&self) -> Scratch {
         self.rooms.try_lock().ok().and_then(|mut rooms| rooms.pop()).unwrap_or_default()
     }
 
-    fn give_room(&self, room: Candidates) {
+    fn give_room(&self, room: Scratch) {
         if let Ok(mut rooms) = self.rooms.try_lock() {
             rooms.push(room);
         }
@@ -198,13 +198,13 @@ impl RouteKernel {
         into.from_outside = self.gather_tables(conversations, start, len, &mut into.block.tables)?;
         into.from_target =
             conversations.is_initiator.as_ref().map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
-        into.block.general = self.general(into);
+        into.block.needs_decide = self.needs_decide(into);
         Ok(())
     }
 
     /// The conversations that the index cannot decide whatever their routes: replies (R7), and what leaves a database whose delivery
     /// is disabled (R34).
-    fn general(&self, gathered: &Gathered<'_>) -> u64 {
+    fn needs_decide(&self, gathered: &Gathered<'_>) -> u64 {
         let catalog = self.index.catalog();
         let replies = gathered.from_outside & gathered.from_target;
         let mut disabled = 0;
@@ -282,7 +282,7 @@ impl<'a> Conversations<'a> {
 
 impl<'a> Gathered<'a> {
     fn new() -> Self {
-        let block = Block { len: 0, names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, general: 0 };
+        let block = Block { len: 0, names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, needs_decide: 0 };
         Self { block, ids: [Guid::default(); BLOCK], from_outside: 0, from_target: 0 }
     }
 

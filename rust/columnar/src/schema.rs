@@ -171,7 +171,7 @@ fn field(name: &str, data_type: DataType, nullable: bool) -> FieldRef {
 
 /// Fragments, with further columns.
 #[must_use]
-pub fn fragments_schema(further: &[FieldRef]) -> SchemaRef {
+pub fn fragments_schema(extra: &[FieldRef]) -> SchemaRef {
     let mut fields = message_keys();
     fields.extend([
         field(fragments::FRAGMENT_NUMBER, DataType::Int32, false),
@@ -180,17 +180,17 @@ pub fn fragments_schema(further: &[FieldRef]) -> SchemaRef {
         field(fragments::MESSAGE_SIGNATURE, DIGEST, true),
         field(fragments::FRAGMENT_SIGNATURE, DIGEST, true),
     ]);
-    fields.extend_from_slice(further);
+    fields.extend_from_slice(extra);
     Arc::new(Schema::new(fields))
 }
 
 /// Whole messages, with further columns.
 #[must_use]
-pub fn messages_schema(further: &[FieldRef]) -> SchemaRef {
+pub fn messages_schema(extra: &[FieldRef]) -> SchemaRef {
     let mut fields = message_keys();
     fields.push(field(fragments::MESSAGE_BODY, DataType::Binary, false));
     fields.push(field(fragments::MESSAGE_SIGNATURE, DIGEST, true));
-    fields.extend_from_slice(further);
+    fields.extend_from_slice(extra);
     Arc::new(Schema::new(fields))
 }
 

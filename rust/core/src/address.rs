@@ -1,11 +1,11 @@
-//! Addresses of routes, and their normal form (R6, K1).
+//! Route addresses and their normal form (R6).
 
 use std::net::Ipv6Addr;
 
 const DEFAULT_PORT: u16 = 4022;
 const SCHEME: &[u8] = b"tcp://";
 
-/// Where a route leads.
+/// The address of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Deliver in this instance.
@@ -17,7 +17,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads an address as R6 allows it; `None` if it is none.
+    /// Parses an address (R6); `None` if it is not valid.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.eq_ignore_ascii_case(b"LOCAL") {
@@ -37,7 +37,7 @@ impl Address {
         Some(Self::Network(format!("TCP://{host}:{port}")))
     }
 
-    /// The normal form.
+    /// Returns the normal form.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -48,7 +48,7 @@ impl Address {
     }
 }
 
-/// The address with which a service name begins, in its normal form (R23, K2): `[TCP://]host:port[/...]`.
+/// Returns the address at the start of a service name, `[TCP://]host:port[/...]`, in normal form (R23).
 #[must_use]
 pub fn next_hop_of_service_name(name: &[u8]) -> Option<String> {
     let (host, rest) = split_host(after_scheme(name).unwrap_or(name))?;
@@ -63,7 +63,7 @@ fn after_scheme(text: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME).then_some(rest)
 }
 
-/// The host in its normal form, and what follows it.
+/// Returns the host in normal form and the text after it.
 fn split_host(text: &[u8]) -> Option<(String, &[u8])> {
     if let Some(bracketed) = text.strip_prefix(b"[") {
         let end = bracketed.iter().position(|&byte| byte == b']')?;
@@ -97,8 +97,9 @@ mod tests {
         Address::parse(text.as_bytes()).map(|address| address.as_str().to_owned())
     }
 
+    /// R6
     #[test]
-    fn r6_normal_form() {
+    fn parses_addresses_to_normal_form() {
         for (text, expected) in [
             ("local", "LOCAL"),
             ("Transport", "TRANSPORT"),
@@ -112,8 +113,9 @@ mod tests {
         }
     }
 
+    /// R6
     #[test]
-    fn r6_what_is_no_address() {
+    fn rejects_invalid_addresses() {
         for text in [
             "",
             " LOCAL",
@@ -140,8 +142,9 @@ mod tests {
         }
     }
 
+    /// R23
     #[test]
-    fn r23_the_next_hop_stands_at_the_start_of_the_name() {
+    fn reads_the_next_hop_from_a_service_name() {
         for (name, expected) in [
             ("tcp://Rushi.Desai.name:4256/MyService", Some("TCP://rushi.desai.name:4256")),
             ("host:1", Some("TCP://host:1")),

@@ -1,4 +1,4 @@
-//! What an instance knows: its databases, their services and their routing tables, checked and ready to be compiled.
+//! The catalog of an instance: databases, services and routing tables, validated and numbered.
 
 use std::collections::HashMap;
 
@@ -9,58 +9,58 @@ use crate::error::{Invalid, InvalidKind};
 use crate::guid::Guid;
 use crate::hash::{NameHash, Seed};
 
-/// The table for what arrives from outside the instance (R1).
+/// The database whose routing table is used for messages from other instances (R1).
 pub const MSDB: &[u8] = b"msdb";
 /// The dynamic routing service (R14).
 pub const BROKER_CONFIGURATION: &[u8] = b"SQL/ServiceBroker/BrokerConfiguration";
-/// The moment of expiry of a route that has none.
+/// The expiry of a route without a lifetime.
 pub const NEVER: i64 = i64::MAX;
-/// The number of a service name or address that is not there.
+/// The number of a missing service name or address.
 pub const NONE: u32 = u32::MAX;
 
-/// A distinct service name.
+/// The number of a service name.
 pub type NameId = u32;
-/// A distinct normal form of an address; LOCAL is 0 and TRANSPORT is 1.
+/// The number of an address in normal form; LOCAL is 0 and TRANSPORT is 1.
 pub type EndpointId = u32;
-/// LOCAL.
+/// The address LOCAL.
 pub const LOCAL: EndpointId = 0;
-/// TRANSPORT.
+/// The address TRANSPORT.
 pub const TRANSPORT: EndpointId = 1;
 
 /// A row of `sys.databases`.
 #[derive(Clone, Debug)]
 pub struct Database {
-    /// Its name.
+    /// The name.
     pub name: Box<[u8]>,
-    /// Its broker id, if known.
+    /// The broker id, if known.
     pub broker: Option<Guid>,
-    /// Whether messages are delivered in it.
+    /// Whether message delivery is enabled.
     pub enabled: bool,
 }
 
-/// A row of `sys.routes`, with texts as numbers.
+/// A row of `sys.routes`; names and addresses are stored as numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRow {
-    /// The database whose table the route stands in.
+    /// The database that holds the route.
     pub database: u16,
-    /// The id, unique in its database.
+    /// The route id, unique within its database.
     pub route_id: i32,
-    /// The service name, `NONE` if it names none.
+    /// The remote service name; `NONE` if the route names no service.
     pub service: NameId,
     /// The broker id.
     pub broker: Option<Guid>,
-    /// The moment from which it is expired (R3), in microseconds since 1970.
+    /// When the route expires (R3), in microseconds since 1970.
     pub expires: i64,
-    /// The address in its normal form.
+    /// The address in normal form.
     pub endpoint: EndpointId,
-    /// The mirror address in its normal form, `NONE` if there is none.
+    /// The mirror address in normal form; `NONE` if there is none.
     pub mirror: EndpointId,
     pub(crate) address_text: u32,
     pub(crate) mirror_text: u32,
 }
 
 impl RouteRow {
-    /// Whether it is still valid at `now` (R3).
+    /// Whether the route has not expired at `now` (R3).
     #[must_use]
     #[inline]
     pub fn is_live(&self, now: i64) -> bool {
@@ -68,7 +68,7 @@ impl RouteRow {
     }
 }
 
-/// The rows of a catalog, valid and numbered, in the order in which they came.
+/// The rows of a catalog, in input order.
 #[derive(Debug)]
 pub struct Catalog {
     pub(crate) databases: Vec<Database>,
@@ -87,142 +87,140 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The databases, `msdb` among them.
+    /// Returns the databases, including `msdb`.
     #[must_use]
     pub fn databases(&self) -> &[Database] {
         &self.databases
     }
 
-    /// The routes of all tables.
+    /// Returns the routes of all databases.
     #[must_use]
     pub fn routes(&self) -> &[RouteRow] {
         &self.routes
     }
 
-    /// The services: database and name.
+    /// Returns the services as (database, name).
     #[must_use]
     pub fn services(&self) -> &[(u16, NameId)] {
         &self.services
     }
 
-    /// The one user database, if there is exactly one.
+    /// Returns the user database if there is exactly one.
     #[must_use]
     pub fn user_database(&self) -> Option<u16> {
         self.user_database
     }
 
-    /// The number of `msdb`.
+    /// Returns the number of `msdb`.
     #[must_use]
     pub fn msdb(&self) -> u16 {
         self.msdb
     }
 
-    /// Forwarding, and the own addresses and pending requests as given.
+    /// Returns the settings of the instance as given.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The number of the database called `name`.
+    /// Returns the number of a database.
     #[must_use]
     pub fn database(&self, name: &[u8]) -> Option<u16> {
         self.database_numbers.get(name).copied()
     }
 
-    /// The text of a service name.
+    /// Returns the text of a service name.
     #[must_use]
     pub fn name(&self, id: NameId) -> &[u8] {
         self.names.texts().get(id)
     }
 
-    /// The number of a service name that some route, service or request names.
+    /// Returns the number of a service name; `None` if no route, service or request names it.
     #[must_use]
     pub fn find_name(&self, name: &[u8]) -> Option<NameId> {
         self.names.find(name)
     }
 
-    /// The normal form of an address.
+    /// Returns an address in normal form.
     #[must_use]
     pub fn endpoint(&self, id: EndpointId) -> &[u8] {
         self.endpoints.texts().get(id)
     }
 
-    /// How many distinct normal forms there are.
+    /// Returns the number of distinct addresses.
     #[must_use]
     pub fn endpoint_count(&self) -> usize {
         self.endpoints.texts().len()
     }
 
-    /// The number of a normal form that the catalog knows.
+    /// Returns the number of an address in normal form, if the catalog knows it.
     #[must_use]
     pub fn find_endpoint(&self, normal: &[u8]) -> Option<EndpointId> {
         self.endpoints.find(normal)
     }
 
-    /// The name of the route in row `row`.
+    /// Returns the name of a route.
     #[must_use]
     pub fn route_name(&self, row: usize) -> &[u8] {
         self.route_names.get(row as u32)
     }
 
-    /// The address of a route as it was written.
+    /// Returns the address of a route as it was given.
     #[must_use]
     pub fn address_text(&self, route: &RouteRow) -> &[u8] {
         self.address_texts.texts().get(route.address_text)
     }
 
-    /// The mirror address of a route as it was written.
+    /// Returns the mirror address of a route as it was given.
     #[must_use]
     pub fn mirror_text(&self, route: &RouteRow) -> Option<&[u8]> {
         (route.mirror_text != NONE).then(|| self.address_texts.texts().get(route.mirror_text))
     }
 
-    /// Whether an address leads to this instance (R41).
+    /// Whether an address is one of the instance's own (R41).
     #[must_use]
     #[inline]
     pub fn is_own(&self, endpoint: EndpointId) -> bool {
         self.own_endpoints.contains(&endpoint)
     }
 
-    /// Whether a request for this service is pending (R14).
+    /// Whether a route request for this service is pending (R14).
     #[must_use]
     pub fn is_pending(&self, name: &[u8]) -> bool {
         self.find_name(name).is_some_and(|id| self.pending.contains(&id))
     }
 }
 
-// Rows in, checked and numbered: how a catalog comes to be.
-
-/// What a lone routing table's database is called (K23).
-const LONE_DATABASE: &[u8] = b"user";
+/// The name of the user database if the tables name none.
+const DEFAULT_DATABASE: &[u8] = b"user";
 const FIRST_ROUTE_ID: i32 = 65_536;
 const DATABASES_MAX: usize = 65_000;
 
-/// What holds for the whole instance.
+/// Settings of the whole instance.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The instance's own addresses, as given.
     pub addresses: Vec<String>,
-    /// Whether forwarding is on.
+    /// Whether message forwarding is on.
     pub message_forwarding: bool,
-    /// The services for which a request to the dynamic routing service is pending.
+    /// Services with a pending request to the dynamic routing service.
     pub pending_requests: Vec<String>,
 }
 
-/// A route as it is handed to the builder.
+/// A row of `sys.routes` as given to the builder.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteInput<'a> {
-    /// The database, `None` if left out.
+    /// The database; `None` if omitted.
     pub database: Option<&'a [u8]>,
     /// The name of the route.
     pub name: &'a [u8],
-    /// The id, `None` if left out.
+    /// The route id; `None` if omitted.
     pub route_id: Option<i32>,
-    /// The service name.
+    /// The remote service name.
     pub service: Option<&'a [u8]>,
     /// The broker id.
     pub broker: Option<Guid>,
-    /// The moment of expiry in microseconds since 1970, `NEVER` if there is none.
+    /// When the route expires, in microseconds since 1970; `NEVER` if it does not.
     pub expires: i64,
     /// The address.
     pub address: &'a [u8],
@@ -230,33 +228,33 @@ pub struct RouteInput<'a> {
     pub mirror: Option<&'a [u8]>,
 }
 
-/// Builds a catalog: first the databases, then the routes, then the services.
+/// Builds a catalog. Add databases first, then routes, then services.
 #[derive(Debug)]
 pub struct CatalogBuilder {
     catalog: Catalog,
-    unnumbered: Vec<u32>,
-    /// The normal form of each text of an address.
+    without_id: Vec<u32>,
+    /// The normal form of each distinct address text.
     endpoints: Vec<EndpointId>,
 }
 
 impl CatalogBuilder {
-    /// An empty catalog of an instance with these settings.
+    /// Creates a builder for an instance with these settings.
     ///
     /// # Errors
-    /// An own address that is no network address.
+    /// One of the instance's own addresses is not a network address.
     pub fn new(seed: Seed, settings: Settings) -> Result<Self, Invalid> {
         let mut endpoints = Interner::new(seed);
         endpoints.intern(b"LOCAL");
         endpoints.intern(b"TRANSPORT");
         let mut names = Interner::new(seed);
         let mut own_endpoints = Vec::new();
-        for (place, text) in settings.addresses.iter().enumerate() {
+        for (position, text) in settings.addresses.iter().enumerate() {
             let Some(Address::Network(normal)) = Address::parse(text.as_bytes()) else {
                 let expected = "TCP://host[:port]";
                 return Err(Invalid::new(
                     InvalidKind::Address,
                     "addresses",
-                    Some(place),
+                    Some(position),
                     Some(text.as_bytes()),
                     expected,
                 ));
@@ -279,67 +277,67 @@ impl CatalogBuilder {
             address_texts: Interner::new(seed),
             endpoints,
         };
-        Ok(Self { catalog, unnumbered: Vec::new(), endpoints: Vec::new() })
+        Ok(Self { catalog, without_id: Vec::new(), endpoints: Vec::new() })
     }
 
     /// Adds a row of `sys.databases`.
     ///
     /// # Errors
-    /// A name that was there, or the broker id of another enabled database (I7).
+    /// The name is a duplicate, or another enabled database has the broker id (I7).
     pub fn database(&mut self, row: usize, name: &[u8], broker: Option<Guid>, enabled: bool) -> Result<(), Invalid> {
         if self.catalog.database(name).is_some() {
-            let expected = "every database once";
+            let expected = "unique database names";
             return Err(Invalid::new(InvalidKind::Duplicate, "databases.name", Some(row), Some(name), expected));
         }
         let is_taken =
             |id: &Guid| self.catalog.databases.iter().any(|other| other.enabled && other.broker == Some(*id));
         if let Some(id) = broker.filter(|id| enabled && is_taken(id)) {
             let (column, value) = ("databases.service_broker_guid", id.to_string());
-            let expected = "a broker id of its own for every enabled database (I7)";
+            let expected = "a unique broker id for each enabled database";
             return Err(Invalid::new(InvalidKind::Duplicate, column, Some(row), Some(value.as_bytes()), expected));
         }
         self.add_database(name, broker, enabled).map(|_| ())
     }
 
-    /// Makes room for so many routes.
+    /// Reserves space for `routes` routes.
     pub fn reserve(&mut self, routes: usize) {
         self.catalog.routes.reserve(routes);
         self.catalog.names.reserve(routes);
     }
 
-    /// Says that the routing table has no `database` column: it belongs to the one user database.
+    /// Declares that the routing table has no `database` column: its routes belong to the only user database.
     ///
     /// # Errors
     /// The catalog has several user databases.
-    pub fn lone_table(&mut self) -> Result<(), Invalid> {
-        self.lone_database(None).map(|_| ())
+    pub fn use_single_database(&mut self) -> Result<(), Invalid> {
+        self.single_database(None).map(|_| ())
     }
 
     /// Adds a row of `sys.routes`.
     ///
     /// # Errors
-    /// An address that is none, or no database where the catalog has several.
+    /// An address is invalid, or the database is omitted and the catalog has several.
     pub fn route(&mut self, row: usize, input: RouteInput<'_>) -> Result<(), Invalid> {
         let database = match input.database {
             Some(name) => match self.catalog.database(name) {
                 Some(number) => number,
                 None => self.add_database(name, None, true)?,
             },
-            None => self.lone_database(Some(row))?,
+            None => self.single_database(Some(row))?,
         };
-        let too_much = || Invalid::new(InvalidKind::Limit, "routes", Some(row), None, "at most 4 GiB of text");
+        let limit_exceeded = || Invalid::new(InvalidKind::Limit, "routes", Some(row), None, "at most 4 GiB of text");
         let (address_text, endpoint) = self.address(row, "routes.address", input.address)?;
         let (mirror_text, mirror) = match input.mirror {
             Some(text) => self.address(row, "routes.mirror_address", text)?,
             None => (NONE, NONE),
         };
         let service = match input.service {
-            Some(name) => self.catalog.names.intern(name).ok_or_else(too_much)?,
+            Some(name) => self.catalog.names.intern(name).ok_or_else(limit_exceeded)?,
             None => NONE,
         };
-        self.catalog.route_names.push(input.name).ok_or_else(too_much)?;
+        self.catalog.route_names.push(input.name).ok_or_else(limit_exceeded)?;
         if input.route_id.is_none() {
-            self.unnumbered.push(row as u32);
+            self.without_id.push(row as u32);
         }
         self.catalog.routes.push(RouteRow {
             database,
@@ -355,11 +353,11 @@ impl CatalogBuilder {
         Ok(())
     }
 
-    /// Ends the routes: numbers those without an id (K23) and completes the databases.
+    /// Call after the last route: assigns the omitted route ids and adds `msdb` if it is missing.
     ///
     /// # Errors
-    /// A route id that occurs twice in a database, or one that does not fit.
-    pub fn end_of_routes(&mut self) -> Result<(), Invalid> {
+    /// A route id occurs twice in a database, or there is no free id left.
+    pub fn finish_routes(&mut self) -> Result<(), Invalid> {
         if self.catalog.database(MSDB).is_none() {
             self.add_database(MSDB, None, true)?;
         }
@@ -367,13 +365,13 @@ impl CatalogBuilder {
         catalog.msdb = catalog.database(MSDB).unwrap_or_default();
         let mut users = (0..catalog.databases.len() as u16).filter(|&number| number != catalog.msdb);
         catalog.user_database = users.next().filter(|_| users.next().is_none());
-        self.number_routes()
+        self.assign_route_ids()
     }
 
     /// Adds a row of `sys.services`.
     ///
     /// # Errors
-    /// A database that the catalog does not have.
+    /// The catalog has no such database.
     pub fn service(&mut self, row: usize, database: &[u8], name: &[u8]) -> Result<(), Invalid> {
         let Some(number) = self.catalog.database(database) else {
             let (column, expected) = ("services.database", format!("one of {}", self.database_list()));
@@ -386,7 +384,7 @@ impl CatalogBuilder {
         Ok(())
     }
 
-    /// The catalog.
+    /// Returns the catalog.
     #[must_use]
     pub fn finish(self) -> Catalog {
         self.catalog
@@ -408,15 +406,16 @@ impl CatalogBuilder {
         Ok(number as u16)
     }
 
-    fn lone_database(&mut self, row: Option<usize>) -> Result<u16, Invalid> {
+    fn single_database(&mut self, row: Option<usize>) -> Result<u16, Invalid> {
         let users: Vec<u16> = (0..self.catalog.databases.len() as u16)
             .filter(|&number| *self.catalog.databases[usize::from(number)].name != *MSDB)
             .collect();
         match users[..] {
             [one] => Ok(one),
-            [] => self.add_database(LONE_DATABASE, None, true),
+            [] => self.add_database(DEFAULT_DATABASE, None, true),
             _ => {
-                let expected = format!("the name of a database: the catalog has several, {}", self.database_list());
+                let expected =
+                    format!("the name of a database, because the catalog has several: {}", self.database_list());
                 Err(Invalid::new(InvalidKind::Null, "routes.database", row, None, expected))
             }
         }
@@ -439,10 +438,10 @@ impl CatalogBuilder {
         Ok((text, endpoint))
     }
 
-    fn number_routes(&mut self) -> Result<(), Invalid> {
+    fn assign_route_ids(&mut self) -> Result<(), Invalid> {
         let routes = &mut self.catalog.routes;
         let mut is_given = vec![true; routes.len()];
-        for &row in &self.unnumbered {
+        for &row in &self.without_id {
             is_given[row as usize] = false;
         }
         let mut given: Vec<(u16, i32, u32)> = (0..routes.len() as u32)
@@ -452,7 +451,7 @@ impl CatalogBuilder {
         given.sort_unstable();
         let twice = given.windows(2).filter(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1));
         if let Some((_, id, row)) = twice.map(|pair| pair[1]).min_by_key(|&(_, _, row)| row) {
-            let (value, expected) = (id.to_string(), "every route id once in its database");
+            let (value, expected) = (id.to_string(), "unique route ids within a database");
             let (kind, row) = (InvalidKind::Duplicate, Some(row as usize));
             return Err(Invalid::new(kind, "routes.route_id", row, Some(value.as_bytes()), expected));
         }
@@ -461,11 +460,11 @@ impl CatalogBuilder {
             let slot = &mut next[usize::from(database)];
             *slot = (*slot).max(i64::from(id) + 1);
         }
-        for &row in &self.unnumbered {
+        for &row in &self.without_id {
             let route = &mut routes[row as usize];
             let slot = &mut next[usize::from(route.database)];
             route.route_id = i32::try_from(*slot).map_err(|_| {
-                let expected = "route ids that leave room for those left out";
+                let expected = "route ids low enough to number the omitted ones";
                 Invalid::new(InvalidKind::Limit, "routes.route_id", Some(row as usize), None, expected)
             })?;
             *slot += 1;
@@ -474,9 +473,7 @@ impl CatalogBuilder {
     }
 }
 
-// Texts that are kept once and named by number.
-
-/// Distinct byte strings, numbered from 0 in the order of their arrival.
+/// Distinct byte strings, numbered from 0 in order of insertion.
 #[derive(Debug)]
 pub(crate) struct Interner {
     hash: NameHash,
@@ -484,7 +481,7 @@ pub(crate) struct Interner {
     table: HashTable<u32>,
 }
 
-/// Byte strings one after the other.
+/// A list of byte strings in one buffer.
 #[derive(Debug)]
 pub(crate) struct Texts {
     bytes: Vec<u8>,
@@ -496,13 +493,13 @@ impl Interner {
         Self { hash: NameHash::new(seed), texts: Texts::new(), table: HashTable::new() }
     }
 
-    /// Makes room for so many distinct texts.
+    /// Reserves space for `count` distinct texts.
     pub(crate) fn reserve(&mut self, count: usize) {
         let (hash, texts) = (&self.hash, &self.texts);
         self.table.reserve(count, |&id| hash.of(texts.get(id), 0));
     }
 
-    /// The number of `text`, a new one if it was not seen before; `None` if there is no room left.
+    /// Returns the number of `text`, inserting it if it is new; `None` if the limit is reached.
     pub(crate) fn intern(&mut self, text: &[u8]) -> Option<u32> {
         let hash = self.hash.of(text, 0);
         if let Some(&id) = self.table.find(hash, |&id| self.texts.get(id) == text) {
@@ -527,7 +524,7 @@ impl Texts {
         Self { bytes: Vec::new(), ends: Vec::new() }
     }
 
-    /// Appends `text` and returns its number; `None` if the whole would exceed 4 GiB.
+    /// Appends `text` and returns its number; `None` if all texts together would exceed 4 GiB.
     pub(crate) fn push(&mut self, text: &[u8]) -> Option<u32> {
         let id = u32::try_from(self.ends.len()).ok()?;
         let end = u32::try_from(self.bytes.len().checked_add(text.len())?).ok()?;

@@ -1,43 +1,43 @@
-//! What can be wrong with the rows of a catalog.
+//! Errors for invalid catalog rows.
 
 use std::fmt;
 
-/// The kind of a wrong value.
+/// The kind of an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidKind {
-    /// Neither an address nor LOCAL nor TRANSPORT.
+    /// Not an address, LOCAL or TRANSPORT.
     Address,
-    /// A value that must occur once occurs again.
+    /// A value that must be unique occurs twice.
     Duplicate,
     /// Not a GUID.
     Guid,
-    /// More than the index has room for.
+    /// Exceeds a limit of the index.
     Limit,
-    /// A null where a value is needed.
+    /// A null where a value is required.
     Null,
-    /// A database that the catalog does not have.
+    /// Not a database of the catalog.
     UnknownDatabase,
 }
 
-/// A wrong value, where it stands, and what was expected.
+/// An invalid value and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    /// What is wrong with it.
+    /// What is wrong.
     pub kind: InvalidKind,
-    /// The column, qualified by its table where there are several.
+    /// The column, qualified by its table if there are several tables.
     pub column: String,
-    /// The row, counted from 0, where there is one.
+    /// The row, counted from 0.
     pub row: Option<usize>,
-    /// The value, as text.
+    /// The value as text.
     pub value: Option<String>,
-    /// What was expected instead.
+    /// What was expected.
     pub expected: String,
 }
 
 const SHOWN_CHARACTERS: usize = 80;
 
 impl Invalid {
-    /// A wrong value; `value` is shortened for the message.
+    /// Creates an error; `value` is shortened for the message.
     #[must_use]
     pub fn new(
         kind: InvalidKind,
@@ -47,7 +47,7 @@ impl Invalid {
         expected: impl Into<String>,
     ) -> Self {
         let value = value.map(|bytes| {
-            // One line, whatever the value holds.
+            // Control characters are escaped so that the message stays on one line.
             let text: String = String::from_utf8_lossy(bytes).chars().flat_map(shown).collect();
             match text.char_indices().nth(SHOWN_CHARACTERS) {
                 Some((end, _)) => format!("{}…", &text[..end]),
@@ -58,7 +58,7 @@ impl Invalid {
     }
 }
 
-/// A character as it is, or its escape if it cannot be seen.
+/// Yields a printable character as it is, and the escape sequence of any other.
 fn shown(character: char) -> impl Iterator<Item = char> {
     let escape = character.escape_debug();
     let is_hidden = escape.len() > 1 && !matches!(character, '\'' | '"' | '\\');
@@ -74,14 +74,15 @@ impl fmt::Display for Invalid {
         }
         match &self.value {
             Some(value) => write!(out, ": '{value}'")?,
-            None => write!(out, ": null")?,
+            None if self.kind == InvalidKind::Null => write!(out, ": null")?,
+            None => write!(out, ": it")?,
         }
         let what = match self.kind {
-            InvalidKind::Address => "is no address",
+            InvalidKind::Address => "is not a valid address",
             InvalidKind::Duplicate => "occurs twice",
-            InvalidKind::Guid => "is no GUID",
-            InvalidKind::Limit => "does not fit",
-            InvalidKind::Null => "is not allowed here",
+            InvalidKind::Guid => "is not a valid GUID",
+            InvalidKind::Limit => "exceeds a limit",
+            InvalidKind::Null => "is not allowed",
             InvalidKind::UnknownDatabase => "is not a database of the catalog",
         };
         write!(out, " {what}; expected {}", self.expected)

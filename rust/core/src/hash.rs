@@ -1,16 +1,16 @@
-//! Two hashes. [`NameHash`] is keyed, and finds things in memory; [`stable_hash`] is fixed for ever, and picks among equals (K20).
+//! Hash functions: [`NameHash`] is keyed and used for lookups; [`stable_hash`] never changes and breaks ties.
 
 use crate::Guid;
 
-/// The secret of the keyed hashes of one index. It changes speed, never an answer.
+/// The secret key of an index's hashes. It affects speed, never a result.
 #[derive(Clone, Copy, Debug)]
 pub struct Seed(pub [u64; 2]);
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const KEYS: usize = 64;
 const BLOCK: usize = KEYS * 8;
-/// The most bytes that three chunks say.
-const THREE: usize = 48;
+/// The most bytes that three chunks can cover.
+const THREE_CHUNKS: usize = 48;
 
 #[inline]
 fn mix(mut x: u64) -> u64 {
@@ -21,7 +21,8 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The hash by which a conversation picks among equal candidates: the same on every machine, in every version (K20).
+/// The hash that picks one of several equal candidates for a conversation; the same on every machine and in every
+/// version (R24).
 #[must_use]
 #[inline]
 pub fn stable_hash(conversation: Guid, salt: u64) -> u64 {
@@ -30,8 +31,8 @@ pub fn stable_hash(conversation: Guid, salt: u64) -> u64 {
     mix(mix(first ^ low).wrapping_add(GOLDEN))
 }
 
-/// A keyed universal hash (the NH family of UMAC, with 128-bit sums): two names that were chosen without knowing the key
-/// collide with a chance of about one in 2^64, so nobody can prepare names that make an index slow.
+/// A keyed universal hash (the NH family of UMAC, with 128-bit sums). Two names chosen without knowing the key
+/// collide with a probability of about 2^-64, so an attacker cannot prepare names that make an index slow.
 #[derive(Debug)]
 pub(crate) struct NameHash {
     keys: [u64; KEYS],
@@ -48,7 +49,7 @@ impl NameHash {
         Self { keys: std::array::from_fn(|_| next()), last: [next(), next()] }
     }
 
-    /// The hash of `bytes`, a different one for every `salt`.
+    /// Hashes `bytes` with a salt.
     #[inline]
     pub(crate) fn of(&self, bytes: &[u8], salt: u16) -> u64 {
         match quarters(bytes) {
@@ -57,12 +58,13 @@ impl NameHash {
         }
     }
 
-    /// The hash of a text of `len` bytes whose `quarters` are known, `key` being its [`short_key`].
+    /// Hashes a text of `len` bytes from its `quarters`; `key` is its [`short_key`].
     #[inline]
     pub(crate) fn of_short(&self, chunks: &[u128; 4], len: usize, key: u32) -> u64 {
-        let product = |place: usize| self.product(place * 2, chunks[place] as u64, (chunks[place] >> 64) as u64);
+        let product =
+            |position: usize| self.product(position * 2, chunks[position] as u64, (chunks[position] >> 64) as u64);
         let three = product(0).wrapping_add(product(1)).wrapping_add(product(2));
-        let sum = if len > THREE { three.wrapping_add(product(3)) } else { three };
+        let sum = if len > THREE_CHUNKS { three.wrapping_add(product(3)) } else { three };
         self.fold(sum, self.last[0], u64::from(key))
     }
 
@@ -77,36 +79,36 @@ impl NameHash {
         self.fold(self.sum(rest), state, rest.len() as u64)
     }
 
-    /// The hash of a GUID that belongs to `owner`.
+    /// Hashes a GUID that belongs to `owner`.
     #[inline]
     pub(crate) fn of_guid(&self, guid: Guid, owner: u32) -> u64 {
         let (high, low) = guid.halves();
         self.of_words(high, low, u64::from(owner))
     }
 
-    /// The hash of two words, a different one for every `salt`.
+    /// Hashes two words with a salt.
     #[inline]
     pub(crate) fn of_words(&self, high: u64, low: u64, salt: u64) -> u64 {
         self.fold(self.product(0, high, low), salt.wrapping_mul(GOLDEN) ^ self.last[0], 16)
     }
 
-    // A long block is read in chunks of 16 bytes, of which the last overlaps the one before. Together with the length, which `fold` takes
-    // in, the chunks say the whole block.
+    // Reads a block in chunks of 16 bytes; the last chunk overlaps the one before it. The chunks and the length,
+    // which `fold` adds, determine the block.
     fn sum(&self, block: &[u8]) -> u128 {
         let (chunks, rest) = block.as_chunks::<16>();
         let mut padded = [0u8; 16];
         padded[..rest.len()].copy_from_slice(rest);
         let last = Some(block.last_chunk::<16>().unwrap_or(&padded)).filter(|_| !rest.is_empty());
         let words = chunks.iter().chain(last).map(|chunk| u128::from_le_bytes(*chunk)).enumerate();
-        words.fold(0, |sum: u128, (place, chunk)| {
-            sum.wrapping_add(self.product(place * 2, chunk as u64, (chunk >> 64) as u64))
+        words.fold(0, |sum: u128, (position, chunk)| {
+            sum.wrapping_add(self.product(position * 2, chunk as u64, (chunk >> 64) as u64))
         })
     }
 
     #[inline]
-    fn product(&self, place: usize, low: u64, high: u64) -> u128 {
-        let first = low.wrapping_add(self.keys[place % KEYS]);
-        let second = high.wrapping_add(self.keys[(place + 1) % KEYS]);
+    fn product(&self, position: usize, low: u64, high: u64) -> u128 {
+        let first = low.wrapping_add(self.keys[position % KEYS]);
+        let second = high.wrapping_add(self.keys[(position + 1) % KEYS]);
         u128::from(first) * u128::from(second)
     }
 
@@ -119,14 +121,14 @@ impl NameHash {
     }
 }
 
-/// A number for the length of a short text and a salt.
+/// Combines the length of a short text with a salt.
 #[inline]
 pub(crate) fn short_key(salt: u16, len: usize) -> u32 {
     u32::from(salt) << 16 | u32::from(len as u16)
 }
 
-/// Up to 64 bytes as four words that overlap, and together with the length say all of them; `None` for more bytes than that. Three are
-/// enough for up to 48 bytes, the usual length of a name: then the fourth is 0.
+/// Reads up to 64 bytes as four overlapping words that, with the length, determine the text; `None` for longer
+/// texts. Texts of up to 48 bytes, the usual length of a name, need three words; the fourth is 0.
 #[inline]
 pub(crate) fn quarters(text: &[u8]) -> Option<[u128; 4]> {
     let len = text.len();
@@ -139,7 +141,7 @@ pub(crate) fn quarters(text: &[u8]) -> Option<[u128; 4]> {
     let chunk = |start: usize| <[u8; 16]>::try_from(text.get(start..start + 16)?).ok().map(u128::from_le_bytes);
     let first = u128::from_le_bytes(*text.first_chunk()?);
     let last = u128::from_le_bytes(*text.last_chunk()?);
-    if len <= THREE {
+    if len <= THREE_CHUNKS {
         Some([first, chunk((len - 16).min(16))?, last, 0])
     } else if len <= 64 {
         Some([first, chunk(16)?, chunk(len - 32)?, last])
@@ -154,27 +156,28 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
+    /// R24
     #[test]
-    fn k20_the_stable_hash_never_changes() {
+    fn the_stable_hash_never_changes() {
         let zero = Guid([0; 16]);
-        let counted = Guid(std::array::from_fn(|place| place as u8));
+        let counted = Guid(std::array::from_fn(|position| position as u8));
         assert_eq!(stable_hash(zero, 0), 0x568a_9b0b_1a2c_05ec);
         assert_eq!(stable_hash(counted, 1), 0x0aa4_b46f_7fc8_b147);
     }
 
     #[test]
-    fn names_that_differ_anywhere_hash_apart() {
+    fn different_names_have_different_hashes() {
         let hash = NameHash::new(Seed([1, 2]));
         let mut seen = HashSet::new();
         let mut count = 0;
         for len in 0..1_200usize {
-            for place in [0, len / 2, len.saturating_sub(1)] {
+            for position in [0, len / 2, len.saturating_sub(1)] {
                 let mut name = vec![b'a'; len];
-                if let Some(byte) = name.get_mut(place) {
+                if let Some(byte) = name.get_mut(position) {
                     *byte = b'b';
                 }
                 seen.insert(hash.of(&name, 0));
-                count += usize::from(len > 2 || place == 0);
+                count += usize::from(len > 2 || position == 0);
             }
         }
         assert!(seen.len() + 3 >= count, "{} of {count}", seen.len());
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bits_of_sequential_names_and_ids_are_even() {
+    fn hashes_of_sequential_names_and_ids_are_uniform() {
         let hash = NameHash::new(Seed([7, 9]));
         let mut buckets = [[0u32; 256]; 4];
         for number in 0..65_536u32 {
@@ -200,8 +203,9 @@ mod tests {
         }
     }
 
+    /// T12
     #[test]
-    fn t12_names_chosen_to_collide_under_one_key_spread_under_another() {
+    fn names_that_collide_under_one_key_spread_under_another() {
         let known = NameHash::new(Seed([1, 2]));
         let chosen: Vec<Vec<u8>> = (0..4_000_000u32)
             .map(|number| format!("//Adventure-Works.com/Service{number:07}").into_bytes())
@@ -216,26 +220,26 @@ mod tests {
                 buckets[(unknown.of(name, 3) & 1023) as usize] += 1;
             }
             let fullest = buckets.iter().max().copied().unwrap_or_default();
-            assert!(fullest < 16, "{fullest} of 2,048 in one of 1,024 places, where 2 are to be expected");
+            assert!(fullest < 16, "{fullest} of 2,048 in one of 1,024 buckets; expected about 2");
         }
     }
 
     proptest! {
         #[test]
-        fn short_texts_of_one_length_are_told_apart_by_quarters(one in text(), at in 0..64usize, byte in any::<u8>()) {
+        fn quarters_distinguish_short_texts_of_one_length(one in text(), at in 0..64usize, byte in any::<u8>()) {
             let mut other = one.clone();
-            if let Some(place) = other.get_mut(at) {
-                *place = byte;
+            if let Some(position) = other.get_mut(at) {
+                *position = byte;
             }
             prop_assert_eq!(quarters(&one) == quarters(&other), one == other);
         }
     }
 
-    /// Texts of up to 64 bytes that often differ in one byte only.
+    /// Texts of up to 64 bytes that often differ in only one byte.
     fn text() -> impl Strategy<Value = Vec<u8>> {
-        (0..=64usize, 0..64usize, any::<u8>()).prop_map(|(len, place, byte)| {
+        (0..=64usize, 0..64usize, any::<u8>()).prop_map(|(len, position, byte)| {
             let mut text = vec![7; len];
-            if let Some(at) = text.get_mut(place) {
+            if let Some(at) = text.get_mut(position) {
                 *at = byte;
             }
             text

@@ -1,11 +1,12 @@
-//! The rules of Service Broker's routing.
+//! The rules of Service Broker: routing, and reassembly of fragments.
 //!
-//! This crate knows no clock, no socket, no thread, no Arrow and no Python: the time, the seed of its hashes and the identity of a
-//! conversation are parameters. What the rules call an outcome is a value; an error means that the input was wrong.
+//! The crate is deterministic: it uses no clock, socket, thread, Arrow or Python. The time, the seed of its hashes
+//! and the id of a conversation are arguments. Expected outcomes are values; an error means that the input is
+//! invalid.
 //!
-//! A [`Catalog`] is what an instance knows: databases, services, routing tables. A [`RouteIndex`] is the same, compiled: it answers
-//! *where would this conversation go* one conversation at a time ([`RouteIndex::decide`]), for blocks of 64 at the speed of the memory
-//! ([`RouteIndex::resolve`]), or with every step of the way ([`RouteIndex::explain`]).
+//! A [`Catalog`] holds the databases, services and routing tables of an instance. A [`RouteIndex`] is compiled from
+//! it and decides conversations one at a time ([`RouteIndex::decide`]), in blocks of 64 ([`RouteIndex::resolve`]),
+//! or with a trace of every step ([`RouteIndex::explain`]).
 #![deny(unsafe_code)]
 
 mod address;

@@ -1,83 +1,83 @@
-//! Messages as rows, on their way into a database file and out of it.
+//! Messages as rows, on their way into and out of a database file.
 
 use crate::guid::Guid;
 
-/// A message that is to be sent.
+/// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// The sender's side of the conversation.
+    /// The sender's conversation handle.
     pub conversation_handle: Guid,
-    /// The name of its type.
+    /// The name of the message type.
     pub message_type_name: &'a str,
-    /// Its body; an empty one is none.
+    /// The body; an empty body is stored as null.
     pub message_body: &'a [u8],
 }
 
-/// A message that was received, but for its body.
+/// A received message without its body.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// The conversation.
+    /// The conversation id.
     pub conversation_id: Guid,
-    /// Whether the initiator sent it.
+    /// Whether the initiator sent the message.
     pub is_initiator: bool,
-    /// Its number.
+    /// The sequence number.
     pub message_sequence_number: i64,
-    /// The receiver's side of the conversation.
+    /// The receiver's conversation handle.
     pub conversation_handle: Guid,
-    /// The group of that side.
+    /// The conversation group of the receiver's endpoint.
     pub conversation_group_id: Guid,
-    /// The name of its type.
+    /// The name of the message type.
     pub message_type_name: &'a str,
-    /// `N`, `E` or `X`: how its type is validated.
+    /// The validation of the message type: `N`, `E` or `X`.
     pub validation: &'a str,
-    /// The service that received it.
+    /// The service that received the message.
     pub service_name: &'a str,
     /// The contract of the conversation.
     pub service_contract_name: &'a str,
-    /// The priority of that side.
+    /// The priority of the receiver's endpoint.
     pub priority: i32,
-    /// Its place in the queue.
+    /// The position in the queue.
     pub queuing_order: i64,
 }
 
-/// A message that waits to be sent to another instance, but for its body.
+/// A message in the transmission queue, without its body.
 #[derive(Clone, Debug)]
 pub struct Waiting {
-    /// The conversation.
+    /// The conversation id.
     pub conversation_id: Guid,
-    /// Whether its initiator sends it.
+    /// Whether the initiator sends the message.
     pub is_initiator: bool,
-    /// Its number.
+    /// The sequence number.
     pub message_sequence_number: i64,
-    /// The name of its type.
+    /// The name of the message type.
     pub message_type_name: String,
-    /// Its id.
+    /// The message id.
     pub message_id: Guid,
-    /// Whether it ends the conversation.
+    /// Whether the message ends the conversation.
     pub is_end_of_dialog: bool,
-    /// Whether it is the error with which the application has ended it.
+    /// Whether the message is the error with which the application ended the conversation.
     pub is_conversation_error: bool,
 }
 
-/// Messages that wait to be sent, in order.
+/// Messages to transmit, in order.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// The messages.
+    /// The messages without their bodies.
     pub messages: Vec<Waiting>,
-    /// Their bodies, one behind the other.
+    /// The concatenated bodies.
     pub bodies: Vec<u8>,
-    /// Where each body ends; `None` where it is too long to be read.
+    /// The end of each body in `bodies`; `None` if the body was too long to be read.
     pub ends: Vec<Option<usize>>,
 }
 
-/// Messages that were received, in order.
+/// Received messages, in order.
 #[derive(Debug, Default)]
 pub struct Inbox<'a> {
-    /// The messages.
+    /// The messages without their bodies.
     pub messages: Vec<Received<'a>>,
-    /// Their bodies, one behind the other.
+    /// The concatenated bodies.
     pub bodies: Vec<u8>,
-    /// Where each body ends; `None` where there is no body.
+    /// The end of each body in `bodies`; `None` if the message has no body.
     pub ends: Vec<Option<usize>>,
 }
 
@@ -88,19 +88,19 @@ impl<'a> Inbox<'a> {
         self.ends.push(None);
     }
 
-    /// Adds a message, whose body was put behind the others already.
+    /// Adds a message whose body has already been appended to `bodies`.
     pub fn push(&mut self, message: Received<'a>) {
         self.messages.push(message);
         self.ends.push(Some(self.bodies.len()));
     }
 
-    /// How many there are.
+    /// Returns the number of messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()

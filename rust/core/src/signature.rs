@@ -1,4 +1,8 @@
-//! What a fragment says of itself.
+//! Fragment headers and signatures: MD5 digests, encrypted with the session key if the conversation has one (P21,
+//! P23).
+//!
+//! A signature is the last block of AES in CBC mode over blocks that identify the content, followed by its MD5. The
+//! second block differs for messages and fragments, so that neither input is a prefix of the other.
 
 use std::fmt;
 
@@ -7,37 +11,37 @@ use aes::{Aes128, Aes192, Aes256};
 
 use crate::Guid;
 
-/// An MD5, in clear or as one encrypted block.
+/// An MD5 digest, in the clear or encrypted as one block.
 pub type Digest = [u8; 16];
 
-/// The place of a fragment: its conversation and direction, its message there, its part of that.
+/// Identifies a fragment: its conversation and direction, its message, and its number in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The conversation.
+    /// The conversation id.
     pub conversation: Guid,
-    /// Whether the sender is the initiator: the direction.
+    /// Whether the initiator is the sender; this is the direction.
     pub is_initiator: bool,
-    /// The message's number in its direction, from 0 (P12).
+    /// The sequence number of the message in its direction, from 0 (P12).
     pub sequence: i64,
-    /// The fragment's number in its message, from 0.
+    /// The number of the fragment in its message, from 0.
     pub number: i32,
-    /// How many fragments the message has.
+    /// The number of fragments of the message.
     pub count: i32,
 }
 
-/// A signature as it was received.
+/// A signature as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// There is none.
+    /// No signature.
     Missing,
-    /// These 16 bytes.
+    /// 16 bytes.
     Given(Digest),
-    /// Something that is not 16 bytes, and matches nothing (M1).
+    /// A value that is not 16 bytes long; it matches nothing.
     Unreadable,
 }
 
 impl Header {
-    /// Whether its numbers can be (M4).
+    /// Whether the numbers are valid.
     #[must_use]
     pub fn is_in_range(&self) -> bool {
         (0..i64::MAX).contains(&self.sequence) && self.count >= 1 && (0..self.count).contains(&self.number)
@@ -45,7 +49,7 @@ impl Header {
 }
 
 impl Signature {
-    /// The 16 bytes, if it has them.
+    /// Returns the 16 bytes, if the signature has them.
     #[must_use]
     pub fn given(&self) -> Option<&Digest> {
         match self {
@@ -55,14 +59,9 @@ impl Signature {
     }
 }
 
-// Signatures: MD5, encrypted with the conversation's session key where there is one (P21, P23, M6, M7).
-//
-// A signature is the last block of AES in CBC mode over the blocks that say where the content belongs, then its MD5. Those of messages
-// and of fragments differ in the second block, so that none is the beginning of another.
-
 const TOP_BIT: u32 = 1 << 31;
 
-/// A conversation's session key, ready for use.
+/// The session key of a conversation, expanded for use.
 #[derive(Clone)]
 pub struct SessionKey(Cipher);
 
@@ -74,7 +73,7 @@ enum Cipher {
 }
 
 impl SessionKey {
-    /// A key of 16, 24 or 32 bytes; `None` for another length.
+    /// Creates a key from 16, 24 or 32 bytes; `None` for any other length.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let cipher = match bytes.len() {
@@ -86,19 +85,19 @@ impl SessionKey {
         Some(Self(cipher))
     }
 
-    /// The signature of a whole message whose MD5 is `digest`. How it is cut into fragments plays no part.
+    /// Signs a message with the MD5 `digest`. The signature does not depend on how the message is fragmented.
     #[must_use]
     pub fn message_signature(&self, header: &Header, digest: Digest) -> Digest {
         self.encrypt(xor(digest, self.message_start(header)))
     }
 
-    /// The MD5 that the signature of a whole message encrypts.
+    /// Decrypts the signature of a message and returns the MD5 that it was made from.
     #[must_use]
     pub fn open_message_signature(&self, header: &Header, signature: Digest) -> Digest {
         xor(self.decrypt(signature), self.message_start(header))
     }
 
-    /// The signature of a fragment whose MD5 is `digest`, of a message that is signed by `message_signature`.
+    /// Signs a fragment with the MD5 `digest` of the message signed by `message_signature`.
     #[must_use]
     pub fn fragment_signature(&self, header: &Header, message_signature: &Digest, digest: Digest) -> Digest {
         let start = self.start(header, TOP_BIT | header.number.cast_unsigned(), header.count.cast_unsigned());
@@ -111,8 +110,9 @@ impl SessionKey {
 
     fn start(&self, header: &Header, number: u32, count: u32) -> Digest {
         let direction = if header.is_initiator { TOP_BIT } else { 0 };
-        let place = u128::from(number) << 96 | u128::from(count | direction) << 64 | u128::from(header.sequence as u64);
-        self.encrypt(xor(place.to_be_bytes(), self.encrypt(header.conversation.0)))
+        let position =
+            u128::from(number) << 96 | u128::from(count | direction) << 64 | u128::from(header.sequence as u64);
+        self.encrypt(xor(position.to_be_bytes(), self.encrypt(header.conversation.0)))
     }
 
     fn encrypt(&self, block: Digest) -> Digest {
@@ -136,14 +136,14 @@ impl SessionKey {
     }
 }
 
-/// Says nothing of the key.
+/// Does not reveal the key.
 impl fmt::Debug for SessionKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("SessionKey")
     }
 }
 
-/// Whether two digests are the same, in a time that does not depend on where they differ (P22).
+/// Whether two digests are equal, in constant time (P22).
 #[must_use]
 pub(crate) fn equal(one: &Digest, other: &Digest) -> bool {
     one.iter().zip(other).fold(0, |difference, (one, other)| difference | (one ^ other)) == 0
@@ -160,11 +160,12 @@ mod tests {
 
     const HEADER: Header = Header { conversation: Guid([7; 16]), is_initiator: true, sequence: 5, number: 2, count: 9 };
 
+    /// P21
     #[test]
-    fn m7_is_aes_on_one_block() {
+    fn encrypts_one_block_with_aes() {
         // FIPS 197, appendix C.
         let key: Vec<u8> = (0..32).collect();
-        let plain: [u8; 16] = std::array::from_fn(|place| (place as u8) << 4 | place as u8);
+        let plain: [u8; 16] = std::array::from_fn(|position| (position as u8) << 4 | position as u8);
         for (len, first) in
             [(16, [0x69, 0xc4, 0xe0, 0xd8]), (24, [0xdd, 0xa9, 0x7c, 0xa4]), (32, [0x8e, 0xa2, 0xb7, 0xca])]
         {
@@ -175,8 +176,9 @@ mod tests {
         assert!((0..40).filter(|len| SessionKey::new(&vec![0; *len]).is_some()).eq([16, 24, 32]));
     }
 
+    /// P21
     #[test]
-    fn m7_a_signature_opens_where_it_belongs_and_nowhere_else() {
+    fn a_message_signature_is_valid_only_for_its_header() {
         let key = SessionKey::new(&[1; 16]).unwrap();
         let signature = key.message_signature(&HEADER, [3; 16]);
         assert_eq!(key.open_message_signature(&HEADER, signature), [3; 16]);
@@ -191,8 +193,9 @@ mod tests {
         }
     }
 
+    /// P21
     #[test]
-    fn m7_a_fragment_is_bound_to_its_place_and_its_message() {
+    fn a_fragment_signature_is_valid_only_for_its_header_and_message() {
         let key = SessionKey::new(&[1; 24]).unwrap();
         let signature = key.fragment_signature(&HEADER, &[4; 16], [3; 16]);
         let elsewhere = [
@@ -209,12 +212,13 @@ mod tests {
         assert_ne!(key.fragment_signature(&HEADER, &[4; 16], [2; 16]), signature);
     }
 
+    /// P22
     #[test]
-    fn p22_equal_is_equal_at_every_place() {
-        for place in 0..16 {
+    fn equal_compares_every_byte() {
+        for position in 0..16 {
             let mut other = [9; 16];
             assert!(equal(&[9; 16], &other));
-            other[place] ^= 0x80;
+            other[position] ^= 0x80;
             assert!(!equal(&[9; 16], &other));
         }
     }

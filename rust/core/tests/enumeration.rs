@@ -1,15 +1,17 @@
-//! Proof by enumeration: every table of up to three routes over a small universe, every conversation, against a second matcher.
+//! Checks the index by enumeration: every table of up to three routes over a small universe, and every
+//! conversation, against a second matcher.
 //!
-//! The universe has two service names, two broker ids, and the addresses on which the rules turn. The second matcher reads the rules
-//! over a list of routes, with no index, no plan and nothing shared with the crate but its types. It knows the tie break `first`.
+//! The universe has two service names, two broker ids, and the addresses that the rules distinguish. The second
+//! matcher applies the rules to a list of routes without an index or plans and shares only types with the crate. It
+//! implements the tie break `first`.
 //!
-//! `cargo test` enumerates all tables of up to one route, and samples of those of two and three. With `ENUMERATE=all` in the
-//! environment it is every table of up to three, a billion decisions, each made three ways.
+//! `cargo test` enumerates all tables of up to one route, and samples of tables of two and three. `ENUMERATE=all`
+//! in the environment enumerates all tables of up to three routes: a billion decisions, each made in three ways.
 #![allow(missing_docs, clippy::match_bool, clippy::struct_excessive_bools, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
-use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
+use ssbroker_core::route::{Answers, BLOCK, Block, Scratch, Stages};
 use ssbroker_core::{
     Catalog, CatalogBuilder, Guid, NEVER, Options, Outcome, PendingRequest, Query, Reason, RouteIndex, RouteInput,
     Seed, Settings, TieBreak,
@@ -19,12 +21,12 @@ const NAMES: [&str; 2] = ["tcp://hop:7/Service", "//Other"];
 const BCN: &str = "SQL/ServiceBroker/BrokerConfiguration";
 const IDS: [Guid; 2] = [Guid([1; 16]), Guid([2; 16])];
 const ELSEWHERE: &str = "TCP://a:1";
-/// The same address, spelled otherwise (R21).
+/// The same address in another spelling (R21).
 const SAME_ELSEWHERE: &str = "tcp://A:01/";
 const OWN: &str = "TCP://me:4022";
 const NOW: i64 = 100;
 
-/// A route of the universe; a table is a list of them, and their route ids are their places.
+/// A route of the universe. A table is a list of routes; the route ids are their positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Route {
     service: Option<&'static str>,
@@ -34,21 +36,21 @@ struct Route {
     is_expired: bool,
 }
 
-/// An instance: what surrounds the table.
+/// The instance around the table.
 #[derive(Clone, Copy, Debug)]
 struct World {
     forwarding: bool,
-    /// The database whose id is the first of `IDS` is enabled.
+    /// Whether the database with the first of `IDS` is enabled.
     host_enabled: bool,
-    /// That database has the first service.
+    /// Whether that database has the first service.
     hosted: bool,
     pending: bool,
 }
 
-/// What the second matcher decides: outcome, reason, step and route.
+/// The result of the second matcher: outcome, reason, step and route.
 type Verdict = (Outcome, Reason, Option<i8>, Option<i32>);
 
-/// Every route that can be told apart: 168 of them.
+/// All 168 distinguishable routes.
 fn universe() -> Vec<Route> {
     let addresses = [
         ("LOCAL", false),
@@ -109,10 +111,12 @@ struct Naive<'a> {
 
 impl Naive<'_> {
     fn live(&self, wanted: impl Fn(&Route) -> bool) -> Vec<usize> {
-        (0..self.table.len()).filter(|&place| !self.table[place].is_expired && wanted(&self.table[place])).collect()
+        (0..self.table.len())
+            .filter(|&position| !self.table[position].is_expired && wanted(&self.table[position]))
+            .collect()
     }
 
-    /// Whether the one host takes a message that is meant for this broker id.
+    /// Whether the only host takes a message for this broker id.
     fn locates(&self, broker: Option<Guid>) -> bool {
         let hosts = self.world.host_enabled && self.world.hosted && self.name == NAMES[0];
         hosts && broker.is_none_or(|broker| broker == IDS[0])
@@ -169,7 +173,7 @@ impl Naive<'_> {
             };
         }
         let Some(chosen) = self.choose(&found) else {
-            let is_local = found.iter().any(|&place| self.table[place].address == "LOCAL");
+            let is_local = found.iter().any(|&position| self.table[position].address == "LOCAL");
             let reason = if is_local { Reason::ServiceNotFound } else { Reason::AddressUnusable };
             return (unusable, reason, Some(step), None);
         };
@@ -188,8 +192,9 @@ impl Naive<'_> {
     }
 
     fn choose(&self, found: &[usize]) -> Option<usize> {
-        let first = |wanted: &dyn Fn(&Route) -> bool| found.iter().copied().find(|&place| wanted(&self.table[place]));
-        let route_broker = found.first().and_then(|&place| self.table[place].broker);
+        let first =
+            |wanted: &dyn Fn(&Route) -> bool| found.iter().copied().find(|&position| wanted(&self.table[position]));
+        let route_broker = found.first().and_then(|&position| self.table[position].broker);
         let has_host = self.locates(self.broker.or(route_broker));
         let is_local = |route: &Route| route.address == "LOCAL";
         let is_network = |route: &Route| [ELSEWHERE, SAME_ELSEWHERE, OWN].contains(&route.address);
@@ -209,30 +214,30 @@ fn catalog(world: World, table: &[Route]) -> Catalog {
     builder.database(0, b"Begun", None, true).unwrap();
     builder.database(1, b"msdb", None, true).unwrap();
     builder.database(2, b"Host", Some(IDS[0]), world.host_enabled).unwrap();
-    // What began here and what came from outside read tables of the same content, so that re-entry has something to read.
+    // Both tables have the same content, so that a re-entry has something to search.
     for (number, database) in ["Begun", "msdb"].iter().enumerate() {
-        for (place, route) in table.iter().enumerate() {
+        for (position, route) in table.iter().enumerate() {
             let input = RouteInput {
                 database: Some(database.as_bytes()),
                 name: b"route",
-                route_id: Some(place as i32),
+                route_id: Some(position as i32),
                 service: route.service.map(str::as_bytes),
                 broker: route.broker,
                 expires: if route.is_expired { NOW } else { NEVER },
                 address: route.address.as_bytes(),
                 mirror: route.has_mirror.then_some(b"TCP://m:1"),
             };
-            builder.route(number * table.len() + place, input).unwrap();
+            builder.route(number * table.len() + position, input).unwrap();
         }
     }
-    builder.end_of_routes().unwrap();
+    builder.finish_routes().unwrap();
     if world.hosted {
         builder.service(0, b"Host", NAMES[0].as_bytes()).unwrap();
     }
     builder.finish()
 }
 
-/// Compares every conversation of one table, one at a time and as a block; returns how many there were.
+/// Compares every conversation of one table, one at a time and as a block; returns their number.
 fn compare(world: World, table: &[Route]) -> u64 {
     let options = Options { tie_break: TieBreak::First, pending_request: PendingRequest::Continue };
     let index = RouteIndex::new(Arc::new(catalog(world, table)), options, Seed([1, 2]));
@@ -249,7 +254,7 @@ fn compare(world: World, table: &[Route]) -> u64 {
         let is = |bits: u64| bits >> row & 1 == 1;
         let (step, route_id) = (Some(answers.steps[row]), Some(answers.route_ids[row]));
         let answered = match () {
-            () if is(answers.general) => continue,
+            () if is(answers.needs_decide) => continue,
             () if is(answers.local) => (Outcome::Local, Reason::Matched, step, route_id),
             () if is(answers.no_route) => (Outcome::Delayed, Reason::NoRoute, Some(7), None),
             () if from_outside && !world.forwarding => (Outcome::Dropped, Reason::ForwardingDisabled, step, route_id),
@@ -265,20 +270,21 @@ fn compare(world: World, table: &[Route]) -> u64 {
     queries.len() as u64
 }
 
-/// What the index says of all conversations at once.
+/// Decides all conversations as one block.
 fn answers(index: &RouteIndex, queries: &[(&'static str, Option<Guid>, bool, bool)]) -> Answers {
     let database = |name: &[u8]| index.catalog().database(name).unwrap();
     let (begun, msdb) = (database(b"Begun"), database(b"msdb"));
     let mut answers = Answers::default();
-    let mut block = Block { len: queries.len(), names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, general: 0 };
+    let mut block =
+        Block { len: queries.len(), names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, needs_decide: 0 };
     for (row, &(name, broker, from_outside, is_initiator)) in queries.iter().enumerate() {
         block.names[row] = name.as_bytes();
         block.tables[row] = if from_outside { msdb } else { begun };
         block.has_broker |= u64::from(broker.is_some()) << row;
         answers.brokers[row] = broker.unwrap_or_default();
-        block.general |= u64::from(from_outside && !is_initiator) << row;
+        block.needs_decide |= u64::from(from_outside && !is_initiator) << row;
     }
-    index.resolve(&block, NOW, |_| Guid::default(), &mut Stages::default(), &mut Candidates::default(), &mut answers);
+    index.resolve(&block, NOW, |_| Guid::default(), &mut Stages::default(), &mut Scratch::default(), &mut answers);
     answers
 }
 
@@ -300,8 +306,8 @@ fn enumerate(size: usize, keep: impl Fn(usize) -> bool) -> u64 {
     decisions
 }
 
-/// All tables of a size, or every so many of them, on both cores.
-fn prove(size: usize, every: usize) -> u64 {
+/// Compares all tables of a size, or one in `every`, on two threads.
+fn compare_tables(size: usize, every: usize) -> u64 {
     let every = if std::env::var("ENUMERATE").is_ok_and(|value| value == "all") { 1 } else { every };
     std::thread::scope(|scope| {
         let halves = [0, 1].map(|half| {
@@ -312,16 +318,16 @@ fn prove(size: usize, every: usize) -> u64 {
 }
 
 #[test]
-fn g9_every_table_of_up_to_one_route() {
-    assert_eq!(prove(0, 1) + prove(1, 1), 169 * 12 * 18);
+fn tables_of_up_to_one_route() {
+    assert_eq!(compare_tables(0, 1) + compare_tables(1, 1), 169 * 12 * 18);
 }
 
 #[test]
-fn g9_tables_of_two_routes() {
-    assert!(prove(2, 5) >= 168 * 168 / 5 * 12 * 18);
+fn tables_of_two_routes() {
+    assert!(compare_tables(2, 5) >= 168 * 168 / 5 * 12 * 18);
 }
 
 #[test]
-fn g9_tables_of_three_routes() {
-    assert!(prove(3, 1_009) >= 168 * 168 * 168 / 1_009 * 12 * 18);
+fn tables_of_three_routes() {
+    assert!(compare_tables(3, 1_009) >= 168 * 168 * 168 / 1_009 * 12 * 18);
 }

@@ -1,15 +1,15 @@
-//! Fragments in, messages out: what one push does, and that any cut into pushes does the same.
+//! Tests single pushes, and that dividing the fragments into pushes in any way gives the same result.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use ssbroker_core::SessionKey;
-use ssbroker_core::reassembly::{Assembler, FurtherOf, Limits, Pushed, Received, Rejected};
+use ssbroker_core::reassembly::{Assembler, ExtraValues, Limits, Pushed, Received, Rejected};
 use ssbroker_core::{Guid, Header, Seed, Signature};
 
 const SEED: Seed = Seed([1, 2]);
 
-/// A fragment that owns its bytes.
+/// A fragment that owns its body.
 #[derive(Clone, Debug)]
 struct Sent {
     header: Header,
@@ -18,7 +18,7 @@ struct Sent {
     fragment: Signature,
 }
 
-/// What came out of pushes, as values to compare.
+/// The results of pushes as comparable values.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     messages: Vec<(Guid, bool, i64, Vec<u8>)>,
@@ -29,8 +29,8 @@ fn header(sequence: i64, number: i32, count: i32) -> Header {
     Header { conversation: Guid([1; 16]), is_initiator: true, sequence, number, count }
 }
 
-/// A message in clear, cut into parts.
-fn cut(conversation: u8, sequence: i64, parts: &[&[u8]]) -> Vec<Sent> {
+/// Splits a message without a session key into fragments.
+fn split(conversation: u8, sequence: i64, parts: &[&[u8]]) -> Vec<Sent> {
     let signature = Signature::Given(ssbroker_md5::digest(&parts.concat()));
     let of_part = |(number, part): (usize, &&[u8])| Sent {
         header: Header {
@@ -78,9 +78,10 @@ fn unlimited() -> Assembler {
     Assembler::new(Limits::NONE, true, SEED)
 }
 
+/// P14
 #[test]
-fn p14_a_gap_holds_back_what_follows() {
-    let (first, second) = (cut(1, 0, &[b"ab", b"c"]), cut(1, 1, &[b"d"]));
+fn a_gap_holds_back_later_messages() {
+    let (first, second) = (split(1, 0, &[b"ab", b"c"]), split(1, 1, &[b"d"]));
     let mut assembler = unlimited();
     assert!(seen(&mut assembler, &second).messages.is_empty());
     assert!(seen(&mut assembler, &first[1..]).messages.is_empty());
@@ -90,9 +91,10 @@ fn p14_a_gap_holds_back_what_follows() {
     assert_eq!((assembler.pending_messages(), assembler.pending_bytes()), (0, 128));
 }
 
+/// P23
 #[test]
-fn p23_a_whole_that_fails_is_forgotten_and_may_come_again() {
-    let mut bad = cut(1, 0, &[b"ab", b"c"]);
+fn a_corrupt_message_is_dropped_and_may_be_sent_again() {
+    let mut bad = split(1, 0, &[b"ab", b"c"]);
     for fragment in &mut bad {
         fragment.message = Signature::Given([0; 16]);
     }
@@ -102,26 +104,26 @@ fn p23_a_whole_that_fails_is_forgotten_and_may_come_again() {
     assert!(pushed.acknowledgements.is_empty());
     assert_eq!(pushed.rejected.iter().map(|one| (one.header, one.reason)).collect::<Vec<_>>(), rejected);
     assert_eq!((assembler.pending_messages(), assembler.pending_bytes()), (0, 0));
-    assert_eq!(seen(&mut assembler, &cut(1, 0, &[b"ab", b"c"])).messages.len(), 1);
+    assert_eq!(seen(&mut assembler, &split(1, 0, &[b"ab", b"c"])).messages.len(), 1);
 }
 
 #[test]
-fn m24_what_is_forgotten_may_come_again() {
+fn a_forgotten_message_may_be_sent_again() {
     let mut assembler = unlimited();
-    let mut parts = cut(1, 0, &[b"ab", b"c"]);
+    let mut parts = split(1, 0, &[b"ab", b"c"]);
     parts[0].message = Signature::Given([9; 16]);
     push(&mut assembler, &parts[..1]);
     assert_eq!(seen(&mut assembler, &parts[1..]).rejected, [(header(0, 1, 2), Rejected::Conflict)]);
     assert!(assembler.forget(Guid([1; 16]), true, 0));
     assert!(!assembler.forget(Guid([1; 16]), true, 0));
     assert_eq!(assembler.pending_bytes(), 0);
-    assert_eq!(seen(&mut assembler, &cut(1, 0, &[b"ab", b"c"])).messages.len(), 1);
+    assert_eq!(seen(&mut assembler, &split(1, 0, &[b"ab", b"c"])).messages.len(), 1);
 }
 
 #[test]
-fn m3_further_columns_are_those_of_fragment_0() {
+fn extra_columns_are_those_of_fragment_0() {
     struct Rows;
-    impl ssbroker_core::reassembly::Further for Rows {
+    impl ssbroker_core::reassembly::ExtraColumnSource for Rows {
         fn len(&self, row: usize) -> usize {
             row + 1
         }
@@ -129,22 +131,23 @@ fn m3_further_columns_are_those_of_fragment_0() {
             rows.iter().map(|row| vec![7; row + 1].into()).collect()
         }
     }
-    let parts = cut(1, 0, &[b"ab", b"c"]);
+    let parts = split(1, 0, &[b"ab", b"c"]);
     let mut assembler = unlimited();
     let block = |fragments: &'static [Sent]| fragments.iter().map(|one| received(one, None)).collect::<Vec<_>>();
     let parts: &'static [Sent] = parts.leak();
     assembler.push(std::iter::once(block(&parts[..1])), 0, &Rows);
     assert_eq!(assembler.pending_bytes(), 128 + 256 + 96 + 2 + 1);
     let pushed = assembler.push(std::iter::once(block(&parts[1..])), 0, &Rows);
-    assert_eq!(pushed.messages[0].further, [FurtherOf::Kept([7].into())]);
+    assert_eq!(pushed.messages[0].extra, [ExtraValues::Stored([7].into())]);
     let pushed = unlimited().push(std::iter::once(block(parts)), 0, &Rows);
-    assert_eq!(pushed.messages[0].further, [FurtherOf::Row(0)]);
+    assert_eq!(pushed.messages[0].extra, [ExtraValues::Row(0)]);
 }
 
+/// P21
 #[test]
-fn m7_only_what_the_session_key_signed_is_accepted() {
+fn only_fragments_signed_with_the_session_key_are_accepted() {
     let key = SessionKey::new(&[5; 32]).unwrap();
-    let mut parts = cut(1, 3, &[b"ab", b"c"]);
+    let mut parts = split(1, 3, &[b"ab", b"c"]);
     let message = key.message_signature(&parts[0].header, ssbroker_md5::digest(b"abc"));
     for part in &mut parts {
         part.message = Signature::Given(message);
@@ -165,8 +168,8 @@ fn m7_only_what_the_session_key_signed_is_accepted() {
 }
 
 #[test]
-fn m9_m10_an_unreadable_signature_contradicts_none_so_no_limit_is_asked() {
-    let mut parts = cut(1, 0, &[b"ab", b"cd"]);
+fn an_unreadable_signature_is_corrupt_even_beyond_a_limit() {
+    let mut parts = split(1, 0, &[b"ab", b"cd"]);
     for part in &mut parts {
         part.message = Signature::Missing;
     }
@@ -179,10 +182,10 @@ fn m9_m10_an_unreadable_signature_contradicts_none_so_no_limit_is_asked() {
 }
 
 #[test]
-fn m19_a_direction_is_known_by_a_message_that_waits_to_be_compared() {
-    let (stranger, known) = (&cut(1, 0, &[b"", b""])[..1], cut(2, 0, &[b""]));
-    let (next, early, begun) = (cut(2, 1, &[b"ab", b"cd"]), cut(3, 1, &[b""]), &cut(3, 2, &[b"", b""])[..1]);
-    let all = [stranger, &known, &next, &early, begun].concat();
+fn a_queued_message_verifies_its_direction() {
+    let (unverified, known) = (&split(1, 0, &[b"", b""])[..1], split(2, 0, &[b""]));
+    let (next, early, begun) = (split(2, 1, &[b"ab", b"cd"]), split(3, 1, &[b""]), &split(3, 2, &[b"", b""])[..1]);
+    let all = [unverified, &known, &next, &early, begun].concat();
     let limits = Limits { pending_messages: 3, ..Limits::NONE };
     let mut assembler = Assembler::new(limits, true, SEED);
     assert_eq!(seen(&mut assembler, &all).rejected, []);
@@ -196,7 +199,7 @@ fn traffic() -> impl Strategy<Value = Vec<Sent>> {
         let mut all = Vec::new();
         for ((conversation, sequence, parts), fault) in messages {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-            let mut fragments = cut(conversation, sequence, &parts);
+            let mut fragments = split(conversation, sequence, &parts);
             match fault {
                 0..30 => fragments[0].message = Signature::Given([0; 16]),
                 30..60 => fragments.iter_mut().for_each(|one| one.message = Signature::Given([0; 16])),
@@ -226,47 +229,47 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 4_000 }))]
 
     #[test]
-    fn all_at_once_is_one_at_a_time_with_a_checkpoint_in_between(
+    fn one_push_equals_single_pushes_with_checkpoints_between(
         fragments in traffic(),
         limits in limits(),
         in_order in any::<bool>(),
     ) {
-        let mut whole = Assembler::new(limits, in_order, SEED);
-        let at_once = seen(&mut whole, &fragments);
+        let mut together = Assembler::new(limits, in_order, SEED);
+        let expected = seen(&mut together, &fragments);
         let mut single = Assembler::new(limits, in_order, SEED);
         let mut one_by_one = Seen::default();
         let mut accepted: BTreeMap<(Guid, i64), usize> = BTreeMap::new();
         for fragment in &fragments {
             *accepted.entry((fragment.header.conversation, fragment.header.sequence)).or_default() += fragment.body.len();
             one_by_one.add(push(&mut single, std::slice::from_ref(fragment)));
-            let (state, further) = single.checkpoint();
-            let further = further.into_iter().map(Into::into).collect();
-            single = Assembler::restore(&state, further, Seed([3, 4])).expect("its own state");
+            let (state, extra) = single.checkpoint();
+            let extra = extra.into_iter().map(Into::into).collect();
+            single = Assembler::restore(&state, extra, Seed([3, 4])).expect("a valid checkpoint");
         }
-        prop_assert_eq!(&at_once, &one_by_one);
-        prop_assert_eq!(whole.pending(), single.pending());
-        prop_assert_eq!(whole.checkpoint(), single.checkpoint());
-        let out: usize = at_once.messages.iter().map(|message| message.3.len()).sum();
-        let pending: u64 = whole.pending().iter().map(|one| one.bytes).sum();
+        prop_assert_eq!(&expected, &one_by_one);
+        prop_assert_eq!(together.pending(), single.pending());
+        prop_assert_eq!(together.checkpoint(), single.checkpoint());
+        let out: usize = expected.messages.iter().map(|message| message.3.len()).sum();
+        let pending: u64 = together.pending().iter().map(|one| one.bytes).sum();
         let all: usize = accepted.values().sum();
         prop_assert!(out as u64 + pending <= all as u64);
     }
 
     #[test]
-    fn a_state_that_is_cut_off_or_altered_never_panics(
+    fn a_truncated_or_altered_checkpoint_never_panics(
         fragments in traffic(),
-        place in any::<prop::sample::Index>(),
+        position in any::<prop::sample::Index>(),
         bit in 0..8u32,
     ) {
         let mut assembler = Assembler::new(Limits::NONE, true, SEED);
         push(&mut assembler, &fragments);
-        let (state, further) = assembler.checkpoint();
-        let further: Vec<Box<[u8]>> = further.into_iter().map(Into::into).collect();
-        let place = place.index(state.len());
-        prop_assert!(Assembler::restore(&state[..place], further.clone(), SEED).is_err());
+        let (state, extra) = assembler.checkpoint();
+        let extra: Vec<Box<[u8]>> = extra.into_iter().map(Into::into).collect();
+        let position = position.index(state.len());
+        prop_assert!(Assembler::restore(&state[..position], extra.clone(), SEED).is_err());
         let mut altered = state;
-        altered[place] ^= 1u8 << bit;
-        if let Ok(mut assembler) = Assembler::restore(&altered, further, SEED) {
+        altered[position] ^= 1u8 << bit;
+        if let Ok(mut assembler) = Assembler::restore(&altered, extra, SEED) {
             push(&mut assembler, &fragments);
             prop_assert!(assembler.pending().len() as u64 <= assembler.pending_messages());
         }

@@ -1,4 +1,4 @@
-//! Operations on an assembler against a model: pushes of any size, checkpoints, messages that are forgotten.
+//! Compares operations on an assembler with a model: pushes of any size, checkpoints, and forgetting messages.
 #![no_main]
 
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -48,7 +48,7 @@ fn id(from: &mut Unstructured<'_>) -> Result<Guid> {
     Ok(Guid([from.int_in_range(0..=2)?; 16]))
 }
 
-/// Fragments of one message, all or some of them, in some order, of which one may be wrong.
+/// Generates some or all fragments of one message in any order; one of them may be invalid.
 fn several(from: &mut Unstructured<'_>) -> Result<Vec<Sent>> {
     let (conversation, is_initiator) = (id(from)?, from.ratio(3, 4)?);
     let sequence = from.int_in_range(0..=5)?;
@@ -98,9 +98,9 @@ fuzz_target!(|run: Run| {
                 model.forget((*conversation, *is_initiator), *sequence)
             ),
             Operation::Restore => {
-                let (state, further) = assembler.checkpoint();
-                let further = further.into_iter().map(Into::into).collect();
-                let restored = Assembler::restore(&state, further, Seed([5, 6])).expect("its own state");
+                let (state, extra) = assembler.checkpoint();
+                let extra = extra.into_iter().map(Into::into).collect();
+                let restored = Assembler::restore(&state, extra, Seed([5, 6])).expect("a valid checkpoint");
                 assert_eq!(restored.checkpoint().0, state);
                 assembler = restored;
             }

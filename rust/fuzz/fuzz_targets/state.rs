@@ -1,4 +1,5 @@
-//! Any bytes as a state, and as fragments: never a panic, and a state that is read is written the same.
+//! Restores checkpoints from arbitrary bytes and pushes arbitrary fragments: must never panic, and a restored
+//! checkpoint must be written identically.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,9 +7,9 @@ use ssbroker_core::reassembly::{Assembler, Limits};
 use ssbroker_core::{Guid, Header, Signature};
 use ssbroker_fuzz::{Model, SEED, Sent, digest, push};
 
-const FURTHER_MAX: usize = 64;
+const EXTRA_MAX: usize = 64;
 
-/// Fragments as they stand: a conversation, a direction, three numbers, a length, a body.
+/// Parses fragments: conversation, direction, three numbers, length, body.
 fn sent(mut bytes: &[u8]) -> Vec<Sent> {
     let mut all = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<8>() {
@@ -33,9 +34,9 @@ fn sent(mut bytes: &[u8]) -> Vec<Sent> {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let further = |len: usize| vec![Box::<[u8]>::default(); len];
-    for len in 0..FURTHER_MAX {
-        if let Ok(mut assembler) = Assembler::restore(bytes, further(len), SEED) {
+    let extra = |len: usize| vec![Box::<[u8]>::default(); len];
+    for len in 0..EXTRA_MAX {
+        if let Ok(mut assembler) = Assembler::restore(bytes, extra(len), SEED) {
             assert_eq!(assembler.checkpoint().0, bytes);
             push(&mut assembler, &sent(bytes));
             assert!(assembler.pending().len() as u64 <= assembler.pending_messages());

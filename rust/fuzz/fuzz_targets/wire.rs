@@ -1,5 +1,5 @@
-//! Bodies of frames from somebody else: any bytes, any metadata with any buffers, and good batches with some bytes changed. Never a panic,
-//! never more memory than was received, and what is taken is valid to its last bit.
+//! Decodes frame bodies: arbitrary bytes, arbitrary metadata with arbitrary buffers, and valid batches with changed
+//! bytes. Must never panic or use more memory than was received, and accepted batches must be fully valid.
 #![no_main]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use libfuzzer_sys::fuzz_target;
 use ssbroker_columnar::{crc32c, decode_fragments};
 use ssbroker_fuzz::sample;
 
-/// How many bodies were decoded, and after how many more that is told.
+/// The number of decoded bodies, and how often it is reported.
 static BODIES: AtomicU64 = AtomicU64::new(0);
-const TOLD_EVERY: u64 = 100_000;
+const REPORT_EVERY: u64 = 100_000;
 
-/// As the doorway does it: at an address that suits all columns.
+/// Copies the body to an aligned address, as the binding does.
 fn aligned(body: &[u8]) -> Buffer {
     let mut aligned = MutableBuffer::with_capacity(body.len());
     aligned.extend_from_slice(body);
@@ -24,7 +24,7 @@ fn aligned(body: &[u8]) -> Buffer {
 
 fn take(body: &[u8]) -> Option<RecordBatch> {
     let bodies = BODIES.fetch_add(1, Ordering::Relaxed) + 1;
-    if bodies.is_multiple_of(TOLD_EVERY) {
+    if bodies.is_multiple_of(REPORT_EVERY) {
         eprintln!("bodies: {bodies}");
     }
     let rows = decode_fragments(&aligned(body)).ok()?;
@@ -35,12 +35,12 @@ fn take(body: &[u8]) -> Option<RecordBatch> {
         data.validate_full().expect("valid columns");
         bytes += data.get_slice_memory_size().expect("a size");
     }
-    // The bits of validity and the last offset may be shared by nobody, and are counted in whole bytes.
+    // Validity bits and the last offset may be counted in whole bytes.
     assert!(bytes <= body.len() + rows.num_columns() * 8, "{bytes} of {}", body.len());
     Some(rows)
 }
 
-/// One good batch, and eight that are nearly that: so that most of the time goes into decoding.
+/// Decodes one valid batch and eight slightly changed ones, to spend most of the time in decoding.
 fn changed(from: &mut Unstructured<'_>) -> Result<()> {
     let rows = sample::rows(from)?;
     let good = sample::body(&rows);
@@ -56,17 +56,17 @@ fn changed(from: &mut Unstructured<'_>) -> Result<()> {
             body.truncate(from.int_in_range(0..=body.len())?);
         }
         let Some(taken) = take(&body) else { continue };
-        assert!(taken == rows || crc32c(&body, 0) != whole, "four bytes that a checksum does not see");
+        assert!(taken == rows || crc32c(&body, 0) != whole, "a change that the checksum misses");
         if from.ratio(1, 4)? {
-            let again = decode_fragments(&aligned(&sample::body(&taken))).expect("what was taken can be sent on");
+            let again = decode_fragments(&aligned(&sample::body(&taken))).expect("accepted rows can be encoded");
             assert_eq!(again, taken);
         }
     }
     Ok(())
 }
 
-/// A marker and a true length before any bytes, so that they get as far as the metadata.
-fn headed(bytes: &[u8]) {
+/// Adds a marker and a correct length to arbitrary bytes, so that they reach the metadata parser.
+fn with_header(bytes: &[u8]) {
     let len = bytes.len() / 8 * 8;
     let mut body = [0xFF; 4].to_vec();
     body.extend_from_slice(&(len as u32).to_le_bytes());
@@ -78,7 +78,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind & 3 {
         0 => drop(take(bytes)),
-        1 => headed(bytes),
+        1 => with_header(bytes),
         _ => drop(changed(&mut Unstructured::new(bytes))),
     }
 });

@@ -1,5 +1,5 @@
-//! What the fuzz targets share: an assembler that is pushed fragments which own their bytes, a model that is slow and literal, and
-//! batches of the wire.
+//! Shared code of the fuzz targets: an assembler with fragments that own their bodies, a slow literal model, and
+//! wire batches.
 
 mod model;
 #[cfg(feature = "wire")]
@@ -12,7 +12,7 @@ use ssbroker_core::{Digest, Guid, Header, Seed, Signature};
 
 pub const SEED: Seed = Seed([17, 4]);
 
-/// A fragment that owns its bytes.
+/// A fragment that owns its body.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub header: Header,
@@ -21,24 +21,24 @@ pub struct Sent {
     pub fragment: Signature,
 }
 
-/// A message that came out.
+/// A released message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Came {
+pub struct Released {
     pub conversation: Guid,
     pub is_initiator: bool,
     pub sequence: i64,
     pub body: Vec<u8>,
 }
 
-/// What one push gave back.
+/// The result of one push.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    pub messages: Vec<Came>,
+    pub messages: Vec<Released>,
     pub rejected: Vec<(Header, Rejected)>,
     pub acknowledged: Vec<(Guid, bool, Option<i64>, Option<(i64, Vec<i32>)>)>,
 }
 
-/// Pushes fragments in one block.
+/// Pushes fragments as one block.
 pub fn push(assembler: &mut Assembler, sent: &[Sent]) -> Outcome {
     let block: Vec<Received<'_>> = sent
         .iter()
@@ -56,7 +56,7 @@ pub fn push(assembler: &mut Assembler, sent: &[Sent]) -> Outcome {
     for batch in &pushed.messages {
         for row in 0..batch.sequences.len() {
             let body = batch.bodies[batch.offsets[row] as usize..batch.offsets[row + 1] as usize].to_vec();
-            outcome.messages.push(Came {
+            outcome.messages.push(Released {
                 conversation: batch.conversations[row],
                 is_initiator: batch.is_initiator[row],
                 sequence: batch.sequences[row],
@@ -74,17 +74,17 @@ pub fn push(assembler: &mut Assembler, sent: &[Sent]) -> Outcome {
     outcome
 }
 
-/// The fault: the last byte of a message is lost, if it became whole by the last of seven fragments.
+/// The planted fault: drops the last byte of a message that is completed by fragment 3 of 7.
 fn plant(outcome: &mut Outcome, sent: &[Sent]) {
     let Some(last) = sent.last().filter(|sent| sent.header.count == 7 && sent.header.number == 3) else { return };
-    for came in &mut outcome.messages {
-        if came.sequence == last.header.sequence && came.conversation == last.header.conversation {
-            came.body.pop();
+    for message in &mut outcome.messages {
+        if message.sequence == last.header.sequence && message.conversation == last.header.conversation {
+            message.body.pop();
         }
     }
 }
 
-/// The MD5 of a whole or a part.
+/// Returns the MD5 of a body.
 pub fn digest(body: &[u8]) -> Digest {
     ssbroker_md5::digest(body)
 }

@@ -1,17 +1,17 @@
-//! Reassembly as the decisions M4 to M24 tell it, one fragment after the other, everything counted anew each time.
+//! A slow, literal model of reassembly: one fragment at a time, with everything recomputed each time.
 
 use std::collections::BTreeMap;
 
 use ssbroker_core::reassembly::{Limits, Rejected};
 use ssbroker_core::{Guid, Header, Signature};
 
-use crate::{Came, Outcome, Sent, digest};
+use crate::{Released, Outcome, Sent, digest};
 
 type Id = (Guid, bool);
 
 #[derive(Clone, Debug, Default)]
 struct Direction {
-    is_known: bool,
+    is_verified: bool,
     next: i64,
     messages: BTreeMap<i64, Message>,
 }
@@ -28,7 +28,7 @@ pub struct Model {
     limits: Limits,
     in_order: bool,
     directions: BTreeMap<Id, Direction>,
-    /// What this push has to acknowledge: duplicates, and what was accepted of a message.
+    /// What this push must acknowledge: duplicates, and accepted fragments by message.
     events: Vec<(Id, Option<i64>)>,
 }
 
@@ -102,7 +102,7 @@ impl Model {
         (id.0, id.1, acked, partial)
     }
 
-    /// M24.
+    /// Drops an incomplete or held message.
     pub fn forget(&mut self, id: Id, sequence: i64) -> bool {
         let Some(direction) = self.directions.get_mut(&id) else { return false };
         let is_there = matches!(direction.messages.get(&sequence), Some(Message::Pending { .. }));
@@ -113,9 +113,9 @@ impl Model {
         is_there
     }
 
-    /// M20.
+    /// Removes a direction that has nothing left.
     fn tidy(&mut self, id: Id) {
-        self.directions.retain(|other, direction| *other != id || direction.is_known || !direction.messages.is_empty());
+        self.directions.retain(|other, direction| *other != id || direction.is_verified || !direction.messages.is_empty());
     }
 
     fn take(&mut self, sent: &Sent, outcome: &mut Outcome) -> Result<(), Rejected> {
@@ -124,7 +124,7 @@ impl Model {
         if sequence < 0 || sequence == i64::MAX || count < 1 || number < 0 || number >= count {
             return Err(Rejected::OutOfRange);
         }
-        let found = self.look(sent, id);
+        let found = self.check(sent, id);
         let unreadable = sent.message == Signature::Unreadable || sent.fragment == Signature::Unreadable;
         let is_corrupt = unreadable || sent.fragment.given().is_some_and(|given| *given != digest(&sent.body));
         if is_corrupt && found != Err(Rejected::LimitExceeded) {
@@ -137,8 +137,8 @@ impl Model {
         self.accept(sent, id, outcome)
     }
 
-    /// M8 to M10.
-    fn look(&self, sent: &Sent, id: Id) -> Result<(), Rejected> {
+    /// Rejects duplicates and conflicts.
+    fn check(&self, sent: &Sent, id: Id) -> Result<(), Rejected> {
         let Header { sequence, number, count, .. } = sent.header;
         if let Some(direction) = self.directions.get(&id) {
             let there = direction.messages.get(&sequence);
@@ -159,7 +159,7 @@ impl Model {
         self.check_limits(sent, id)
     }
 
-    /// M15 to M19: does it, supposing that it matches, and looks whether too much is pending.
+    /// Checks the limits by accepting the fragment in a copy and counting what is pending.
     fn check_limits(&self, sent: &Sent, id: Id) -> Result<(), Rejected> {
         let limits = &self.limits;
         let direction = self.directions.get(&id).cloned().unwrap_or_default();
@@ -172,17 +172,17 @@ impl Model {
         let mut after = self.clone();
         after.add(sent, id);
         if after.directions[&id].messages[&sent.header.sequence].is_whole() {
-            after.settle(sent.header.sequence, id, &mut Outcome::default());
+            after.complete(sent.header.sequence, id, &mut Outcome::default());
         }
-        let sum = |newcomers: bool| {
-            let counted = after.directions.values().filter(|direction| !newcomers || !direction.is_known);
+        let sum = |unverified: bool| {
+            let counted = after.directions.values().filter(|direction| !unverified || !direction.is_verified);
             counted.map(Direction::charge).fold((0, 0), |sum, charge| (sum.0 + charge.0, sum.1 + charge.1))
         };
-        let (all, newcomers) = (sum(false), sum(true));
+        let (all, unverified) = (sum(false), sum(true));
         let is_too_much = all.0 > limits.pending_bytes || all.1 > limits.pending_messages;
-        let is_newcomer = !after.directions[&id].is_known;
-        let are_too_many = newcomers.0 > limits.pending_bytes / 2 || newcomers.1 > limits.pending_messages / 2;
-        if is_too_much || is_newcomer && are_too_many { Err(Rejected::LimitExceeded) } else { Ok(()) }
+        let is_unverified = !after.directions[&id].is_verified;
+        let is_too_much_unverified = unverified.0 > limits.pending_bytes / 2 || unverified.1 > limits.pending_messages / 2;
+        if is_too_much || is_unverified && is_too_much_unverified { Err(Rejected::LimitExceeded) } else { Ok(()) }
     }
 
     fn add(&mut self, sent: &Sent, id: Id) {
@@ -202,7 +202,7 @@ impl Model {
             return Ok(());
         }
         if sent.message.given().is_none_or(|given| *given == digest(&message.body())) {
-            self.settle(sequence, id, outcome);
+            self.complete(sequence, id, outcome);
             return Ok(());
         }
         self.events.retain(|event| *event != (id, Some(sequence)));
@@ -213,14 +213,14 @@ impl Model {
         Ok(())
     }
 
-    /// A message is whole and matches (M13).
-    fn settle(&mut self, sequence: i64, id: Id, outcome: &mut Outcome) {
+    /// Releases or holds a complete, verified message.
+    fn complete(&mut self, sequence: i64, id: Id, outcome: &mut Outcome) {
         let in_order = self.in_order;
         let direction = self.directions.entry(id).or_default();
-        direction.is_known = true;
+        direction.is_verified = true;
         let mut give = |sequence: i64, message: &Message| {
             let (conversation, is_initiator) = id;
-            outcome.messages.push(Came { conversation, is_initiator, sequence, body: message.body() });
+            outcome.messages.push(Released { conversation, is_initiator, sequence, body: message.body() });
         };
         if !in_order {
             give(sequence, &direction.messages[&sequence]);

@@ -1,4 +1,4 @@
-//! Batches of fragments as an instance may send them, from bytes of the fuzzer.
+//! Generates batches of fragments as an instance may send them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_schema::{DataType, Field};
 use ssbroker_columnar::schema::wire_schema;
 
-/// One to four rows of the wire.
+/// Generates one to four rows of the wire schema.
 pub fn rows(from: &mut Unstructured<'_>) -> Result<RecordBatch> {
     let count = from.int_in_range(1..=4)?;
     let schema = wire_schema();
@@ -20,7 +20,7 @@ pub fn rows(from: &mut Unstructured<'_>) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(schema, columns).expect("columns of the schema"))
 }
 
-/// The body of a frame.
+/// Encodes the body of a frame.
 pub fn body(rows: &RecordBatch) -> Vec<u8> {
     let options = IpcWriteOptions::try_new(8, false, MetadataVersion::V5).expect("options that there are");
     let mut writer = StreamWriter::try_new_with_options(Vec::new(), &rows.schema(), options).expect("a schema");
@@ -30,7 +30,7 @@ pub fn body(rows: &RecordBatch) -> Vec<u8> {
     writer.into_inner().expect("a whole stream")[start..end].to_vec()
 }
 
-/// The length of the metadata of a message, which stands behind its marker.
+/// Reads the length of a message's metadata, which follows its marker.
 fn length(message: &[u8]) -> [u8; 8] {
     let mut length = [0; 8];
     length[..4].copy_from_slice(&message[4..8]);

@@ -1,39 +1,40 @@
-//! The engines: what the lanes are made of.
+//! Engines: implementations for the vector instructions of a processor.
 
 use crate::lanes::Vectors;
 use crate::parts::{append_parts, digest_parts};
 use crate::schedule::digest_all;
-use crate::{Appended, Digest};
+use crate::{AppendTarget, Digest};
 
-/// What digests many messages at a time. All engines give the same digests; a machine has some of them.
+/// An implementation that digests many messages at a time. All engines return the same digests; each machine
+/// supports some of them.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Engine {
-    /// 32 lanes in vectors of 512 bits.
+    /// 32 lanes in 512-bit vectors.
     Avx512,
-    /// 24 lanes in vectors of 256 bits.
+    /// 24 lanes in 256-bit vectors.
     Avx2,
-    /// Lanes in vectors of 128 bits, which every x86-64 has.
+    /// Lanes in 128-bit vectors, available on every x86-64.
     Sse2,
-    /// Lanes in vectors of 128 bits, which every 64-bit ARM has.
+    /// Lanes in 128-bit vectors, available on every 64-bit ARM.
     Neon,
-    /// Lanes in arrays, of which the compiler makes what it can. Every machine has this one.
+    /// Lanes in arrays, vectorized by the compiler; available everywhere.
     Portable,
 }
 
 impl Engine {
-    /// The engines that this machine has, the fastest first.
+    /// Returns the engines available on this machine, fastest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
         ALL.into_iter().filter(|&engine| Vectors::of(engine).is_some()).collect()
     }
 
-    /// The fastest engine of this machine.
+    /// Returns the fastest engine of this machine.
     #[must_use]
     pub fn best() -> Self {
         ALL.into_iter().find(|&engine| Vectors::of(engine).is_some()).unwrap_or(Self::Portable)
     }
 
-    /// What the engine is called, in small letters.
+    /// Returns the name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// As [`crate::digest_many`], by this engine. What this machine does not have is done by [`Engine::Portable`].
+    /// See [`crate::digest_many`]. Uses [`Engine::Portable`] if this machine does not support the engine.
     pub fn digest_many(self, inputs: &[&[u8]], into: &mut [Digest]) {
         let count = inputs.len().min(into.len());
         if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
@@ -53,10 +54,10 @@ impl Engine {
         }
     }
 
-    /// As [`crate::digest_parts`], by this engine. What this machine does not have is done by [`Engine::Portable`].
+    /// See [`crate::digest_parts`]. Uses [`Engine::Portable`] if this machine does not support the engine.
     ///
     /// # Panics
-    /// The `ends` descend, or lead beyond the parts.
+    /// `ends` is not ascending or exceeds the number of parts.
     pub fn digest_parts(self, parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
         let count = ends.len().min(into.len());
         if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
@@ -64,16 +65,23 @@ impl Engine {
         }
     }
 
-    /// As [`crate::append_parts`], by this engine. What this machine does not have is done by [`Engine::Portable`].
+    /// See [`crate::append_parts`]. Uses [`Engine::Portable`] if this machine does not support the engine.
     ///
     /// # Panics
-    /// The `ends` descend, or lead beyond the parts; or `to` takes more messages than there are `ends` or places in `into`.
-    pub fn append_parts(self, parts: &[&[u8]], ends: &[usize], into: &mut [Option<Digest>], to: &mut [Appended<'_>]) {
+    /// `ends` is not ascending or exceeds the number of parts, or `to` takes more messages than `ends` or `into`
+    /// has.
+    pub fn append_parts(
+        self,
+        parts: &[&[u8]],
+        ends: &[usize],
+        into: &mut [Option<Digest>],
+        to: &mut [AppendTarget<'_>],
+    ) {
         if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
             append_parts(vectors, parts, ends, into, to);
         }
     }
 }
 
-/// The fastest first.
+/// Fastest first.
 const ALL: [Engine; 5] = [Engine::Avx512, Engine::Avx2, Engine::Sse2, Engine::Neon, Engine::Portable];

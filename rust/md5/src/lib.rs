@@ -1,9 +1,10 @@
 //! MD5 of many independent messages at a time.
 //!
-//! One MD5 is a chain of steps in which each waits for the one before, so a processor that could do a dozen things at a time does one.
-//! Many messages are many chains: [`digest_many`] puts one into each lane of the processor's vectors.
+//! MD5 is a chain of steps, each of which depends on the one before, so a single message uses a fraction of what a
+//! processor can do in parallel. Many messages are independent chains: [`digest_many`] assigns one to each vector
+//! lane.
 //!
-//! MD5 protects against accidents, not against attackers: it is here because the protocol says so.
+//! MD5 protects against accidents, not against attackers. The protocol requires it.
 #![deny(unsafe_code)]
 
 mod engine;
@@ -18,42 +19,42 @@ pub use scalar::{Hasher, digest};
 
 use std::hint::black_box;
 
-/// The 16 bytes of an MD5 digest.
+/// An MD5 digest.
 pub type Digest = [u8; 16];
 
-/// Writes the digest of every input to the same place of `into`. If the two differ in length, only the places that both have are done.
+/// Writes the digest of each input to the same index of `into`. If the lengths differ, the shorter one counts.
 pub fn digest_many(inputs: &[&[u8]], into: &mut [Digest]) {
     Engine::best().digest_many(inputs, into);
 }
 
-/// Writes the digest of messages that lie in parts: message `i` is made of the parts before `ends[i]` that no earlier message has.
-/// If `ends` and `into` differ in length, only the places that both have are done.
+/// Writes the digests of messages that consist of parts: message `i` consists of the parts from `ends[i - 1]` (or
+/// 0) to `ends[i]`. If `ends` and `into` differ in length, the shorter one counts.
 ///
 /// # Panics
-/// The `ends` descend, or lead beyond the parts.
+/// `ends` is not ascending or exceeds the number of parts.
 pub fn digest_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
     Engine::best().digest_parts(parts, ends, into);
 }
 
-/// A vector to which the next `messages` are appended, one after the other.
+/// A vector to which the next `messages` messages are appended.
 #[derive(Debug)]
-pub struct Appended<'t> {
-    /// How many.
+pub struct AppendTarget<'t> {
+    /// The number of messages.
     pub messages: usize,
     /// The vector.
     pub to: &'t mut Vec<u8>,
 }
 
-/// Puts messages together that lie in parts, as in [`digest_parts`], and writes the digest of those that have one in `into`. Each byte is
-/// read once for both.
+/// Assembles messages from parts, as in [`digest_parts`], and digests those whose entry in `into` is `Some`. Each
+/// byte is read only once.
 ///
 /// # Panics
-/// The `ends` descend, or lead beyond the parts; or `to` takes more messages than there are `ends` or places in `into`.
-pub fn append_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Option<Digest>], to: &mut [Appended<'_>]) {
+/// `ends` is not ascending or exceeds the number of parts, or `to` takes more messages than `ends` or `into` has.
+pub fn append_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Option<Digest>], to: &mut [AppendTarget<'_>]) {
     Engine::best().append_parts(parts, ends, into, to);
 }
 
-/// Whether two digests are the same, in a time that does not tell where they differ.
+/// Whether two digests are equal, in constant time.
 #[must_use]
 pub fn equal(one: &Digest, other: &Digest) -> bool {
     let difference = u128::from_ne_bytes(*one) ^ u128::from_ne_bytes(*other);

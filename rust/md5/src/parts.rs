@@ -1,4 +1,4 @@
-//! Messages in parts that lie anywhere: digested where they lie.
+//! Messages that consist of parts: digested without copying, or digested and assembled in one pass over memory.
 #![allow(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -9,58 +9,58 @@ use crate::lanes::{LANES_MAX, Targets, Vectors, copy};
 use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::{compress, finish};
 use crate::schedule::{LANES_MIN, Lanes, digest_all};
-use crate::{Appended, Digest};
+use crate::{AppendTarget, Digest};
 
-/// Shorter messages are copied together first: their ends would cost more than that.
+/// Shorter messages are copied first, because handling the boundaries of their parts would cost more.
 pub(crate) const COPIED_MAX: usize = 8 << 10;
 
-/// A message in parts.
+/// A message that consists of parts.
 #[derive(Default)]
 pub(crate) struct Message<'a, 'c> {
-    pub(crate) place: usize,
+    pub(crate) index: usize,
     pub(crate) len: usize,
-    /// What of the present part is still to come, and the parts after it.
+    /// The rest of the current part, and the parts after it.
     rest: &'a [u8],
     parts: &'a [&'a [u8]],
-    /// Where what is still to come is copied to; empty where it is not.
+    /// The destination of the rest; empty if the message is not copied.
     target: &'c mut [MaybeUninit<u8>],
 }
 
-/// Full blocks that stand in one part, and where they are copied to.
+/// Full blocks within one part, and their destination.
 type Run<'a, 'c> = (&'a [Block], &'c mut [MaybeUninit<u8>]);
 
-/// Writes the digest of each message to its place in `into`; message `i` has the parts before `ends[i]` that no earlier one has.
+/// Writes the digest of each message; see [`crate::digest_parts`].
 pub(crate) fn digest_parts(vectors: Vectors, parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
     let mut long = Vec::new();
     let (mut short, mut copied, mut bounds) = (Vec::new(), Vec::new(), vec![0]);
     let mut start = 0;
-    for (place, &end) in ends.iter().enumerate() {
-        let message = Message::new(place, &parts[start..end]);
+    for (index, &end) in ends.iter().enumerate() {
+        let message = Message::new(index, &parts[start..end]);
         start = end;
         if message.len < COPIED_MAX {
             for part in message.parts {
                 copied.extend_from_slice(part);
             }
             bounds.push(copied.len());
-            short.push(place);
+            short.push(index);
         } else {
             long.push(message);
         }
     }
     digest_copied(vectors, &copied, &bounds, &short, into);
-    digest_long(vectors, long, |place, digest| into[place] = digest);
+    digest_long(vectors, long, |index, digest| into[index] = digest);
 }
 
-fn digest_copied(vectors: Vectors, copied: &[u8], bounds: &[usize], places: &[usize], into: &mut [Digest]) {
+fn digest_copied(vectors: Vectors, copied: &[u8], bounds: &[usize], indices: &[usize], into: &mut [Digest]) {
     let inputs: Vec<&[u8]> = bounds.windows(2).map(|ends| &copied[ends[0]..ends[1]]).collect();
     let mut digests = vec![Digest::default(); inputs.len()];
     digest_all(vectors, &inputs, &mut digests);
-    for (&place, digest) in places.iter().zip(digests) {
-        into[place] = digest;
+    for (&index, digest) in indices.iter().zip(digests) {
+        into[index] = digest;
     }
 }
 
-/// Each lane takes in the blocks of a message part by part; what of a block stands in two parts goes through the plain registers.
+/// Each lane processes the blocks of a message part by part. A block that spans parts is processed by scalar code.
 pub(crate) fn digest_long<'a, 'c>(
     vectors: Vectors,
     mut messages: Vec<Message<'a, 'c>>,
@@ -69,23 +69,23 @@ pub(crate) fn digest_long<'a, 'c>(
     messages.sort_by_key(|message| Reverse(message.len));
     let mut lanes = Lanes::new();
     let mut targets: Targets<'c> = array::from_fn(|_| &mut [][..]);
-    let mut present: [Message<'a, 'c>; LANES_MAX] = array::from_fn(|_| Message::default());
-    let mut to_come = messages.into_iter();
-    let mut begin = |done: &mut dyn FnMut(usize, Digest)| {
-        for mut message in to_come.by_ref() {
+    let mut current: [Message<'a, 'c>; LANES_MAX] = array::from_fn(|_| Message::default());
+    let mut remaining = messages.into_iter();
+    let mut start_next = |done: &mut dyn FnMut(usize, Digest)| {
+        for mut message in remaining.by_ref() {
             let mut state = START;
             match message.blocks(&mut state) {
                 Some(run) => return Some((message, state, run)),
-                None => done(message.place, message.digest(state)),
+                None => done(message.index, message.digest(state)),
             }
         }
         None
     };
     while lanes.count < vectors.lanes()
-        && let Some((message, state, (blocks, target))) = begin(&mut done)
+        && let Some((message, state, (blocks, target))) = start_next(&mut done)
     {
-        lanes.put(lanes.count, state, message.place, blocks);
-        (present[lanes.count], targets[lanes.count]) = (message, target);
+        lanes.put(lanes.count, state, message.index, blocks);
+        (current[lanes.count], targets[lanes.count]) = (message, target);
         lanes.count += 1;
     }
     while lanes.count >= LANES_MIN {
@@ -95,19 +95,19 @@ pub(crate) fn digest_long<'a, 'c>(
                 continue;
             }
             let mut state = lanes.states.of(lane);
-            if let Some((blocks, target)) = present[lane].blocks(&mut state) {
-                lanes.put(lane, state, present[lane].place, blocks);
+            if let Some((blocks, target)) = current[lane].blocks(&mut state) {
+                lanes.put(lane, state, current[lane].index, blocks);
                 targets[lane] = target;
                 continue;
             }
-            done(present[lane].place, present[lane].digest(state));
-            if let Some((message, state, (blocks, target))) = begin(&mut done) {
-                lanes.put(lane, state, message.place, blocks);
-                (present[lane], targets[lane]) = (message, target);
+            done(current[lane].index, current[lane].digest(state));
+            if let Some((message, state, (blocks, target))) = start_next(&mut done) {
+                lanes.put(lane, state, message.index, blocks);
+                (current[lane], targets[lane]) = (message, target);
             } else {
                 lanes.count -= 1;
                 lanes.move_from(lanes.count, lane);
-                present[lane] = mem::take(&mut present[lanes.count]);
+                current[lane] = mem::take(&mut current[lanes.count]);
                 targets[lane] = mem::take(&mut targets[lanes.count]);
             }
         }
@@ -118,28 +118,29 @@ pub(crate) fn digest_long<'a, 'c>(
         loop {
             compress(&mut state, blocks);
             copy(blocks.as_flattened(), target);
-            match present[lane].blocks(&mut state) {
+            match current[lane].blocks(&mut state) {
                 Some(run) => (blocks, target) = run,
                 None => break,
             }
         }
-        done(present[lane].place, present[lane].digest(state));
+        done(current[lane].index, current[lane].digest(state));
     }
 }
 
 impl<'a, 'c> Message<'a, 'c> {
-    pub(crate) fn new(place: usize, parts: &'a [&'a [u8]]) -> Self {
+    pub(crate) fn new(index: usize, parts: &'a [&'a [u8]]) -> Self {
         let len = parts.iter().map(|part| part.len()).sum();
-        Self { place, len, parts, ..Self::default() }
+        Self { index, len, parts, ..Self::default() }
     }
 
-    /// It is copied to the target, which is as long as it is.
+    /// Copies the message to a destination of the same length.
     pub(crate) fn copied_to(self, target: &'c mut [MaybeUninit<u8>]) -> Self {
         debug_assert_eq!(self.len, target.len());
         Self { target, ..self }
     }
 
-    /// The next full blocks that stand in one part; `state` takes in those before them that do not. `None` before the end.
+    /// Returns the next full blocks within one part, after processing the blocks before them that span parts.
+    /// `None` at the end.
     fn blocks(&mut self, state: &mut [u32; 4]) -> Option<Run<'a, 'c>> {
         loop {
             let (blocks, rest) = self.rest.as_chunks();
@@ -161,7 +162,7 @@ impl<'a, 'c> Message<'a, 'c> {
         }
     }
 
-    /// Where the next `len` bytes are copied to.
+    /// Takes the destination of the next `len` bytes.
     fn target(&mut self, len: usize) -> &'c mut [MaybeUninit<u8>] {
         let len = len.min(self.target.len());
         let (now, later) = mem::take(&mut self.target).split_at_mut(len);
@@ -169,7 +170,7 @@ impl<'a, 'c> Message<'a, 'c> {
         now
     }
 
-    /// Fills a block from the rest of this part and the next ones. Says how far, and what then comes.
+    /// Fills a block from the rest of this part and the next parts. Returns the number of bytes and what follows.
     fn fill(&self, block: &mut Block) -> (usize, &'a [u8], &'a [&'a [u8]]) {
         let (mut rest, mut parts, mut filled) = (self.rest, self.parts, 0);
         loop {
@@ -184,7 +185,7 @@ impl<'a, 'c> Message<'a, 'c> {
         }
     }
 
-    /// The digest, when fewer bytes than a block are to come.
+    /// Returns the digest if less than a block is left.
     fn digest(&mut self, mut state: [u32; 4]) -> Digest {
         let mut block = [0; BLOCK];
         let (filled, ..) = self.fill(&mut block);
@@ -193,79 +194,78 @@ impl<'a, 'c> Message<'a, 'c> {
     }
 }
 
-// Messages in parts that are put together and digested at once: what is read for the one is written for the other.
-
-/// So many bytes of short messages are digested together, while the caches hold them.
+/// Short messages are digested together in batches of this many bytes, which fit into the caches.
 const SHORT_BYTES: usize = 256 << 10;
 
-/// Short messages that are copied, and not digested yet.
+/// Short messages that have been copied but not digested.
 #[derive(Default)]
 struct Short<'c> {
     messages: Vec<&'c [u8]>,
-    places: Vec<usize>,
+    indices: Vec<usize>,
     bytes: usize,
 }
 
-/// As [`crate::append_parts`].
+/// See [`crate::append_parts`].
 pub(crate) fn append_parts(
     vectors: Vectors,
     parts: &[&[u8]],
     ends: &[usize],
     into: &mut [Option<Digest>],
-    to: &mut [Appended<'_>],
+    to: &mut [AppendTarget<'_>],
 ) {
     let (mut long, mut short, mut lengths) = (Vec::new(), Short::default(), Vec::with_capacity(to.len()));
-    let (mut start, mut place) = (0, 0);
-    for Appended { messages, to } in &mut *to {
-        let ends = &ends[place..place + *messages];
+    let (mut start, mut index) = (0, 0);
+    for AppendTarget { messages, to } in &mut *to {
+        let ends = &ends[index..index + *messages];
         let all = &parts[start..ends.last().copied().unwrap_or(start)];
         let total = all.iter().map(|part| part.len()).sum();
         lengths.push(to.len() + total);
         to.reserve(total);
-        let mut room = &mut to.spare_capacity_mut()[..total];
+        let mut spare = &mut to.spare_capacity_mut()[..total];
         for &end in ends {
-            let message = Message::new(place, &parts[start..end]);
-            let (target, rest) = room.split_at_mut(message.len);
-            room = rest;
-            match &into[place] {
+            let message = Message::new(index, &parts[start..end]);
+            let (target, rest) = spare.split_at_mut(message.len);
+            spare = rest;
+            match &into[index] {
                 Some(_) if message.len >= COPIED_MAX => long.push(message.copied_to(target)),
-                Some(_) => short.add(place, copy_all(&parts[start..end], target)),
+                Some(_) => short.add(index, copy_all(&parts[start..end], target)),
                 None => _ = copy_all(&parts[start..end], target),
             }
             if short.bytes >= SHORT_BYTES {
                 short.digest(vectors, into);
             }
             start = end;
-            place += 1;
+            index += 1;
         }
     }
     short.digest(vectors, into);
-    digest_long(vectors, long, |place, digest| into[place] = Some(digest));
-    for (Appended { to, .. }, len) in to.iter_mut().zip(lengths) {
-        // SAFETY: there is room for so many bytes, and each of them belonged to the target of a message, which is copied by now.
+    digest_long(vectors, long, |index, digest| into[index] = Some(digest));
+    for (AppendTarget { to, .. }, len) in to.iter_mut().zip(lengths) {
+        // SAFETY: the capacity was reserved, and all bytes belong to destinations of messages, which have been
+        // copied.
         unsafe { to.set_len(len) };
     }
 }
 
 impl<'c> Short<'c> {
-    fn add(&mut self, place: usize, message: &'c [u8]) {
+    fn add(&mut self, index: usize, message: &'c [u8]) {
         self.messages.push(message);
-        self.places.push(place);
+        self.indices.push(index);
         self.bytes += message.len();
     }
 
     fn digest(&mut self, vectors: Vectors, into: &mut [Option<Digest>]) {
         let mut digests = vec![Digest::default(); self.messages.len()];
         digest_all(vectors, &self.messages, &mut digests);
-        for (place, digest) in self.places.drain(..).zip(digests) {
-            into[place] = Some(digest);
+        for (index, digest) in self.indices.drain(..).zip(digests) {
+            into[index] = Some(digest);
         }
         self.messages.clear();
         self.bytes = 0;
     }
 }
 
-/// Copies parts to a target that is as long as they are together.
+/// Copies parts to a destination of the same total length.
 fn copy_all<'c>(parts: &[&[u8]], target: &'c mut [MaybeUninit<u8>]) -> &'c [u8] {
     let mut rest = &mut *target;
     for part in parts {
@@ -274,6 +274,6 @@ fn copy_all<'c>(parts: &[&[u8]], target: &'c mut [MaybeUninit<u8>]) -> &'c [u8] 
         rest = later;
     }
     assert!(rest.is_empty(), "{} bytes were not written", rest.len());
-    // SAFETY: the parts have filled it to its end.
+    // SAFETY: the parts have filled the destination completely.
     unsafe { slice::from_raw_parts(target.as_ptr().cast(), target.len()) }
 }

@@ -1,30 +1,30 @@
-//! The 64 steps of RFC 1321, said once: every engine expands them over its own vectors.
+//! The 64 steps of RFC 1321 as a macro, which every engine expands over its own vectors.
 
-/// What MD5 takes in at a time.
+/// A block of input.
 pub(crate) type Block = [u8; BLOCK];
 
 pub(crate) const BLOCK: usize = 64;
 
-/// The state before the first block.
+/// The initial state.
 pub(crate) const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
-/// By how many bits step `place` rotates.
-pub(crate) const fn shift(place: usize) -> u32 {
+/// The rotation of a step in bits.
+pub(crate) const fn shift(step: usize) -> u32 {
     const OF_ROUND: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
-    OF_ROUND[place / 16][place % 4]
+    OF_ROUND[step / 16][step % 4]
 }
 
-/// Which of the block's 16 words step `place` takes in.
-pub(crate) const fn word(place: usize) -> usize {
-    match place / 16 {
-        0 => place,
-        1 => (5 * place + 1) % 16,
-        2 => (3 * place + 5) % 16,
-        _ => 7 * place % 16,
+/// The index of the block's word that a step uses.
+pub(crate) const fn word(step: usize) -> usize {
+    match step / 16 {
+        0 => step,
+        1 => (5 * step + 1) % 16,
+        2 => (3 * step + 5) % 16,
+        _ => 7 * step % 16,
     }
 }
 
-/// What step `place` adds: the whole part of 2^32 times the absolute sine of `place` + 1 radians.
+/// The constant of each step: floor(2^32 * abs(sin(step + 1))).
 pub(crate) const SINES: [u32; 64] = [
     0xd76a_a478,
     0xe8c7_b756,
@@ -92,8 +92,8 @@ pub(crate) const SINES: [u32; 64] = [
     0xeb86_d391,
 ];
 
-/// All 64 steps: `$step::<PLACE>(a, b, c, d, words)` stands for `a = b + rotate(a + mix(b, c, d) + word + sine)`, and the four words of
-/// the state change places after each of them.
+/// Expands to all 64 steps. `$step::<STEP>(a, b, c, d, words)` stands for `b + rotate(a + mix(b, c, d) + word +
+/// sine)`; the four words of the state rotate after each step.
 macro_rules! steps {
     ($step:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident $(, $groups:ident)?) => {
         $crate::rounds::steps!(@ $step, $a, $b, $c, $d, $words, [$($groups)?];
@@ -111,7 +111,7 @@ macro_rules! steps {
             $b = $crate::rounds::steps!(# $step, $four, $groups)($b, $c, $d, $a, &$words);
         )*
     };
-    (# $step:ident, $place:literal, [$($groups:ident)?]) => { $step::<$place $(, $groups)?> };
+    (# $step:ident, $number:literal, [$($groups:ident)?]) => { $step::<$number $(, $groups)?> };
 }
 pub(crate) use steps;
 

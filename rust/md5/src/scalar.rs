@@ -1,45 +1,45 @@
-//! One message at a time, in the plain registers: what a few messages are digested with, and the ends that no vector is worth.
+//! MD5 of a single message, used for a few messages and for remainders that are not worth a vector.
 
 use crate::Digest;
 use crate::rounds::{BLOCK, Block, SINES, START, shift, steps, word};
 use std::hint::black_box;
 
-/// A digest that takes in its message piece by piece.
+/// An incremental MD5.
 #[derive(Clone, Debug)]
 pub struct Hasher {
     state: [u32; 4],
-    /// The bytes since the last full block: the first `len % 64` of these.
-    begun: Block,
+    /// The bytes since the last full block; the first `len % 64` are valid.
+    partial: Block,
     len: u64,
 }
 
 impl Hasher {
-    /// The digest of nothing yet.
+    /// Creates a hasher.
     #[must_use]
     pub const fn new() -> Self {
-        Self { state: START, begun: [0; BLOCK], len: 0 }
+        Self { state: START, partial: [0; BLOCK], len: 0 }
     }
 
-    /// Takes in the next bytes of the message.
+    /// Adds the next bytes of the message.
     pub fn update(&mut self, bytes: &[u8]) {
-        let begun = (self.len % BLOCK as u64) as usize;
+        let partial = (self.len % BLOCK as u64) as usize;
         self.len = self.len.wrapping_add(bytes.len() as u64);
-        let (head, rest) = bytes.split_at(bytes.len().min((BLOCK - begun) % BLOCK));
-        self.begun[begun..begun + head.len()].copy_from_slice(head);
-        if begun > 0 && begun + head.len() == BLOCK {
-            compress(&mut self.state, &[self.begun]);
+        let (head, rest) = bytes.split_at(bytes.len().min((BLOCK - partial) % BLOCK));
+        self.partial[partial..partial + head.len()].copy_from_slice(head);
+        if partial > 0 && partial + head.len() == BLOCK {
+            compress(&mut self.state, &[self.partial]);
         }
         let (blocks, end) = rest.as_chunks();
         compress(&mut self.state, blocks);
-        // What does not reach here went into a block that is still open.
-        self.begun[..end.len()].copy_from_slice(end);
+        // Bytes before this point completed or extended the partial block.
+        self.partial[..end.len()].copy_from_slice(end);
     }
 
-    /// The digest of all that was taken in.
+    /// Returns the digest.
     #[must_use]
     pub fn finish(mut self) -> Digest {
-        let begun = (self.len % BLOCK as u64) as usize;
-        finish(&mut self.state, &self.begun[..begun], self.len)
+        let partial = (self.len % BLOCK as u64) as usize;
+        finish(&mut self.state, &self.partial[..partial], self.len)
     }
 }
 
@@ -49,7 +49,7 @@ impl Default for Hasher {
     }
 }
 
-/// The MD5 digest of one message.
+/// Returns the MD5 of one message.
 #[must_use]
 pub fn digest(input: &[u8]) -> Digest {
     let (blocks, end) = input.as_chunks();
@@ -58,19 +58,19 @@ pub fn digest(input: &[u8]) -> Digest {
     finish(&mut state, end, input.len() as u64)
 }
 
-/// The digest of a message of `len` bytes, all but the `end` of which have gone into the state.
+/// Returns the digest of a message of `len` bytes of which only `end` has not been processed.
 pub(crate) fn finish(state: &mut [u32; 4], end: &[u8], len: u64) -> Digest {
     let mut block = [0; BLOCK];
     if !pad(&mut block, end, len) {
         compress(state, &[block]);
-        block = closing(len);
+        block = length_block(len);
     }
     compress(state, &[block]);
     digest_of(*state)
 }
 
-/// The block after the last full one: the `end` of the message, fewer than 64 bytes, a bit, and, if there is room for it, the length.
-/// If there is not, this answers `false`, and [`closing`] has to follow.
+/// Fills the block after the last full one: the last bytes of the message (fewer than 64), a set bit, and the
+/// length if it fits. Returns whether it fits; otherwise a [`length_block`] must follow.
 #[inline]
 pub(crate) fn pad(block: &mut Block, end: &[u8], len: u64) -> bool {
     *block = [0; BLOCK];
@@ -83,7 +83,7 @@ pub(crate) fn pad(block: &mut Block, end: &[u8], len: u64) -> bool {
     fits
 }
 
-/// Copies up to 64 bytes in two pieces that may overlap: less than a call of what copies any number of them.
+/// Copies up to 64 bytes in two pieces that may overlap, which is faster than a call of `memcpy`.
 #[inline]
 fn copy_short(to: &mut Block, from: &[u8]) {
     fn pieces<const LEN: usize>(to: &mut Block, from: &[u8]) -> bool {
@@ -100,9 +100,9 @@ fn copy_short(to: &mut Block, from: &[u8]) {
     }
 }
 
-/// The block that has only the length in it.
+/// Returns a block that contains only the length.
 #[inline]
-pub(crate) fn closing(len: u64) -> Block {
+pub(crate) fn length_block(len: u64) -> Block {
     let mut block = [0; BLOCK];
     block[BLOCK - 8..].copy_from_slice(&bits(len));
     block
@@ -112,7 +112,7 @@ fn bits(len: u64) -> [u8; 8] {
     len.wrapping_mul(8).to_le_bytes()
 }
 
-/// The state as the bytes of a digest.
+/// Converts the state to a digest.
 #[inline]
 pub(crate) fn digest_of(state: [u32; 4]) -> Digest {
     let mut digest = [0; 16];
@@ -122,7 +122,7 @@ pub(crate) fn digest_of(state: [u32; 4]) -> Digest {
     digest
 }
 
-/// The words of as many bytes.
+/// Converts bytes to words.
 #[inline]
 pub(crate) fn words_of<const WORDS: usize>(bytes: &[u8]) -> [u32; WORDS] {
     let mut words = [0; WORDS];
@@ -132,10 +132,10 @@ pub(crate) fn words_of<const WORDS: usize>(bytes: &[u8]) -> [u32; WORDS] {
     words
 }
 
-/// Takes blocks into the state.
+/// Processes blocks.
 pub(crate) fn compress(state: &mut [u32; 4], blocks: &[Block]) {
     let [mut a, mut b, mut c, mut d] = *state;
-    // The compiler would add what it knows last, after the mix that each step waits for: one of six operations that follow on each other.
+    // Hides the constants from the compiler, which would otherwise add them last, on the critical path.
     let sines = black_box(&SINES);
     for block in blocks {
         let words = (words_of::<16>(block), sines);
@@ -150,14 +150,15 @@ pub(crate) fn compress(state: &mut [u32; 4], blocks: &[Block]) {
 }
 
 #[inline]
-fn step<const PLACE: usize>(a: u32, b: u32, c: u32, d: u32, (words, sines): &([u32; 16], &[u32; 64])) -> u32 {
-    let sum = a.wrapping_add(words[word(PLACE)]).wrapping_add(sines[PLACE]);
-    let sum = match PLACE / 16 {
+fn step<const STEP: usize>(a: u32, b: u32, c: u32, d: u32, (words, sines): &([u32; 16], &[u32; 64])) -> u32 {
+    let sum = a.wrapping_add(words[word(STEP)]).wrapping_add(sines[STEP]);
+    let sum = match STEP / 16 {
         0 => sum.wrapping_add(((c ^ d) & b) ^ d),
-        // The two halves share no bit. Added one by one, the half without `b`, which is the last to be known, need not wait for it.
+        // The halves have no common bits. Adding them separately shortens the critical path: the half without `b`,
+        // which is known last, need not wait.
         1 => sum.wrapping_add(c & !d).wrapping_add(b & d),
         2 => sum.wrapping_add((c ^ d) ^ b),
         _ => sum.wrapping_add(c ^ (b | !d)),
     };
-    sum.rotate_left(shift(PLACE)).wrapping_add(b)
+    sum.rotate_left(shift(STEP)).wrapping_add(b)
 }

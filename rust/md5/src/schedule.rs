@@ -1,22 +1,23 @@
-//! Which message is in which lane, and when.
+//! Assigns messages to lanes.
 //!
-//! The full blocks of a message go through a lane where they lie. All lanes advance together, by as many blocks as the shortest of them
-//! still has; then it takes up the next message. The last one or two blocks of a message, with a bit and the length in them, have to be
-//! made up: these wait until there are enough of them for every lane. In between, the state of a message stands where its digest will.
+//! The full blocks of a message are processed without copying. All lanes advance together by the number of blocks
+//! that the shortest one has left; then that lane gets the next message. The last one or two blocks of a message,
+//! which contain padding and length, are built separately and wait until there is one for every lane. Meanwhile,
+//! the state of a message is stored in the place of its digest.
 //!
-//! What would leave lanes idle is a long message that comes last. So the longest come first, the others in the order of their places.
+//! A long message at the end would leave lanes idle, so the longest messages come first and the others in order.
 
 use crate::Digest;
 use crate::lanes::{Copies, LANES_MAX, Sources, States, Targets, Vectors, prefetch};
 use crate::rounds::{BLOCK, Block, START};
-use crate::scalar::{closing, compress, digest, digest_of, words_of};
+use crate::scalar::{compress, digest, digest_of, length_block, words_of};
 use std::cmp::Reverse;
 use std::{mem, slice};
 
-/// For fewer messages the plain registers are faster: they digest one as fast as a vector of AVX-512 two and a quarter.
+/// Scalar code is faster for fewer messages: an AVX-512 vector takes as long as 2.25 scalar digests.
 pub(crate) const LANES_MIN: usize = 3;
 
-/// Writes the digest of every input to its place in `into`, which has as many.
+/// Writes the digest of each input to `into`, which has the same length.
 pub(crate) fn digest_all(vectors: Vectors, inputs: &[&[u8]], into: &mut [Digest]) {
     if inputs.len() < LANES_MIN {
         for (input, into) in inputs.iter().zip(into) {
@@ -45,25 +46,25 @@ struct Batch<'a, 'b> {
     ends: Ends,
 }
 
-/// The messages of which all full blocks are done, fewer than twice the lanes.
+/// Messages of which all full blocks are processed; fewer than twice the number of lanes.
 struct Ends {
     waiting: [End; 2 * LANES_MAX],
     count: usize,
     blocks: [Block; LANES_MAX],
 }
 
-/// What one message still has to take in: its last bytes, or only its length.
+/// What is left of a message: its last bytes, or only its length.
 #[derive(Clone, Copy, Default)]
 struct End {
-    place: usize,
-    is_closing: bool,
+    index: usize,
+    is_length: bool,
 }
 
-/// The lanes with messages in them: the first `count`.
+/// The first `count` lanes have messages.
 pub(crate) struct Lanes<'a> {
     pub(crate) states: States,
     pub(crate) sources: Sources<'a>,
-    places: [usize; LANES_MAX],
+    indices: [usize; LANES_MAX],
     pub(crate) count: usize,
 }
 
@@ -71,31 +72,31 @@ impl<'a> Batch<'a, '_> {
     fn digest_bodies(&mut self) {
         let mut lanes = Lanes::new();
         while lanes.count < self.vectors.lanes()
-            && let Some((place, body)) = self.next_body()
+            && let Some((index, body)) = self.next_body()
         {
-            lanes.put(lanes.count, START, place, body);
+            lanes.put(lanes.count, START, index, body);
             lanes.count += 1;
         }
         while lanes.count >= LANES_MIN {
             lanes.advance(self.vectors);
-            self.take_up(&mut lanes);
+            self.refill(&mut lanes);
         }
         for lane in 0..lanes.count {
             let mut state = lanes.states.of(lane);
             compress(&mut state, lanes.sources[lane]);
-            self.end(lanes.places[lane], state);
+            self.end(lanes.indices[lane], state);
         }
     }
 
-    /// Puts the next message into each lane that has no more blocks. When there are no more messages, the last lane moves there.
-    fn take_up(&mut self, lanes: &mut Lanes<'a>) {
+    /// Puts the next message into each lane that has finished. If there is none, the last lane moves there.
+    fn refill(&mut self, lanes: &mut Lanes<'a>) {
         for lane in (0..lanes.count).rev() {
             if !lanes.sources[lane].is_empty() {
                 continue;
             }
-            self.end(lanes.places[lane], lanes.states.of(lane));
-            if let Some((place, body)) = self.next_body() {
-                lanes.put(lane, START, place, body);
+            self.end(lanes.indices[lane], lanes.states.of(lane));
+            if let Some((index, body)) = self.next_body() {
+                lanes.put(lane, START, index, body);
             } else {
                 lanes.count -= 1;
                 lanes.move_from(lanes.count, lane);
@@ -103,47 +104,48 @@ impl<'a> Batch<'a, '_> {
         }
     }
 
-    /// The next message that has a full block; those before it have ends only.
+    /// Returns the next message with a full block. Messages before it have only ends.
     fn next_body(&mut self) -> Option<(usize, &'a [Block])> {
         loop {
-            let place = self.order.next(self.inputs)?;
-            let body = self.inputs[place].as_chunks().0;
+            let index = self.order.next(self.inputs)?;
+            let body = self.inputs[index].as_chunks().0;
             if !body.is_empty() {
                 if let Some(soon) = self.inputs.get(self.order.next + LANES_MAX) {
                     prefetch(soon);
                 }
-                return Some((place, body));
+                return Some((index, body));
             }
-            self.end(place, START);
+            self.end(index, START);
         }
     }
 
-    /// Keeps the state of a message for its end.
-    fn end(&mut self, place: usize, state: [u32; 4]) {
-        self.into[place] = digest_of(state);
-        self.ends.waiting[self.ends.count] = End { place, is_closing: false };
+    /// Stores the state of a message for its end.
+    fn end(&mut self, index: usize, state: [u32; 4]) {
+        self.into[index] = digest_of(state);
+        self.ends.waiting[self.ends.count] = End { index, is_length: false };
         self.ends.count += 1;
         while self.ends.count >= self.vectors.lanes() {
             self.digest_ends(self.vectors.lanes());
         }
     }
 
-    /// Takes in a block for each of the last `count` messages that wait. The length of some does not fit, and they wait once more.
+    /// Processes one block for each of the last `count` ends. Those whose length does not fit wait for another
+    /// block.
     fn digest_ends(&mut self, count: usize) {
         let Ends { waiting, count: all, blocks } = &mut self.ends;
         let first = *all - count;
         let mut states = States::new();
         for (lane, (end, block)) in waiting[first..*all].iter_mut().zip(&mut *blocks).enumerate() {
-            let input = self.inputs[end.place];
-            states.put(lane, words_of(&self.into[end.place]));
-            if end.is_closing {
-                *block = closing(input.len() as u64);
+            let input = self.inputs[end.index];
+            states.put(lane, words_of(&self.into[end.index]));
+            if end.is_length {
+                *block = length_block(input.len() as u64);
             } else {
-                end.is_closing = !self.vectors.pad(block, input.as_chunks::<BLOCK>().1, input.len() as u64);
-                // From here on it says whether a closing block is still to come.
+                end.is_length = !self.vectors.pad(block, input.as_chunks::<BLOCK>().1, input.len() as u64);
+                // From here on, `is_length` means that a length block must follow.
                 continue;
             }
-            end.is_closing = false;
+            end.is_length = false;
         }
         if count < LANES_MIN {
             for (lane, block) in blocks.iter().enumerate().take(count) {
@@ -158,8 +160,8 @@ impl<'a> Batch<'a, '_> {
         *all = first;
         for lane in 0..count {
             let end = waiting[first + lane];
-            self.into[end.place] = digest_of(states.of(lane));
-            if end.is_closing {
+            self.into[end.index] = digest_of(states.of(lane));
+            if end.is_length {
                 waiting[*all] = end;
                 *all += 1;
             }
@@ -169,31 +171,31 @@ impl<'a> Batch<'a, '_> {
 
 impl<'a> Lanes<'a> {
     pub(crate) fn new() -> Self {
-        Self { states: States::new(), sources: [&[]; LANES_MAX], places: [0; LANES_MAX], count: 0 }
+        Self { states: States::new(), sources: [&[]; LANES_MAX], indices: [0; LANES_MAX], count: 0 }
     }
 
-    pub(crate) fn put(&mut self, lane: usize, state: [u32; 4], place: usize, body: &'a [Block]) {
+    pub(crate) fn put(&mut self, lane: usize, state: [u32; 4], index: usize, body: &'a [Block]) {
         self.states.put(lane, state);
         self.sources[lane] = body;
-        self.places[lane] = place;
+        self.indices[lane] = index;
     }
 
     pub(crate) fn move_from(&mut self, from: usize, to: usize) {
         self.states.put(to, self.states.of(from));
         self.sources[to] = self.sources[from];
-        self.places[to] = self.places[from];
+        self.indices[to] = self.indices[from];
     }
 
-    /// Takes in as many blocks as all lanes have.
+    /// Processes as many blocks as all lanes have.
     pub(crate) fn advance(&mut self, vectors: Vectors) {
-        let blocks = self.common();
+        let blocks = self.common_blocks();
         vectors.advance(&mut self.states, &self.sources, None, self.count, blocks);
         self.skip(blocks);
     }
 
-    /// As `advance`; each lane also copies what it takes in to its target, unless that is empty.
+    /// Like `advance`, but each lane also copies its input to its destination, unless that is empty.
     pub(crate) fn advance_copying(&mut self, vectors: Vectors, targets: &mut Targets<'_>) {
-        let blocks = self.common();
+        let blocks = self.common_blocks();
         let mut copies = Copies::new();
         for (lane, target) in targets.iter_mut().enumerate().take(self.count) {
             if !target.is_empty() {
@@ -206,8 +208,8 @@ impl<'a> Lanes<'a> {
         self.skip(blocks);
     }
 
-    /// How many blocks all lanes have. An idle lane does the work of a busy one once more.
-    fn common(&mut self) -> usize {
+    /// Returns the number of blocks that all lanes have. Idle lanes repeat the work of a busy one.
+    fn common_blocks(&mut self) -> usize {
         let (busy, idle) = self.sources.split_at_mut(self.count);
         idle.fill(busy[0]);
         busy.iter().map(|source| source.len()).min().unwrap_or_default()
@@ -220,21 +222,21 @@ impl<'a> Lanes<'a> {
     }
 }
 
-/// The order in which messages come.
+/// The order in which messages are processed.
 struct Order {
-    /// The places of the long messages, the longest first.
+    /// The indices of the long messages, longest first.
     long: Vec<usize>,
-    /// How many of the long ones have come.
+    /// The number of long messages that have been returned.
     long_done: usize,
     /// The most blocks of a message that is not long.
     blocks_max: usize,
-    /// The place of the next message that may not be long.
+    /// The index of the next message to check.
     next: usize,
 }
 
-/// A message is long if it has more than this part of a lane's share of all blocks; so there are not many.
+/// A message is long if it exceeds this fraction of a lane's share of all blocks; so there are few.
 const LONG_PART: usize = 16;
-/// Not worth the sorting.
+/// Shorter messages are not worth sorting.
 const SHORT_BLOCKS: usize = 4;
 
 impl Order {
@@ -245,27 +247,27 @@ impl Order {
         }
         let blocks: usize = inputs.iter().map(|input| input.len() / BLOCK).sum();
         order.blocks_max = (blocks / (lanes * LONG_PART)).max(SHORT_BLOCKS);
-        for (place, input) in inputs.iter().enumerate() {
+        for (index, input) in inputs.iter().enumerate() {
             if input.len() / BLOCK > order.blocks_max {
-                order.long.push(place);
+                order.long.push(index);
             }
         }
-        order.long.sort_unstable_by_key(|&place| Reverse(inputs[place].len()));
+        order.long.sort_unstable_by_key(|&index| Reverse(inputs[index].len()));
         order
     }
 
     #[inline]
     fn next(&mut self, inputs: &[&[u8]]) -> Option<usize> {
-        if let Some(&place) = self.long.get(self.long_done) {
+        if let Some(&index) = self.long.get(self.long_done) {
             self.long_done += 1;
-            return Some(place);
+            return Some(index);
         }
         loop {
-            let place = self.next;
-            let input = inputs.get(place)?;
+            let index = self.next;
+            let input = inputs.get(index)?;
             self.next += 1;
             if input.len() / BLOCK <= self.blocks_max {
-                return Some(place);
+                return Some(index);
             }
         }
     }

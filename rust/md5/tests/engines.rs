@@ -1,10 +1,10 @@
-//! Every engine of this machine against another implementation of MD5.
+//! Compares every engine of this machine with another implementation of MD5.
 
 use md5::{Digest as _, Md5};
 use proptest::prelude::*;
 use ssbroker_md5::{Digest, Engine, Hasher, digest, digest_many};
 
-/// As many messages as no engine has lanes.
+/// More messages than any engine has lanes.
 const FULL: usize = 33;
 
 fn expected(input: &[u8]) -> Digest {
@@ -17,7 +17,7 @@ fn by(engine: Engine, inputs: &[&[u8]]) -> Vec<Digest> {
     digests
 }
 
-/// Bytes of which no two places are alike for long.
+/// Bytes without long repetitions.
 fn bytes(len: usize) -> Vec<u8> {
     let mut state = 1u64;
     std::iter::repeat_with(|| {
@@ -28,10 +28,10 @@ fn bytes(len: usize) -> Vec<u8> {
     .collect()
 }
 
-/// What Miri looks at takes it minutes: the lengths at which something changes, and each of them in some lanes.
+/// Miri is slow, so it tests only the critical lengths, each in some lanes.
 const IS_SLOW: bool = cfg!(miri);
 
-/// All lengths up to three blocks and some, and those around the ends of further blocks.
+/// All lengths up to three blocks, and those around the ends of later blocks.
 fn lengths() -> impl Iterator<Item = usize> {
     let around = |blocks: usize| [55, 56, 57, 63, 64, 65].map(|end| blocks * 64 + end);
     let all = (0..=200).chain([3, 7, 15, 16, 63].into_iter().flat_map(around));
@@ -39,7 +39,7 @@ fn lengths() -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn the_engines_of_this_machine_are_named_apart_and_the_portable_one_is_always_there() {
+fn engines_have_distinct_names_and_the_portable_one_is_always_available() {
     let engines = Engine::available();
     assert_eq!(engines.last(), Some(&Engine::Portable));
     assert_eq!(engines.first(), Some(&Engine::best()));
@@ -54,7 +54,7 @@ fn the_engines_of_this_machine_are_named_apart_and_the_portable_one_is_always_th
 }
 
 #[test]
-fn every_length_alone_in_full_lanes_and_one_by_one() {
+fn every_length_alone_and_in_full_lanes() {
     let counts = [1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 24, 25, 31, 32, FULL, 70];
     let data = bytes(5_000);
     for len in lengths() {
@@ -76,7 +76,8 @@ fn every_length_alone_in_full_lanes_and_one_by_one() {
 fn every_length_in_every_lane_among_others() {
     let data = bytes(5_000);
     for len in lengths() {
-        // Each of its neighbours starts elsewhere and is longer or shorter, so it meets them at any stage of their own.
+        // The neighbours start at different offsets and have different lengths, so the message meets them in any
+        // phase.
         let mut inputs: Vec<&[u8]> =
             (0..FULL).map(|lane| &data[lane..(lane * 37 + len) % if IS_SLOW { 200 } else { 800 } + lane]).collect();
         let mut digests: Vec<Digest> = inputs.iter().map(|input| expected(input)).collect();
@@ -97,7 +98,7 @@ fn a_few_long_messages_among_many_short_ones() {
     let data = bytes(if IS_SLOW { 3_000 } else { 300_000 });
     for long in [0, 1, 2, 7, 31, 299].into_iter().skip(if IS_SLOW { 5 } else { 0 }) {
         let inputs: Vec<&[u8]> = (0..if IS_SLOW { 70 } else { 1_500 })
-            .map(|place| if place % 300 == long { &data[place..] } else { &data[..place % 130] })
+            .map(|index| if index % 300 == long { &data[index..] } else { &data[..index % 130] })
             .collect();
         let expected: Vec<Digest> = inputs.iter().map(|input| expected(input)).collect();
         for engine in Engine::available() {
@@ -107,29 +108,29 @@ fn a_few_long_messages_among_many_short_ones() {
 }
 
 #[test]
-fn only_the_places_that_both_have_are_done() {
+fn the_shorter_of_inputs_and_digests_counts() {
     let inputs: [&[u8]; 40] = [b"message"; 40];
     let expected = expected(b"message");
     for engine in Engine::available() {
-        for places in [0, 1, 39, 41] {
-            let mut digests = vec![[0xaa; 16]; places];
+        for indices in [0, 1, 39, 41] {
+            let mut digests = vec![[0xaa; 16]; indices];
             engine.digest_many(&inputs, &mut digests);
-            let done = places.min(inputs.len());
+            let done = indices.min(inputs.len());
             assert_eq!(digests[..done], vec![expected; done]);
-            assert_eq!(digests[done..], vec![[0xaa; 16]; places - done]);
+            assert_eq!(digests[done..], vec![[0xaa; 16]; indices - done]);
         }
     }
 }
 
 #[test]
-fn an_engine_that_this_machine_has_not_is_stood_in_for() {
+fn an_unsupported_engine_falls_back_to_the_portable_one() {
     let inputs: [&[u8]; 3] = [b"one", b"two", b"three"];
     for engine in [Engine::Avx512, Engine::Avx2, Engine::Sse2, Engine::Neon, Engine::Portable] {
         assert_eq!(by(engine, &inputs), inputs.map(expected));
     }
 }
 
-/// Mostly short messages, empty ones among them, and now and then one that outlasts all others.
+/// Mostly short messages, some empty ones, and a few long ones.
 fn length() -> impl Strategy<Value = usize> {
     prop_oneof![
         1 => Just(0),
@@ -144,12 +145,12 @@ proptest! {
 
     #[test]
     fn any_batch_has_the_digests_of_its_messages(
-        places in prop::collection::vec((0..64usize, length()), 0..100),
-        alike in prop::option::of(0..600usize),
+        indices in prop::collection::vec((0..64usize, length()), 0..100),
+        same_length in prop::option::of(0..600usize),
     ) {
         let data = bytes(40_064);
-        let len = |len| alike.unwrap_or(len);
-        let inputs: Vec<&[u8]> = places.iter().map(|&(start, of)| &data[start..start + len(of)]).collect();
+        let len = |len| same_length.unwrap_or(len);
+        let inputs: Vec<&[u8]> = indices.iter().map(|&(start, of)| &data[start..start + len(of)]).collect();
         let expected: Vec<Digest> = inputs.iter().map(|input| expected(input)).collect();
         for engine in Engine::available() {
             prop_assert_eq!(&by(engine, &inputs), &expected, "{:?}", engine);
@@ -160,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn any_cut_of_a_message_has_the_digest_of_the_whole(pieces in prop::collection::vec(length(), 0..6)) {
+    fn any_division_into_pieces_has_the_digest_of_the_whole(pieces in prop::collection::vec(length(), 0..6)) {
         let data = bytes(40_064);
         let mut hasher = Hasher::new();
         let mut whole = Vec::new();

@@ -1,4 +1,4 @@
-//! What RFC 1321 says.
+//! The test suite of RFC 1321.
 
 use ssbroker_md5::{Engine, Hasher, digest, equal};
 

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use ssbroker_core::route::{ClassSeen, Explanation, HostSeen, LocateSeen, Origin, Pass, RouteSeen, StepSeen};
+use ssbroker_core::route::{ClassTrace, Explanation, HostTrace, LocateTrace, Origin, Pass, RouteRef, StepTrace};
 use ssbroker_core::{
     Catalog, Decision, EndpointId, Guid, NEVER, NONE, NextHop, PendingRequest, Query, RouteIndex, TieBreak,
 };
@@ -10,7 +10,7 @@ use ssbroker_core::{
 use crate::errors::moment;
 
 /// Turns what the index saw into Python values.
-pub(crate) struct Teller<'a, 'py> {
+pub(crate) struct ExplanationBuilder<'a, 'py> {
     pub(crate) py: Python<'py>,
     pub(crate) index: &'a RouteIndex,
 }
@@ -25,8 +25,8 @@ fn guid(id: Option<Guid>) -> Option<String> {
     id.map(|id| id.to_string())
 }
 
-impl<'py> Teller<'_, 'py> {
-    pub(crate) fn tell(&self, query: &Query<'_>, now: i64, explanation: &Explanation) -> PyResult<Dict<'py>> {
+impl<'py> ExplanationBuilder<'_, 'py> {
+    pub(crate) fn build(&self, query: &Query<'_>, now: i64, explanation: &Explanation) -> PyResult<Dict<'py>> {
         let options = self.index.options();
         let conversation = PyDict::new(self.py);
         conversation.set_item("to_service_name", text(query.name))?;
@@ -64,15 +64,15 @@ impl<'py> Teller<'_, 'py> {
         numbers.iter().map(|&number| self.database(number)).collect()
     }
 
-    fn list<T>(&self, items: &[T], tell: impl Fn(&T) -> PyResult<Dict<'py>>) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(self.py, items.iter().map(tell).collect::<PyResult<Vec<_>>>()?)
+    fn list<T>(&self, items: &[T], build: impl Fn(&T) -> PyResult<Dict<'py>>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(self.py, items.iter().map(build).collect::<PyResult<Vec<_>>>()?)
     }
 
     fn pass(&self, pass: &Pass) -> PyResult<Dict<'py>> {
         let dict = PyDict::new(self.py);
         dict.set_item("database", self.database(pass.database))?;
         let origin = match pass.origin {
-            Origin::BegunHere => "begun_here",
+            Origin::StartedHere => "begun_here",
             Origin::FromOutside => "from_outside",
             Origin::ReEntered => "re_entered",
         };
@@ -102,14 +102,14 @@ impl<'py> Teller<'_, 'py> {
         Ok(dict)
     }
 
-    fn step(&self, step: &StepSeen) -> PyResult<Dict<'py>> {
+    fn step(&self, step: &StepTrace) -> PyResult<Dict<'py>> {
         let dict = PyDict::new(self.py);
         dict.set_item("step", step.step)?;
         dict.set_item("rule", format!("R{}", 10 + step.step))?;
         dict.set_item("tried", step.tried)?;
         dict.set_item("note", step.note)?;
         dict.set_item("matched", self.list(&step.matched, |&route| self.route(route))?)?;
-        let rejected = self.list(&step.rejected, |&(row, why)| self.with_why(Some(row), why.label()))?;
+        let rejected = self.list(&step.rejected, |&(row, why)| self.with_reason(Some(row), why.label()))?;
         dict.set_item("rejected", rejected)?;
         dict.set_item("rejected_count", step.rejected_count)?;
         let candidates: Vec<String> = step.candidate_brokers.iter().map(ToString::to_string).collect();
@@ -119,19 +119,19 @@ impl<'py> Teller<'_, 'py> {
         Ok(dict)
     }
 
-    fn class(&self, class: &ClassSeen) -> PyResult<Dict<'py>> {
+    fn class(&self, class: &ClassTrace) -> PyResult<Dict<'py>> {
         let dict = PyDict::new(self.py);
         dict.set_item("class", class.class)?;
         dict.set_item("routes", self.list(&class.routes, |&route| self.route(route))?)?;
-        let id_of = |route: &RouteSeen| route.map(|row| self.catalog().routes()[row as usize].route_id);
+        let id_of = |route: &RouteRef| route.map(|row| self.catalog().routes()[row as usize].route_id);
         dict.set_item("usable", class.usable.iter().map(id_of).collect::<Vec<_>>())?;
-        let unusable = self.list(&class.unusable, |&(route, why)| self.with_why(route, why.label()))?;
+        let unusable = self.list(&class.unusable, |&(route, why)| self.with_reason(route, why.label()))?;
         dict.set_item("unusable", unusable)?;
         dict.set_item("picked", class.picked.map(|route| self.route(route)).transpose()?)?;
         Ok(dict)
     }
 
-    fn locate(&self, locate: &LocateSeen) -> PyResult<Dict<'py>> {
+    fn locate(&self, locate: &LocateTrace) -> PyResult<Dict<'py>> {
         let dict = PyDict::new(self.py);
         dict.set_item("rule", if locate.broker.is_some() { "R31" } else { "R32" })?;
         dict.set_item("broker_instance", guid(locate.broker))?;
@@ -141,7 +141,7 @@ impl<'py> Teller<'_, 'py> {
         Ok(dict)
     }
 
-    fn host(&self, host: HostSeen) -> PyResult<Dict<'py>> {
+    fn host(&self, host: HostTrace) -> PyResult<Dict<'py>> {
         let database = &self.catalog().databases()[usize::from(host.database)];
         let dict = PyDict::new(self.py);
         dict.set_item("name", text(&database.name))?;
@@ -152,7 +152,7 @@ impl<'py> Teller<'_, 'py> {
         Ok(dict)
     }
 
-    fn with_why(&self, route: RouteSeen, why: &str) -> PyResult<Dict<'py>> {
+    fn with_reason(&self, route: RouteRef, why: &str) -> PyResult<Dict<'py>> {
         let dict = PyDict::new(self.py);
         dict.set_item("route", self.route(route)?)?;
         dict.set_item("why", why)?;
@@ -160,7 +160,7 @@ impl<'py> Teller<'_, 'py> {
     }
 
     /// A row of the catalog, or the implied LOCAL route of R16.
-    fn route(&self, route: RouteSeen) -> PyResult<Dict<'py>> {
+    fn route(&self, route: RouteRef) -> PyResult<Dict<'py>> {
         let catalog = self.catalog();
         let dict = PyDict::new(self.py);
         let row = route.map(|row| (row as usize, &catalog.routes()[row as usize]));

@@ -11,7 +11,7 @@ use crate::arrow::{dictionary, export_batch, import_batch};
 use crate::catalog::{PyCatalog, random_seed};
 use crate::detach::detached;
 use crate::errors::{option, to_python};
-use crate::explanation::Teller;
+use crate::explanation::ExplanationBuilder;
 use crate::memory::give_back;
 
 /// A catalog, compiled: immutable, and used by many threads at once.
@@ -95,7 +95,7 @@ impl PyRouter {
             conversation: conversation_id.map(Guid),
         };
         let explanation = detached(py, || Ok(index.explain(&query, now_us)))?;
-        Teller { py, index }.tell(&query, now_us, &explanation)
+        ExplanationBuilder { py, index }.build(&query, now_us, &explanation)
     }
 
     #[getter]

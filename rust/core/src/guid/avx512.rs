@@ -1,4 +1,4 @@
-//! A GUID in a vector of 512 bits: its 36 characters, looked up in a table of 128.
+//! Parses the 36 characters of a GUID in a 512-bit vector, with a lookup table of 128 entries.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_storeu_si128, _mm256_cvtepi16_epi8, _mm256_maddubs_epi16, _mm256_set1_epi16,
@@ -9,15 +9,15 @@ use std::arch::x86_64::{
 
 use crate::guid::{DIGITS, Guid};
 
-/// What stands in the table for a dash, and for what is neither a dash nor a digit: bits that no digit has.
+/// Table entries for a dash and for any other character that is not a digit: bits that no digit has.
 const DASH: u8 = 0x40;
 const OTHER: u8 = 0x80;
 const NO_DIGIT: u8 = 0xf0;
 
-/// The characters of the text, a bit for each.
+/// Mask of the characters of the text.
 const TEXT: u64 = (1 << 36) - 1;
 
-/// The characters of ASCII.
+/// The lookup table for ASCII.
 const TABLE: [[u8; 64]; 2] = {
     let mut table = [[OTHER; 64]; 2];
     let mut value = 0u8;
@@ -34,7 +34,7 @@ const TABLE: [[u8; 64]; 2] = {
     table
 };
 
-/// The dashes where they have to be.
+/// Where the dashes must be.
 const DASHES: [u8; 64] = {
     let mut dashes = [0; 64];
     dashes[8] = DASH;
@@ -44,7 +44,7 @@ const DASHES: [u8; 64] = {
     dashes
 };
 
-/// Where the digits come from.
+/// The source position of each digit.
 const GATHER: [u8; 64] = {
     let (mut from, mut digit) = ([0; 64], 0);
     while digit < 32 {
@@ -54,27 +54,27 @@ const GATHER: [u8; 64] = {
     from
 };
 
-/// The function of three bits `a | (b ^ c)`.
+/// The truth table of `a | (b ^ c)`.
 const OR_DIFFERENT: i32 = 0b1111_0110;
 
-/// As [`super::GuidReader::read`].
+/// See [`super::GuidReader::read`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,bmi1")]
 pub(super) fn read<'a>(texts: impl Iterator<Item = (usize, Option<&'a [u8; 36]>)>, into: &mut [Guid]) -> bool {
     let (low, high) = (load(&TABLE[0]), load(&TABLE[1]));
     let (dashes, gather) = (load(&DASHES), load(&GATHER));
     let (mut wrong, mut all) = (_mm512_setzero_si512(), _mm512_setzero_si512());
-    for (place, text) in texts {
+    for (position, text) in texts {
         let Some(text) = text else { return false };
         let text = load_text(text);
         let values = _mm512_permutex2var_epi8(low, text, high);
         wrong = _mm512_ternarylogic_epi64::<OR_DIFFERENT>(wrong, values, dashes);
         all = _mm512_or_si512(all, text);
         let digits = _mm512_castsi512_si256(_mm512_permutexvar_epi8(gather, values));
-        // Sixteen times the first of each two, and once the second.
+        // 16 * the first digit of each pair + the second.
         let bytes = _mm256_maddubs_epi16(digits, _mm256_set1_epi16(0x01_10));
-        store(_mm256_cvtepi16_epi8(bytes), &mut into[place]);
+        store(_mm256_cvtepi16_epi8(bytes), &mut into[position]);
     }
-    // The table does not look at the highest bit of a character, which none in ASCII has.
+    // The lookup ignores the highest bit of a character, which is not set in ASCII.
     let has = |vector: __m512i, bits: u8| _mm512_mask_test_epi8_mask(TEXT, vector, _mm512_set1_epi8(bits as i8)) != 0;
     !has(wrong, NO_DIGIT) && !has(all, 0x80)
 }
@@ -82,7 +82,8 @@ pub(super) fn read<'a>(texts: impl Iterator<Item = (usize, Option<&'a [u8; 36]>)
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn load_text(text: &[u8; 36]) -> __m512i {
-    // SAFETY: the mask leaves 36 bytes to be read, and the reference is to as many, of any alignment.
+    // SAFETY: the mask limits the read to 36 bytes, which is the size of the referenced array; any alignment is
+    // allowed.
     unsafe { _mm512_maskz_loadu_epi8(TEXT, text.as_ptr().cast()) }
 }
 

@@ -1,14 +1,15 @@
-//! An assembler as bytes, to go on from later (M23).
+//! Checkpoints: the state of an assembler as bytes.
 //!
-//! All numbers are little-endian. Directions stand in the order of their ids, their messages by number, fragments by number; so equal
-//! assemblers are equal bytes. Nothing is believed when it is read: a length is compared with what is there before it is used.
+//! All numbers are little-endian. Directions are sorted by id, their messages by sequence number, fragments by
+//! number; so equal assemblers have equal checkpoints. Reading trusts nothing: every length is compared with the
+//! bytes that are left before it is used.
 
 use std::fmt;
 
-use crate::reassembly::fragments::{Body, Piece};
+use crate::reassembly::fragments::{Body, Fragment};
 use crate::reassembly::limits::{Charge, Limits};
-use crate::reassembly::messages::{Direction, Message, State};
-use crate::reassembly::{Assembler, FurtherOf};
+use crate::reassembly::messages::{Direction, Message, MessageState};
+use crate::reassembly::{Assembler, ExtraValues};
 use crate::signature::Digest;
 use crate::{Guid, Seed};
 
@@ -17,22 +18,23 @@ const PARTIAL: u8 = 0;
 const HELD: u8 = 1;
 const NUMBER: u8 = 2;
 
-/// Why bytes are no state.
+/// Why a checkpoint is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadState(&'static str);
+pub struct InvalidState(&'static str);
 
-type Result<T> = std::result::Result<T, BadState>;
+type Result<T> = std::result::Result<T, InvalidState>;
 
-impl fmt::Display for BadState {
+impl fmt::Display for InvalidState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.0)
     }
 }
 
-impl std::error::Error for BadState {}
+impl std::error::Error for InvalidState {}
 
 impl Assembler {
-    /// The state without the further columns, and those of the pending messages, in the order in which [`Assembler::restore`] wants them.
+    /// Returns the state without the extra columns, and the extra columns of the pending messages in the order that
+    /// [`Assembler::restore`] expects.
     #[must_use]
     pub fn checkpoint(&self) -> (Vec<u8>, Vec<&[u8]>) {
         let mut out = Writer(Vec::new());
@@ -51,34 +53,34 @@ impl Assembler {
         });
         let mut messages: Vec<&Message> = self.messages.iter().map(|(_, message)| message).collect();
         messages.sort_unstable_by_key(|message| (message.direction, message.sequence));
-        let mut further = Vec::new();
+        let mut extra = Vec::new();
         out.number(directions.len() as u64);
         for number in directions {
             let direction = self.directions.get(number);
             out.bytes(&direction.conversation.0);
             out.byte(direction.is_initiator.into());
-            out.byte(direction.is_known.into());
+            out.byte(direction.is_verified.into());
             out.number(direction.next as u64);
             out.number(direction.messages.into());
             let first = messages.partition_point(|message| message.direction < number);
             for message in &messages[first..first + direction.messages as usize] {
                 write_message(message, &mut out);
-                if let Some(FurtherOf::Kept(kept)) = &message.further {
-                    further.push(&**kept);
+                if let Some(ExtraValues::Stored(kept)) = &message.extra {
+                    extra.push(&**kept);
                 }
             }
         }
-        (out.0, further)
+        (out.0, extra)
     }
 
-    /// An assembler that goes on where another was.
+    /// Restores an assembler.
     ///
     /// # Errors
-    /// The bytes are cut off, altered, of another version or contradict themselves, or `further` has not the right length.
-    pub fn restore(state: &[u8], further: Vec<Box<[u8]>>, seed: Seed) -> Result<Self> {
-        let mut from = Reader { rest: state, further: further.into_iter() };
+    /// The bytes are truncated, altered, contradictory or of another version, or `extra` has the wrong length.
+    pub fn restore(state: &[u8], extra: Vec<Box<[u8]>>, seed: Seed) -> Result<Self> {
+        let mut from = Reader { rest: state, extra: extra.into_iter() };
         if from.take::<2>()? != VERSION.to_le_bytes() {
-            return Err(BadState("it is of another version"));
+            return Err(InvalidState("unsupported version"));
         }
         let in_order = from.flag()?;
         let limits = Limits {
@@ -93,112 +95,112 @@ impl Assembler {
         for _ in 0..from.number()? {
             let id = assembler.read_direction(&mut from)?;
             if last.replace(id).is_some_and(|last| last >= id) {
-                return Err(BadState("directions are out of order"));
+                return Err(InvalidState("directions out of order"));
             }
         }
-        if !from.rest.is_empty() || from.further.len() > 0 {
-            return Err(BadState("something follows its end"));
+        if !from.rest.is_empty() || from.extra.len() > 0 {
+            return Err(InvalidState("unexpected bytes at the end"));
         }
-        if assembler.budget.is_kept() { Ok(assembler) } else { Err(BadState("more is pending than its limits allow")) }
+        if assembler.budget.is_within_limits() { Ok(assembler) } else { Err(InvalidState("its limits are exceeded")) }
     }
 
     fn read_direction(&mut self, from: &mut Reader<'_>) -> Result<(Guid, bool)> {
         let (conversation, is_initiator) = (Guid(from.take()?), from.flag()?);
-        let (is_known, next) = (from.flag()?, from.sequence()?);
+        let (is_verified, next) = (from.flag()?, from.sequence()?);
         let direction =
-            Direction { conversation, is_initiator, is_known, next, is_charged: true, ..Direction::default() };
+            Direction { conversation, is_initiator, is_verified, next, is_charged: true, ..Direction::default() };
         let number = self.directions.insert(&self.hash, direction);
         self.charge(number, Charge::DIRECTION);
         let mut last = None;
         for _ in 0..from.number()? {
             let (sequence, state) = self.read_message(from, number)?;
             let is_early = match state {
-                State::Held => self.in_order && sequence > next && is_known,
-                State::Number => !self.in_order && sequence > next && is_known,
+                MessageState::Held => self.in_order && sequence > next && is_verified,
+                MessageState::Released => !self.in_order && sequence > next && is_verified,
                 _ => sequence >= next,
             };
             if !is_early || last.replace(sequence).is_some_and(|last| last >= sequence) {
-                return Err(BadState("messages are out of order"));
+                return Err(InvalidState("messages out of order"));
             }
         }
-        if self.directions.get(number).is_empty() || !is_known && next > 0 {
-            return Err(BadState("a direction of which nothing is known"));
+        if self.directions.get(number).is_empty() || !is_verified && next > 0 {
+            return Err(InvalidState("empty direction"));
         }
         Ok((conversation, is_initiator))
     }
 
-    /// Reads a message and its fragments, and says which it is.
-    fn read_message(&mut self, from: &mut Reader<'_>, direction: u32) -> Result<(i64, State)> {
+    /// Reads a message and its fragments; returns its sequence number and state.
+    fn read_message(&mut self, from: &mut Reader<'_>, direction: u32) -> Result<(i64, MessageState)> {
         let sequence = from.sequence()?;
         let state = match from.take::<1>()? {
-            [PARTIAL] => State::Partial,
-            [HELD] => State::Held,
-            [NUMBER] => State::Number,
-            _ => return Err(BadState("a message of no kind")),
+            [PARTIAL] => MessageState::Partial,
+            [HELD] => MessageState::Held,
+            [NUMBER] => MessageState::Released,
+            _ => return Err(InvalidState("unknown message state")),
         };
         let mut message = Message { direction, sequence, state, ..Message::default() };
-        message.charge = if state == State::Number { Charge::NUMBER } else { Charge::MESSAGE };
+        message.charge = if state == MessageState::Released { Charge::NUMBER } else { Charge::MESSAGE };
         let mut charged = message.charge.bytes;
-        if state != State::Number {
-            message.count = i32::try_from(from.number()?).map_err(|_| BadState("a count that cannot be"))?;
+        if state != MessageState::Released {
+            message.count = i32::try_from(from.number()?).map_err(|_| InvalidState("invalid fragment count"))?;
             message.signature = from.digest()?;
             let expected = from.digest()?;
             if message.signature.is_some() != expected.is_some() {
-                return Err(BadState("a message that contradicts itself"));
+                return Err(InvalidState("contradictory message"));
             }
-            message.opened = expected.filter(|expected| message.signature != Some(*expected)).map(Box::new);
+            message.decrypted_digest = expected.filter(|expected| message.signature != Some(*expected)).map(Box::new);
             charged = from.number()?;
             message.received = from.small()?;
         }
         let is_right = match state {
-            State::Held => message.received == message.count as u32 && message.count > 0,
-            State::Partial => message.received < message.count as u32 && message.received > 0,
+            MessageState::Held => message.received == message.count as u32 && message.count > 0,
+            MessageState::Partial => message.received < message.count as u32 && message.received > 0,
             _ => true,
         };
         if !is_right {
-            return Err(BadState("a message that contradicts itself"));
+            return Err(InvalidState("contradictory message"));
         }
         let received = message.received;
         let number = self.messages.insert(&self.hash, message);
         self.directions.get_mut(direction).messages += 1;
         let mut last = -1;
         for _ in 0..received {
-            last = self.read_piece(from, number, last)?;
+            last = self.read_fragment(from, number, last)?;
         }
         let message = self.messages.get_mut(number);
-        // The rest is the charge of the further columns, which only their batch could tell.
+        // The rest is the charge of the extra columns, which cannot be recomputed without their batch.
         let is_charged_right =
-            charged >= message.charge.bytes && (message.further.is_some() || charged == message.charge.bytes);
+            charged >= message.charge.bytes && (message.extra.is_some() || charged == message.charge.bytes);
         if !is_charged_right {
-            return Err(BadState("a charge that cannot be"));
+            return Err(InvalidState("invalid charge"));
         }
         message.charge.bytes = charged;
-        if message.state == State::Partial {
-            message.is_listed = self.partial.insert((direction, sequence));
+        if message.state == MessageState::Partial {
+            message.is_in_partial = self.partial.insert((direction, sequence));
         }
         let charge = message.charge;
         self.charge(direction, charge);
         Ok((sequence, state))
     }
 
-    fn read_piece(&mut self, from: &mut Reader<'_>, message: u32, last: i32) -> Result<i32> {
-        let number = i32::try_from(from.number()?).map_err(|_| BadState("a fragment that cannot be"))?;
-        let len = usize::try_from(from.number()?).map_err(|_| BadState("a length that cannot be"))?;
+    fn read_fragment(&mut self, from: &mut Reader<'_>, message: u32, last: i32) -> Result<i32> {
+        let number = i32::try_from(from.number()?).map_err(|_| InvalidState("invalid fragment number"))?;
+        let len = usize::try_from(from.number()?).map_err(|_| InvalidState("invalid length"))?;
         let body: Box<[u8]> = from.slice(len)?.into();
         let owner = self.messages.get_mut(message);
         if number <= last || number >= owner.count {
-            return Err(BadState("fragments are out of order"));
+            return Err(InvalidState("fragments out of order"));
         }
         owner.bytes += len as u64;
         owner.charge = owner.charge.plus(Charge::fragment(len));
         if number == 0 {
-            let kept = from.further.next().ok_or(BadState("further columns are missing"))?;
-            owner.further = Some(FurtherOf::Kept(kept));
+            let kept = from.extra.next().ok_or(InvalidState("missing extra columns"))?;
+            owner.extra = Some(ExtraValues::Stored(kept));
         }
         if owner.bytes > i32::MAX as u64 {
-            return Err(BadState("a message that is too long"));
+            return Err(InvalidState("message too long"));
         }
-        owner.pieces.insert(Piece { number, body: Body::Kept(body) });
+        owner.fragments.insert(Fragment { number, body: Body::Owned(body) });
         Ok(number)
     }
 }
@@ -206,16 +208,16 @@ impl Assembler {
 fn write_message(message: &Message, out: &mut Writer) {
     out.number(message.sequence as u64);
     match message.state {
-        State::Number => return out.byte(NUMBER),
-        State::Held => out.byte(HELD),
-        State::Partial | State::Queued | State::Free => out.byte(PARTIAL),
+        MessageState::Released => return out.byte(NUMBER),
+        MessageState::Held => out.byte(HELD),
+        MessageState::Partial | MessageState::Queued | MessageState::Free => out.byte(PARTIAL),
     }
     out.number(message.count as u64);
     out.digest(message.signature);
     out.digest(message.expected().copied());
     out.number(message.charge.bytes);
     out.number(message.received.into());
-    message.pieces.for_each(|number, body| {
+    message.fragments.for_each(|number, body| {
         let body = body.bytes(&[]);
         out.number(number as u64);
         out.number(body.len() as u64);
@@ -246,18 +248,18 @@ impl Writer {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    further: std::vec::IntoIter<Box<[u8]>>,
+    extra: std::vec::IntoIter<Box<[u8]>>,
 }
 
 impl<'a> Reader<'a> {
     fn slice(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(len).ok_or(BadState("it is cut off"))?;
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(InvalidState("truncated"))?;
         self.rest = rest;
         Ok(taken)
     }
 
     fn take<const LEN: usize>(&mut self) -> Result<[u8; LEN]> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(BadState("it is cut off"))?;
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(InvalidState("truncated"))?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -267,28 +269,28 @@ impl<'a> Reader<'a> {
     }
 
     fn small(&mut self) -> Result<u32> {
-        u32::try_from(self.number()?).map_err(|_| BadState("a number that is too large"))
+        u32::try_from(self.number()?).map_err(|_| InvalidState("number too large"))
     }
 
     fn sequence(&mut self) -> Result<i64> {
         let sequence = i64::try_from(self.number()?).ok().filter(|sequence| *sequence < i64::MAX);
-        sequence.ok_or(BadState("a sequence number that cannot be"))
+        sequence.ok_or(InvalidState("invalid sequence number"))
     }
 
     fn flag(&mut self) -> Result<bool> {
         match self.take()? {
             [0] => Ok(false),
             [1] => Ok(true),
-            _ => Err(BadState("a flag that is neither 0 nor 1")),
+            _ => Err(InvalidState("invalid flag")),
         }
     }
 
     fn digest(&mut self) -> Result<Option<Digest>> {
-        let is_there = self.flag()?;
+        let is_present = self.flag()?;
         let digest = self.take()?;
-        if !is_there && digest != [0; 16] {
-            return Err(BadState("a signature that is not there"));
+        if !is_present && digest != [0; 16] {
+            return Err(InvalidState("invalid signature"));
         }
-        Ok(is_there.then_some(digest))
+        Ok(is_present.then_some(digest))
     }
 }

@@ -1,51 +1,51 @@
-//! The fragments of a message that is not released yet, by number.
+//! The fragments of a message that is not released yet, sorted by number.
 
 use std::collections::BTreeMap;
 use std::slice;
 
-use crate::prefetch::{LINE, prefetch_bytes, prefetch_line};
+use crate::prefetch::{CACHE_LINE, prefetch_bytes, prefetch_line};
 
-/// Up to so many fragments stand in one vector.
+/// Up to this many fragments are kept in one vector.
 const FEW: usize = 32;
-/// Of a message that has more, up to so many stand together.
+/// The most fragments of a run, if a message has more than `FEW`.
 const RUN: usize = 256;
 
-/// What comes after so many bytes, the processor has noticed by then.
+/// After this many bytes the hardware prefetcher takes over.
 const PREFETCHED: usize = 512;
 
-/// Where the bytes of a fragment are.
+/// The bytes of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// In the batch that is being pushed: a number among those it lent.
-    Lent(u32),
-    /// Here.
-    Kept(Box<[u8]>),
+    /// Borrowed from the batch that is being pushed, by index in the borrowed bodies.
+    Borrowed(u32),
+    /// Owned.
+    Owned(Box<[u8]>),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct Fragment {
     pub(crate) number: i32,
     pub(crate) body: Body,
 }
 
-/// The fragments that are there. They take room as they come, whatever count was declared.
+/// The fragments received so far. Memory grows with them, not with the declared count (P26).
 #[derive(Clone, Debug)]
-pub(crate) enum Pieces {
-    /// The only one takes no room beside that of its message.
-    One(Piece),
-    Few(Vec<Piece>),
+pub(crate) enum Fragments {
+    /// A single fragment needs no allocation beside its message.
+    One(Fragment),
+    Few(Vec<Fragment>),
     Many(Box<Many>),
 }
 
-/// Runs of fragments. Each is found by a number that is not above its first, and above the last of the run before.
+/// Runs of fragments. A run's key is not above its first number and above the last number of the run before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Many {
     runs: BTreeMap<i32, Run>,
-    /// The numbers of those that came since they were kept.
+    /// The numbers of the fragments received since the last `make_owned`.
     recent: Vec<i32>,
 }
 
-/// Fragments, column by column: that their numbers can be told is worth a copy of nothing else.
+/// A run as columns, so that its numbers can be copied in one piece.
 #[derive(Clone, Debug, Default)]
 struct Run {
     numbers: Vec<i32>,
@@ -53,83 +53,83 @@ struct Run {
 }
 
 impl Body {
-    /// The bytes, with those that are `lent` for the time of a push.
+    /// Returns the bytes; `borrowed` are the borrowed bodies of the current push.
     #[inline]
-    pub(crate) fn bytes<'b>(&'b self, lent: &[&'b [u8]]) -> &'b [u8] {
+    pub(crate) fn bytes<'b>(&'b self, borrowed: &[&'b [u8]]) -> &'b [u8] {
         match self {
-            Self::Lent(number) => lent[*number as usize],
-            Self::Kept(bytes) => bytes,
+            Self::Borrowed(number) => borrowed[*number as usize],
+            Self::Owned(bytes) => bytes,
         }
     }
 
-    fn keep(&mut self, lent: &[&[u8]]) {
-        if let Self::Lent(number) = self {
-            *self = Self::Kept(lent[*number as usize].into());
+    fn make_owned(&mut self, borrowed: &[&[u8]]) {
+        if let Self::Borrowed(number) = self {
+            *self = Self::Owned(borrowed[*number as usize].into());
         }
     }
 }
 
-impl Default for Pieces {
+impl Default for Fragments {
     fn default() -> Self {
         Self::Few(Vec::new())
     }
 }
 
-impl Pieces {
+impl Fragments {
     #[inline]
     pub(crate) fn find(&self, number: i32) -> Option<&Body> {
         match self {
             Self::Many(many) => many.find(number),
-            few => few.few().iter().find(|piece| piece.number == number).map(|piece| &piece.body),
+            few => few.small().iter().find(|fragment| fragment.number == number).map(|fragment| &fragment.body),
         }
     }
 
-    /// Adds a fragment that is not there.
-    pub(crate) fn insert(&mut self, piece: Piece) {
+    /// Adds a fragment that is not present.
+    pub(crate) fn insert(&mut self, fragment: Fragment) {
         match self {
-            Self::Few(few) if few.is_empty() => *self = Self::One(piece),
+            Self::Few(few) if few.is_empty() => *self = Self::One(fragment),
             Self::One(_) => {
                 let Self::One(first) = std::mem::take(self) else { return };
-                let both = if first.number < piece.number { [first, piece] } else { [piece, first] };
+                let both = if first.number < fragment.number { [first, fragment] } else { [fragment, first] };
                 *self = Self::Few(both.into());
             }
             Self::Few(few) if few.len() < FEW => {
-                let later = few.iter().rev().take_while(|other| other.number > piece.number).count();
-                few.insert(few.len() - later, piece);
+                let later = few.iter().rev().take_while(|other| other.number > fragment.number).count();
+                few.insert(few.len() - later, fragment);
             }
             Self::Few(few) => {
                 let mut many = Many::of(std::mem::take(few));
-                many.insert(piece);
+                many.insert(fragment);
                 *self = Self::Many(Box::new(many));
             }
-            Self::Many(many) => many.insert(piece),
+            Self::Many(many) => many.insert(fragment),
         }
     }
 
-    /// Asks the memory for what stands beside the message, if it is not much.
+    /// Prefetches what the message holds outside of its own memory, if it is small.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if let Self::Few(few) = self {
-            for line in 0..size_of_val(&**few).div_ceil(LINE) {
+            for line in 0..size_of_val(&**few).div_ceil(CACHE_LINE) {
                 prefetch_line(few, 0, line);
             }
         }
     }
 
-    /// Asks the memory for the body of a lone fragment.
+    /// Prefetches the body of a single fragment.
     #[inline]
-    pub(crate) fn prefetch_bodies(&self, lent: &[&[u8]]) {
-        if let Self::One(piece) = self {
-            let bytes = piece.body.bytes(lent);
+    pub(crate) fn prefetch_bodies(&self, borrowed: &[&[u8]]) {
+        if let Self::One(fragment) = self {
+            let bytes = fragment.body.bytes(borrowed);
             prefetch_bytes(bytes, 0, bytes.len().min(PREFETCHED));
         }
     }
 
-    /// Hands all bodies over, by number.
+    /// Calls `take` with all bodies, sorted by number.
     #[inline]
     pub(crate) fn for_each<'p>(&'p self, mut take: impl FnMut(i32, &'p Body)) {
-        for piece in self.few() {
-            take(piece.number, &piece.body);
+        for fragment in self.small() {
+            take(fragment.number, &fragment.body);
         }
         for run in self.runs() {
             for (&number, body) in run.numbers.iter().zip(&run.bodies) {
@@ -138,20 +138,21 @@ impl Pieces {
         }
     }
 
-    /// The numbers of all `count` fragments, ascending.
+    /// Returns the numbers of all `count` fragments in ascending order.
     pub(crate) fn numbers(&self, count: u32) -> Vec<i32> {
         let mut numbers = Vec::with_capacity(count as usize);
-        numbers.extend(self.few().iter().map(|piece| piece.number));
+        numbers.extend(self.small().iter().map(|fragment| fragment.number));
         for run in self.runs() {
             numbers.extend_from_slice(&run.numbers);
         }
         numbers
     }
 
-    /// The first number that is not there.
+    /// Returns the first missing number.
     pub(crate) fn first_missing(&self) -> i32 {
         let in_place = |(number, expected): &(i32, i32)| number == expected;
-        let mut expected = self.few().iter().map(|piece| piece.number).zip(0..).take_while(in_place).count() as i32;
+        let mut expected =
+            self.small().iter().map(|fragment| fragment.number).zip(0..).take_while(in_place).count() as i32;
         for run in self.runs() {
             let numbers = run.numbers.iter().copied().zip(expected..);
             let in_place = numbers.take_while(in_place).count();
@@ -163,18 +164,18 @@ impl Pieces {
         expected
     }
 
-    /// Copies what is lent.
-    pub(crate) fn keep(&mut self, lent: &[&[u8]]) {
+    /// Copies borrowed bodies.
+    pub(crate) fn make_owned(&mut self, borrowed: &[&[u8]]) {
         match self {
-            Self::One(piece) => piece.body.keep(lent),
-            Self::Few(few) => few.iter_mut().for_each(|piece| piece.body.keep(lent)),
-            Self::Many(many) => many.keep(lent),
+            Self::One(fragment) => fragment.body.make_owned(borrowed),
+            Self::Few(few) => few.iter_mut().for_each(|fragment| fragment.body.make_owned(borrowed)),
+            Self::Many(many) => many.make_owned(borrowed),
         }
     }
 
-    fn few(&self) -> &[Piece] {
+    fn small(&self) -> &[Fragment] {
         match self {
-            Self::One(piece) => slice::from_ref(piece),
+            Self::One(fragment) => slice::from_ref(fragment),
             Self::Few(few) => few,
             Self::Many(_) => &[],
         }
@@ -187,9 +188,13 @@ impl Pieces {
 }
 
 impl Many {
-    fn of(few: Vec<Piece>) -> Self {
-        let recent = few.iter().filter(|piece| matches!(piece.body, Body::Lent(_))).map(|piece| piece.number).collect();
-        let (numbers, bodies) = few.into_iter().map(|piece| (piece.number, piece.body)).unzip();
+    fn of(few: Vec<Fragment>) -> Self {
+        let recent = few
+            .iter()
+            .filter(|fragment| matches!(fragment.body, Body::Borrowed(_)))
+            .map(|fragment| fragment.number)
+            .collect();
+        let (numbers, bodies) = few.into_iter().map(|fragment| (fragment.number, fragment.body)).unzip();
         Self { runs: BTreeMap::from([(0, Run { numbers, bodies })]), recent }
     }
 
@@ -198,47 +203,47 @@ impl Many {
         run.bodies.get(run.numbers.binary_search(&number).ok()?)
     }
 
-    fn insert(&mut self, piece: Piece) {
-        if matches!(piece.body, Body::Lent(_)) {
-            self.recent.push(piece.number);
+    fn insert(&mut self, fragment: Fragment) {
+        if matches!(fragment.body, Body::Borrowed(_)) {
+            self.recent.push(fragment.number);
         }
-        let Some((_, run)) = self.runs.range_mut(..=piece.number).next_back() else { return };
-        let place = run.numbers.partition_point(|&other| other < piece.number);
+        let Some((_, run)) = self.runs.range_mut(..=fragment.number).next_back() else { return };
+        let position = run.numbers.partition_point(|&other| other < fragment.number);
         if run.numbers.len() < RUN {
-            run.insert(place, piece);
+            run.insert(position, fragment);
             return;
         }
-        // What comes after all others leaves a full run behind it.
-        let mut next = run.split_off(if place == RUN { RUN } else { RUN / 2 });
-        if place > RUN / 2 {
-            next.insert(place - (RUN - next.numbers.len()), piece);
+        // An append leaves a full run behind.
+        let mut next = run.split_off(if position == RUN { RUN } else { RUN / 2 });
+        if position > RUN / 2 {
+            next.insert(position - (RUN - next.numbers.len()), fragment);
         } else {
-            run.insert(place, piece);
+            run.insert(position, fragment);
         }
         if let Some(&first) = next.numbers.first() {
             self.runs.insert(first, next);
         }
     }
 
-    fn keep(&mut self, lent: &[&[u8]]) {
+    fn make_owned(&mut self, borrowed: &[&[u8]]) {
         for number in std::mem::take(&mut self.recent) {
             let Some((_, run)) = self.runs.range_mut(..=number).next_back() else { continue };
-            if let Ok(place) = run.numbers.binary_search(&number) {
-                run.bodies[place].keep(lent);
+            if let Ok(position) = run.numbers.binary_search(&number) {
+                run.bodies[position].make_owned(borrowed);
             }
         }
     }
 }
 
 impl Run {
-    fn insert(&mut self, place: usize, piece: Piece) {
-        self.numbers.insert(place, piece.number);
-        self.bodies.insert(place, piece.body);
+    fn insert(&mut self, position: usize, fragment: Fragment) {
+        self.numbers.insert(position, fragment.number);
+        self.bodies.insert(position, fragment.body);
     }
 
-    /// Cuts off what stands from `place` on. What stays gives back the room that it does not need.
-    fn split_off(&mut self, place: usize) -> Self {
-        let next = Self { numbers: self.numbers.split_off(place), bodies: self.bodies.split_off(place) };
+    /// Splits off the fragments from `position` on, and releases the memory that the rest does not need.
+    fn split_off(&mut self, position: usize) -> Self {
+        let next = Self { numbers: self.numbers.split_off(position), bodies: self.bodies.split_off(position) };
         self.numbers.shrink_to_fit();
         self.bodies.shrink_to_fit();
         next
@@ -250,8 +255,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Numbers that come in order, backwards, or anyhow, and near to each other or far.
-    fn arrivals() -> impl Strategy<Value = Vec<i32>> {
+    /// Numbers in ascending, descending or random order, dense or sparse.
+    fn numbers() -> impl Strategy<Value = Vec<i32>> {
         let far = prop::collection::hash_set(0..i32::MAX, 1..1_200);
         let near = (1..1_200).prop_map(|count| (0..count).collect());
         let with_gaps = prop::collection::hash_set(0..700, 1..600);
@@ -272,43 +277,46 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 500 }))]
 
         #[test]
-        fn m11_the_fragments_of_a_message_stand_by_number_in_whatever_order_they_came(
-            arrivals in arrivals(),
+        fn fragments_are_sorted_by_number_in_any_arrival_order(
+            numbers in numbers(),
             pushes in 1..20usize,
         ) {
-            let (mut pieces, mut sorted) = (Pieces::default(), Vec::new());
-            for push in arrivals.chunks(arrivals.len().div_ceil(pushes)) {
+            let (mut fragments, mut sorted) = (Fragments::default(), Vec::new());
+            for push in numbers.chunks(numbers.len().div_ceil(pushes)) {
                 let bodies: Vec<[u8; 4]> = push.iter().map(|&number| bytes(number)).collect();
-                let lent: Vec<&[u8]> = bodies.iter().map(<[u8; 4]>::as_slice).collect();
-                for (&number, place) in push.iter().zip(0..) {
-                    prop_assert!(pieces.find(number).is_none());
-                    pieces.insert(Piece { number, body: Body::Lent(place) });
-                    prop_assert_eq!(pieces.find(number), Some(&Body::Lent(place)));
+                let borrowed: Vec<&[u8]> = bodies.iter().map(<[u8; 4]>::as_slice).collect();
+                for (&number, position) in push.iter().zip(0..) {
+                    prop_assert!(fragments.find(number).is_none());
+                    fragments.insert(Fragment { number, body: Body::Borrowed(position) });
+                    prop_assert_eq!(fragments.find(number), Some(&Body::Borrowed(position)));
                 }
-                pieces.keep(&lent);
+                fragments.make_owned(&borrowed);
                 sorted.extend(push);
                 sorted.sort_unstable();
-                let numbers = pieces.numbers(sorted.len() as u32);
+                let numbers = fragments.numbers(sorted.len() as u32);
                 prop_assert_eq!(numbers.capacity(), sorted.len());
                 prop_assert_eq!(&numbers, &sorted);
                 let missing = (0..i32::MAX).find(|number| sorted.binary_search(number).is_err());
-                prop_assert_eq!(Some(pieces.first_missing()), missing);
+                prop_assert_eq!(Some(fragments.first_missing()), missing);
             }
-            // Nothing is lent any more.
-            let mut told = Vec::new();
-            pieces.for_each(|number, body| told.push((number, body.bytes(&[]).to_vec())));
+            // Nothing is borrowed any more.
+            let mut stored = Vec::new();
+            fragments.for_each(|number, body| stored.push((number, body.bytes(&[]).to_vec())));
             let sent: Vec<_> = sorted.iter().map(|&number| (number, bytes(number).to_vec())).collect();
-            prop_assert_eq!(told, sent);
+            prop_assert_eq!(stored, sent);
         }
 
+        /// P26
+
         #[test]
-        fn p26_many_fragments_take_no_more_room_than_twice_what_they_need(arrivals in arrivals()) {
-            let mut pieces = Pieces::default();
-            for &number in &arrivals {
-                pieces.insert(Piece { number, body: Body::Lent(0) });
+
+        fn many_fragments_use_at_most_twice_the_memory_they_need(numbers in numbers()) {
+            let mut fragments = Fragments::default();
+            for &number in &numbers {
+                fragments.insert(Fragment { number, body: Body::Borrowed(0) });
             }
-            let room: usize = pieces.runs().map(|run| run.numbers.capacity().max(run.bodies.capacity())).sum();
-            prop_assert!(room <= 2 * arrivals.len(), "{room} for {}", arrivals.len());
+            let capacity: usize = fragments.runs().map(|run| run.numbers.capacity().max(run.bodies.capacity())).sum();
+            prop_assert!(capacity <= 2 * numbers.len(), "{capacity} for {}", numbers.len());
         }
     }
 }

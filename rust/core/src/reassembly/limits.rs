@@ -1,44 +1,44 @@
-//! How much may be pending, and how it is charged (M15 to M20).
+//! The limits of pending fragments and messages, and how memory is charged against them (P26).
 
-/// What a direction is charged.
+/// The charge of a direction.
 const DIRECTION: u64 = 128;
-/// What a message is charged, or the mere number of one that was released before its turn.
+/// The charge of a message, or of the number of a message released before its turn.
 const MESSAGE: u64 = 256;
-/// What a fragment is charged beside its bytes.
+/// The charge of a fragment without its bytes.
 const FRAGMENT: u64 = 96;
 
-/// The limits of an assembler; the largest number of a type is no limit.
+/// The limits of an assembler. The maximum of a type means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// What may be charged for everything that is remembered (M18).
+    /// The most memory that may be charged.
     pub pending_bytes: u64,
-    /// How many messages may be incomplete or held (M18).
+    /// The most messages that may be incomplete or held.
     pub pending_messages: u64,
-    /// The bytes of a message (M15).
+    /// The most bytes of a message.
     pub message_bytes: u32,
-    /// The fragments of a message (M16).
+    /// The most fragments of a message.
     pub fragments_per_message: u32,
-    /// How far ahead of the first message that is not whole a fragment may be (M17).
+    /// How far a fragment may be ahead of the first incomplete message.
     pub sequence_distance: u64,
 }
 
-/// What something takes of the limits.
+/// An amount charged against the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
 }
 
-/// What is charged at present, and how much of it to directions that are not known (M19).
+/// The current charges, and the part of them of directions without a verified message.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     limits: Limits,
     all: Charge,
-    newcomers: Charge,
+    unverified: Charge,
 }
 
 impl Limits {
-    /// No limits but that of an Arrow cell.
+    /// No limits except that of an Arrow value.
     pub const NONE: Self = Self {
         pending_bytes: u64::MAX,
         pending_messages: u64::MAX,
@@ -51,17 +51,17 @@ impl Limits {
 impl Charge {
     pub(crate) const DIRECTION: Self = Self { bytes: DIRECTION, messages: 0 };
     pub(crate) const MESSAGE: Self = Self { bytes: MESSAGE, messages: 1 };
-    /// A message of which only the number is kept.
+    /// A released message of which only the number is kept.
     pub(crate) const NUMBER: Self = Self { bytes: MESSAGE, messages: 0 };
 
-    /// A fragment of `len` bytes.
+    /// The charge of a fragment of `len` bytes.
     pub(crate) fn fragment(len: usize) -> Self {
         let len = len as u64;
         Self { bytes: FRAGMENT + len + len / 8, messages: 0 }
     }
 
-    /// The further columns of a message.
-    pub(crate) fn further(len: usize) -> Self {
+    /// The charge of the extra columns of a message.
+    pub(crate) fn extra_columns(len: usize) -> Self {
         Self { bytes: len as u64, messages: 0 }
     }
 
@@ -74,14 +74,14 @@ impl Charge {
     }
 
     fn is_within(self, bytes: u64, messages: u64) -> bool {
-        // What takes no message's place is not refused for want of one.
+        // A charge without a message must not fail because of the message limit.
         self.bytes <= bytes && self.messages <= messages
     }
 }
 
 impl Budget {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, all: Charge::default(), newcomers: Charge::default() }
+        Self { limits, all: Charge::default(), unverified: Charge::default() }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -92,43 +92,44 @@ impl Budget {
         self.all
     }
 
-    /// Whether `charge` may be added for a direction that is known, or becomes so.
-    pub(crate) fn has_room(&self, charge: Charge) -> bool {
+    /// Whether `charge` may be added for a direction that has a verified message or is getting one.
+    pub(crate) fn allows(&self, charge: Charge) -> bool {
         self.all.plus(charge).is_within(self.limits.pending_bytes, self.limits.pending_messages)
     }
 
-    /// Whether `charge` may be added for a direction that is not known.
-    pub(crate) fn has_room_for_newcomer(&self, charge: Charge) -> bool {
-        let newcomers = self.newcomers.plus(charge);
-        self.has_room(charge) && newcomers.is_within(self.limits.pending_bytes / 2, self.limits.pending_messages / 2)
+    /// Whether `charge` may be added for a direction without a verified message.
+    pub(crate) fn allows_unverified(&self, charge: Charge) -> bool {
+        let unverified = self.unverified.plus(charge);
+        self.allows(charge) && unverified.is_within(self.limits.pending_bytes / 2, self.limits.pending_messages / 2)
     }
 
-    /// The same budget after `all`, and `newcomers` of it, would be free.
-    pub(crate) fn without(&self, all: Charge, newcomers: Charge) -> Self {
-        Self { limits: self.limits, all: self.all.minus(all), newcomers: self.newcomers.minus(newcomers) }
+    /// Returns the budget after freeing `all`, of which `unverified` belongs to directions without a verified
+    /// message.
+    pub(crate) fn minus(&self, all: Charge, unverified: Charge) -> Self {
+        Self { limits: self.limits, all: self.all.minus(all), unverified: self.unverified.minus(unverified) }
     }
 
-    pub(crate) fn add(&mut self, charge: Charge, is_known: bool) {
+    pub(crate) fn add(&mut self, charge: Charge, is_verified: bool) {
         self.all = self.all.plus(charge);
-        if !is_known {
-            self.newcomers = self.newcomers.plus(charge);
+        if !is_verified {
+            self.unverified = self.unverified.plus(charge);
         }
     }
 
-    pub(crate) fn subtract(&mut self, charge: Charge, is_known: bool) {
+    pub(crate) fn subtract(&mut self, charge: Charge, is_verified: bool) {
         self.all = self.all.minus(charge);
-        if !is_known {
-            self.newcomers = self.newcomers.minus(charge);
+        if !is_verified {
+            self.unverified = self.unverified.minus(charge);
         }
     }
 
-    /// A direction becomes known, and with it what is charged for it.
-    pub(crate) fn welcome(&mut self, charge: Charge) {
-        self.newcomers = self.newcomers.minus(charge);
+    /// Moves the charge of a direction that now has a verified message.
+    pub(crate) fn mark_verified(&mut self, charge: Charge) {
+        self.unverified = self.unverified.minus(charge);
     }
 
-    /// Whether what is charged is within the limits, as a state that is restored has to be.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.has_room(Charge::default()) && self.has_room_for_newcomer(Charge::default())
+    /// Whether the charges are within the limits; a restored state must satisfy this.
+    pub(crate) fn is_within_limits(&self) -> bool {
+        self.allows(Charge::default()) && self.allows_unverified(Charge::default())
     }
 }

@@ -1,4 +1,4 @@
-//! The messages of which something is pending.
+//! In-memory tables of directions and pending messages.
 
 use std::ops::{Index, IndexMut};
 
@@ -6,31 +6,31 @@ use hashbrown::HashTable;
 
 use crate::Guid;
 use crate::hash::NameHash;
-use crate::prefetch::{LINE, prefetch_line};
-use crate::reassembly::FurtherOf;
-use crate::reassembly::fragments::Pieces;
+use crate::prefetch::{CACHE_LINE, prefetch_line};
+use crate::reassembly::ExtraValues;
+use crate::reassembly::fragments::Fragments;
 use crate::reassembly::limits::Charge;
 use crate::signature::Digest;
 
-/// So many messages on, one is asked for that has to be dealt with.
-const SOON: usize = 16;
+/// How many messages ahead to prefetch.
+const PREFETCH_DISTANCE: usize = 16;
 
-/// Tells the hashes of messages from those of other keys.
-const SALT: u64 = 2;
+/// Separates the hashes of messages from those of other keys.
+const MESSAGE_SALT: u64 = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
-    /// No message has this place of the slab.
+pub(crate) enum MessageState {
+    /// A free slot of the slab.
     #[default]
     Free,
     /// Fragments are missing.
     Partial,
-    /// All fragments are there; the signature of the whole is to be compared.
+    /// All fragments are present; the message signature has not been verified.
     Queued,
-    /// Whole, and waits for an earlier message (M13).
+    /// Complete and waiting for an earlier message.
     Held,
-    /// Whole and released before an earlier one; only its number is kept.
-    Number,
+    /// Complete and released before an earlier message; only the number is kept.
+    Released,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -38,23 +38,23 @@ pub(crate) struct Message {
     pub(crate) direction: u32,
     pub(crate) sequence: i64,
     pub(crate) count: i32,
-    pub(crate) state: State,
-    /// It is listed as one that got a fragment from this push.
-    pub(crate) is_open: bool,
-    /// It is among the partial ones of the assembler.
-    pub(crate) is_listed: bool,
-    /// As it was received.
+    pub(crate) state: MessageState,
+    /// Whether it is in the list of messages updated by the current push.
+    pub(crate) is_updated: bool,
+    /// Whether it is in `Assembler::partial`.
+    pub(crate) is_in_partial: bool,
+    /// The signature as received.
     pub(crate) signature: Option<Digest>,
-    /// The MD5 that the whole must have, where a session key hides it in the signature.
-    pub(crate) opened: Option<Box<Digest>>,
+    /// The MD5 decrypted from the signature, if there is a session key.
+    pub(crate) decrypted_digest: Option<Box<Digest>>,
     pub(crate) received: u32,
-    /// Its place in the queue while that is settled.
+    /// Its position in the queue while the queue is being settled.
     pub(crate) queued: u32,
-    /// The bytes of its fragments.
+    /// The total size of its fragments in bytes.
     pub(crate) bytes: u64,
     pub(crate) charge: Charge,
-    pub(crate) pieces: Pieces,
-    pub(crate) further: Option<FurtherOf>,
+    pub(crate) fragments: Fragments,
+    pub(crate) extra: Option<ExtraValues>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,15 +64,15 @@ pub(crate) struct Messages {
 }
 
 impl Message {
-    /// The MD5 that the whole must have; `None` where nothing is compared (M12).
+    /// Returns the MD5 that the message must have; `None` if it has no signature.
     pub(crate) fn expected(&self) -> Option<&Digest> {
-        self.opened.as_deref().or(self.signature.as_ref())
+        self.decrypted_digest.as_deref().or(self.signature.as_ref())
     }
 
-    /// Whether it is this one, and no place that is free.
+    /// Whether this is the message; false for a free slot.
     #[inline]
     pub(crate) fn is(&self, direction: u32, sequence: i64) -> bool {
-        self.sequence == sequence && self.direction == direction && self.state != State::Free
+        self.sequence == sequence && self.direction == direction && self.state != MessageState::Free
     }
 
     fn key(&self, hash: &NameHash) -> u64 {
@@ -81,7 +81,7 @@ impl Message {
 }
 
 fn key(hash: &NameHash, direction: u32, sequence: i64) -> u64 {
-    hash.of_words(u64::from(direction), sequence as u64, SALT)
+    hash.of_words(u64::from(direction), sequence as u64, MESSAGE_SALT)
 }
 
 impl Messages {
@@ -96,23 +96,22 @@ impl Messages {
         found.copied()
     }
 
-    /// A message that may be the one, and is it nearly always if that is there; `None` if it is not there. Asks the memory for it.
+    /// Prefetches the message that is probably the right one; `None` if the message does not exist.
     #[inline]
-    pub(crate) fn guess(&self, hash: &NameHash, direction: u32, sequence: i64) -> Option<u32> {
-        let &guess = self.table.find(key(hash, direction, sequence), |_| true)?;
-        self.slab.prefetch(guess);
-        Some(guess)
+    pub(crate) fn prefetch_candidate(&self, hash: &NameHash, direction: u32, sequence: i64) -> Option<u32> {
+        let &prefetch_candidate = self.table.find(key(hash, direction, sequence), |_| true)?;
+        self.slab.prefetch(prefetch_candidate);
+        Some(prefetch_candidate)
     }
 
-    /// While the message at `place` of a row of them is dealt with, asks the memory for those that come soon, and for what stands beside
-    /// those that come sooner.
+    /// Prefetches messages ahead of `position` in a row of messages, and the fragments of nearer ones.
     #[inline]
-    pub(crate) fn prefetch_ahead<T>(&self, row: &[T], place: usize, number: impl Fn(&T) -> u32) {
-        if let Some(soon) = row.get(place + SOON) {
+    pub(crate) fn prefetch_ahead<T>(&self, row: &[T], position: usize, number: impl Fn(&T) -> u32) {
+        if let Some(soon) = row.get(position + PREFETCH_DISTANCE) {
             self.slab.prefetch(number(soon));
         }
-        if let Some(sooner) = row.get(place + SOON / 2) {
-            self.get(number(sooner)).pieces.prefetch();
+        if let Some(sooner) = row.get(position + PREFETCH_DISTANCE / 2) {
+            self.get(number(sooner)).fragments.prefetch();
         }
     }
 
@@ -120,7 +119,7 @@ impl Messages {
         self.table.len()
     }
 
-    /// Adds a message that is not there.
+    /// Adds a message that does not exist.
     pub(crate) fn insert(&mut self, hash: &NameHash, message: Message) -> u32 {
         let key = message.key(hash);
         let number = self.slab.insert(message);
@@ -151,28 +150,26 @@ impl Messages {
     }
 }
 
-// The directions of conversations: what is remembered of each while it lives (M2, M13).
-
-/// No larger than a cache line, and in one.
+/// The state of one direction of a conversation. Fits into one cache line.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Direction {
     pub(crate) conversation: Guid,
     pub(crate) is_initiator: bool,
-    /// One of its messages has been whole and matched (M19).
-    pub(crate) is_known: bool,
-    /// It is charged; one that is not is about to be forgotten (M20).
+    /// Whether one of its messages has been verified.
+    pub(crate) is_verified: bool,
+    /// Whether it is charged; a direction that is not charged is about to be removed.
     pub(crate) is_charged: bool,
-    /// The lowest sequence number that is not whole.
+    /// The lowest sequence number that is not complete.
     pub(crate) next: i64,
-    /// The same, once all messages in the queue turn out to match; meaningful only while it is settled.
-    pub(crate) planned: i64,
-    /// What is charged for it and its messages.
+    /// The value of `next` if all queued messages match; valid only while the queue is being settled.
+    pub(crate) planned_next: i64,
+    /// The charge of the direction and its messages.
     pub(crate) charge: Charge,
-    /// How many messages are in the table, and how many of those wait to be compared.
+    /// The number of its messages in the table, and how many of them are queued.
     pub(crate) messages: u32,
     pub(crate) queued: u32,
-    /// This push has touched it, and so many fragments are to be acknowledged.
+    /// Whether the current push touched it, and the number of fragments to acknowledge.
     pub(crate) is_touched: bool,
     pub(crate) events: u32,
 }
@@ -189,9 +186,9 @@ impl Direction {
         self.conversation == conversation && self.is_initiator == is_initiator
     }
 
-    /// Whether nothing is left to remember.
+    /// Whether nothing needs to be kept.
     pub(crate) fn is_empty(&self) -> bool {
-        !self.is_known && self.messages == 0
+        !self.is_verified && self.messages == 0
     }
 }
 
@@ -200,7 +197,7 @@ impl Directions {
         Self { slab: Slab::new(), table: HashTable::new() }
     }
 
-    // For every fragment.
+    // Called for every fragment.
     #[allow(clippy::inline_always)]
     #[inline(always)]
     pub(crate) fn find(&self, hash: &NameHash, conversation: Guid, is_initiator: bool) -> Option<u32> {
@@ -210,15 +207,15 @@ impl Directions {
         found.copied()
     }
 
-    /// A direction that may be the one, and is it nearly always if that is there; `None` if it is not there. Asks the memory for it.
+    /// Prefetches the direction that is probably the right one; `None` if the direction does not exist.
     #[inline]
-    pub(crate) fn guess(&self, hash: &NameHash, conversation: Guid, is_initiator: bool) -> Option<u32> {
-        let &guess = self.table.find(hash.of_guid(conversation, u32::from(is_initiator)), |_| true)?;
-        self.slab.prefetch(guess);
-        Some(guess)
+    pub(crate) fn prefetch_candidate(&self, hash: &NameHash, conversation: Guid, is_initiator: bool) -> Option<u32> {
+        let &prefetch_candidate = self.table.find(hash.of_guid(conversation, u32::from(is_initiator)), |_| true)?;
+        self.slab.prefetch(prefetch_candidate);
+        Some(prefetch_candidate)
     }
 
-    /// Adds a direction that is not there.
+    /// Adds a direction that does not exist.
     pub(crate) fn insert(&mut self, hash: &NameHash, direction: Direction) -> u32 {
         let key = hash.of_guid(direction.conversation, u32::from(direction.is_initiator));
         let number = self.slab.insert(direction);
@@ -257,9 +254,7 @@ impl Directions {
     }
 }
 
-// Values by number; the number of one that is removed is used again.
-
-/// Values lie in chunks of so many: what grows does not move, and takes no more than it needs.
+/// Chunk size: a growing slab neither moves its values nor allocates much more than it needs.
 const CHUNK: usize = 1 << 10;
 
 #[derive(Clone, Debug)]
@@ -294,10 +289,10 @@ impl<T: Default> Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Asks the memory for a value.
+    /// Prefetches a value.
     #[inline]
     pub(crate) fn prefetch(&self, number: u32) {
-        for line in 0..size_of::<T>().div_ceil(LINE) {
+        for line in 0..size_of::<T>().div_ceil(CACHE_LINE) {
             prefetch_line(&self.chunks[number as usize / CHUNK], number as usize % CHUNK, line);
         }
     }

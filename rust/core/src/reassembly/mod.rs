@@ -1,10 +1,12 @@
-//! From fragments in any order to whole messages in order, within limits (P11 to P18, P21 to P23, P26).
+//! Reassembly: fragments in any order become complete, verified messages in order, within limits (P11 to P18, P21
+//! to P23, P26).
 //!
-//! An [`Assembler`] is pushed fragments, and gives back messages, what it rejected, and acknowledgements. The result is that of one
-//! fragment after the other. But where many messages become whole, their signatures are compared together, by vector lanes: such
-//! messages wait in a queue, and whatever could depend on how they fare settles it first.
+//! Push fragments to an [`Assembler`]; it returns messages, rejected fragments and acknowledgements. The result is
+//! the same as if fragments were pushed one at a time. But signatures of many complete messages are verified
+//! together with vector instructions: complete messages wait in a queue, and the queue is settled before anything
+//! that could depend on it.
 //!
-//! Fragments that are pushed stay where they lie; what is still pending at the end of a push is copied.
+//! Pushed bodies are borrowed; what is still pending at the end of a push is copied.
 
 mod checkpoint;
 mod fragments;
@@ -15,7 +17,7 @@ mod push;
 mod settle;
 mod verify;
 
-pub use checkpoint::BadState;
+pub use checkpoint::InvalidState;
 pub use limits::Limits;
 pub use output::{Acknowledgement, MessageBatch, Pushed, Rejected, Rejection};
 pub use verify::Received;
@@ -23,21 +25,21 @@ pub use verify::Received;
 use std::collections::BTreeSet;
 
 use limits::{Budget, Charge};
-use messages::{Directions, Message, Messages, State};
+use messages::{Directions, Message, MessageState, Messages};
 
 use crate::hash::NameHash;
 use crate::{Guid, Seed};
 
-/// The columns beside the schema's, of the batch that is pushed (M3).
-pub trait Further {
-    /// What the columns of a row are charged.
+/// The extra columns of the pushed batches, i.e. those that are not in the schema.
+pub trait ExtraColumnSource {
+    /// Returns the charge of the extra columns of a row.
     fn len(&self, row: usize) -> usize;
-    /// The columns of `rows`, to keep beyond the batch.
+    /// Copies the extra columns of `rows`.
     fn take(&self, rows: &[usize]) -> Vec<Box<[u8]>>;
 }
 
-/// No further columns.
-impl Further for () {
+/// No extra columns.
+impl ExtraColumnSource for () {
     fn len(&self, _: usize) -> usize {
         0
     }
@@ -47,16 +49,16 @@ impl Further for () {
     }
 }
 
-/// The further columns of a message, which are those of its fragment 0.
+/// The extra columns of a message; they are those of its fragment 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FurtherOf {
-    /// Those of a row of this push.
+pub enum ExtraValues {
+    /// A row of the current push.
     Row(usize),
-    /// What [`Further::take`] gave for a row of an earlier one.
-    Kept(Box<[u8]>),
+    /// A value returned by [`ExtraColumnSource::take`] in an earlier push.
+    Stored(Box<[u8]>),
 }
 
-/// Puts fragments together, within limits.
+/// Reassembles fragments within limits.
 #[derive(Debug)]
 pub struct Assembler {
     in_order: bool,
@@ -64,14 +66,14 @@ pub struct Assembler {
     budget: Budget,
     directions: Directions,
     messages: Messages,
-    /// Direction and sequence number of the messages of which fragments are missing, between pushes.
+    /// (direction, sequence number) of the messages with missing fragments, between pushes.
     partial: BTreeSet<(u32, i64)>,
-    /// A limit refused something of the block that came last.
+    /// Whether a limit rejected a fragment of the last block.
     is_flooded: bool,
 }
 
 impl Assembler {
-    /// An assembler of which nothing is known. `in_order` holds back what comes early (M13).
+    /// Creates an empty assembler. With `in_order`, messages wait for earlier ones.
     #[must_use]
     pub fn new(limits: Limits, in_order: bool, seed: Seed) -> Self {
         Self {
@@ -85,23 +87,23 @@ impl Assembler {
         }
     }
 
-    /// Whether messages are released in their order only.
+    /// Whether messages are released in order only.
     #[must_use]
     pub fn is_in_order(&self) -> bool {
         self.in_order
     }
 
-    /// The limits.
+    /// Returns the limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         self.budget.limits()
     }
 
-    /// Drops an incomplete or held message (M24); whether there was one.
+    /// Drops an incomplete or held message; returns whether there was one.
     pub fn forget(&mut self, conversation: Guid, is_initiator: bool, sequence: i64) -> bool {
         let Some(direction) = self.directions.find(&self.hash, conversation, is_initiator) else { return false };
         let Some(message) = self.messages.find(&self.hash, direction, sequence) else { return false };
-        if !matches!(self.messages.get(message).state, State::Partial | State::Held) {
+        if !matches!(self.messages.get(message).state, MessageState::Partial | MessageState::Held) {
             return false;
         }
         self.drop_message(message);
@@ -112,20 +114,20 @@ impl Assembler {
         true
     }
 
-    /// Adds to what is charged for a direction.
+    /// Adds to the charge of a direction.
     fn charge(&mut self, direction: u32, charge: Charge) {
         let direction = self.directions.get_mut(direction);
         direction.charge = direction.charge.plus(charge);
-        self.budget.add(charge, direction.is_known);
+        self.budget.add(charge, direction.is_verified);
     }
 
     fn uncharge(&mut self, direction: u32, charge: Charge) {
         let direction = self.directions.get_mut(direction);
         direction.charge = direction.charge.minus(charge);
-        self.budget.subtract(charge, direction.is_known);
+        self.budget.subtract(charge, direction.is_verified);
     }
 
-    /// A direction of which nothing is left is not charged any more (M20).
+    /// Stops charging a direction that has nothing left.
     fn uncharge_empty(&mut self, direction: u32) {
         let state = self.directions.get(direction);
         if state.is_empty() && state.is_charged {
@@ -134,70 +136,68 @@ impl Assembler {
         }
     }
 
-    /// Removes a message with all that is pending of it.
+    /// Removes a message and its fragments.
     fn drop_message(&mut self, number: u32) {
-        let &Message { direction, sequence, charge, is_listed, .. } = self.messages.get(number);
+        let &Message { direction, sequence, charge, is_in_partial, .. } = self.messages.get(number);
         self.messages.remove(&self.hash, number);
         self.uncharge(direction, charge);
         self.directions.get_mut(direction).messages -= 1;
-        if is_listed {
+        if is_in_partial {
             self.partial.remove(&(direction, sequence));
         }
     }
 }
 
-// What is pending (M22).
-
-/// A message that is incomplete, or held.
+/// An incomplete or held message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// The conversation.
+    /// The conversation id.
     pub conversation: Guid,
     /// The direction.
     pub is_initiator: bool,
-    /// The message's number in its direction.
+    /// The sequence number.
     pub sequence: i64,
-    /// How many fragments it has.
+    /// The number of fragments of the message.
     pub count: i32,
-    /// How many of them are there.
+    /// The number of fragments received.
     pub received: u32,
-    /// The bytes of those.
+    /// The number of bytes received.
     pub bytes: u64,
-    /// The first fragment that is missing; `None` if the message is whole.
+    /// The first missing fragment; `None` if the message is complete.
     pub first_missing: Option<i32>,
-    /// The message that must come first; `None` if there is none.
+    /// The sequence number of the message that must be released first, if any.
     pub waits_for: Option<i64>,
 }
 
 impl Assembler {
-    /// The messages that are incomplete or held, by conversation, direction and number.
+    /// Returns the incomplete or held messages, sorted by conversation, direction and sequence number.
     #[must_use]
     pub fn pending(&self) -> Vec<Pending> {
         let mut pending: Vec<Pending> = self
             .messages
             .iter()
-            .filter(|(_, message)| matches!(message.state, State::Partial | State::Held))
-            .map(|(_, message)| self.tell(message))
+            .filter(|(_, message)| matches!(message.state, MessageState::Partial | MessageState::Held))
+            .map(|(_, message)| self.describe_pending(message))
             .collect();
         pending.sort_unstable_by_key(|one| (one.conversation, one.is_initiator, one.sequence));
         pending
     }
 
-    /// What is charged for all that is remembered, in bytes (M18).
+    /// Returns the total charge in bytes.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
         self.budget.all().bytes
     }
 
-    /// How many messages are incomplete or held.
+    /// Returns the number of incomplete or held messages.
     #[must_use]
     pub fn pending_messages(&self) -> u64 {
         self.budget.all().messages
     }
 
-    fn tell(&self, message: &Message) -> Pending {
+    fn describe_pending(&self, message: &Message) -> Pending {
         let direction = self.directions.get(message.direction);
-        let waits = self.in_order && message.sequence != direction.next;
+        let must_wait = self.in_order && message.sequence != direction.next;
         Pending {
             conversation: direction.conversation,
             is_initiator: direction.is_initiator,
@@ -205,8 +205,8 @@ impl Assembler {
             count: message.count,
             received: message.received,
             bytes: message.bytes,
-            first_missing: (message.state != State::Held).then(|| message.pieces.first_missing()),
-            waits_for: waits.then_some(direction.next),
+            first_missing: (message.state != MessageState::Held).then(|| message.fragments.first_missing()),
+            waits_for: must_wait.then_some(direction.next),
         }
     }
 }

@@ -1,69 +1,69 @@
-//! One fragment after the other (M4 to M11).
+//! Pushes fragments one after the other (P12 to P16).
 
-use crate::reassembly::fragments::{Body, Piece};
+use crate::reassembly::fragments::{Body, Fragment};
 use crate::reassembly::limits::{Budget, Charge};
-use crate::reassembly::messages::{Direction, Message, State};
-use crate::reassembly::output::{Label, Output, Pushed, Rejected, Rejection};
-use crate::reassembly::verify::{Judge, Received, Verdict};
-use crate::reassembly::{Assembler, Further, FurtherOf};
+use crate::reassembly::messages::{Direction, Message, MessageState};
+use crate::reassembly::output::{MessageInfo, Output, Pushed, Rejected, Rejection};
+use crate::reassembly::verify::{Received, Verification, Verifier};
+use crate::reassembly::{Assembler, ExtraColumnSource, ExtraValues};
 use crate::signature::{Digest, Header, Signature};
 
-/// The queue is settled when it has so many messages, unless their bytes outweigh by far what is kept of each: the more wait in it, the more
-/// are released with it, and read once only.
+/// The queue is settled at this many messages, unless the messages are large: the longer the queue, the more
+/// messages are released together with it and read only once.
 const QUEUE_MESSAGES: usize = 4_096;
 const LARGE: u64 = 4_096;
 
-/// A push that is under way. The lent bodies are those of the fragments it may still need.
+/// A push in progress. `borrowed` holds the bodies of the fragments it may still need.
 pub(super) struct Push<'p, 'a> {
     pub(super) assembler: &'p mut Assembler,
-    pub(super) further: &'p dyn Further,
-    pub(super) lent: Vec<&'a [u8]>,
+    pub(super) extra: &'p dyn ExtraColumnSource,
+    pub(super) borrowed: Vec<&'a [u8]>,
     pub(super) queue: Queue,
     pub(super) output: Output,
-    /// Each with the row that caused it.
+    /// The rejections, with the rows that caused them.
     pub(super) rejected: Vec<(usize, Rejection)>,
-    /// The directions of which a fragment was accepted, or was a duplicate, in order.
+    /// The directions with an accepted or duplicate fragment, in order.
     pub(super) touched: Vec<u32>,
-    /// What counts for that, row by row: the direction, and which lent body it was that was accepted.
-    pub(super) counted: Vec<(u32, Option<u32>)>,
-    /// The lent bodies that were rejected after all.
-    pub(super) undone: Vec<u32>,
-    /// The messages that got a fragment.
-    pub(super) open: Vec<u32>,
+    /// For each such fragment, the direction and the index of the borrowed body if it was accepted.
+    pub(super) events: Vec<(u32, Option<u32>)>,
+    /// The borrowed bodies that were rejected later.
+    pub(super) retracted: Vec<u32>,
+    /// The messages that received a fragment.
+    pub(super) updated: Vec<u32>,
 }
 
-/// A message of which all fragments are there.
+/// A message with all its fragments.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct CompleteMessage {
     pub(super) message: u32,
-    /// The row that made it whole.
+    /// The row that completed it.
     pub(super) row: usize,
-    /// Its MD5, where it is known already.
+    /// Its MD5, if already known.
     pub(super) digest: Option<Digest>,
 }
 
-/// The messages that wait to be compared, in the order in which they became whole.
+/// The messages to be verified, in the order in which they were completed.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    pub(super) whole: Vec<Whole>,
+    pub(super) messages: Vec<CompleteMessage>,
     bytes: u64,
-    /// The most that settling it may free: of all that is charged, and of newcomers' part.
+    /// The most that settling the queue may free, in total and of unverified directions.
     relief: Charge,
-    newcomers_relief: Charge,
+    unverified_relief: Charge,
 }
 
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
-        self.whole.is_empty()
+        self.messages.is_empty()
     }
 
     pub(super) fn is_full(&self) -> bool {
-        let len = self.whole.len();
+        let len = self.messages.len();
         len >= QUEUE_MESSAGES && self.bytes < len as u64 * LARGE
     }
 
-    pub(super) fn add(&mut self, whole: Whole, bytes: u64, direction: &mut Direction) {
-        self.whole.push(whole);
+    pub(super) fn add(&mut self, complete: CompleteMessage, bytes: u64, direction: &mut Direction) {
+        self.messages.push(complete);
         self.bytes += bytes;
         direction.queued += 1;
         if direction.queued == 1 {
@@ -71,55 +71,55 @@ impl Queue {
         }
     }
 
-    /// Takes notice that a direction is charged more.
+    /// Records an additional charge of a direction.
     pub(super) fn charged(&mut self, direction: &Direction, charge: Charge) {
         if direction.queued > 0 {
             self.relief = self.relief.plus(charge);
-            if !direction.is_known {
-                self.newcomers_relief = self.newcomers_relief.plus(charge);
+            if !direction.is_verified {
+                self.unverified_relief = self.unverified_relief.plus(charge);
             }
         }
     }
 
-    /// The budget after the queue is settled, if that frees as much as it can.
+    /// Returns the budget after settling the queue, if that frees as much as possible.
     pub(super) fn at_best(&self, budget: &Budget) -> Budget {
-        budget.without(self.relief, self.newcomers_relief)
+        budget.minus(self.relief, self.unverified_relief)
     }
 }
 
-/// What is to be done with a fragment.
+/// What to do with a fragment.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum Action {
     Reject(Rejected),
-    /// A duplicate, which its direction acknowledges again.
+    /// A duplicate, which is acknowledged again (P18).
     Duplicate,
     Accept,
 }
 
 impl Assembler {
-    /// Takes fragments in, block by block; rows are numbered from 0 over all blocks. `body_bytes` is how many bytes their bodies
-    /// have together: a hint.
+    /// Pushes blocks of fragments; rows are numbered from 0 over all blocks. `body_bytes` is a hint: the total size
+    /// of the bodies.
     pub fn push<'a>(
         &mut self,
         blocks: impl Iterator<Item = Vec<Received<'a>>>,
         body_bytes: usize,
-        further: &dyn Further,
+        extra: &dyn ExtraColumnSource,
     ) -> Pushed {
         let mut push = Push {
             assembler: self,
-            further,
-            lent: Vec::new(),
+            extra,
+            borrowed: Vec::new(),
             queue: Queue::default(),
             output: Output::new(body_bytes),
             rejected: Vec::new(),
             touched: Vec::new(),
-            counted: Vec::new(),
-            undone: Vec::new(),
-            open: Vec::new(),
+            events: Vec::new(),
+            retracted: Vec::new(),
+            updated: Vec::new(),
         };
-        let (mut judge, mut first_row) = (Judge::default(), 0);
+        let (mut verifier, mut first_row) = (Verifier::default(), 0);
         for block in blocks {
-            push.take_block(first_row, &block, &mut judge);
+            push.push_block(first_row, &block, &mut verifier);
             first_row += block.len();
         }
         push.finish()
@@ -127,253 +127,257 @@ impl Assembler {
 }
 
 impl<'a> Push<'_, 'a> {
-    fn take_block(&mut self, first_row: usize, block: &[Received<'a>], judge: &mut Judge) {
-        // Whoever floods is refused for want of room, again and again: then nothing else is worth a look at a part (M10).
+    fn push_block(&mut self, first_row: usize, block: &[Received<'a>], verifier: &mut Verifier) {
+        // A flood of fragments is rejected by limits again and again; then bodies are not worth reading before the
+        // limits are checked (P26).
         let is_flooded = std::mem::take(&mut self.assembler.is_flooded);
-        judge.begin(block, |place| is_flooded && self.will_be_refused(first_row + place, &block[place]));
-        for start in (0..block.len()).step_by(AHEAD) {
-            let ahead = self.assembler.look_ahead(&block[start..block.len().min(start + AHEAD)]);
-            for (place, ahead) in (start..block.len()).zip(ahead) {
-                if let Err(reason) = self.take(first_row, block, place, judge, ahead) {
+        verifier.start_block(block, |position| {
+            is_flooded && self.would_exceed_limits(first_row + position, &block[position])
+        });
+        for start in (0..block.len()).step_by(LOOKUP_BLOCK) {
+            let ahead = self.assembler.look_up_ahead(&block[start..block.len().min(start + LOOKUP_BLOCK)]);
+            for (position, ahead) in (start..block.len()).zip(ahead) {
+                if let Err(reason) = self.push_fragment(first_row, block, position, verifier, ahead) {
                     self.assembler.is_flooded |= reason == Rejected::LimitExceeded;
-                    self.output.will_not_come(block[place].body.len());
-                    self.rejected.push((first_row + place, Rejection { header: block[place].header, reason }));
+                    self.output.skip_bytes(block[position].body.len());
+                    self.rejected.push((first_row + position, Rejection { header: block[position].header, reason }));
                 }
             }
         }
     }
 
-    /// Whether a limit would be against a fragment if it was its turn.
-    fn will_be_refused(&self, row: usize, received: &Received<'a>) -> bool {
-        let step = self.consider(row, received, self.assembler.locate(received, Place::NEW));
-        matches!(step, Some(Step::Reject(Rejected::LimitExceeded)))
+    /// Whether a limit would reject the fragment now.
+    fn would_exceed_limits(&self, row: usize, received: &Received<'a>) -> bool {
+        let action = self.choose_action(row, received, self.assembler.look_up(received, Lookup::NEW));
+        matches!(action, Some(Action::Reject(Rejected::LimitExceeded)))
     }
 
-    /// `ahead` is where the fragment belonged a moment ago.
-    fn take(
+    /// `ahead` is the lookup made ahead of time.
+    fn push_fragment(
         &mut self,
         first_row: usize,
         block: &[Received<'a>],
-        place: usize,
-        judge: &mut Judge,
-        ahead: Place,
+        position: usize,
+        verifier: &mut Verifier,
+        ahead: Lookup,
     ) -> Result<(), Rejected> {
-        if *judge.verdict(place) == Verdict::OutOfRange {
+        if *verifier.result(position) == Verification::OutOfRange {
             return Err(Rejected::OutOfRange);
         }
-        let (row, received) = (first_row + place, &block[place]);
+        let (row, received) = (first_row + position, &block[position]);
         loop {
-            let at = self.assembler.locate(received, ahead);
-            let Some(step) = self.consider(row, received, at) else {
+            let at = self.assembler.look_up(received, ahead);
+            let Some(action) = self.choose_action(row, received, at) else {
                 self.settle();
                 continue;
             };
-            if let Step::Reject(reason @ Rejected::LimitExceeded) = step {
+            if let Action::Reject(reason @ Rejected::LimitExceeded) = action {
                 return Err(reason);
             }
-            let Verdict::Intact(digest) = judge.verdict_of_part(block, place) else {
+            let Verification::Intact(digest) = verifier.verify_body(block, position) else {
                 return Err(Rejected::CorruptFragment);
             };
-            return self.carry_out(step, row, received, digest.as_ref(), at);
+            return self.apply(action, row, received, digest.as_ref(), at);
         }
     }
 
-    /// Does with a fragment that is intact what is to be done.
-    // For every fragment.
+    /// Applies the action to an intact fragment.
+    // Called for every fragment.
     #[allow(clippy::inline_always)]
     #[inline(always)]
-    fn carry_out(
+    fn apply(
         &mut self,
-        step: Step,
+        action: Action,
         row: usize,
         received: &Received<'a>,
         digest: Option<&Digest>,
-        place: Place,
+        lookup: Lookup,
     ) -> Result<(), Rejected> {
-        match step {
-            Step::Reject(reason) => Err(reason),
-            Step::Duplicate if !received.is_authentic(digest) => Err(Rejected::CorruptMessage),
-            Step::Duplicate => {
-                self.touch(place.direction, None);
+        match action {
+            Action::Reject(reason) => Err(reason),
+            Action::Duplicate if !received.is_authentic(digest) => Err(Rejected::CorruptMessage),
+            Action::Duplicate => {
+                self.touch(lookup.direction, None);
                 Err(Rejected::Duplicate)
             }
-            Step::Accept if received.is_single() && self.queue.is_empty() => {
-                self.accept_single(row, received, digest, place)
+            Action::Accept if received.is_single() && self.queue.is_empty() => {
+                self.accept_single(row, received, digest, lookup)
             }
-            Step::Accept => {
-                self.accept(row, received, digest, place);
+            Action::Accept => {
+                self.accept(row, received, digest, lookup);
                 Ok(())
             }
         }
     }
 
-    /// What is to be done with a fragment if it is intact; `None` if it depends on how the messages in the queue fare. Nothing changes.
-    fn consider(&self, row: usize, received: &Received<'_>, place: Place) -> Option<Step> {
+    /// Determines what to do with the fragment if it is intact; `None` if this depends on the queued messages.
+    /// Changes nothing.
+    fn choose_action(&self, row: usize, received: &Received<'_>, lookup: Lookup) -> Option<Action> {
         let Assembler { directions, messages, .. } = &*self.assembler;
         let Header { sequence, number, count, .. } = received.header;
-        if place.direction().is_some_and(|direction| sequence < directions.get(direction).next) {
-            return Some(Step::Duplicate);
+        if lookup.direction().is_some_and(|direction| sequence < directions.get(direction).next) {
+            return Some(Action::Duplicate);
         }
-        let Some(found) = place.message() else { return self.limit(row, received, place) };
+        let Some(found) = lookup.message() else { return self.limit(row, received, lookup) };
         let message = messages.get(found);
         match message.state {
-            State::Held | State::Number => return Some(Step::Duplicate),
-            State::Queued => return None,
-            State::Free | State::Partial => {}
+            MessageState::Held | MessageState::Released => return Some(Action::Duplicate),
+            MessageState::Queued => return None,
+            MessageState::Free | MessageState::Partial => {}
         }
         let is_other = message.signature.as_ref() != received.message_signature.given();
         if message.count != count || is_other || received.message_signature == Signature::Unreadable {
-            return Some(Step::Reject(Rejected::Conflict));
+            return Some(Action::Reject(Rejected::Conflict));
         }
-        match message.pieces.find(number) {
-            Some(body) if body.bytes(&self.lent) == received.body => Some(Step::Duplicate),
-            Some(_) => Some(Step::Reject(Rejected::Conflict)),
-            None => self.limit(row, received, place),
+        match message.fragments.find(number) {
+            Some(body) if body.bytes(&self.borrowed) == received.body => Some(Action::Duplicate),
+            Some(_) => Some(Action::Reject(Rejected::Conflict)),
+            None => self.limit(row, received, lookup),
         }
     }
 
-    /// Accepts, if no limit is against it (M15 to M19).
-    fn limit(&self, row: usize, received: &Received<'_>, place: Place) -> Option<Step> {
+    /// Accepts the fragment unless a limit rejects it (P26).
+    fn limit(&self, row: usize, received: &Received<'_>, lookup: Lookup) -> Option<Action> {
         let Assembler { directions, messages, budget, .. } = &*self.assembler;
-        let (limits, refused) = (budget.limits(), Some(Step::Reject(Rejected::LimitExceeded)));
-        let message = place.message().map(|message| messages.get(message));
+        let (limits, rejection) = (budget.limits(), Some(Action::Reject(Rejected::LimitExceeded)));
+        let message = lookup.message().map(|message| messages.get(message));
         let bytes = message.map_or(0, |message| message.bytes) + received.body.len() as u64;
         if received.header.count as u32 > limits.fragments_per_message || bytes > u64::from(limits.message_bytes) {
-            return refused;
+            return rejection;
         }
-        let direction = place.direction().map(|direction| directions.get(direction));
+        let direction = lookup.direction().map(|direction| directions.get(direction));
         let (next, queued) = direction.map_or((0, 0), |direction| (direction.next, direction.queued));
         if received.header.sequence.abs_diff(next) >= limits.sequence_distance {
-            return refused.filter(|_| queued == 0);
+            return rejection.filter(|_| queued == 0);
         }
-        let is_known = direction.is_some_and(|direction| direction.is_known);
-        let is_whole = message.map_or(0, |message| message.received) + 1 == received.header.count as u32;
-        let growth = self.growth(row, received, place, is_whole);
-        let has_room = |budget: &Budget, is_known: bool| {
-            if is_known { budget.has_room(growth) } else { budget.has_room_for_newcomer(growth) }
+        let is_verified = direction.is_some_and(|direction| direction.is_verified);
+        let is_complete = message.map_or(0, |message| message.received) + 1 == received.header.count as u32;
+        let growth = self.growth(row, received, lookup, is_complete);
+        let allows = |budget: &Budget, is_verified: bool| {
+            if is_verified { budget.allows(growth) } else { budget.allows_unverified(growth) }
         };
-        // A fragment that makes its message whole makes its direction known (M19).
-        if has_room(budget, is_known || is_whole) {
-            return Some(Step::Accept);
+        // A fragment that completes its message verifies its direction.
+        if allows(budget, is_verified || is_complete) {
+            return Some(Action::Accept);
         }
-        // Behind others in the queue it counts as held; alone it might be released.
-        let may_be_released = is_whole && !self.queue.is_empty();
-        // So does a message in the queue, once it turns out to match.
-        let may_be_known = is_known || is_whole || queued > 0;
-        refused.filter(|_| !may_be_released && !has_room(&self.queue.at_best(budget), may_be_known))
+        // With a queue before it, the message counts as held; without one it might be released.
+        let may_be_released = is_complete && !self.queue.is_empty();
+        // The same holds for a queued message that turns out to match.
+        let may_be_verified = is_verified || is_complete || queued > 0;
+        rejection.filter(|_| !may_be_released && !allows(&self.queue.at_best(budget), may_be_verified))
     }
 
-    /// By how much more would be pending if the fragment was accepted (M18).
-    fn growth(&self, row: usize, received: &Received<'_>, place: Place, is_whole: bool) -> Charge {
-        let direction = place.direction().map(|direction| self.assembler.directions.get(direction));
+    /// Returns how much accepting the fragment would add to the charges.
+    fn growth(&self, row: usize, received: &Received<'_>, lookup: Lookup, is_complete: bool) -> Charge {
+        let direction = lookup.direction().map(|direction| self.assembler.directions.get(direction));
         let is_charged = direction.is_some_and(|direction| direction.is_charged);
         let growth = if is_charged { Charge::default() } else { Charge::DIRECTION };
         let is_next = received.header.sequence == direction.map_or(0, |direction| direction.next);
-        let is_new = place.message().is_none();
-        if is_whole && self.queue.is_empty() && (is_next || !self.assembler.in_order) {
+        let is_new = lookup.message().is_none();
+        if is_complete && self.queue.is_empty() && (is_next || !self.assembler.in_order) {
             return if is_new && !is_next { growth.plus(Charge::NUMBER) } else { growth };
         }
         let growth = if is_new { growth.plus(Charge::MESSAGE) } else { growth };
         growth.plus(self.fragment_charge(row, received))
     }
 
-    /// A fragment's charge, with the further columns that number 0 brings for its message.
+    /// Returns the charge of a fragment; number 0 includes the extra columns of its message.
     fn fragment_charge(&self, row: usize, received: &Received<'_>) -> Charge {
         let charge = Charge::fragment(received.body.len());
-        if received.header.number == 0 { charge.plus(Charge::further(self.further.len(row))) } else { charge }
+        if received.header.number == 0 { charge.plus(Charge::extra_columns(self.extra.len(row))) } else { charge }
     }
 
-    /// A message of one fragment, while none waits in the queue.
+    /// Accepts a message of one fragment while the queue is empty.
     fn accept_single(
         &mut self,
         row: usize,
         received: &Received<'a>,
         digest: Option<&Digest>,
-        place: Place,
+        lookup: Lookup,
     ) -> Result<(), Rejected> {
-        if !received.is_the_whole(digest) {
+        if !received.matches_message(digest) {
             return Err(Rejected::CorruptMessage);
         }
-        let direction = self.direction(&received.header, place);
-        self.assembler.welcome(direction);
+        let direction = self.direction(&received.header, lookup);
+        self.assembler.mark_verified(direction);
         let is_next = self.assembler.directions.get(direction).next == received.header.sequence;
         if !is_next && self.assembler.in_order {
-            let message = self.add(row, received, Place { direction, ..place });
-            self.assembler.messages.get_mut(message).state = State::Held;
+            let message = self.add(row, received, Lookup { direction, ..lookup });
+            self.assembler.messages.get_mut(message).state = MessageState::Held;
             return Ok(());
         }
         self.touch(direction, None);
         let header = &received.header;
-        let label = Label {
+        let info = MessageInfo {
             conversation: header.conversation,
             is_initiator: header.is_initiator,
             sequence: header.sequence,
             signature: received.message_signature.given(),
-            further: FurtherOf::Row(row),
+            extra: ExtraValues::Row(row),
         };
-        self.output.begin(label, received.body.len()).extend_from_slice(received.body);
-        self.released(direction, header.sequence);
+        self.output.start_message(info, received.body.len()).extend_from_slice(received.body);
+        self.after_release(direction, header.sequence);
         Ok(())
     }
 
-    fn accept(&mut self, row: usize, received: &Received<'a>, digest: Option<&Digest>, place: Place) {
-        let number = self.add(row, received, place);
+    fn accept(&mut self, row: usize, received: &Received<'a>, digest: Option<&Digest>, lookup: Lookup) {
+        let number = self.add(row, received, lookup);
         let Assembler { messages, directions, .. } = &mut *self.assembler;
         let message = messages.get_mut(number);
         if message.received == message.count as u32 {
-            message.state = State::Queued;
+            message.state = MessageState::Queued;
             let digest = digest.filter(|_| received.is_single()).copied();
-            let whole = Whole { message: number, row, digest };
-            self.queue.add(whole, message.bytes, directions.get_mut(message.direction));
+            let complete = CompleteMessage { message: number, row, digest };
+            self.queue.add(complete, message.bytes, directions.get_mut(message.direction));
             if self.queue.is_full() {
                 self.settle();
             }
         }
     }
 
-    /// Adds a fragment to its message, which is there from now on.
-    fn add(&mut self, row: usize, received: &Received<'a>, place: Place) -> u32 {
+    /// Adds a fragment to its message, creating the message if needed.
+    fn add(&mut self, row: usize, received: &Received<'a>, lookup: Lookup) -> u32 {
         let header = &received.header;
-        let direction = self.direction(header, place);
-        self.touch(direction, Some(self.lent.len() as u32));
+        let direction = self.direction(header, lookup);
+        self.touch(direction, Some(self.borrowed.len() as u32));
         let charge = self.fragment_charge(row, received);
         let assembler = &mut *self.assembler;
-        let number = place.message().unwrap_or_else(|| {
+        let number = lookup.message().unwrap_or_else(|| {
             let message = Message {
                 direction,
                 sequence: header.sequence,
                 count: header.count,
-                state: State::Partial,
+                state: MessageState::Partial,
                 signature: received.message_signature.given().copied(),
-                opened: received.opened().map(Box::new),
+                decrypted_digest: received.decrypted_digest().map(Box::new),
                 charge: Charge::MESSAGE,
                 ..Message::default()
             };
             assembler.directions.get_mut(direction).messages += 1;
             assembler.messages.insert(&assembler.hash, message)
         });
-        let growth = if place.message().is_none() { charge.plus(Charge::MESSAGE) } else { charge };
+        let growth = if lookup.message().is_none() { charge.plus(Charge::MESSAGE) } else { charge };
         assembler.charge(direction, growth);
         self.queue.charged(assembler.directions.get(direction), growth);
         let message = assembler.messages.get_mut(number);
-        message.pieces.insert(Piece { number: header.number, body: Body::Lent(self.lent.len() as u32) });
-        self.lent.push(received.body);
+        message.fragments.insert(Fragment { number: header.number, body: Body::Borrowed(self.borrowed.len() as u32) });
+        self.borrowed.push(received.body);
         message.received += 1;
         message.bytes += received.body.len() as u64;
         message.charge = message.charge.plus(charge);
         if header.number == 0 {
-            message.further = Some(FurtherOf::Row(row));
+            message.extra = Some(ExtraValues::Row(row));
         }
-        if !std::mem::replace(&mut message.is_open, true) {
-            self.open.push(number);
+        if !std::mem::replace(&mut message.is_updated, true) {
+            self.updated.push(number);
         }
         number
     }
 
-    /// The direction of a fragment, which is there from now on.
-    fn direction(&mut self, header: &Header, place: Place) -> u32 {
+    /// Returns the direction of a fragment, creating it if needed.
+    fn direction(&mut self, header: &Header, lookup: Lookup) -> u32 {
         let assembler = &mut *self.assembler;
-        let number = place.direction().unwrap_or_else(|| {
+        let number = lookup.direction().unwrap_or_else(|| {
             let Header { conversation, is_initiator, .. } = *header;
             let direction = Direction { conversation, is_initiator, ..Direction::default() };
             assembler.directions.insert(&assembler.hash, direction)
@@ -384,9 +388,9 @@ impl<'a> Push<'_, 'a> {
         number
     }
 
-    /// Counts a fragment that the direction acknowledges (M21).
-    fn touch(&mut self, direction: u32, lent: Option<u32>) {
-        self.counted.push((direction, lent));
+    /// Counts a fragment that the direction acknowledges (P15).
+    fn touch(&mut self, direction: u32, borrowed: Option<u32>) {
+        self.events.push((direction, borrowed));
         let state = self.assembler.directions.get_mut(direction);
         if !std::mem::replace(&mut state.is_touched, true) {
             self.touched.push(direction);
@@ -395,95 +399,96 @@ impl<'a> Push<'_, 'a> {
     }
 }
 
-// Where a fragment belongs: its direction and its message, as far as they are there.
+// Lookups of directions and messages, made ahead of time for a group of fragments.
 
-/// So many fragments are looked up ahead of their turn, so that their waits for the memory overlap,
-pub(super) const AHEAD: usize = 64;
-/// ... when there are so many directions, or messages are pending, that the caches do not hold them.
-const AHEAD_FROM: usize = 4_096;
+/// The number of fragments that are looked up together, so that their memory latencies overlap.
+pub(super) const LOOKUP_BLOCK: usize = 64;
+/// The number of directions or messages from which the caches are too small and lookups are made ahead of time.
+const LOOK_AHEAD_FROM: usize = 4_096;
 
-/// Where a fragment belongs, as far as that is there already. Small, so that it stays in a register.
+/// The direction and message of a fragment, if they exist. Small enough for a register.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Lookup {
     pub(super) direction: u32,
     pub(super) message: u32,
 }
 
-const NOT_THERE: u32 = u32::MAX;
+const ABSENT: u32 = u32::MAX;
 
-impl Place {
-    /// Nowhere yet.
-    pub(super) const NEW: Self = Self { direction: NOT_THERE, message: NOT_THERE };
+impl Lookup {
+    /// Neither exists.
+    pub(super) const NEW: Self = Self { direction: ABSENT, message: ABSENT };
 
     #[inline]
     pub(super) fn direction(self) -> Option<u32> {
-        (self.direction != NOT_THERE).then_some(self.direction)
+        (self.direction != ABSENT).then_some(self.direction)
     }
 
     #[inline]
     pub(super) fn message(self) -> Option<u32> {
-        (self.message != NOT_THERE).then_some(self.message)
+        (self.message != ABSENT).then_some(self.message)
     }
 }
 
 impl Assembler {
-    /// Where fragments belong, as far as that is there before the first of them is taken.
-    pub(super) fn look_ahead(&self, block: &[Received<'_>]) -> [Place; AHEAD] {
+    /// Looks up directions and messages before the first of the fragments is taken.
+    pub(super) fn look_up_ahead(&self, block: &[Received<'_>]) -> [Lookup; LOOKUP_BLOCK] {
         let Assembler { hash, directions, messages, .. } = self;
-        let mut places = [Place::NEW; AHEAD];
-        if directions.len().max(messages.len()) < AHEAD_FROM {
-            return places;
+        let mut lookups = [Lookup::NEW; LOOKUP_BLOCK];
+        if directions.len().max(messages.len()) < LOOK_AHEAD_FROM {
+            return lookups;
         }
-        for (received, place) in block.iter().zip(&mut places) {
+        for (received, lookup) in block.iter().zip(&mut lookups) {
             let Header { conversation, is_initiator, .. } = received.header;
-            place.direction = directions.guess(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+            lookup.direction = directions.prefetch_candidate(hash, conversation, is_initiator).unwrap_or(ABSENT);
         }
-        for (received, place) in block.iter().zip(&mut places) {
+        for (received, lookup) in block.iter().zip(&mut lookups) {
             let Header { conversation, is_initiator, .. } = received.header;
-            let guess = place.direction;
-            if guess != NOT_THERE && !directions.get(guess).is(conversation, is_initiator) {
-                place.direction = directions.find(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+            let prefetch_candidate = lookup.direction;
+            if prefetch_candidate != ABSENT && !directions.get(prefetch_candidate).is(conversation, is_initiator) {
+                lookup.direction = directions.find(hash, conversation, is_initiator).unwrap_or(ABSENT);
             }
         }
-        if messages.len() < AHEAD_FROM {
-            return places;
+        if messages.len() < LOOK_AHEAD_FROM {
+            return lookups;
         }
-        for (received, place) in block.iter().zip(&mut places) {
-            if let Some(direction) = place.direction().filter(|&number| directions.get(number).messages > 0) {
-                place.message = messages.guess(hash, direction, received.header.sequence).unwrap_or(NOT_THERE);
+        for (received, lookup) in block.iter().zip(&mut lookups) {
+            if let Some(direction) = lookup.direction().filter(|&number| directions.get(number).messages > 0) {
+                lookup.message =
+                    messages.prefetch_candidate(hash, direction, received.header.sequence).unwrap_or(ABSENT);
             }
         }
-        for (received, place) in block.iter().zip(&mut places) {
-            let Place { direction, message } = *place;
+        for (received, lookup) in block.iter().zip(&mut lookups) {
+            let Lookup { direction, message } = *lookup;
             let sequence = received.header.sequence;
-            if message != NOT_THERE && !messages.get(message).is(direction, sequence) {
-                place.message = messages.find(hash, direction, sequence).unwrap_or(NOT_THERE);
+            if message != ABSENT && !messages.get(message).is(direction, sequence) {
+                lookup.message = messages.find(hash, direction, sequence).unwrap_or(ABSENT);
             }
         }
-        for message in places.iter().filter_map(|place| place.message()) {
-            messages.get(message).pieces.prefetch();
+        for message in lookups.iter().filter_map(|lookup| lookup.message()) {
+            messages.get(message).fragments.prefetch();
         }
-        places
+        lookups
     }
 
-    /// Where a fragment belongs now; `ahead` is where it did a moment ago.
-    // For every fragment.
+    /// Looks up the direction and message of a fragment; `ahead` is the lookup made ahead of time.
+    // Called for every fragment.
     #[allow(clippy::inline_always)]
     #[inline(always)]
-    pub(super) fn locate(&self, received: &Received<'_>, ahead: Place) -> Place {
+    pub(super) fn look_up(&self, received: &Received<'_>, ahead: Lookup) -> Lookup {
         let Assembler { hash, directions, messages, .. } = self;
         let Header { conversation, is_initiator, sequence, .. } = received.header;
-        let mut place = Place { message: NOT_THERE, ..ahead };
-        // A direction stays to the end of a push; a message may be gone, and another have its place.
-        if place.direction == NOT_THERE {
-            let Some(found) = directions.find(hash, conversation, is_initiator) else { return Place::NEW };
-            place.direction = found;
+        let mut lookup = Lookup { message: ABSENT, ..ahead };
+        // A direction exists until the end of the push; a message may be gone and its slot reused.
+        if lookup.direction == ABSENT {
+            let Some(found) = directions.find(hash, conversation, is_initiator) else { return Lookup::NEW };
+            lookup.direction = found;
         }
-        if directions.get(place.direction).messages > 0 {
-            let is_there = |&message: &u32| messages.get(message).is(place.direction, sequence);
-            let found = ahead.message().filter(is_there).or_else(|| messages.find(hash, place.direction, sequence));
-            place.message = found.unwrap_or(NOT_THERE);
+        if directions.get(lookup.direction).messages > 0 {
+            let is_there = |&message: &u32| messages.get(message).is(lookup.direction, sequence);
+            let found = ahead.message().filter(is_there).or_else(|| messages.find(hash, lookup.direction, sequence));
+            lookup.message = found.unwrap_or(ABSENT);
         }
-        place
+        lookup
     }
 }

@@ -1,77 +1,77 @@
-//! What can be said of a fragment by itself (M4 to M7).
+//! Verification of single fragments (P21, P23).
 
 use ssbroker_md5::digest_many;
 
 use crate::signature::{Digest, Header, SessionKey, Signature, equal};
 
-/// A fragment as it was received.
+/// A fragment as received.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// Where it belongs.
+    /// Identifies the fragment.
     pub header: Header,
-    /// This fragment's part of the body.
+    /// The fragment's part of the message body.
     pub body: &'a [u8],
-    /// The signature of the whole message.
+    /// The signature of the message.
     pub message_signature: Signature,
-    /// The signature of this part.
+    /// The signature of the fragment.
     pub fragment_signature: Signature,
-    /// The session key of its conversation, where there is one.
+    /// The session key of the conversation, if it has one.
     pub key: Option<&'a SessionKey>,
 }
 
-/// What is found of a fragment by itself.
+/// The result of verifying a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// A number that cannot be (M4).
+pub(crate) enum Verification {
+    /// A number is invalid.
     OutOfRange,
-    /// A signature that does not match, or is missing where it must not be (M5).
+    /// A signature does not match, or a required one is missing.
     Corrupt,
-    /// Nothing is wrong; with the MD5 of the part, where it was needed.
+    /// The fragment is intact; holds the MD5 of its body if it was needed.
     Intact(Option<Digest>),
-    /// Its part has not been looked at.
-    Unread,
+    /// The body has not been read.
+    Unverified,
 }
 
-/// A judge of a block of fragments, who keeps the room for the next one.
+/// Verifies blocks of fragments, reusing memory.
 #[derive(Debug, Default)]
-pub(crate) struct Judge {
-    verdicts: Vec<Verdict>,
+pub(crate) struct Verifier {
+    results: Vec<Verification>,
     digests: Vec<Digest>,
 }
 
 impl Received<'_> {
-    /// The MD5 that the whole message must have, where a session key hides it in the signature.
-    pub(crate) fn opened(&self) -> Option<Digest> {
+    /// Decrypts the MD5 of the message from its signature; `None` without a session key.
+    pub(crate) fn decrypted_digest(&self) -> Option<Digest> {
         Some(self.key?.open_message_signature(&self.header, *self.message_signature.given()?))
     }
 
-    /// Whether this part, whose MD5 is `digest`, is the whole that its message's signature tells of (M12).
-    pub(crate) fn is_the_whole(&self, digest: Option<&Digest>) -> bool {
-        match (self.message_signature.given(), digest, self.opened()) {
-            (Some(_), Some(digest), Some(opened)) => equal(&opened, digest),
+    /// Whether this body with the MD5 `digest` matches the message signature, if there is one.
+    pub(crate) fn matches_message(&self, digest: Option<&Digest>) -> bool {
+        match (self.message_signature.given(), digest, self.decrypted_digest()) {
+            (Some(_), Some(digest), Some(decrypted)) => equal(&decrypted, digest),
             (Some(signature), Some(digest), None) => equal(signature, digest),
             _ => true,
         }
     }
 
-    /// Whether who sent it has the session key, if there is one (M8). What has a signature of its own has been compared (M5).
+    /// Whether the sender has the session key, if there is one. A fragment signature has already been verified.
     pub(crate) fn is_authentic(&self, digest: Option<&Digest>) -> bool {
-        self.key.is_none() || self.fragment_signature != Signature::Missing || self.is_the_whole(digest)
+        self.key.is_none() || self.fragment_signature != Signature::Missing || self.matches_message(digest)
     }
 
-    /// Whether the whole message is this part.
+    /// Whether the message consists of this fragment only.
     pub(crate) fn is_single(&self) -> bool {
         self.header.count == 1
     }
 
-    fn has_its_signatures(&self) -> bool {
+    fn has_required_signatures(&self) -> bool {
         let unreadable = [self.message_signature, self.fragment_signature].contains(&Signature::Unreadable);
         let is_enough = self.message_signature != Signature::Missing
             && (self.is_single() || self.fragment_signature != Signature::Missing);
         !unreadable && (self.key.is_none() || is_enough)
     }
 
-    fn wants_digest(&self) -> bool {
+    fn needs_digest(&self) -> bool {
         self.fragment_signature != Signature::Missing
             || self.is_single() && self.message_signature != Signature::Missing
     }
@@ -86,50 +86,54 @@ impl Received<'_> {
     }
 }
 
-impl Judge {
-    /// Judges a block. The parts of those that are `spared` are not read before somebody asks.
-    pub(crate) fn begin(&mut self, block: &[Received<'_>], mut is_spared: impl FnMut(usize) -> bool) {
-        self.verdicts.clear();
-        self.verdicts.extend(block.iter().map(|fragment| {
+impl Verifier {
+    /// Verifies a block. Bodies for which `is_deferred` returns true are read only on demand.
+    pub(crate) fn start_block(&mut self, block: &[Received<'_>], mut is_deferred: impl FnMut(usize) -> bool) {
+        self.results.clear();
+        self.results.extend(block.iter().map(|fragment| {
             if !fragment.header.is_in_range() {
-                Verdict::OutOfRange
-            } else if !fragment.has_its_signatures() {
-                Verdict::Corrupt
-            } else if fragment.wants_digest() {
-                Verdict::Unread
+                Verification::OutOfRange
+            } else if !fragment.has_required_signatures() {
+                Verification::Corrupt
+            } else if fragment.needs_digest() {
+                Verification::Unverified
             } else {
-                Verdict::Intact(None)
+                Verification::Intact(None)
             }
         }));
-        self.read(block, |place| !is_spared(place));
+        self.read(block, |position| !is_deferred(position));
     }
 
-    /// What was found of a fragment of the block.
+    /// Returns the result for a fragment of the block.
     #[inline]
-    pub(crate) fn verdict(&self, place: usize) -> &Verdict {
-        &self.verdicts[place]
+    pub(crate) fn result(&self, position: usize) -> &Verification {
+        &self.results[position]
     }
 
-    /// The same, once its part is read. Where one has to be read after all, all that follow probably have to: many cost little more than one.
+    /// Returns the result after reading the body. If one deferred body has to be read, the following ones probably
+    /// do as well, and reading many together costs little more.
     #[inline]
-    pub(crate) fn verdict_of_part(&mut self, block: &[Received<'_>], place: usize) -> &Verdict {
-        if self.verdicts[place] == Verdict::Unread {
-            self.read(block, |other| other >= place);
+    pub(crate) fn verify_body(&mut self, block: &[Received<'_>], position: usize) -> &Verification {
+        if self.results[position] == Verification::Unverified {
+            self.read(block, |other| other >= position);
         }
-        &self.verdicts[place]
+        &self.results[position]
     }
 
-    /// Reads the parts that are wanted and have not been read.
-    fn read(&mut self, block: &[Received<'_>], mut is_wanted: impl FnMut(usize) -> bool) {
-        let mut places = Vec::with_capacity(block.len());
-        places.extend((0..block.len()).filter(|&place| self.verdicts[place] == Verdict::Unread && is_wanted(place)));
-        let bodies: Vec<&[u8]> = places.iter().map(|&place| block[place].body).collect();
+    /// Digests the wanted bodies that have not been read.
+    fn read(&mut self, block: &[Received<'_>], mut is_needed: impl FnMut(usize) -> bool) {
+        let mut positions = Vec::with_capacity(block.len());
+        positions.extend(
+            (0..block.len())
+                .filter(|&position| self.results[position] == Verification::Unverified && is_needed(position)),
+        );
+        let bodies: Vec<&[u8]> = positions.iter().map(|&position| block[position].body).collect();
         self.digests.clear();
         self.digests.resize(bodies.len(), [0; 16]);
         digest_many(&bodies, &mut self.digests);
-        for (&place, digest) in places.iter().zip(&self.digests) {
-            let matches = block[place].fragment_matches(*digest);
-            self.verdicts[place] = if matches { Verdict::Intact(Some(*digest)) } else { Verdict::Corrupt };
+        for (&position, digest) in positions.iter().zip(&self.digests) {
+            let matches = block[position].fragment_matches(*digest);
+            self.results[position] = if matches { Verification::Intact(Some(*digest)) } else { Verification::Corrupt };
         }
     }
 }

@@ -1,70 +1,75 @@
-//! A block of conversations, what the index answers, and the room in between.
+//! Decides blocks of 64 conversations.
+//!
+//! A block passes through the index in stages. Each stage prefetches what the next one reads, so that the memory
+//! latencies of 64 conversations overlap. The common case, an answer stored in the entry itself, runs without
+//! branches; the remaining conversations are grouped by plan. What no plan can answer is left to
+//! [`RouteIndex::decide`].
 
 use crate::guid::Guid;
 use crate::hash::{quarters, short_key};
 use crate::prefetch::{prefetch, prefetch_line};
-use crate::route::decide::Candidates;
-use crate::route::index::{Act, Entry, Pair, Plan, Quick, RouteIndex, Summary};
+use crate::route::decide::Scratch;
+use crate::route::index::{Action, Entry, Pair, Plan, RouteIndex, Summary, Target};
 use crate::route::tie_break::{Choice, TieBreak, pick_by_hash};
 
-/// Conversations in a block: as many as a word has bits.
+/// The number of conversations in a block: the bits of a word.
 pub const BLOCK: usize = 64;
 
-/// Up to 64 conversations that are to be routed.
+/// Up to 64 conversations to route.
 #[derive(Debug)]
 pub struct Block<'a> {
-    /// How many there are.
+    /// The number of conversations.
     pub len: usize,
     /// The service names.
     pub names: [&'a [u8]; BLOCK],
-    /// The tables to be read.
+    /// The routing tables to use.
     pub tables: [u16; BLOCK],
-    /// One bit for each conversation that names a broker id; the ids stand in the answers.
+    /// Mask of the conversations that name a broker id; the ids are in `Answers::brokers`.
     pub has_broker: u64,
-    /// One bit for each conversation that is for `decide` whatever the index says.
-    pub general: u64,
+    /// Mask of the conversations that `decide` must handle in any case.
+    pub needs_decide: u64,
 }
 
-/// What the index alone can say of a block, as columns; a mask has one bit for each conversation.
+/// What the index alone can decide of a block, as columns. A mask has one bit per conversation.
 #[derive(Debug)]
 pub struct Answers {
-    /// The broker ids: on the way in those of the conversations, on the way out those that bind them (K18).
+    /// Input: the broker ids that the conversations name. Output: the broker ids that bind them.
     pub brokers: [Guid; BLOCK],
     /// The steps that matched.
     pub steps: [i8; BLOCK],
-    /// The chosen routes.
+    /// The ids of the chosen routes.
     pub route_ids: [i32; BLOCK],
-    /// Where to: an endpoint for `network`, a database for `local`.
+    /// The target: an endpoint for `network`, a database for `local`.
     pub to: [i32; BLOCK],
-    /// Send to an address, which is not this instance's.
+    /// Send to an address of another instance.
     pub network: u64,
     /// Deliver to a database of this instance.
     pub local: u64,
     /// No step yields a route (R17).
     pub no_route: u64,
-    /// The route's broker id binds the conversation, which names none.
+    /// The conversation names no broker id and is bound by the route's.
     pub bound: u64,
-    /// It takes [`RouteIndex::decide`].
-    pub general: u64,
+    /// Left to [`RouteIndex::decide`].
+    pub needs_decide: u64,
 }
 
-/// Room for the stages of a block.
+/// Scratch memory for the stages of a block.
 #[derive(Debug)]
 pub struct Stages {
-    /// Where the entries are, if there are such entries.
-    pub(crate) places: [u32; BLOCK],
-    /// The names in the form of `quarters`, or something that no entry has.
+    /// The slot of each conversation's entry.
+    pub(crate) slots: [u32; BLOCK],
+    /// The `quarters` of the names, or a value that no entry has.
     pub(crate) chunks: [[u128; 4]; BLOCK],
-    /// The lengths of the names and the tables, as entries have them.
+    /// The [`short_key`]s of the names and tables.
     pub(crate) keys: [u32; BLOCK],
-    pub(crate) acts: [Act; BLOCK],
-    /// The conversations that have no answer yet, by plan.
-    pub(crate) open: [Rows; 8],
-    /// For those that look for a pair, the place where it is found.
+    pub(crate) actions: [Action; BLOCK],
+    /// The conversations that still need an answer, by plan.
+    pub(crate) pending: [Rows; 8],
+    /// For conversations that look up a pair, the slot or number of the pair.
     pub(crate) pairs: [u32; BLOCK],
 }
 
-/// Some conversations of a block.
+/// A subset of a block's conversations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
     rows: [u8; BLOCK],
@@ -82,7 +87,7 @@ impl Default for Answers {
             local: 0,
             no_route: 0,
             bound: 0,
-            general: 0,
+            needs_decide: 0,
         }
     }
 }
@@ -90,11 +95,11 @@ impl Default for Answers {
 impl Default for Stages {
     fn default() -> Self {
         Self {
-            places: [0; BLOCK],
+            slots: [0; BLOCK],
             chunks: [[0; 4]; BLOCK],
             keys: [0; BLOCK],
-            acts: [Act::new(Plan::General, 0); BLOCK],
-            open: [Rows { rows: [0; BLOCK], len: 0 }; 8],
+            actions: [Action::new(Plan::Decide, 0); BLOCK],
+            pending: [Rows { rows: [0; BLOCK], len: 0 }; 8],
             pairs: [0; BLOCK],
         }
     }
@@ -115,13 +120,13 @@ impl Rows {
 
 impl Answers {
     #[inline]
-    pub(crate) fn write(&mut self, row: usize, step: i8, quick: Quick) {
+    pub(crate) fn write(&mut self, row: usize, step: i8, target: Target) {
         self.steps[row] = step;
-        self.route_ids[row] = quick.route_id;
-        self.to[row] = quick.to as i32;
+        self.route_ids[row] = target.route_id;
+        self.to[row] = target.to as i32;
     }
 
-    /// The route's broker id binds the conversation.
+    /// Binds the conversation to the route's broker id.
     #[inline]
     pub(crate) fn bind(&mut self, row: usize, broker: Guid) {
         self.bound |= 1 << row;
@@ -130,42 +135,36 @@ impl Answers {
 }
 
 impl Stages {
-    /// Gathers these conversations by plan.
+    /// Groups the conversations in the mask by plan.
     #[inline]
-    pub(crate) fn sort(&mut self, mut rows: u64) {
-        for plan in &mut self.open {
+    pub(crate) fn group_by_plan(&mut self, mut rows: u64) {
+        for plan in &mut self.pending {
             plan.len = 0;
         }
         while rows != 0 {
             let row = rows.trailing_zeros() as usize;
             rows &= rows - 1;
-            self.open[self.acts[row].plan() as usize].push(row);
+            self.pending[self.actions[row].plan() as usize].push(row);
         }
     }
 
-    /// The conversations of a plan, as they are now.
+    /// Returns the conversations of a plan.
     #[inline]
     pub(crate) fn with(&self, plan: Plan) -> Rows {
-        self.open[plan as usize]
+        self.pending[plan as usize]
     }
 }
 
-// Many conversations at a time.
-//
-// A block of 64 goes through the index in stages, each of which asks the memory for what the next one reads, so that the waits for
-// one conversation overlap with those of 63 others. The common case, an answer that stands in the entry, goes without a branch;
-// the others are gathered by plan. What the plans of the index leave open is left to [`RouteIndex::decide`].
-
-/// What is asked of a block.
+/// The block to decide, and the arguments.
 #[derive(Clone, Copy)]
-struct Asked<'a, F> {
+struct Request<'a, F> {
     block: &'a Block<'a>,
     len: usize,
     now: i64,
     conversation: F,
 }
 
-impl<F> Asked<'_, F> {
+impl<F> Request<'_, F> {
     #[inline]
     fn has_broker(&self, row: usize) -> bool {
         self.block.has_broker >> row & 1 == 1
@@ -173,44 +172,44 @@ impl<F> Asked<'_, F> {
 }
 
 impl RouteIndex {
-    /// Decides as many of a block's conversations as the index alone can. `answers.brokers` holds the broker ids that they name;
-    /// `conversation` gives the id of one of them, and is asked only where one of several candidates is to be picked.
+    /// Decides as many conversations of a block as the index alone can. `answers.brokers` holds the broker ids that
+    /// they name; `conversation` returns a conversation id and is called only to pick one of several candidates.
     pub fn resolve(
         &self,
         block: &Block<'_>,
         now: i64,
         conversation: impl Fn(usize) -> Guid + Copy,
         stages: &mut Stages,
-        room: &mut Candidates,
+        scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
         (answers.network, answers.local, answers.no_route, answers.bound) = (0, 0, 0, 0);
         if self.options.tie_break == TieBreak::RoundRobin {
-            answers.general = u64::MAX;
+            answers.needs_decide = u64::MAX;
             return;
         }
-        answers.general = block.general;
-        let asked = Asked { block, len: block.len.min(BLOCK), now, conversation };
-        self.find_entries(&asked, stages);
-        self.judge(&asked, stages, answers);
-        let rows = u64::MAX.checked_shr(64 - asked.len as u32).unwrap_or(0) & !block.general;
-        answers.network = Act::networks(&stages.acts) & rows;
-        let mut bound = Act::bindings(&stages.acts) & answers.network;
+        answers.needs_decide = block.needs_decide;
+        let request = Request { block, len: block.len.min(BLOCK), now, conversation };
+        self.look_up_entries(&request, stages);
+        self.evaluate(&request, stages, answers);
+        let rows = u64::MAX.checked_shr(64 - request.len as u32).unwrap_or(0) & !block.needs_decide;
+        answers.network = Action::network_mask(&stages.actions) & rows;
+        let mut bound = Action::binding_mask(&stages.actions) & answers.network;
         while bound != 0 {
             let row = bound.trailing_zeros() as usize;
             bound &= bound - 1;
             answers.bind(row, self.entry_of(stages, row).broker);
         }
-        stages.sort(rows & !answers.network);
-        self.settle(&asked, stages, room, answers);
-        self.settle_pairs(&asked, stages, room, answers);
+        stages.group_by_plan(rows & !answers.network);
+        self.answer_remaining(&request, stages, scratch, answers);
+        self.answer_pairs(&request, stages, scratch, answers);
     }
 
-    /// For each conversation the place where its entry is, if it has one.
+    /// Looks up the slot of each conversation's entry.
     #[inline]
-    fn find_entries<F>(&self, asked: &Asked<'_, F>, stages: &mut Stages) {
-        let block = asked.block;
-        for row in 0..asked.len {
+    fn look_up_entries<F>(&self, request: &Request<'_, F>, stages: &mut Stages) {
+        let block = request.block;
+        for row in 0..request.len {
             let (name, table) = (block.names[row], block.tables[row]);
             let key = short_key(table, name.len());
             stages.keys[row] = key;
@@ -221,145 +220,146 @@ impl RouteIndex {
                 stages.chunks[row] = [u128::MAX; 4];
                 self.hash.of(name, table)
             };
-            let place = self.entry_places.place(hash);
-            prefetch_line(&self.entries, place, 0);
-            prefetch_line(&self.entries, place, 1);
-            stages.places[row] = place as u32;
+            let slot = self.entry_slots.slot(hash);
+            prefetch_line(&self.entries, slot, 0);
+            prefetch_line(&self.entries, slot, 1);
+            stages.slots[row] = slot as u32;
         }
     }
 
-    /// What is to be done for each conversation, and the answer if it is an answer of its entry.
+    /// Determines the action for each conversation, and the answer if the entry holds it.
     ///
-    /// Whether a conversation names a broker id is as good as random, so this asks with numbers rather than with branches.
+    /// Whether a conversation names a broker id is unpredictable, so this computes with numbers instead of
+    /// branching.
     #[inline]
-    fn judge<F>(&self, asked: &Asked<'_, F>, stages: &mut Stages, answers: &mut Answers) {
-        for row in 0..asked.len {
+    fn evaluate<F>(&self, request: &Request<'_, F>, stages: &mut Stages, answers: &mut Answers) {
+        for row in 0..request.len {
             let entry = self.entry_of(stages, row);
             let is_it =
-                entry.has_chunks(&stages.chunks[row]) && entry.key == stages.keys[row] && asked.now < entry.expires;
-            let case = entry.case(asked.has_broker(row), answers.brokers[row]);
-            let act = if is_it { entry.acts[case % 4] } else { Act::new(Plan::Unsure, 0) };
-            let quick = entry.quick[act.group()];
-            stages.acts[row] = act;
-            answers.route_ids[row] = quick.route_id;
-            answers.to[row] = quick.to as i32;
+                entry.has_chunks(&stages.chunks[row]) && entry.key == stages.keys[row] && request.now < entry.expires;
+            let case = entry.case(request.has_broker(row), answers.brokers[row]);
+            let action = if is_it { entry.actions[case % 4] } else { Action::new(Plan::Recheck, 0) };
+            let target = entry.target[action.group()];
+            stages.actions[row] = action;
+            answers.route_ids[row] = target.route_id;
+            answers.to[row] = target.to as i32;
         }
-        answers.steps = stages.acts.map(Act::step);
+        answers.steps = stages.actions.map(Action::step);
     }
 
     #[inline]
     fn entry_of(&self, stages: &Stages, row: usize) -> &Entry {
-        &self.entries[stages.places[row] as usize]
+        &self.entries[stages.slots[row] as usize]
     }
 
-    /// Answers what has no plain answer and needs no pair.
-    fn settle(
+    /// Answers the conversations that need neither the common case nor a pair.
+    fn answer_remaining(
         &self,
-        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, impl Fn(usize) -> Guid>,
         stages: &mut Stages,
-        room: &mut Candidates,
+        scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        for row in stages.with(Plan::Unsure).iter() {
-            self.judge_unsure(asked, row, stages, room, answers);
+        for row in stages.with(Plan::Recheck).iter() {
+            self.answer_rechecked(request, row, stages, scratch, answers);
         }
-        for plan in [Plan::Local, Plan::Spread, Plan::General] {
+        for plan in [Plan::Local, Plan::Spread, Plan::Decide] {
             for row in stages.with(plan).iter() {
-                let (entry, act) = (self.entry_of(stages, row), stages.acts[row]);
-                self.answer(asked, row, act, entry.quick[act.group()], entry.broker, answers);
+                let (entry, action) = (self.entry_of(stages, row), stages.actions[row]);
+                self.answer(request, row, action, entry.target[action.group()], entry.broker, answers);
             }
         }
-        for row in stages.with(Plan::Rest).iter() {
-            self.judge_rest(asked, row, room, answers);
+        for row in stages.with(Plan::LaterSteps).iter() {
+            self.answer_by_later_steps(request, row, scratch, answers);
         }
     }
 
-    /// A conversation whose entry may be another's, or has expired routes.
-    fn judge_unsure(
+    /// Answers a conversation whose slot may hold another entry, or an entry with expired routes.
+    fn answer_rechecked(
         &self,
-        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, impl Fn(usize) -> Guid>,
         row: usize,
         stages: &mut Stages,
-        room: &mut Candidates,
+        scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
         let entry = self.entry_of(stages, row);
         let is_short = entry.key == stages.keys[row] && entry.has_chunks(&stages.chunks[row]);
-        if !is_short && !entry.is(asked.block.tables[row], asked.block.names[row], self) {
-            return self.judge_rest(asked, row, room, answers);
+        if !is_short && !entry.is(request.block.tables[row], request.block.names[row], self) {
+            return self.answer_by_later_steps(request, row, scratch, answers);
         }
-        if asked.now >= entry.expires {
-            return self.judge_revised(asked, row, stages.places[row], room, answers);
+        if request.now >= entry.expires {
+            return self.answer_from_live_routes(request, row, stages.slots[row], scratch, answers);
         }
         // A name of more than 64 bytes.
-        stages.acts[row] = entry.acts[entry.case(asked.has_broker(row), answers.brokers[row]) % 4];
-        let act = stages.acts[row];
-        match act.plan() {
-            Plan::Network => self.answer(asked, row, act, entry.quick[act.group()], entry.broker, answers),
-            plan => stages.open[plan as usize].push(row),
+        stages.actions[row] = entry.actions[entry.case(request.has_broker(row), answers.brokers[row]) % 4];
+        let action = stages.actions[row];
+        match action.plan() {
+            Plan::Network => self.answer(request, row, action, entry.target[action.group()], entry.broker, answers),
+            plan => stages.pending[plan as usize].push(row),
         }
     }
 
-    /// A conversation of an entry that has expired routes.
-    fn judge_revised(
+    /// Answers a conversation whose entry has expired routes.
+    fn answer_from_live_routes(
         &self,
-        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, impl Fn(usize) -> Guid>,
         row: usize,
-        place: u32,
-        room: &mut Candidates,
+        slot: u32,
+        scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let entry = &self.entries[place as usize];
+        let entry = &self.entries[slot as usize];
         if entry.len <= 1 {
-            return self.judge_rest(asked, row, room, answers);
+            return self.answer_by_later_steps(request, row, scratch, answers);
         }
-        let revision = room.revisions.get(self, place, asked.now);
-        let Summary { broker, quick, acts, .. } = revision.summary;
-        let act = revision.summary.act(asked.has_broker(row), answers.brokers[row]);
-        let of_pair = |pair: &Pair, step| (Act::new(pair.plan, step), pair.quick, pair.broker);
-        let (act, quick, broker) = match act.plan() {
-            Plan::Pair => match revision.pair(self, place, entry, answers.brokers[row]) {
+        let live = scratch.live_routes.get(self, slot, request.now);
+        let Summary { broker, target, actions, .. } = live.summary;
+        let action = live.summary.action(request.has_broker(row), answers.brokers[row]);
+        let of_pair = |pair: &Pair, step| (Action::new(pair.plan, step), pair.target, pair.broker);
+        let (action, target, broker) = match action.plan() {
+            Plan::Pair => match live.pair(self, slot, entry, answers.brokers[row]) {
                 Some(pair) => of_pair(pair, 1),
-                None => (acts[3], quick[acts[3].group()], broker),
+                None => (actions[3], target[actions[3].group()], broker),
             },
             Plan::Pick => {
-                let pairs = &revision.several.pairs;
-                of_pair(&pairs[self.pick(asked, row, Choice::Broker, pairs.len())], 3)
+                let pairs = &live.details.pairs;
+                of_pair(&pairs[self.pick(request, row, Choice::Broker, pairs.len())], 3)
             }
-            _ => (act, quick[act.group()], broker),
+            _ => (action, target[action.group()], broker),
         };
-        if act.plan() == Plan::Rest {
-            return self.judge_rest(asked, row, room, answers);
+        if action.plan() == Plan::LaterSteps {
+            return self.answer_by_later_steps(request, row, scratch, answers);
         }
-        self.answer_from(asked, row, &revision.several.spread, act.plan(), act.step(), quick, answers);
-        if act.binds() && answers.general >> row & 1 == 0 {
+        self.answer_from(request, row, &live.details.spread, action.plan(), action.step(), target, answers);
+        if action.binds() && answers.needs_decide >> row & 1 == 0 {
             answers.bind(row, broker);
         }
     }
 
     /// Answers by steps 4 to 7.
-    fn judge_rest(
+    fn answer_by_later_steps(
         &self,
-        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, impl Fn(usize) -> Guid>,
         row: usize,
-        room: &mut Candidates,
+        scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let table = &self.tables[usize::from(asked.block.tables[row])];
-        if asked.now < table.dynamic_until {
-            answers.general |= 1 << row;
+        let table = &self.tables[usize::from(request.block.tables[row])];
+        if request.now < table.dynamic_until {
+            answers.needs_decide |= 1 << row;
             return;
         }
-        let (group, spread) = if asked.now < table.wildcard.expires {
+        let (group, spread) = if request.now < table.wildcard.expires {
             (table.wildcard, &self.spread)
         } else {
-            let tail = room.tails.get(self, asked.block.tables[row], asked.now);
-            (tail.group, &tail.spread)
+            let live = scratch.wildcards.get(self, request.block.tables[row], request.now);
+            (live.group, &live.spread)
         };
         match group.plan {
-            Plan::Rest if asked.has_broker(row) && !self.hosts.is_empty() => answers.general |= 1 << row,
-            Plan::Rest => answers.no_route |= 1 << row,
-            plan => self.answer_from(asked, row, spread, plan, 5, group.quick, answers),
+            Plan::LaterSteps if request.has_broker(row) && !self.hosts.is_empty() => answers.needs_decide |= 1 << row,
+            Plan::LaterSteps => answers.no_route |= 1 << row,
+            plan => self.answer_from(request, row, spread, plan, 5, group.target, answers),
         }
     }
 
@@ -367,77 +367,79 @@ impl RouteIndex {
     #[inline]
     fn answer(
         &self,
-        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, impl Fn(usize) -> Guid>,
         row: usize,
-        act: Act,
-        quick: Quick,
+        action: Action,
+        target: Target,
         broker: Guid,
         answers: &mut Answers,
     ) {
-        self.answer_from(asked, row, &self.spread, act.plan(), act.step(), quick, answers);
-        if act.binds() && answers.general >> row & 1 == 0 {
+        self.answer_from(request, row, &self.spread, action.plan(), action.step(), target, answers);
+        if action.binds() && answers.needs_decide >> row & 1 == 0 {
             answers.bind(row, broker);
         }
     }
 
-    /// Answers with routes of one plan, if they leave nothing but a pick.
+    /// Answers with the routes of one plan if only a pick is left to do.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     fn answer_from(
         &self,
-        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, impl Fn(usize) -> Guid>,
         row: usize,
-        spread: &[Quick],
+        spread: &[Target],
         plan: Plan,
         step: i8,
-        quick: Quick,
+        target: Target,
         answers: &mut Answers,
     ) {
         match plan {
             Plan::Network => {
                 answers.network |= 1 << row;
-                answers.write(row, step, quick);
+                answers.write(row, step, target);
             }
             Plan::Local => {
                 answers.local |= 1 << row;
-                answers.write(row, step, quick);
+                answers.write(row, step, target);
             }
             Plan::Spread => {
-                let Quick { route_id: first, to: count } = quick;
-                let pick = self.pick(asked, row, Choice::Route, count as usize);
+                let Target { route_id: first, to: count } = target;
+                let pick = self.pick(request, row, Choice::Route, count as usize);
                 answers.network |= 1 << row;
                 answers.write(row, step, spread[first as u32 as usize + pick]);
             }
-            Plan::General | Plan::Rest | Plan::Pair | Plan::Pick | Plan::Unsure => answers.general |= 1 << row,
+            Plan::Decide | Plan::LaterSteps | Plan::Pair | Plan::Pick | Plan::Recheck => {
+                answers.needs_decide |= 1 << row
+            }
         }
     }
 
     #[inline]
-    fn pick(&self, asked: &Asked<'_, impl Fn(usize) -> Guid>, row: usize, choice: Choice, count: usize) -> usize {
+    fn pick(&self, request: &Request<'_, impl Fn(usize) -> Guid>, row: usize, choice: Choice, count: usize) -> usize {
         match self.options.tie_break {
-            TieBreak::Hash => pick_by_hash((asked.conversation)(row), choice, false, count),
+            TieBreak::Hash => pick_by_hash((request.conversation)(row), choice, false, count),
             TieBreak::First | TieBreak::RoundRobin => 0,
         }
     }
 
-    /// Answers with pairs: picked ones, and those of the broker ids that the conversations name.
-    fn settle_pairs(
+    /// Answers with pairs: picked ones (step 3), and those of the broker ids that the conversations name (step 1).
+    fn answer_pairs(
         &self,
-        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, impl Fn(usize) -> Guid>,
         stages: &mut Stages,
-        room: &mut Candidates,
+        scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
         let (named, picked) = (stages.with(Plan::Pair), stages.with(Plan::Pick));
         for row in named.iter() {
-            let hash = self.hash.of_guid(answers.brokers[row], stages.places[row]);
-            let place = self.pair_places.place(hash);
-            prefetch(&self.pair_at, place);
-            stages.pairs[row] = place as u32;
+            let hash = self.hash.of_guid(answers.brokers[row], stages.slots[row]);
+            let slot = self.pair_slots.slot(hash);
+            prefetch(&self.pair_at, slot);
+            stages.pairs[row] = slot as u32;
         }
         for row in picked.iter() {
             let entry = self.entry_of(stages, row);
-            let pick = self.pick(asked, row, Choice::Broker, entry.pair_count as usize);
+            let pick = self.pick(request, row, Choice::Broker, entry.pair_count as usize);
             stages.pairs[row] = entry.first_pair + pick as u32;
             prefetch(&self.pairs, stages.pairs[row] as usize);
         }
@@ -448,18 +450,18 @@ impl RouteIndex {
         for row in named.iter() {
             let pair = &self.pairs[stages.pairs[row] as usize];
             let entry = self.entry_of(stages, row);
-            let without_pair = entry.acts[3];
-            if pair.is(stages.places[row], answers.brokers[row]) {
-                self.answer(asked, row, Act::new(pair.plan, 1), pair.quick, pair.broker, answers);
-            } else if without_pair.plan() == Plan::Rest {
-                self.judge_rest(asked, row, room, answers);
+            let without_pair = entry.actions[3];
+            if pair.is(stages.slots[row], answers.brokers[row]) {
+                self.answer(request, row, Action::new(pair.plan, 1), pair.target, pair.broker, answers);
+            } else if without_pair.plan() == Plan::LaterSteps {
+                self.answer_by_later_steps(request, row, scratch, answers);
             } else {
-                self.answer(asked, row, without_pair, entry.quick[without_pair.group()], entry.broker, answers);
+                self.answer(request, row, without_pair, entry.target[without_pair.group()], entry.broker, answers);
             }
         }
         for row in picked.iter() {
             let pair = &self.pairs[stages.pairs[row] as usize];
-            self.answer(asked, row, Act::new(pair.plan, 3), pair.quick, pair.broker, answers);
+            self.answer(request, row, Action::new(pair.plan, 3), pair.target, pair.broker, answers);
         }
     }
 }

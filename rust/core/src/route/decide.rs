@@ -1,4 +1,4 @@
-//! One conversation, decided: the process of R1 to R42 in the order of the rules.
+//! Decides one conversation: find the routes, choose one, and locate the service (R1 to R42).
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,42 +6,42 @@ use std::ops::Range;
 use crate::address::next_hop_of_service_name;
 use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
-use crate::route::expiry::{Revisions, Tails};
+use crate::route::expiry::{LiveRoutesCache, WildcardCache};
 use crate::route::index::{CLASSES, Class, Entry, RouteIndex};
 use crate::route::tie_break::{Choice, PendingRequest, Picker};
 
-/// What is to be routed.
+/// A conversation to route.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<'a> {
     /// The target service.
     pub name: &'a [u8],
     /// The broker id that the conversation names.
     pub broker: Option<Guid>,
-    /// Where it began; `None` if it arrived from outside.
+    /// The database in which the conversation started; `None` if it came from another instance.
     pub database: Option<u16>,
-    /// False for a message from the target (R7).
+    /// Whether the initiator sends; false for a reply (R7).
     pub is_initiator: bool,
-    /// Its identity, for the hash of the tie break.
+    /// The conversation id, for the hash tie break.
     pub conversation: Option<Guid>,
 }
 
-/// Where a message goes next.
+/// The next hop of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// To an address of the catalog.
+    /// An address of the catalog.
     Known(EndpointId),
-    /// To an address that stands in the service name (R23), in its normal form.
+    /// An address from the service name (R23), in normal form.
     Named(String),
 }
 
-/// Where the conversation would go, and why.
+/// The decision for a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What becomes of it.
+    /// What happens to the conversation.
     pub outcome: Outcome,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The step that matched: 1 to 7, 0 for a reply (R7), `None` if it was not matched (R34).
+    /// The step that matched: 1 to 7, 0 for a reply (R7), `None` if nothing was searched (R34).
     pub match_step: Option<i8>,
     /// The id of the chosen route.
     pub route_id: Option<i32>,
@@ -49,13 +49,13 @@ pub struct Decision {
     pub next_hop: Option<NextHop>,
     /// The mirror address of the chosen route.
     pub mirror: Option<EndpointId>,
-    /// The database, for LOCAL.
+    /// The target database, for LOCAL.
     pub database: Option<u16>,
-    /// The broker id that now binds the conversation.
+    /// The broker id to which the conversation is now bound.
     pub broker: Option<Guid>,
 }
 
-/// Everything that one reading of a table came to; `explain` tells it, `decide` keeps its end.
+/// Everything found in one pass over a routing table. `decide` uses only the end, `explain` all of it.
 #[derive(Debug)]
 pub(crate) struct PassResult {
     pub(crate) is_reply: bool,
@@ -65,18 +65,18 @@ pub(crate) struct PassResult {
     pub(crate) end: End,
 }
 
-/// How a reading of a table ends.
+/// How a pass over a routing table ends.
 #[derive(Debug)]
 pub(crate) enum End {
     Decided(Decision),
     ReEnter,
 }
 
-/// What holds while one table is read.
+/// The state of one pass over a routing table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassContext<'a> {
     pub(crate) table: u16,
-    /// Where it began, `None` also after a re-entry.
+    /// The database in which the conversation started; `None` also after a re-entry.
     pub(crate) database: Option<u16>,
     pub(crate) now: i64,
     /// The number of the service name, if the catalog knows it.
@@ -85,37 +85,37 @@ pub(crate) struct PassContext<'a> {
 }
 
 impl RouteIndex {
-    /// Decides one conversation at the moment `now`, in microseconds since 1970.
+    /// Decides one conversation at the time `now`, in microseconds valid_from 1970.
     #[must_use]
     pub fn decide(&self, query: &Query<'_>, now: i64) -> Decision {
-        self.decide_with(query, now, &mut Candidates::default())
+        self.decide_with(query, now, &mut Scratch::default())
     }
 
-    /// The same, with room for candidates that is used again.
+    /// Decides one conversation, reusing scratch memory.
     #[must_use]
-    pub fn decide_with(&self, query: &Query<'_>, now: i64, room: &mut Candidates) -> Decision {
+    pub fn decide_with(&self, query: &Query<'_>, now: i64, scratch: &mut Scratch) -> Decision {
         let mut context = self.first_pass(query, now, None);
         loop {
-            match self.pass(query, &context, room).end {
+            match self.pass(query, &context, scratch).end {
                 End::Decided(decision) => return decision,
                 End::ReEnter => context = self.second_pass(context),
             }
         }
     }
 
-    /// The table of the database where it began, or `msdb`'s for what came from outside (R2).
+    /// R2: uses the table of the database in which the conversation started, or that of `msdb`.
     pub(crate) fn first_pass<'a>(
         &'a self,
         query: &Query<'_>,
         now: i64,
-        would_take: Option<&'a RefCell<Vec<(Choice, usize)>>>,
+        simulated: Option<&'a RefCell<Vec<(Choice, usize)>>>,
     ) -> PassContext<'a> {
         let picker = Picker {
             tie_break: self.options.tie_break,
             conversation: query.conversation,
             re_entered: false,
-            turns: &self.turns,
-            would_take,
+            round_robin: &self.round_robin,
+            simulated,
         };
         let service = self.catalog.find_name(query.name);
         PassContext {
@@ -127,35 +127,35 @@ impl RouteIndex {
         }
     }
 
-    /// Once more, as if it came from outside (R41).
+    /// R41: repeats the search as if the conversation came from another instance.
     pub(crate) fn second_pass<'a>(&self, first: PassContext<'a>) -> PassContext<'a> {
         let picker = Picker { re_entered: true, ..first.picker };
         PassContext { table: self.catalog.msdb, database: None, picker, ..first }
     }
 
-    /// Reads one table.
-    pub(crate) fn pass(&self, query: &Query<'_>, context: &PassContext<'_>, room: &mut Candidates) -> PassResult {
+    /// Searches one routing table.
+    pub(crate) fn pass(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> PassResult {
         let mut result = PassResult { is_reply: false, found: None, chosen: None, next_hop: None, end: End::ReEnter };
         if self.sender_is_disabled(context) {
-            result.end = End::Decided(delayed(query, None, Reason::SenderDisabled));
+            result.end = End::Decided(delayed_decision(query, None, Reason::SenderDisabled));
             return result;
         }
-        if let Some(broker) = self.replied_to(query, context) {
+        if let Some(broker) = self.reply_broker(query, context) {
             let host = self.host_with(broker, context.service);
             result.is_reply = true;
-            result.end = End::Decided(replied(query, host));
+            result.end = End::Decided(reply_decision(query, host));
             return result;
         }
-        let found = self.find(query, context, room);
+        let found = self.find(query, context, scratch);
         result.end = match &found {
-            Found::Nothing => End::Decided(delayed(query, Some(7), Reason::NoRoute)),
-            Found::Request => End::Decided(delayed(query, Some(4), Reason::RouteRequested)),
+            Found::Nothing => End::Decided(delayed_decision(query, Some(7), Reason::NoRoute)),
+            Found::Request => End::Decided(delayed_decision(query, Some(4), Reason::RouteRequested)),
             Found::Routes { step, .. } | Found::Implied { step } => {
-                let chosen = self.choose(query, context, &found, room);
+                let chosen = self.choose(query, context, &found, scratch);
                 let end = match &chosen {
-                    Chosen::None { reason } => End::Decided(unusable(query, context, *step, *reason)),
+                    Chosen::None { reason } => End::Decided(unusable_decision(query, context, *step, *reason)),
                     Chosen::Local { .. } | Chosen::Address { .. } => {
-                        self.conclude(query, context, *step, &chosen, &mut result.next_hop)
+                        self.decide_by_route(query, context, *step, &chosen, &mut result.next_hop)
                     }
                 };
                 result.chosen = Some(chosen);
@@ -166,41 +166,43 @@ impl RouteIndex {
         result
     }
 
-    /// R34: nothing leaves a database whose message delivery is disabled.
+    /// R34: a database with disabled message delivery sends nothing.
     fn sender_is_disabled(&self, context: &PassContext<'_>) -> bool {
         context.database.is_some_and(|database| !self.catalog.databases[usize::from(database)].enabled)
     }
 
-    /// R7: the broker id of a message from a target, if it is one of this instance's.
-    fn replied_to(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Guid> {
+    /// R7: returns the broker id of a reply if a database of this instance has it.
+    fn reply_broker(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Guid> {
         let broker = query.broker.filter(|_| context.database.is_none() && !query.is_initiator)?;
         self.hosts.is_broker(broker).then_some(broker)
     }
 
-    /// What becomes of a conversation whose route is chosen (K14).
-    fn conclude(
+    /// Decides a conversation whose route is chosen.
+    fn decide_by_route(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         step: i8,
         chosen: &Chosen,
-        seen: &mut Option<(NextHop, bool)>,
+        next_hop: &mut Option<(NextHop, bool)>,
     ) -> End {
         let is_from_outside = context.database.is_none();
         let (route, hop) = match chosen {
             Chosen::Local { route, database, .. } => {
                 let route = route.map(|row| &self.catalog.routes[row as usize]);
-                return End::Decided(self.local(query, step, route, *database));
+                return End::Decided(self.local_decision(query, step, route, *database));
             }
             Chosen::Address { route, .. } => {
                 let route = &self.catalog.routes[*route as usize];
                 (route, self.next_hop(query, route))
             }
-            Chosen::None { reason } => return End::Decided(unusable(query, context, step, *reason)),
+            Chosen::None { reason } => return End::Decided(unusable_decision(query, context, step, *reason)),
         };
-        let Some(hop) = hop else { return End::Decided(unusable(query, context, step, Reason::AddressUnusable)) };
+        let Some(hop) = hop else {
+            return End::Decided(unusable_decision(query, context, step, Reason::AddressUnusable));
+        };
         let is_own = self.is_own_hop(&hop);
-        *seen = Some((hop.clone(), is_own));
+        *next_hop = Some((hop.clone(), is_own));
         let decision = Decision {
             outcome: Outcome::Dropped,
             reason: Reason::Matched,
@@ -222,7 +224,7 @@ impl RouteIndex {
         }
     }
 
-    fn local(&self, query: &Query<'_>, step: i8, route: Option<&RouteRow>, database: u16) -> Decision {
+    fn local_decision(&self, query: &Query<'_>, step: i8, route: Option<&RouteRow>, database: u16) -> Decision {
         let host = &self.catalog.databases[usize::from(database)];
         Decision {
             outcome: Outcome::Local,
@@ -236,7 +238,8 @@ impl RouteIndex {
         }
     }
 
-    /// The address where a route leads that is not LOCAL; `None` for TRANSPORT with a name that holds no address (R23).
+    /// Returns the next hop of a route that is not LOCAL; `None` for TRANSPORT if the service name holds no address
+    /// (R23).
     pub(crate) fn next_hop(&self, query: &Query<'_>, route: &RouteRow) -> Option<NextHop> {
         debug_assert_ne!(route.endpoint, LOCAL);
         if route.endpoint != TRANSPORT {
@@ -250,12 +253,12 @@ impl RouteIndex {
     }
 
     fn is_own_hop(&self, hop: &NextHop) -> bool {
-        // The instance's own addresses are endpoints of the catalog, so a hop that is none is not this instance.
+        // The instance's own addresses are endpoints of the catalog, so any other hop is another instance.
         matches!(hop, NextHop::Known(endpoint) if self.catalog.is_own(*endpoint))
     }
 }
 
-fn delayed(query: &Query<'_>, match_step: Option<i8>, reason: Reason) -> Decision {
+fn delayed_decision(query: &Query<'_>, match_step: Option<i8>, reason: Reason) -> Decision {
     Decision {
         outcome: Outcome::Delayed,
         reason,
@@ -268,50 +271,48 @@ fn delayed(query: &Query<'_>, match_step: Option<i8>, reason: Reason) -> Decisio
     }
 }
 
-/// R26: what was begun here waits, what came from outside is dropped.
-fn unusable(query: &Query<'_>, context: &PassContext<'_>, step: i8, reason: Reason) -> Decision {
+/// R26: a conversation that started here is delayed, a message from another instance is dropped.
+fn unusable_decision(query: &Query<'_>, context: &PassContext<'_>, step: i8, reason: Reason) -> Decision {
     let outcome = if context.database.is_some() { Outcome::Delayed } else { Outcome::Dropped };
-    Decision { outcome, ..delayed(query, Some(step), reason) }
+    Decision { outcome, ..delayed_decision(query, Some(step), reason) }
 }
 
-fn replied(query: &Query<'_>, host: Option<u16>) -> Decision {
+fn reply_decision(query: &Query<'_>, host: Option<u16>) -> Decision {
     let (outcome, reason) = match host {
         Some(_) => (Outcome::Local, Reason::Reply),
         None => (Outcome::Dropped, Reason::ServiceNotFound),
     };
-    Decision { outcome, database: host, ..delayed(query, Some(0), reason) }
+    Decision { outcome, database: host, ..delayed_decision(query, Some(0), reason) }
 }
 
-// What a decision says.
-
-/// What becomes of the conversation.
+/// What happens to a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i8)]
 pub enum Outcome {
-    /// Deliver in this instance.
+    /// Deliver to a database of this instance.
     Local,
-    /// Send; the conversation was begun here.
+    /// Send to another instance; the conversation started here.
     Remote,
-    /// Pass on; the conversation came from outside.
+    /// Forward to another instance; the conversation came from a third one.
     Forward,
-    /// Wait in the transmission queue, and match again after a time-out (R18).
+    /// Keep in the transmission queue and route again after a timeout (R18).
     Delayed,
-    /// The message is dropped, and not acknowledged.
+    /// Drop the message without acknowledging it.
     Dropped,
 }
 
 impl Outcome {
-    /// The labels, at the place of their code.
+    /// The labels, indexed by code.
     pub const LABELS: [&'static str; 5] = ["LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED"];
 
-    /// The label of the contract.
+    /// Returns the label used in decision columns.
     #[must_use]
     pub fn label(self) -> &'static str {
         Self::LABELS[self as usize]
     }
 }
 
-/// Why the outcome is what it is.
+/// The reason for an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i8)]
 pub enum Reason {
@@ -319,24 +320,24 @@ pub enum Reason {
     Matched,
     /// A reply to a database of this instance (R7).
     Reply,
-    /// The search ended without a route (R17).
+    /// No step yields a route (R17).
     NoRoute,
-    /// Routing information is requested from the dynamic routing service (R14).
+    /// Routing information was requested from the dynamic routing service (R14).
     RouteRequested,
     /// The chosen routes are LOCAL, and no database takes the message (R26, R7).
     ServiceNotFound,
-    /// Message delivery is disabled in the database where the conversation began (R34).
+    /// Message delivery is disabled in the database in which the conversation started (R34).
     SenderDisabled,
-    /// The message would have to be forwarded, and forwarding is off (R25).
+    /// The message must be forwarded, and forwarding is off (R25).
     ForwardingDisabled,
-    /// The message came from outside and would go back to this instance (R42).
+    /// The message came from another instance and would return to this one (R42).
     RoutingLoop,
-    /// TRANSPORT, and the service name holds no address (R23).
+    /// The address is TRANSPORT, and the service name holds no address (R23).
     AddressUnusable,
 }
 
 impl Reason {
-    /// The labels, at the place of their code.
+    /// The labels, indexed by code.
     pub const LABELS: [&'static str; 9] = [
         "matched",
         "reply",
@@ -349,32 +350,33 @@ impl Reason {
         "address_unusable",
     ];
 
-    /// The label of the contract.
+    /// Returns the label used in decision columns.
     #[must_use]
     pub fn label(self) -> &'static str {
         Self::LABELS[self as usize]
     }
 }
 
-// Find: seven steps, the first that yields a route ends the search (R11 to R17).
+// Find: the first of seven steps that yields a route ends the search (R11 to R17).
 
-/// What the seven steps yield.
+/// The result of the seven steps.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Routes of one service name and one broker id, or none: their places in the order of the index, expired ones among them.
+    /// Routes with one service name and one broker id or none, as positions in the index order, including expired
+    /// ones.
     Routes { step: i8, rows: Range<usize>, broker: Option<Guid> },
-    /// As if there were a LOCAL route for the service (R16).
+    /// The implied LOCAL route of R16.
     Implied { step: i8 },
-    /// Routing information is requested, or waited for (R14).
+    /// Routing information is requested, or a request is pending (R14).
     Request,
     /// No step yields a route (R17).
     Nothing,
 }
 
 impl RouteIndex {
-    pub(crate) fn find(&self, query: &Query<'_>, context: &PassContext<'_>, room: &mut Candidates) -> Found {
+    pub(crate) fn find(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> Found {
         let table = &self.tables[usize::from(context.table)];
-        let live = |rows: &Range<usize>| rows.clone().any(|place| self.route(place).is_live(context.now));
+        let live = |rows: &Range<usize>| rows.clone().any(|position| self.route(position).is_live(context.now));
         if let Some(number) = self.entry(context.table, query.name) {
             let entry = &self.entries[number as usize];
             if let Some(broker) = query.broker {
@@ -387,15 +389,15 @@ impl RouteIndex {
             if live(&rows) {
                 return Found::Routes { step: 2, rows, broker: None };
             }
-            let picked = if query.broker.is_none() { self.pick_broker(number, context, room) } else { None };
+            let picked = if query.broker.is_none() { self.pick_broker(number, context, scratch) } else { None };
             if let Some(broker) = picked {
                 return Found::Routes { step: 3, rows: self.rows_with(entry, Some(broker)), broker: Some(broker) };
             }
         }
-        if context.now < table.dynamic_until && self.asks_for_route(query) {
+        if context.now < table.dynamic_until && self.requests_route(query) {
             return Found::Request;
         }
-        if !room.tails.get(self, context.table, context.now).is_empty() {
+        if !scratch.wildcards.get(self, context.table, context.now).is_empty() {
             return Found::Routes { step: 5, rows: table.wildcards.clone(), broker: None };
         }
         if query.broker.is_some() && !self.hosts_of(context.service).is_empty() {
@@ -404,7 +406,7 @@ impl RouteIndex {
         Found::Nothing
     }
 
-    /// The routes of an entry with this broker id, or with none.
+    /// Returns the routes of an entry with this broker id, or without one.
     pub(crate) fn rows_with(&self, entry: &Entry, broker: Option<Guid>) -> Range<usize> {
         let rows = entry.rows();
         let order = &self.order[rows.clone()];
@@ -415,53 +417,52 @@ impl RouteIndex {
     }
 
     /// R14: whether a live route to the dynamic routing service delays the conversation.
-    fn asks_for_route(&self, query: &Query<'_>) -> bool {
+    fn requests_route(&self, query: &Query<'_>) -> bool {
         self.options.pending_request == PendingRequest::Delay || !self.catalog.is_pending(query.name)
     }
 
-    /// R13: one of the broker ids of the live routes, which stand by their lowest live route id (K19).
-    fn pick_broker(&self, entry: u32, context: &PassContext<'_>, room: &mut Candidates) -> Option<Guid> {
-        self.live_brokers(entry, context.now, room);
-        let count = room.brokers.len();
-        (count > 0).then(|| room.brokers[context.picker.pick(Choice::Broker, entry as usize, count)].1)
+    /// R13: picks one of the broker ids of the live routes, which are sorted by their lowest live route id.
+    fn pick_broker(&self, entry: u32, context: &PassContext<'_>, scratch: &mut Scratch) -> Option<Guid> {
+        self.live_brokers(entry, context.now, scratch);
+        let count = scratch.brokers.len();
+        (count > 0).then(|| scratch.brokers[context.picker.pick(Choice::Broker, entry as usize, count)].1)
     }
 
-    /// Leaves the broker ids of the live routes, with their lowest route ids, in `room.brokers`.
-    pub(crate) fn live_brokers(&self, entry: u32, now: i64, room: &mut Candidates) {
-        room.brokers.clear();
-        // The rows of an entry stand by broker id and then by route id.
-        for place in self.entries[entry as usize].rows() {
-            let route = self.route(place);
+    /// Stores the broker ids of the live routes, with their lowest route ids, in `scratch.brokers`.
+    pub(crate) fn live_brokers(&self, entry: u32, now: i64, scratch: &mut Scratch) {
+        scratch.brokers.clear();
+        // The rows of an entry are sorted by broker id, then by route id.
+        for position in self.entries[entry as usize].rows() {
+            let route = self.route(position);
             let Some(broker) = route.broker.filter(|_| route.is_live(now)) else { continue };
-            if room.brokers.last().is_none_or(|&(_, last)| last != broker) {
-                room.brokers.push((route.route_id, broker));
+            if scratch.brokers.last().is_none_or(|&(_, last)| last != broker) {
+                scratch.brokers.push((route.route_id, broker));
             }
         }
-        room.brokers.sort_unstable();
+        scratch.brokers.sort_unstable();
     }
 }
 
-// Choose: one of the routes that were found (R21 to R26).
+// Choose: one of the routes found (R21 to R26).
 
-/// The route that was chosen.
+/// The chosen route.
 #[derive(Debug)]
 pub(crate) enum Chosen {
-    /// Its address is LOCAL, and this database takes the message; no route if it is the implied one.
+    /// A LOCAL route and the database that takes the message; no route if it is the implied one.
     Local { route: Option<u32>, database: u16 },
-    /// Its address is a network address or TRANSPORT.
+    /// A route with a network address or TRANSPORT.
     Address { route: u32 },
     /// No class has a usable route (R26).
     None { reason: Reason },
 }
 
-/// Room for candidates, used again from one conversation to the next, and what is remembered of the routes that are alive. It is for
-/// conversations of one index.
+/// Scratch memory reused for the conversations of one index, and caches of the routes that are live.
 #[derive(Debug, Default)]
-pub struct Candidates {
+pub struct Scratch {
     pub(crate) rows: Vec<u32>,
     pub(crate) brokers: Vec<(i32, Guid)>,
-    pub(crate) tails: Tails,
-    pub(crate) revisions: Revisions,
+    pub(crate) wildcards: WildcardCache,
+    pub(crate) live_routes: LiveRoutesCache,
 }
 
 impl RouteIndex {
@@ -470,7 +471,7 @@ impl RouteIndex {
         query: &Query<'_>,
         context: &PassContext<'_>,
         found: &Found,
-        room: &mut Candidates,
+        scratch: &mut Scratch,
     ) -> Chosen {
         let Found::Routes { rows, broker, .. } = found else {
             return match self.locate(query, context, None) {
@@ -480,12 +481,12 @@ impl RouteIndex {
         };
         let mut has_local = false;
         for class in CLASSES {
-            self.candidates(query, context, found, class, room, &mut has_local);
-            if room.rows.is_empty() {
+            self.candidates(query, context, found, class, scratch, &mut has_local);
+            if scratch.rows.is_empty() {
                 continue;
             }
             let turn = rows.start * CLASSES.len() + class as usize;
-            let row = room.rows[context.picker.pick(Choice::Route, turn, room.rows.len())];
+            let row = scratch.rows[context.picker.pick(Choice::Route, turn, scratch.rows.len())];
             if self.row(row).endpoint != LOCAL {
                 return Chosen::Address { route: row };
             }
@@ -497,21 +498,21 @@ impl RouteIndex {
         Chosen::None { reason }
     }
 
-    /// Leaves the usable routes of a class in `room.rows`, and says whether one of the class is LOCAL.
+    /// Stores the usable routes of a class in `scratch.rows`, and reports whether one of the class is LOCAL.
     fn candidates(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         found: &Found,
         class: Class,
-        room: &mut Candidates,
+        scratch: &mut Scratch,
         has_local: &mut bool,
     ) {
-        let Candidates { rows: into, tails, .. } = room;
+        let Scratch { rows: into, wildcards, .. } = scratch;
         into.clear();
         match found {
             Found::Routes { step: 5, .. } => {
-                into.extend_from_slice(&tails.get(self, context.table, context.now).classes[class as usize]);
+                into.extend_from_slice(&wildcards.get(self, context.table, context.now).classes[class as usize]);
             }
             Found::Routes { rows, .. } => {
                 let live = self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
@@ -526,7 +527,7 @@ impl RouteIndex {
         }
     }
 
-    /// Whether a route leads anywhere for this conversation (K13).
+    /// Whether a route can be used for this conversation (R22).
     pub(crate) fn is_usable(&self, query: &Query<'_>, context: &PassContext<'_>, route: &RouteRow) -> bool {
         match route.endpoint {
             LOCAL => self.can_locate(query, context, route.broker),
@@ -535,7 +536,7 @@ impl RouteIndex {
         }
     }
 
-    /// Keeps one of the rows with the same address (R21): rows come by route id, and the lowest stands for all.
+    /// R21: keeps one of the rows with the same address, the one with the lowest route id.
     pub(crate) fn merge(&self, rows: &mut Vec<u32>) {
         if rows.len() > 1 {
             rows.sort_by_key(|&row| self.row(row).endpoint);
@@ -549,20 +550,20 @@ impl RouteIndex {
     }
 }
 
-// Locate: which database of the instance takes the message (R31 to R34).
+// Locate: the database that takes the message (R31 to R34).
 
 impl RouteIndex {
-    /// The enabled databases that have the service, by name (R33).
+    /// Returns the enabled databases that have the service, sorted by name (R33).
     pub(crate) fn hosts_of(&self, service: Option<NameId>) -> &[u16] {
         service.map_or(&[], |service| self.hosts.of(service))
     }
 
-    /// R31: the database with this broker id, if its broker is enabled and it has the service.
+    /// R31: returns the database with this broker id if it is enabled and has the service.
     pub(crate) fn host_with(&self, broker: Guid, service: Option<NameId>) -> Option<u16> {
         self.hosts.with(service?, broker)
     }
 
-    /// Whether *Locate* would find a database: what makes a LOCAL route usable.
+    /// Whether *Locate* finds a database; this makes a LOCAL route usable.
     pub(crate) fn can_locate(&self, query: &Query<'_>, context: &PassContext<'_>, route_broker: Option<Guid>) -> bool {
         match query.broker.or(route_broker) {
             Some(broker) => self.host_with(broker, context.service).is_some(),
@@ -570,7 +571,7 @@ impl RouteIndex {
         }
     }
 
-    /// The database that takes the message.
+    /// Returns the database that takes the message.
     pub(crate) fn locate(
         &self,
         query: &Query<'_>,

@@ -1,50 +1,51 @@
-//! The routes without service name and broker id, as they are at one moment.
+//! Caches of live routes.
 //!
-//! A table may have thousands of them, and every conversation that no other route matches comes to them. So those that are alive are
-//! gathered once, and remembered until the next of them expires, or until `now` goes back to before the last expiry.
+//! Expired routes are never deleted (R3), so the live ones would have to be filtered for every conversation. They
+//! are filtered once instead and cached until the next of them expires, or until `now` goes back before the last
+//! expiry.
 
 use std::collections::HashMap;
 
 use crate::catalog::NONE;
 use crate::guid::Guid;
-use crate::route::index::{Class, Entry, Group, Pair, Quick, RouteIndex, Summary};
+use crate::route::index::{Class, Entry, Group, Pair, RouteIndex, Summary, Target};
 
-/// The live last-resort routes of a table.
+/// The live routes of a table without service name and broker id (step 5).
 #[derive(Debug)]
-pub(crate) struct Tail {
-    /// The last moment at which one of the routes expired.
-    since: i64,
-    /// Their rows by class, those with the same address once (R21).
+pub(crate) struct LiveWildcards {
+    /// The last expiry at or before the time of the search.
+    valid_from: i64,
+    /// Their rows by class; one of those with the same address (R21).
     pub(crate) classes: [Vec<u32>; 4],
     /// Their plan.
     pub(crate) group: Group,
-    /// What the plan spreads over.
-    pub(crate) spread: Vec<Quick>,
+    /// The targets of a plan that spreads.
+    pub(crate) spread: Vec<Target>,
 }
 
-/// The tails that were looked at.
+/// The live wildcard routes of each table.
 #[derive(Debug, Default)]
-pub(crate) struct Tails {
-    of_table: HashMap<u16, Tail>,
+pub(crate) struct WildcardCache {
+    by_table: HashMap<u16, LiveWildcards>,
 }
 
-impl Tails {
-    /// The tail of a table at the moment `now`.
-    pub(crate) fn get(&mut self, index: &RouteIndex, table: u16, now: i64) -> &Tail {
-        let tail = self.of_table.entry(table).or_insert_with(|| Tail::new(index, table, now));
-        if now < tail.since || tail.group.expires <= now {
-            *tail = Tail::new(index, table, now);
+impl WildcardCache {
+    /// Returns the live wildcard routes of a table at `now`.
+    pub(crate) fn get(&mut self, index: &RouteIndex, table: u16, now: i64) -> &LiveWildcards {
+        let live = self.by_table.entry(table).or_insert_with(|| LiveWildcards::new(index, table, now));
+        if now < live.valid_from || live.group.expires <= now {
+            *live = LiveWildcards::new(index, table, now);
         }
-        tail
+        live
     }
 }
 
-impl Tail {
+impl LiveWildcards {
     fn new(index: &RouteIndex, table: u16, now: i64) -> Self {
         let wildcards = index.tables[usize::from(table)].wildcards.clone();
         let rows = index.order[wildcards].iter().copied();
         let expired = rows.clone().map(|row| index.row(row)).filter(|route| !route.is_live(now));
-        let since = expired.map(|route| route.expires).max().unwrap_or(i64::MIN);
+        let valid_from = expired.map(|route| route.expires).max().unwrap_or(i64::MIN);
         let live = rows.filter(|&row| index.row(row).is_live(now));
         let mut spread = Vec::new();
         let group = index.plan(live.clone(), &mut spread);
@@ -55,95 +56,89 @@ impl Tail {
         for class in &mut classes {
             index.merge(class);
         }
-        Self { since, classes, group, spread }
+        Self { valid_from, classes, group, spread }
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.classes.iter().all(Vec::is_empty)
     }
 }
 
-// The entries of which routes are expired, as they are at one moment.
-//
-// Expired routes are never deleted (R3), so that an entry with one would be looked through for every conversation. What its live
-// routes come to is found once instead, and remembered until the next of them expires, or until `now` goes back to before the last
-// expiry.
-
-/// What is known of an entry's live routes between two moments.
+/// The live routes of an entry between two expiries.
 #[derive(Debug)]
-pub(crate) struct Revision {
-    /// The last moment at which one of its routes expired.
-    since: i64,
+pub(crate) struct LiveRoutes {
+    /// The last expiry at or before the time of the search.
+    valid_from: i64,
     pub(crate) summary: Summary,
-    pub(crate) several: Box<Several>,
+    pub(crate) details: Box<Details>,
 }
 
-/// What a revision has beside its summary, where that does not say all.
+/// What the summary does not hold.
 #[derive(Debug, Default)]
-pub(crate) struct Several {
-    /// Single answers of the plans that spread over several routes.
-    pub(crate) spread: Vec<Quick>,
-    /// By their lowest live route id; none where there is but one broker id.
+pub(crate) struct Details {
+    /// The targets of plans that spread over several routes.
+    pub(crate) spread: Vec<Target>,
+    /// The pairs, sorted by lowest live route id; empty if there is only one broker id.
     pub(crate) pairs: Vec<Pair>,
-    /// For each of the pairs of the index its place in `pairs`, or `NONE`.
-    place_of: Vec<u32>,
+    /// For each pair of the index, its position in `pairs`, or `NONE`.
+    position_of: Vec<u32>,
 }
 
-/// The revisions that were asked for.
+/// The cached live routes of entries.
 #[derive(Debug, Default)]
-pub(crate) struct Revisions {
-    /// For each place of an entry the number of its revision, counted from 1.
-    number_of: Vec<u32>,
-    all: Vec<Revision>,
+pub(crate) struct LiveRoutesCache {
+    /// For each slot, the number of its cached routes, counted from 1; 0 if there are none.
+    numbers: Vec<u32>,
+    all: Vec<LiveRoutes>,
 }
 
-impl Revisions {
-    /// The revision of the entry at `place` at the moment `now`.
-    pub(crate) fn get(&mut self, index: &RouteIndex, place: u32, now: i64) -> &Revision {
-        self.number_of.resize(index.entries.len(), 0);
-        let number = &mut self.number_of[place as usize];
+impl LiveRoutesCache {
+    /// Returns the live routes of the entry in a slot at `now`.
+    pub(crate) fn get(&mut self, index: &RouteIndex, slot: u32, now: i64) -> &LiveRoutes {
+        self.numbers.resize(index.entries.len(), 0);
+        let number = &mut self.numbers[slot as usize];
         if *number == 0 {
-            self.all.push(Revision::new(index, place, now));
+            self.all.push(LiveRoutes::new(index, slot, now));
             *number = self.all.len() as u32;
         }
-        let revision = &mut self.all[*number as usize - 1];
-        if now < revision.since || revision.summary.expires <= now {
-            *revision = Revision::new(index, place, now);
+        let live = &mut self.all[*number as usize - 1];
+        if now < live.valid_from || live.summary.expires <= now {
+            *live = LiveRoutes::new(index, slot, now);
         }
-        revision
+        live
     }
 }
 
-impl Revision {
-    fn new(index: &RouteIndex, place: u32, now: i64) -> Self {
-        let entry = &index.entries[place as usize];
-        let mut several = Box::<Several>::default();
-        let (mut since, mut live) = (i64::MIN, Vec::new());
+impl LiveRoutes {
+    fn new(index: &RouteIndex, slot: u32, now: i64) -> Self {
+        let entry = &index.entries[slot as usize];
+        let mut details = Box::<Details>::default();
+        let (mut valid_from, mut live) = (i64::MIN, Vec::new());
         for &row in &index.order[entry.rows()] {
             let route = index.row(row);
             if route.is_live(now) {
                 live.push(row);
             } else {
-                since = since.max(route.expires);
+                valid_from = valid_from.max(route.expires);
             }
         }
-        let summary = index.summary(place, &live, &mut several.pairs, &mut several.spread);
-        if !several.pairs.is_empty() {
-            several.place_of = vec![NONE; entry.pair_count as usize];
-            for (at, pair) in several.pairs.iter().enumerate() {
-                let number = index.pair_number(place, pair.broker);
-                several.place_of[(number - entry.first_pair) as usize] = at as u32;
+        let summary = index.summary(slot, &live, &mut details.pairs, &mut details.spread);
+        if !details.pairs.is_empty() {
+            details.position_of = vec![NONE; entry.pair_count as usize];
+            for (at, pair) in details.pairs.iter().enumerate() {
+                let number = index.pair_number(slot, pair.broker);
+                details.position_of[(number - entry.first_pair) as usize] = at as u32;
             }
         }
-        Self { since, summary, several }
+        Self { valid_from, summary, details }
     }
 
-    /// The pair of a broker id, if one of its routes is alive and there are several ids.
-    pub(crate) fn pair(&self, index: &RouteIndex, place: u32, entry: &Entry, broker: Guid) -> Option<&Pair> {
-        let number = index.pair_number(place, broker);
-        let is_it = index.pairs[number as usize].is(place, broker);
-        let at = is_it.then(|| self.several.place_of[(number - entry.first_pair) as usize])?;
-        self.several.pairs.get(at as usize)
+    /// Returns the pair of a broker id if one of its routes is live and there are several ids.
+    pub(crate) fn pair(&self, index: &RouteIndex, slot: u32, entry: &Entry, broker: Guid) -> Option<&Pair> {
+        let number = index.pair_number(slot, broker);
+        let is_it = index.pairs[number as usize].is(slot, broker);
+        let at = is_it.then(|| self.details.position_of[(number - entry.first_pair) as usize])?;
+        self.details.pairs.get(at as usize)
     }
 }

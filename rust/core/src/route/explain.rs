@@ -1,4 +1,4 @@
-//! The whole way of one conversation: what was seen at each step, and why it did not match.
+//! Explains a decision: decides again and records what each step saw, and why routes did not match.
 
 use std::cell::RefCell;
 
@@ -7,91 +7,92 @@ use unicode_normalization::UnicodeNormalization;
 use crate::catalog::{BROKER_CONFIGURATION, LOCAL, NONE, RouteRow};
 use crate::guid::Guid;
 use crate::route::decide::{
-    Candidates, Chosen, Decision, End, Found, NextHop, Outcome, PassContext, PassResult, Query, Reason,
+    Chosen, Decision, End, Found, NextHop, Outcome, PassContext, PassResult, Query, Reason, Scratch,
 };
 use crate::route::index::{CLASSES, Class, RouteIndex};
 use crate::route::tie_break::TieBreak;
 
-/// Rejected routes that a step shows; the others it counts.
+/// The most rejected routes that a step lists; further ones are only counted.
 const REJECTED_SHOWN: usize = 20;
 
-/// A decision, and how it came about.
+/// A decision and how it was made.
 #[derive(Debug)]
 pub struct Explanation {
-    /// The tables that were read, in order: one, or two after a re-entry (R41).
+    /// The routing tables that were searched: one, or two after a re-entry (R41).
     pub passes: Vec<Pass>,
     /// The decision.
     pub decision: Decision,
-    /// A tie was to be broken by the hash of a conversation id that was not given; the first candidate stands in.
+    /// A tie had to be broken by the hash of a conversation id that was not given; the first candidate was used
+    /// instead.
     pub picks_undetermined: bool,
 }
 
-/// How a table came to be read.
+/// Why a routing table was searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The conversation began in this database.
-    BegunHere,
-    /// It arrived from another instance.
+    /// The conversation started in this database.
+    StartedHere,
+    /// The message came from another instance.
     FromOutside,
-    /// Its next hop was this instance (R41).
+    /// The next hop was this instance (R41).
     ReEntered,
 }
 
-/// One reading of a routing table.
+/// One pass over a routing table.
 #[derive(Debug)]
 pub struct Pass {
-    /// The database whose table was read.
+    /// The database whose table was searched.
     pub database: u16,
-    /// How it came to be read.
+    /// Why it was searched.
     pub origin: Origin,
-    /// Delivery is disabled in the database where the conversation began (R34).
+    /// Message delivery is disabled in the database in which the conversation started (R34).
     pub sender_disabled: bool,
-    /// Where it is: the other database in which its broker id is enabled (I7).
+    /// If so, the other database in which its broker id is enabled (I7).
     pub id_enabled_in: Option<u16>,
-    /// The databases that a reply was held against (R7), and whether it was one for this instance.
-    pub reply: Option<(Vec<HostSeen>, bool)>,
-    /// Routes of the table.
+    /// For a reply, the databases with its broker id (R7), and whether there are any.
+    pub reply: Option<(Vec<HostTrace>, bool)>,
+    /// The number of routes in the table.
     pub route_count: usize,
-    /// Those of them that are expired.
+    /// The number of expired routes.
     pub expired_count: usize,
     /// The steps, up to the one that ended the search.
-    pub steps: Vec<StepSeen>,
+    pub steps: Vec<StepTrace>,
     /// The classes, up to the one that was chosen from.
-    pub classes: Vec<ClassSeen>,
-    /// Where the service was looked for.
-    pub locate: Option<LocateSeen>,
-    /// Where the message would go next, and whether that is this instance.
+    pub classes: Vec<ClassTrace>,
+    /// How the service was located.
+    pub locate: Option<LocateTrace>,
+    /// The next hop, and whether it is this instance.
     pub next_hop: Option<(NextHop, bool)>,
-    /// What came of it, in a word.
+    /// The result as one word.
     pub result: &'static str,
 }
 
-/// A route as a step saw it: a row of the catalog, or the implied route of R16.
-pub type RouteSeen = Option<u32>;
+/// A route: a row of the catalog, or `None` for the implied route of R16.
+pub type RouteRef = Option<u32>;
 
 /// Why a route did not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhyNot {
-    /// Its lifetime is over (R3).
+pub enum Mismatch {
+    /// It has expired (R3).
     Expired,
     /// It names another broker id.
     OtherBrokerId,
-    /// It names a broker id, where none was looked for.
+    /// It names a broker id, which this step does not look for.
     NamesBrokerId,
-    /// The names are the same but for upper and lower case.
+    /// The names differ only in case.
     NameDiffersInCase,
-    /// The names are the same but for white space.
+    /// The names differ only in white space.
     NameDiffersInWhiteSpace,
-    /// The names look the same, but are composed of other characters.
+    /// The names look alike but consist of different Unicode characters.
     NameDiffersInUnicodeForm,
-    /// A request for the service is pending already (R14).
+    /// A request for the service is already pending (R14).
     PendingRequest,
-    /// Another of several broker ids was picked (R13).
+    /// Another broker id was picked (R13).
     NotThePickedId,
 }
 
-impl WhyNot {
-    /// The label of the dictionary form.
+impl Mismatch {
+    /// Returns the label used in the dictionary form.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -109,22 +110,22 @@ impl WhyNot {
 
 /// A step of *Find*.
 #[derive(Debug, Default)]
-pub struct StepSeen {
-    /// Its number, 1 to 7; its rule is R11 to R17.
+pub struct StepTrace {
+    /// The number, 1 to 7; its rule is R11 to R17.
     pub step: i8,
-    /// Whether its condition on the conversation holds.
+    /// Whether the step applies to the conversation.
     pub tried: bool,
-    /// Why it was passed over, or what it found.
+    /// Why the step was skipped, or what it found.
     pub note: &'static str,
-    /// The live routes that it yields.
-    pub matched: Vec<RouteSeen>,
-    /// Routes that came close, and why they do not match.
-    pub rejected: Vec<(u32, WhyNot)>,
-    /// How many came close.
+    /// The live routes that match.
+    pub matched: Vec<RouteRef>,
+    /// Routes that almost match, and why they do not.
+    pub rejected: Vec<(u32, Mismatch)>,
+    /// The number of routes that almost match.
     pub rejected_count: usize,
     /// The broker ids to pick from (R13).
     pub candidate_brokers: Vec<Guid>,
-    /// The one that was picked.
+    /// The picked broker id.
     pub picked_broker: Option<Guid>,
     /// The databases that have the service (R16).
     pub hosts: Vec<u16>,
@@ -132,40 +133,40 @@ pub struct StepSeen {
 
 /// A class of R22.
 #[derive(Debug)]
-pub struct ClassSeen {
-    /// Its name.
+pub struct ClassTrace {
+    /// The name.
     pub class: &'static str,
-    /// Its routes; those with the same address count as one (R21).
-    pub routes: Vec<RouteSeen>,
-    /// Those that lead somewhere.
-    pub usable: Vec<RouteSeen>,
-    /// Those that do not, and why.
-    pub unusable: Vec<(RouteSeen, Reason)>,
-    /// The one that was chosen.
-    pub picked: Option<RouteSeen>,
+    /// The routes; those with the same address count as one (R21).
+    pub routes: Vec<RouteRef>,
+    /// The usable routes.
+    pub usable: Vec<RouteRef>,
+    /// The unusable routes, and why.
+    pub unusable: Vec<(RouteRef, Reason)>,
+    /// The chosen route.
+    pub picked: Option<RouteRef>,
 }
 
-/// A database that was looked at.
+/// A database that was considered.
 #[derive(Clone, Copy, Debug)]
-pub struct HostSeen {
+pub struct HostTrace {
     /// Its number.
     pub database: u16,
     /// Whether it has the service.
     pub has_service: bool,
-    /// The other database in which its broker id is enabled, so that it cannot be enabled itself (I7).
+    /// If it is disabled, the other database in which its broker id is enabled (I7).
     pub id_enabled_in: Option<u16>,
 }
 
 /// *Locate*.
 #[derive(Debug)]
-pub struct LocateSeen {
-    /// The broker id by which the database is told (R31); `None` if any with the service will do (R32).
+pub struct LocateTrace {
+    /// The broker id that the database must have (R31); `None` for any database with the service (R32).
     pub broker: Option<Guid>,
-    /// The databases that were looked at.
-    pub databases: Vec<HostSeen>,
-    /// Those that could take the message.
+    /// The databases that were considered.
+    pub databases: Vec<HostTrace>,
+    /// The databases that could take the message.
     pub candidates: Vec<u16>,
-    /// The one that takes it.
+    /// The database that takes it.
     pub picked: Option<u16>,
 }
 
@@ -188,34 +189,34 @@ impl Class {
     }
 }
 
-impl StepSeen {
+impl StepTrace {
     pub(crate) fn skip(&mut self, note: &'static str) {
         self.tried = false;
         self.note = note;
     }
 
-    pub(crate) fn look(&mut self, rows: impl Iterator<Item = u32>, why_not: impl Fn(u32) -> Option<WhyNot>) {
+    pub(crate) fn reject_rows(&mut self, rows: impl Iterator<Item = u32>, mismatch: impl Fn(u32) -> Option<Mismatch>) {
         for row in rows {
-            if let Some(why) = why_not(row) {
+            if let Some(why) = mismatch(row) {
                 self.reject(row, why);
             }
         }
     }
 
-    fn reject(&mut self, row: u32, why: WhyNot) {
+    fn reject(&mut self, row: u32, why: Mismatch) {
         self.rejected_count += 1;
         if self.rejected.len() < REJECTED_SHOWN {
             self.rejected.push((row, why));
         }
     }
 
-    /// What the step came to, if it did not end the search.
-    pub(crate) fn missed(&self) -> &'static str {
+    /// Describes the result of a step that did not end the search.
+    pub(crate) fn miss_note(&self) -> &'static str {
         match self.step {
             1 => "no live route has exactly this service name and this broker id",
             2 => "no live route has exactly this service name and no broker id",
             3 => "no live route has exactly this service name and a broker id",
-            4 if self.rejected.iter().any(|&(_, why)| why == WhyNot::PendingRequest) => {
+            4 if self.rejected.iter().any(|&(_, why)| why == Mismatch::PendingRequest) => {
                 "a request for this service is pending already"
             }
             4 => "there is no live route to the dynamic routing service",
@@ -258,25 +259,23 @@ impl StepSeen {
                 && route.broker != picked
                 && !self.rejected.iter().any(|&(other, _)| other == row)
             {
-                self.reject(row, WhyNot::NotThePickedId);
+                self.reject(row, Mismatch::NotThePickedId);
             }
         }
     }
 }
 
-// Tells a decision: decides once more, and writes down what was seen on the way.
-
 impl RouteIndex {
-    /// Decides one conversation, takes nobody's turn, and tells the whole way.
+    /// Decides one conversation without advancing the round robin, and records every step.
     #[must_use]
     pub fn explain(&self, query: &Query<'_>, now: i64) -> Explanation {
-        let mut room = Candidates::default();
-        let would_take = RefCell::default();
-        let mut context = self.first_pass(query, now, Some(&would_take));
+        let mut scratch = Scratch::default();
+        let simulated = RefCell::default();
+        let mut context = self.first_pass(query, now, Some(&simulated));
         let mut passes = Vec::new();
         loop {
-            let result = self.pass(query, &context, &mut room);
-            passes.push(self.tell(query, &context, &result));
+            let result = self.pass(query, &context, &mut scratch);
+            passes.push(self.trace_pass(query, &context, &result));
             match result.end {
                 End::Decided(decision) => {
                     let by_hash = self.options.tie_break == TieBreak::Hash && query.conversation.is_none();
@@ -288,18 +287,18 @@ impl RouteIndex {
         }
     }
 
-    fn tell(&self, query: &Query<'_>, context: &PassContext<'_>, result: &PassResult) -> Pass {
+    fn trace_pass(&self, query: &Query<'_>, context: &PassContext<'_>, result: &PassResult) -> Pass {
         let origin = match (context.database, context.picker.re_entered) {
-            (Some(_), _) => Origin::BegunHere,
+            (Some(_), _) => Origin::StartedHere,
             (None, true) => Origin::ReEntered,
             (None, false) => Origin::FromOutside,
         };
-        let of_table = || self.catalog.routes.iter().filter(|route| route.database == context.table);
+        let by_table = || self.catalog.routes.iter().filter(|route| route.database == context.table);
         let sender_disabled =
             matches!(&result.end, End::Decided(decision) if decision.reason == Reason::SenderDisabled);
         let is_matched = !sender_disabled && !result.is_reply;
         let (classes, locate) = match &result.chosen {
-            Some(chosen) => self.tell_choice(query, context, result, chosen),
+            Some(chosen) => self.trace_choice(query, context, result, chosen),
             None => (Vec::new(), None),
         };
         Pass {
@@ -307,10 +306,10 @@ impl RouteIndex {
             origin,
             sender_disabled,
             id_enabled_in: if sender_disabled { self.id_enabled_in(context.table) } else { None },
-            reply: self.tell_reply(query, context, sender_disabled),
-            route_count: of_table().count(),
-            expired_count: of_table().filter(|route| !route.is_live(context.now)).count(),
-            steps: if is_matched { self.tell_steps(query, context, result.found.as_ref()) } else { Vec::new() },
+            reply: self.trace_reply(query, context, sender_disabled),
+            route_count: by_table().count(),
+            expired_count: by_table().filter(|route| !route.is_live(context.now)).count(),
+            steps: if is_matched { self.trace_steps(query, context, result.found.as_ref()) } else { Vec::new() },
             classes,
             locate,
             next_hop: result.next_hop.clone(),
@@ -318,27 +317,27 @@ impl RouteIndex {
         }
     }
 
-    fn tell_reply(
+    fn trace_reply(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         sender_disabled: bool,
-    ) -> Option<(Vec<HostSeen>, bool)> {
+    ) -> Option<(Vec<HostTrace>, bool)> {
         let looked = context.database.is_none() && !query.is_initiator && !sender_disabled;
         let broker = query.broker.filter(|_| looked)?;
-        let seen = self
-            .databases_seen(query, |database, _| self.catalog.databases[usize::from(database)].broker == Some(broker));
-        let applies = !seen.is_empty();
-        Some((seen, applies))
+        let trace = self
+            .trace_databases(query, |database, _| self.catalog.databases[usize::from(database)].broker == Some(broker));
+        let applies = !trace.is_empty();
+        Some((trace, applies))
     }
 
-    /// The databases that `is_wanted` accepts, given whether they have the service.
-    fn databases_seen(&self, query: &Query<'_>, is_wanted: impl Fn(u16, bool) -> bool) -> Vec<HostSeen> {
+    /// Returns the databases accepted by `is_included`, which is called with whether they have the service.
+    fn trace_databases(&self, query: &Query<'_>, is_included: impl Fn(u16, bool) -> bool) -> Vec<HostTrace> {
         let name = self.catalog.find_name(query.name);
         let has_service = |database: u16| name.is_some_and(|name| self.catalog.services.contains(&(database, name)));
         let all =
-            (0..self.catalog.databases.len() as u16).filter(|&database| is_wanted(database, has_service(database)));
-        all.map(|database| HostSeen {
+            (0..self.catalog.databases.len() as u16).filter(|&database| is_included(database, has_service(database)));
+        all.map(|database| HostTrace {
             database,
             has_service: has_service(database),
             id_enabled_in: self.id_enabled_in(database),
@@ -346,7 +345,7 @@ impl RouteIndex {
         .collect()
     }
 
-    /// The enabled database, other than this disabled one, that has its broker id (I7).
+    /// Returns the enabled database with the broker id of this disabled one (I7).
     fn id_enabled_in(&self, database: u16) -> Option<u16> {
         let databases = &self.catalog.databases;
         let disabled = databases.get(usize::from(database)).filter(|disabled| !disabled.enabled)?;
@@ -355,79 +354,79 @@ impl RouteIndex {
         u16::try_from(holder).ok()
     }
 
-    fn tell_steps(&self, query: &Query<'_>, context: &PassContext<'_>, found: Option<&Found>) -> Vec<StepSeen> {
+    fn trace_steps(&self, query: &Query<'_>, context: &PassContext<'_>, found: Option<&Found>) -> Vec<StepTrace> {
         let last = match found {
             Some(Found::Routes { step, .. } | Found::Implied { step }) => *step,
             Some(Found::Request) => 4,
             Some(Found::Nothing) | None => 7,
         };
-        let mut steps: Vec<StepSeen> = (1..=last).map(|step| self.tell_step(query, context, step)).collect();
-        if let Some(seen) = steps.last_mut() {
-            seen.finish(self, found, context.now);
+        let mut steps: Vec<StepTrace> = (1..=last).map(|step| self.trace_step(query, context, step)).collect();
+        if let Some(trace) = steps.last_mut() {
+            trace.finish(self, found, context.now);
         }
         steps
     }
 
-    fn tell_step(&self, query: &Query<'_>, context: &PassContext<'_>, step: i8) -> StepSeen {
-        let mut seen = StepSeen { step, tried: true, ..StepSeen::default() };
+    fn trace_step(&self, query: &Query<'_>, context: &PassContext<'_>, step: i8) -> StepTrace {
+        let mut trace = StepTrace { step, tried: true, ..StepTrace::default() };
         let rows = (0..self.catalog.routes.len() as u32).filter(|&row| self.row(row).database == context.table);
         let name = self.catalog.find_name(query.name);
         let is_named = |route: &RouteRow| name.is_some_and(|name| route.service == name);
         let live = |route: &RouteRow| route.is_live(context.now);
         match (step, query.broker) {
-            (3, Some(_)) => seen.skip("the conversation names a broker id"),
-            (1 | 6, None) => seen.skip("the conversation names no broker id"),
-            (1, Some(broker)) => seen.look(rows, |row| match self.row(row) {
+            (3, Some(_)) => trace.skip("the conversation names a broker id"),
+            (1 | 6, None) => trace.skip("the conversation names no broker id"),
+            (1, Some(broker)) => trace.reject_rows(rows, |row| match self.row(row) {
                 route if !is_named(route) => None,
-                route if route.broker == Some(broker) && !live(route) => Some(WhyNot::Expired),
-                route if route.broker.is_some_and(|other| other != broker) => Some(WhyNot::OtherBrokerId),
+                route if route.broker == Some(broker) && !live(route) => Some(Mismatch::Expired),
+                route if route.broker.is_some_and(|other| other != broker) => Some(Mismatch::OtherBrokerId),
                 _ => None,
             }),
-            (2, broker) => seen.look(rows, |row| match self.row(row) {
-                route if is_named(route) && route.broker.is_none() => (!live(route)).then_some(WhyNot::Expired),
-                route if is_named(route) => broker.is_none().then_some(WhyNot::NamesBrokerId),
+            (2, broker) => trace.reject_rows(rows, |row| match self.row(row) {
+                route if is_named(route) && route.broker.is_none() => (!live(route)).then_some(Mismatch::Expired),
+                route if is_named(route) => broker.is_none().then_some(Mismatch::NamesBrokerId),
                 route if route.service == NONE => None,
-                route => near_miss(query.name, self.catalog.name(route.service)),
+                route => similar_name(query.name, self.catalog.name(route.service)),
             }),
             (3, None) => {
-                seen.look(rows, |row| {
+                trace.reject_rows(rows, |row| {
                     let route = self.row(row);
-                    (is_named(route) && route.broker.is_some() && !live(route)).then_some(WhyNot::Expired)
+                    (is_named(route) && route.broker.is_some() && !live(route)).then_some(Mismatch::Expired)
                 });
                 if let Some(entry) = self.entry(context.table, query.name) {
-                    let mut room = Candidates::default();
-                    self.live_brokers(entry, context.now, &mut room);
-                    seen.candidate_brokers = room.brokers.iter().map(|&(_, broker)| broker).collect();
+                    let mut scratch = Scratch::default();
+                    self.live_brokers(entry, context.now, &mut scratch);
+                    trace.candidate_brokers = scratch.brokers.iter().map(|&(_, broker)| broker).collect();
                 }
             }
             (4, _) => {
                 let service = self.catalog.find_name(BROKER_CONFIGURATION);
-                seen.look(rows, |row| match self.row(row) {
+                trace.reject_rows(rows, |row| match self.row(row) {
                     route if service != Some(route.service) => None,
-                    route if !live(route) => Some(WhyNot::Expired),
-                    _ => self.catalog.is_pending(query.name).then_some(WhyNot::PendingRequest),
+                    route if !live(route) => Some(Mismatch::Expired),
+                    _ => self.catalog.is_pending(query.name).then_some(Mismatch::PendingRequest),
                 });
             }
-            (5, _) => seen.look(rows, |row| match self.row(row) {
+            (5, _) => trace.reject_rows(rows, |row| match self.row(row) {
                 route if route.service != NONE => None,
-                route if route.broker.is_some() => Some(WhyNot::NamesBrokerId),
-                route => (!live(route)).then_some(WhyNot::Expired),
+                route if route.broker.is_some() => Some(Mismatch::NamesBrokerId),
+                route => (!live(route)).then_some(Mismatch::Expired),
             }),
-            (6, Some(_)) => seen.hosts = self.hosts_of(context.service).to_vec(),
+            (6, Some(_)) => trace.hosts = self.hosts_of(context.service).to_vec(),
             _ => {}
         }
-        seen.note = if seen.tried { seen.missed() } else { seen.note };
-        seen
+        trace.note = if trace.tried { trace.miss_note() } else { trace.note };
+        trace
     }
 
-    fn tell_choice(
+    fn trace_choice(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         result: &PassResult,
         chosen: &Chosen,
-    ) -> (Vec<ClassSeen>, Option<LocateSeen>) {
-        let picked: Option<RouteSeen> = match chosen {
+    ) -> (Vec<ClassTrace>, Option<LocateTrace>) {
+        let picked: Option<RouteRef> = match chosen {
             Chosen::Local { route, .. } => Some(*route),
             Chosen::Address { route } => Some(Some(*route)),
             Chosen::None { .. } => None,
@@ -443,7 +442,7 @@ impl RouteIndex {
                     live.iter().copied().filter(|&row| Class::of(self.row(row)) == class).collect();
                 self.merge(&mut members);
                 let has_picked = picked.flatten().is_some_and(|row| members.contains(&row));
-                classes.push(self.tell_class(query, context, class, &members, picked.filter(|_| has_picked)));
+                classes.push(self.trace_class(query, context, class, &members, picked.filter(|_| has_picked)));
                 if has_picked {
                     break;
                 }
@@ -451,27 +450,27 @@ impl RouteIndex {
         } else {
             let unusable = if picked.is_none() { vec![(None, Reason::ServiceNotFound)] } else { Vec::new() };
             let usable = picked.into_iter().collect();
-            classes.push(ClassSeen { class: "local", routes: vec![None], usable, unusable, picked });
+            classes.push(ClassTrace { class: "local", routes: vec![None], usable, unusable, picked });
         }
-        let is_local = |route: &RouteSeen| route.is_none_or(|row| self.row(row).endpoint == LOCAL);
+        let is_local = |route: &RouteRef| route.is_none_or(|row| self.row(row).endpoint == LOCAL);
         let looked = classes.iter().any(|class| class.routes.iter().any(is_local));
-        (classes, looked.then(|| self.tell_locate(query, context, broker, chosen)))
+        (classes, looked.then(|| self.trace_locate(query, context, broker, chosen)))
     }
 
-    fn tell_class(
+    fn trace_class(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         class: Class,
         members: &[u32],
-        picked: Option<RouteSeen>,
-    ) -> ClassSeen {
+        picked: Option<RouteRef>,
+    ) -> ClassTrace {
         let is_usable = |row: &&u32| self.is_usable(query, context, self.row(**row));
         let why = |row: u32| {
             let is_local = self.row(row).endpoint == LOCAL;
             if is_local { Reason::ServiceNotFound } else { Reason::AddressUnusable }
         };
-        ClassSeen {
+        ClassTrace {
             class: class.label(),
             routes: members.iter().map(|&row| Some(row)).collect(),
             usable: members.iter().filter(is_usable).map(|&row| Some(row)).collect(),
@@ -480,16 +479,16 @@ impl RouteIndex {
         }
     }
 
-    fn tell_locate(
+    fn trace_locate(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         broker: Option<Guid>,
         chosen: &Chosen,
-    ) -> LocateSeen {
+    ) -> LocateTrace {
         let id_of = |database: u16| self.catalog.databases[usize::from(database)].broker;
         let databases =
-            self.databases_seen(query, |database, has| has || (broker.is_some() && id_of(database) == broker));
+            self.trace_databases(query, |database, has| has || (broker.is_some() && id_of(database) == broker));
         let hosts = self.hosts_of(context.service);
         let candidates = match (broker, context.database) {
             (Some(_), _) => hosts.iter().copied().filter(|&host| id_of(host) == broker).collect(),
@@ -497,7 +496,7 @@ impl RouteIndex {
             (None, _) => hosts.to_vec(),
         };
         let picked = if let Chosen::Local { database, .. } = chosen { Some(*database) } else { None };
-        LocateSeen { broker, databases, candidates, picked }
+        LocateTrace { broker, databases, candidates, picked }
     }
 }
 
@@ -513,8 +512,8 @@ fn result_label(end: &End) -> &'static str {
     }
 }
 
-/// Whether two different names would be the same to a person.
-fn near_miss(wanted: &[u8], other: &[u8]) -> Option<WhyNot> {
+/// Reports a difference between two names that a person would overlook.
+fn similar_name(wanted: &[u8], other: &[u8]) -> Option<Mismatch> {
     let (wanted, other) = (std::str::from_utf8(wanted).ok()?, std::str::from_utf8(other).ok()?);
     let lower = |text: &str| text.to_lowercase();
     let bare = |text: &str| text.split_whitespace().collect::<String>();
@@ -524,8 +523,8 @@ fn near_miss(wanted: &[u8], other: &[u8]) -> Option<WhyNot> {
         return None;
     }
     Some(match () {
-        () if bare(wanted) == bare(other) => WhyNot::NameDiffersInWhiteSpace,
-        () if composed(wanted) == composed(other) => WhyNot::NameDiffersInUnicodeForm,
-        () => WhyNot::NameDiffersInCase,
+        () if bare(wanted) == bare(other) => Mismatch::NameDiffersInWhiteSpace,
+        () if composed(wanted) == composed(other) => Mismatch::NameDiffersInUnicodeForm,
+        () => Mismatch::NameDiffersInCase,
     })
 }

@@ -5,14 +5,14 @@ use std::ops::Range;
 use crate::catalog::Catalog;
 use crate::guid::Guid;
 
-/// For each service name, the databases that have it; and which broker ids there are.
+/// The databases that have each service, and all broker ids.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     starts: Vec<u32>,
     databases: Vec<u16>,
-    /// The same databases of each service in the order of their broker ids, those whose id is unknown first.
+    /// The databases of each service, sorted by broker id; those with an unknown id come first.
     by_broker: Vec<(Option<Guid>, u16)>,
-    /// The broker ids of all databases, those of disabled ones too, in order.
+    /// The broker ids of all databases, including disabled ones, sorted.
     brokers: Vec<Guid>,
 }
 
@@ -28,8 +28,8 @@ impl Hosts {
         for &(name, _) in &pairs {
             starts[name as usize + 1] += 1;
         }
-        for place in 0..count {
-            starts[place + 1] += starts[place];
+        for position in 0..count {
+            starts[position + 1] += starts[position];
         }
         let databases: Vec<u16> = pairs.into_iter().map(|(_, database)| database).collect();
         let mut by_broker: Vec<_> =
@@ -49,23 +49,23 @@ impl Hosts {
             + size_of_val(&self.brokers[..])
     }
 
-    /// Whether no service is hosted at all.
+    /// Whether no database has any service.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.databases.is_empty()
     }
 
-    /// The enabled databases that have the service, by name.
+    /// Returns the enabled databases that have the service, sorted by name.
     #[inline]
     pub(crate) fn of(&self, name: u32) -> &[u16] {
         &self.databases[self.range(name)]
     }
 
-    /// The enabled database that has the service and this broker id.
+    /// Returns the enabled database with the service and this broker id.
     pub(crate) fn with(&self, name: u32, broker: Guid) -> Option<u16> {
         let hosts = &self.by_broker[self.range(name)];
-        let place = hosts.partition_point(|&(one, _)| one < Some(broker));
-        hosts.get(place).filter(|&&(one, _)| one == Some(broker)).map(|&(_, database)| database)
+        let position = hosts.partition_point(|&(one, _)| one < Some(broker));
+        hosts.get(position).filter(|&&(one, _)| one == Some(broker)).map(|&(_, database)| database)
     }
 
     /// Whether a database has this broker id, enabled or not.

@@ -1,59 +1,59 @@
-//! A perfect hash: a place of its own for each of the keys that it was made for, found without a look at any of them.
+//! A perfect hash: maps each key of a fixed set to a slot of its own without comparing keys.
 //!
-//! Keys come into small groups, and each group has a pilot: a number with which all keys of the group hash to places that no other
-//! key has. The pilots of a million keys fit into the cache, so that a look-up waits for the memory once, where the key stands.
+//! Keys are divided into small groups. Each group has a pilot: a number that makes the keys of the group hash to
+//! slots that no other key uses. The pilots of a million keys fit into the cache, so that a lookup waits for memory
+//! only once, for the entry itself.
 
 use std::cmp::Reverse;
 
-/// Keys for each group; fewer make pilots easier to find, and more of them.
+/// Keys per group; smaller groups make pilots easier to find but need more of them.
 const GROUP: usize = 3;
-/// How many pilots are tried.
+/// The number of pilots to try.
 const TRIES: u32 = 1 << 16;
 
-/// The places of a set of keys, by their hashes.
+/// The slots of a set of keys, by their hashes.
 #[derive(Debug)]
-pub(crate) struct Perfect {
-    /// What the hashes of a group are multiplied with.
+pub(crate) struct PerfectHash {
+    /// The factor for the hashes of each group.
     pilots: Vec<u32>,
-    /// How many places there are: a few more than keys, and at least one.
-    pub(crate) places: usize,
+    /// The number of slots: slightly more than keys, and at least one.
+    pub(crate) slots: usize,
 }
 
-impl Default for Perfect {
+impl Default for PerfectHash {
     fn default() -> Self {
-        Self { pilots: vec![0], places: 1 }
+        Self { pilots: vec![0], slots: 1 }
     }
 }
 
-impl Perfect {
-    /// Gives each of the hashes a place. `None` if two of them are the same, or if no pilot is found: then other hashes are to be
-    /// tried.
+impl PerfectHash {
+    /// Assigns a slot to each hash. `None` if two hashes are equal or no pilot is found; try other hashes then.
     pub(crate) fn new(hashes: &[u64]) -> Option<(Self, Vec<u32>)> {
-        let places = hashes.len() + hashes.len() / 4 + 1;
-        let mut perfect = Self { pilots: vec![0; hashes.len() / GROUP + 1], places };
+        let slots = hashes.len() + hashes.len() / 4 + 1;
+        let mut perfect = Self { pilots: vec![0; hashes.len() / GROUP + 1], slots };
         let mut keys: Vec<(u32, u32)> =
             hashes.iter().zip(0..).map(|(&hash, key)| (perfect.group(hash) as u32, key)).collect();
         keys.sort_unstable();
-        // The largest groups first, while most places are free.
+        // Largest groups first, while most slots are free.
         let mut groups: Vec<&[(u32, u32)]> = keys.chunk_by(|one, other| one.0 == other.0).collect();
         groups.sort_by_key(|group| Reverse(group.len()));
-        let mut place_of = vec![0; hashes.len()];
-        let mut taken = vec![false; places];
+        let mut slot_of = vec![0; hashes.len()];
+        let mut taken = vec![false; slots];
         for keys in groups {
             let mut pilots = (1..TRIES).map(|number| number.wrapping_mul(0x9e37_79b9) | 1);
             let pilot = pilots.find(|&pilot| perfect.take(keys, hashes, pilot, &mut taken))?;
             for &(group, key) in keys {
                 perfect.pilots[group as usize] = pilot;
-                place_of[key as usize] = perfect.place_with(hashes[key as usize], pilot) as u32;
+                slot_of[key as usize] = perfect.slot_with(hashes[key as usize], pilot) as u32;
             }
         }
-        Some((perfect, place_of))
+        Some((perfect, slot_of))
     }
 
-    /// The place of a key; that of another, or of none, for what is no key.
+    /// Returns the slot of a key; an arbitrary slot for anything else.
     #[inline]
-    pub(crate) fn place(&self, hash: u64) -> usize {
-        self.place_with(hash, self.pilots[self.group(hash)])
+    pub(crate) fn slot(&self, hash: u64) -> usize {
+        self.slot_with(hash, self.pilots[self.group(hash)])
     }
 
     pub(crate) fn nbytes(&self) -> usize {
@@ -66,16 +66,16 @@ impl Perfect {
     }
 
     #[inline]
-    fn place_with(&self, hash: u64, pilot: u32) -> usize {
-        high(hash.wrapping_mul(u64::from(pilot)), self.places)
+    fn slot_with(&self, hash: u64, pilot: u32) -> usize {
+        high(hash.wrapping_mul(u64::from(pilot)), self.slots)
     }
 
-    /// Takes the places of a group's keys with this pilot, or none of them if one is taken already.
+    /// Takes the slots of a group's keys with this pilot, or none of them if one is already taken.
     fn take(&self, keys: &[(u32, u32)], hashes: &[u64], pilot: u32, taken: &mut [bool]) -> bool {
-        let place = |&(_, key): &(u32, u32)| self.place_with(hashes[key as usize], pilot);
+        let slot = |&(_, key): &(u32, u32)| self.slot_with(hashes[key as usize], pilot);
         for (count, key) in keys.iter().enumerate() {
-            if std::mem::replace(&mut taken[place(key)], true) {
-                keys[..count].iter().for_each(|key| taken[place(key)] = false);
+            if std::mem::replace(&mut taken[slot(key)], true) {
+                keys[..count].iter().for_each(|key| taken[slot(key)] = false);
                 return false;
             }
         }
@@ -83,7 +83,7 @@ impl Perfect {
     }
 }
 
-/// A number below `count`, from the high bits of a hash.
+/// Scales the high bits of a hash to a number below `count`.
 #[inline]
 fn high(hash: u64, count: usize) -> usize {
     ((u128::from(hash) * count as u128) >> 64) as usize
@@ -96,35 +96,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_key_has_a_place_of_its_own(hashes in proptest::collection::hash_set(any::<u64>(), 0..400)) {
+        fn every_key_has_its_own_slot(hashes in proptest::collection::hash_set(any::<u64>(), 0..400)) {
             let hashes: Vec<u64> = hashes.into_iter().collect();
-            let (perfect, places) = Perfect::new(&hashes).expect("hashes that differ");
-            let mut taken = vec![false; perfect.places];
-            for (&hash, place) in hashes.iter().zip(places) {
-                prop_assert_eq!(perfect.place(hash), place as usize);
-                prop_assert!(!std::mem::replace(&mut taken[place as usize], true));
+            let (perfect, slots) = PerfectHash::new(&hashes).expect("distinct hashes");
+            let mut taken = vec![false; perfect.slots];
+            for (&hash, slot) in hashes.iter().zip(slots) {
+                prop_assert_eq!(perfect.slot(hash), slot as usize);
+                prop_assert!(!std::mem::replace(&mut taken[slot as usize], true));
             }
         }
 
         #[test]
-        fn what_is_no_key_has_a_place_too(hashes in proptest::collection::hash_set(any::<u64>(), 0..40), other in any::<u64>()) {
-            let (perfect, _) = Perfect::new(&hashes.into_iter().collect::<Vec<_>>()).expect("hashes that differ");
+        fn other_hashes_map_to_a_valid_slot(hashes in proptest::collection::hash_set(any::<u64>(), 0..40), other in any::<u64>()) {
+            let (perfect, _) = PerfectHash::new(&hashes.into_iter().collect::<Vec<_>>()).expect("distinct hashes");
             for hash in [other, 0, u64::MAX] {
-                prop_assert!(perfect.place(hash) < perfect.places);
+                prop_assert!(perfect.slot(hash) < perfect.slots);
             }
         }
     }
 
     #[test]
-    fn equal_hashes_have_no_places() {
-        assert!(Perfect::new(&[7, 1 << 60, 7]).is_none());
+    fn rejects_equal_hashes() {
+        assert!(PerfectHash::new(&[7, 1 << 60, 7]).is_none());
     }
 
     #[test]
-    fn many_keys_find_their_places() {
+    fn assigns_slots_to_many_keys() {
         let hashes: Vec<u64> =
             (0..200_000u64).map(|key| crate::stable_hash(crate::Guid(u128::from(key).to_be_bytes()), 0)).collect();
-        let (perfect, _) = Perfect::new(&hashes).expect("hashes that differ");
-        assert!(perfect.places < hashes.len() * 13 / 10);
+        let (perfect, _) = PerfectHash::new(&hashes).expect("distinct hashes");
+        assert!(perfect.slots < hashes.len() * 13 / 10);
     }
 }

@@ -1,4 +1,4 @@
-//! Picking one of several equal candidates (R24, K19 to K21).
+//! Picks one of several equal candidates (R24).
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::guid::Guid;
 use crate::hash::stable_hash;
 
-/// How one of several equal candidates is picked.
+/// How to pick one of several equal candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TieBreak {
     /// The lowest route id.
@@ -20,22 +20,22 @@ pub enum TieBreak {
 /// What step 4 does while a request for the service is pending (R14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingRequest {
-    /// The search goes on at step 5.
+    /// Continue with step 5.
     Continue,
-    /// The conversation stays DELAYED.
+    /// Delay the conversation.
     Delay,
 }
 
 /// The options of a router.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How one of several equal candidates is picked.
+    /// How to pick one of several equal candidates.
     pub tie_break: TieBreak,
     /// What step 4 does while a request is pending.
     pub pending_request: PendingRequest,
 }
 
-/// What is picked; each has a hash of its own, so that the choices of one conversation are independent (K20).
+/// What is picked. Each choice has its own hash, so that the choices of one conversation are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     Broker = 0,
@@ -43,14 +43,14 @@ pub(crate) enum Choice {
     Database = 2,
 }
 
-/// Where the turns of `round_robin` stand (K21).
+/// The counters of `round_robin`.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    /// One for each entry of the index.
+pub(crate) struct RoundRobinCounters {
+    /// One per entry of the index.
     pub(crate) brokers: Vec<AtomicU32>,
-    /// Four, one for each class, for each first route of a group.
+    /// Four per group of routes, one for each class, at the position of its first route.
     pub(crate) routes: Vec<AtomicU32>,
-    /// One for each service name.
+    /// One per service name.
     pub(crate) databases: Vec<AtomicU32>,
 }
 
@@ -60,13 +60,13 @@ pub(crate) struct Picker<'a> {
     pub(crate) tie_break: TieBreak,
     pub(crate) conversation: Option<Guid>,
     pub(crate) re_entered: bool,
-    pub(crate) turns: &'a Turns,
-    /// For an explanation, which must not take anybody's turn: those that its conversation would have taken so far.
-    pub(crate) would_take: Option<&'a RefCell<Vec<(Choice, usize)>>>,
+    pub(crate) round_robin: &'a RoundRobinCounters,
+    /// For an explanation, which must not advance the counters: the picks that it would have counted so far.
+    pub(crate) simulated: Option<&'a RefCell<Vec<(Choice, usize)>>>,
 }
 
 impl Picker<'_> {
-    /// A number below `count`, which is not 0; `turn` is the place of this choice among the turns of its kind.
+    /// Returns a number below `count`, which is not 0; `turn` is the position of the counter.
     #[inline]
     pub(crate) fn pick(&self, choice: Choice, turn: usize, count: usize) -> usize {
         match self.tie_break {
@@ -74,9 +74,9 @@ impl Picker<'_> {
             TieBreak::Hash => self.conversation.map_or(0, |id| pick_by_hash(id, choice, self.re_entered, count)),
             TieBreak::RoundRobin => {
                 let turns = match choice {
-                    Choice::Broker => &self.turns.brokers,
-                    Choice::Route => &self.turns.routes,
-                    Choice::Database => &self.turns.databases,
+                    Choice::Broker => &self.round_robin.brokers,
+                    Choice::Route => &self.round_robin.routes,
+                    Choice::Database => &self.round_robin.databases,
                 };
                 turns.get(turn).map_or(0, |at| self.number(at, (choice, turn)) as usize % count)
             }
@@ -85,11 +85,11 @@ impl Picker<'_> {
 }
 
 impl Picker<'_> {
-    /// Whose turn it is, which is taken unless it is only told of.
+    /// Returns the value of a counter and advances it, unless this is an explanation.
     #[inline]
     fn number(&self, at: &AtomicU32, turn: (Choice, usize)) -> u32 {
-        let Some(would_take) = self.would_take else { return at.fetch_add(1, Ordering::Relaxed) };
-        let mut taken = would_take.borrow_mut();
+        let Some(simulated) = self.simulated else { return at.fetch_add(1, Ordering::Relaxed) };
+        let mut taken = simulated.borrow_mut();
         let before = taken.iter().filter(|&&other| other == turn).count();
         taken.push(turn);
         at.load(Ordering::Relaxed).wrapping_add(before as u32)

@@ -1,4 +1,4 @@
-//! Vectors of 256 bits: 8 lanes each.
+//! 256-bit vectors with 8 lanes each.
 
 use super::kernel::kernel;
 use super::{Copies, LANES_MAX, Sources, States, copy_line};
@@ -10,16 +10,16 @@ use std::arch::x86_64::{
 };
 
 const WIDTH: usize = 8;
-/// How many lanes take turns.
+/// The number of lanes that are interleaved.
 pub(super) const LANES: usize = 3 * WIDTH;
 
 type Vector = __m256i;
 
 kernel!([1 2 3] #[target_feature(enable = "avx2")]);
 
-/// Nothing has to be waited for.
+/// Plain stores need no fence.
 #[inline]
-fn copied() {}
+fn finish_copies() {}
 
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -45,7 +45,8 @@ fn mix_first(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
     add(sum, _mm256_xor_si256(_mm256_and_si256(_mm256_xor_si256(c, d), b), d))
 }
 
-// The two halves share no bit. Added one by one, the half without `b`, which is the last to be known, need not wait for it.
+// The halves have no common bits. Adding them separately shortens the critical path: the half without `b`, which is
+// known last, need not wait.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn mix_second(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
@@ -58,7 +59,7 @@ fn mix_third(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
     add(sum, _mm256_xor_si256(_mm256_xor_si256(c, d), b))
 }
 
-// There is no `not`: what is added is the complement of this, and to add that is to subtract this and one more.
+// There is no `not` instruction. Adding the complement of a value is the same as subtracting the value and 1.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn mix_fourth(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
@@ -79,12 +80,12 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
     unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), vector) }
 }
 
-/// The words of block `at` of the lanes from `first` on, four words at a time.
+/// Loads the words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     for quarter in 0..4 {
-        // Row `lane` has four words of that lane, and the same four of the lane four further on.
+        // Row `lane` has four words of that lane and the same four words of lane + 4.
         let mut rows = [splat(0); 4];
         for lane in 0..4 {
             let near = &sources[first + lane][at].as_chunks::<16>().0[quarter];

@@ -1,4 +1,4 @@
-//! Vectors of 512 bits: 16 lanes each, with a rotation and any function of three bits as one instruction.
+//! 512-bit vectors with 16 lanes each. Rotation and ternary logic are single instructions.
 
 use super::kernel::kernel;
 use super::{Copies, LANES_MAX, Line, Sources, States};
@@ -12,25 +12,25 @@ use std::arch::x86_64::{
 };
 
 const WIDTH: usize = 16;
-/// How many lanes take turns.
+/// The number of lanes that are interleaved.
 pub(super) const LANES: usize = 2 * WIDTH;
 
 type Vector = __m512i;
 
 kernel!([1 2] #[target_feature(enable = "avx512f,avx512bw")]);
 
-/// Past the caches: who reads the copy comes much later.
+/// Bypasses the caches, because the copy is read much later.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn copy_line(from: &Block, to: &mut Line) {
-    // SAFETY: references to 64 bytes each, the second of that alignment.
+    // SAFETY: references to 64 bytes each; the second has that alignment.
     unsafe { _mm512_stream_si512(to.0.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())) };
 }
 
-/// What went past the caches stands there for every reader from now on.
+/// Makes the non-temporal stores visible to all readers.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn copied() {
+fn finish_copies() {
     _mm_sfence();
 }
 
@@ -52,7 +52,7 @@ fn rotate(vector: Vector, shift: u32) -> Vector {
     _mm512_rolv_epi32(vector, splat(shift))
 }
 
-// The number of a function of three bits: bit `4 b + 2 c + d` of it is its value.
+// The truth tables of functions of three bits: bit `4 b + 2 c + d` is the value.
 
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
@@ -92,12 +92,12 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
     unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), vector) }
 }
 
-/// As [`crate::scalar::pad`], without a branch: bytes that the mask leaves out are not read.
+/// See [`crate::scalar::pad`]; without branches. Masked bytes are not read.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn pad(block: &mut Block, end: &[u8], len: u64) -> bool {
     debug_assert!(end.len() < BLOCK, "{} bytes", end.len());
     let bit = 1 << (end.len() % BLOCK);
-    // SAFETY: the mask has a bit for each byte of the slice, of which there are fewer than 64, and no other.
+    // SAFETY: the mask has a bit for each byte of the slice, which has fewer than 64, and no others.
     let bytes = unsafe { _mm512_maskz_loadu_epi8(bit - 1, end.as_ptr().cast()) };
     let fits = end.len() < BLOCK - 8;
     let bytes = _mm512_mask_mov_epi8(bytes, bit, _mm512_set1_epi8(i8::MIN));
@@ -107,12 +107,12 @@ pub(super) fn pad(block: &mut Block, end: &[u8], len: u64) -> bool {
     fits
 }
 
-/// The words of block `at` of the lanes from `first` on, four words at a time.
+/// Loads the words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     for quarter in 0..4 {
-        // Row `lane` has four words of that lane, and the same four of the lanes 4, 8 and 12 further on.
+        // Row `lane` has four words of that lane and the same four words of lanes + 4, + 8 and + 12.
         let mut rows = [splat(0); 4];
         for lane in 0..4 {
             let [one, two, three, four] =

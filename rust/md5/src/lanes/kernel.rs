@@ -1,8 +1,8 @@
-//! What all engines have in common: the 64 steps over groups of vectors.
+//! The code common to all engines: the 64 steps over groups of vectors.
 
-/// Makes `advance` of the operations that the module has over its `Vector`, a group of `WIDTH` lanes.
+/// Defines `advance` in terms of the operations that the module has for its `Vector`, a group of `WIDTH` lanes.
 ///
-/// One group is a chain of steps that each wait for the one before, as one message is. `G` groups that take turns fill the time.
+/// A group is a chain of dependent steps, like a single message. Interleaving `G` groups hides the latency.
 macro_rules! kernel {
     ([$($groups:literal)*] $(#[$feature:meta])?) => {
         $(#[$feature])?
@@ -49,7 +49,7 @@ macro_rules! kernel {
                 d = add_groups(d, before[3]);
             }
             if COPIES {
-                copied();
+                finish_copies();
             }
             store_groups::<G>(a, &mut states.0[0]);
             store_groups::<G>(b, &mut states.0[1]);
@@ -59,30 +59,30 @@ macro_rules! kernel {
 
         $(#[$feature])?
         #[inline]
-        fn step<const PLACE: usize, const G: usize>(
+        fn step<const STEP: usize, const G: usize>(
             a: [Vector; G],
             b: [Vector; G],
             c: [Vector; G],
             d: [Vector; G],
             words: &[[Vector; 16]; G],
         ) -> [Vector; G] {
-            let sine = splat($crate::rounds::SINES[PLACE]);
+            let sine = splat($crate::rounds::SINES[STEP]);
             let mut next = a;
             for group in 0..G {
                 let (b, c, d) = (b[group], c[group], d[group]);
-                let sum = add(add(a[group], sine), words[group][$crate::rounds::word(PLACE)]);
-                let sum = match PLACE / 16 {
+                let sum = add(add(a[group], sine), words[group][$crate::rounds::word(STEP)]);
+                let sum = match STEP / 16 {
                     0 => mix_first(sum, b, c, d),
                     1 => mix_second(sum, b, c, d),
                     2 => mix_third(sum, b, c, d),
                     _ => mix_fourth(sum, b, c, d),
                 };
-                next[group] = add(rotate(sum, $crate::rounds::shift(PLACE)), b);
+                next[group] = add(rotate(sum, $crate::rounds::shift(STEP)), b);
             }
             next
         }
 
-        /// Copies line `at` of the lanes from `first` on, as far as they have it.
+        /// Copies line `at` of the lanes from `first` on, if they have it.
         $(#[$feature])?
         #[inline]
         fn copy_lines(copies: &mut Copies<'_, '_>, first: usize, at: usize) {

@@ -1,7 +1,6 @@
-//! Vectors of lanes: a message in each of them takes in its next blocks at the same time as the others.
+//! Vector lanes: each lane processes the blocks of one message.
 //!
-//! The intrinsics need processors that have them. That is looked up once for a batch, when [`Vectors`] is made; whoever holds one may
-//! call what it stands for.
+//! The intrinsics require processor features, which are detected once per batch, when [`Vectors`] is created.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -21,16 +20,16 @@ use crate::Engine;
 use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::pad;
 
-/// The most lanes that any engine has.
+/// The most lanes of any engine.
 pub(crate) const LANES_MAX: usize = 32;
 
-/// The blocks that each lane takes in next.
+/// The next blocks of each lane.
 pub(crate) type Sources<'a> = [&'a [Block]; LANES_MAX];
 
-/// Where each lane copies what it takes in; empty where it does not.
+/// The destination to which each lane copies its input; empty if it does not.
 pub(crate) type Targets<'c> = [&'c mut [MaybeUninit<u8>]; LANES_MAX];
 
-/// The states of all lanes: four words, and each of them for all lanes.
+/// The states of all lanes, word by word.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct States(pub(crate) [[u32; LANES_MAX]; 4]);
@@ -54,14 +53,14 @@ impl States {
     }
 }
 
-/// An engine that this machine has.
+/// An engine that this machine supports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vectors(Engine);
 
 impl Vectors {
-    /// The engine, if this machine has it.
+    /// Returns the engine if this machine supports it.
     pub(crate) fn of(engine: Engine) -> Option<Self> {
-        let here = match engine {
+        let is_available = match engine {
             #[cfg(target_arch = "x86_64")]
             Engine::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"),
             #[cfg(target_arch = "x86_64")]
@@ -74,10 +73,10 @@ impl Vectors {
             #[allow(unreachable_patterns)]
             _ => false,
         };
-        here.then_some(Self(engine))
+        is_available.then_some(Self(engine))
     }
 
-    /// How many lanes there are.
+    /// Returns the number of lanes.
     pub(crate) const fn lanes(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -92,19 +91,19 @@ impl Vectors {
         }
     }
 
-    /// As [`crate::scalar::pad`].
+    /// See [`crate::scalar::pad`].
     #[inline]
     pub(crate) fn pad(self, block: &mut Block, end: &[u8], len: u64) -> bool {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `of` has made sure of the processor.
+            // SAFETY: `of` has checked the processor features.
             Engine::Avx512 => unsafe { avx512::pad(block, end, len) },
             _ => pad(block, end, len),
         }
     }
 
-    /// Takes the next `blocks` of their sources into the states of the first `lanes`. What stands in the other lanes means nothing, but
-    /// all sources have to have as many blocks. On the way, what is in `copies` is copied.
+    /// Processes the next `blocks` blocks of the first `lanes` lanes. The other lanes are undefined, but all
+    /// sources must have that many blocks. Copies the input to `copies` on the way.
     #[inline]
     pub(crate) fn advance(
         self,
@@ -116,7 +115,7 @@ impl Vectors {
     ) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `of` has made sure of the processor.
+            // SAFETY: `of` has checked the processor features.
             Engine::Avx512 => unsafe { avx512::advance(states, sources, copies, lanes, blocks) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -132,12 +131,12 @@ impl Vectors {
     }
 }
 
-/// Asks the memory for the first bytes of a message that will soon be needed.
+/// Prefetches the first bytes of a message.
 #[inline]
 pub(crate) fn prefetch(message: &[u8]) {
     for line in message[..message.len().min(PREFETCHED)].chunks(BLOCK) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing and faults never, whatever the address.
+        // SAFETY: a prefetch never reads memory and never faults, whatever the address.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
@@ -147,18 +146,17 @@ pub(crate) fn prefetch(message: &[u8]) {
     }
 }
 
-/// What comes after so many bytes, the processor has noticed by then.
+/// After this many bytes the hardware prefetcher takes over.
 const PREFETCHED: usize = 2_048;
 
-// Copies that the lanes make of what they take in, while it is in the caches.
-//
-// A copy goes to its place line by line, each of them whole: so the memory need not be read before it is written.
+// Copies of the input, made by the lanes while it is in the caches. A copy is written in whole cache lines, so that
+// the memory need not be read first.
 
-/// A line of the caches, not written yet.
+/// A cache line that is not written yet.
 #[repr(align(64))]
 pub(crate) struct Line(pub(crate) [MaybeUninit<u8>; BLOCK]);
 
-/// The lines that each lane copies; none where it copies nothing.
+/// The lines that each lane copies; empty if it does not.
 pub(crate) struct Copies<'a, 'c> {
     pub(crate) from: [&'a [Block]; LANES_MAX],
     pub(crate) to: [&'c mut [Line]; LANES_MAX],
@@ -169,9 +167,10 @@ impl<'a, 'c> Copies<'a, 'c> {
         Self { from: [&[]; LANES_MAX], to: std::array::from_fn(|_| &mut [][..]) }
     }
 
-    /// Copies at once what does not fill lines of the target, which is as long, and leaves the lines to the lane.
+    /// Copies what does not fill whole lines of the destination, which has the same length, and leaves the lines to
+    /// the lane.
     pub(crate) fn put(&mut self, lane: usize, from: &'a [u8], to: &'c mut [MaybeUninit<u8>]) {
-        // SAFETY: a line is bytes that need not be written yet.
+        // SAFETY: a line consists of bytes that may be uninitialized.
         let (head, lines, tail) = unsafe { to.align_to_mut::<Line>() };
         let (first, rest) = from.split_at(head.len());
         let (middle, last) = rest.split_at(lines.len() * BLOCK);
@@ -182,7 +181,7 @@ impl<'a, 'c> Copies<'a, 'c> {
     }
 }
 
-/// Copies bytes to a target that is as long, or empty.
+/// Copies bytes to a destination of the same length, or does nothing if it is empty.
 #[inline]
 pub(crate) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>]) {
     debug_assert!(to.is_empty() || from.len() == to.len());
@@ -191,7 +190,7 @@ pub(crate) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>]) {
     }
 }
 
-/// What the engines without a way of their own do.
+/// The default for engines without a special instruction.
 #[inline]
 pub(super) fn copy_line(from: &Block, to: &mut Line) {
     copy(from, &mut to.0);

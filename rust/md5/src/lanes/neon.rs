@@ -1,4 +1,4 @@
-//! Vectors of 128 bits on ARM: 4 lanes each, with a choice between two by the bits of a third.
+//! 128-bit vectors on ARM with 4 lanes each. Bitwise selection is a single instruction.
 
 use super::kernel::kernel;
 use super::{Copies, LANES_MAX, Sources, States, copy_line};
@@ -9,16 +9,16 @@ use std::arch::aarch64::{
 };
 
 const WIDTH: usize = 4;
-/// How many lanes take turns.
+/// The number of lanes that are interleaved.
 pub(super) const LANES: usize = 4 * WIDTH;
 
 type Vector = uint32x4_t;
 
 kernel!([1 2 4] #[target_feature(enable = "neon")]);
 
-/// Nothing has to be waited for.
+/// Plain stores need no fence.
 #[inline]
-fn copied() {}
+fn finish_copies() {}
 
 #[target_feature(enable = "neon")]
 #[inline]
@@ -35,7 +35,7 @@ fn add(one: Vector, other: Vector) -> Vector {
 #[target_feature(enable = "neon")]
 #[inline]
 fn rotate(vector: Vector, shift: u32) -> Vector {
-    // The instruction has the shift in it, so there is one for each that MD5 has.
+    // The shift is part of the instruction, so there is one for each shift of MD5.
     macro_rules! by {
         ($($left:literal)*) => {
             match shift {
@@ -85,7 +85,7 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
     unsafe { vst1q_u32(words.as_mut_ptr(), vector) }
 }
 
-/// The words of block `at` of the lanes from `first` on, four words at a time.
+/// Loads the words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "neon")]
 #[inline]
 fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
@@ -95,7 +95,7 @@ fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vecto
             let four = &sources[first + lane][at].as_chunks::<16>().0[quarter];
             // SAFETY: a reference to 16 bytes, of any alignment.
             let bytes = unsafe { vld1q_u8(four.as_ptr()) };
-            // Little-endian, as MD5 is: the only order that the standard library's intrinsics are for.
+            // Little-endian like MD5; the intrinsics of the standard library support no other byte order.
             rows[lane] = vreinterpretq_u32_u8(bytes);
         }
         let even = vreinterpretq_u64_u32(vtrn1q_u32(rows[0], rows[1]));

@@ -1,4 +1,4 @@
-//! Lanes in arrays, without a line that is unsafe: the twin of all others, for machines that have none of them.
+//! Lanes in arrays, without unsafe code: the fallback for machines without a vector engine.
 #![forbid(unsafe_code)]
 
 use super::kernel::kernel;
@@ -6,16 +6,16 @@ use super::{Copies, LANES_MAX, Sources, States, copy_line};
 use crate::scalar::words_of;
 
 const WIDTH: usize = 4;
-/// One group only: more of them do not fit into the registers, and the compiler does not know how to spare them.
+/// Only one group: more do not fit into the registers.
 pub(super) const LANES: usize = WIDTH;
 
 type Vector = [u32; WIDTH];
 
 kernel!([1]);
 
-/// Nothing has to be waited for.
+/// Plain stores need no fence.
 #[inline]
-fn copied() {}
+fn finish_copies() {}
 
 #[inline]
 fn each(one: Vector, other: Vector, operation: impl Fn(u32, u32) -> u32) -> Vector {
@@ -67,7 +67,7 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
     *words = vector;
 }
 
-/// The words of block `at` of the lanes from `first` on.
+/// Loads the words of block `at` of the lanes from `first` on.
 #[inline]
 fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     let blocks: [[u32; 16]; WIDTH] = std::array::from_fn(|lane| words_of(&sources[first + lane][at]));

@@ -1,4 +1,4 @@
-//! Vectors of 128 bits: 4 lanes each.
+//! 128-bit vectors with 4 lanes each.
 
 use super::kernel::kernel;
 use super::{Copies, LANES_MAX, Sources, States, copy_line};
@@ -9,16 +9,16 @@ use std::arch::x86_64::{
 };
 
 const WIDTH: usize = 4;
-/// How many lanes take turns.
+/// The number of lanes that are interleaved.
 pub(super) const LANES: usize = 3 * WIDTH;
 
 type Vector = __m128i;
 
 kernel!([1 2 3] #[target_feature(enable = "sse2")]);
 
-/// Nothing has to be waited for.
+/// Plain stores need no fence.
 #[inline]
-fn copied() {}
+fn finish_copies() {}
 
 #[target_feature(enable = "sse2")]
 #[inline]
@@ -45,7 +45,8 @@ fn mix_first(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
     add(sum, _mm_xor_si128(_mm_and_si128(_mm_xor_si128(c, d), b), d))
 }
 
-// The two halves share no bit. Added one by one, the half without `b`, which is the last to be known, need not wait for it.
+// The halves have no common bits. Adding them separately shortens the critical path: the half without `b`, which is
+// known last, need not wait.
 #[target_feature(enable = "sse2")]
 #[inline]
 fn mix_second(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
@@ -58,7 +59,7 @@ fn mix_third(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
     add(sum, _mm_xor_si128(_mm_xor_si128(c, d), b))
 }
 
-// There is no `not`: what is added is the complement of this, and to add that is to subtract this and one more.
+// There is no `not` instruction. Adding the complement of a value is the same as subtracting the value and 1.
 #[target_feature(enable = "sse2")]
 #[inline]
 fn mix_fourth(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
@@ -79,7 +80,7 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
     unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), vector) }
 }
 
-/// The words of block `at` of the lanes from `first` on, four words at a time.
+/// Loads the words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "sse2")]
 #[inline]
 fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
