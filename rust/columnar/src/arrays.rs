@@ -1,4 +1,4 @@
-//! Columns of results, made of what the rules give.
+//! Builds result columns and divides results into batches.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,19 +8,20 @@ use arrow_buffer::{Buffer, NullBuffer};
 
 use crate::error::{Result, internal};
 
-/// How many bytes a batch of results holds at most, or one row.
+/// The most bytes of a result batch, unless a single row is larger.
 pub(crate) const BATCH_BYTES: usize = 64 << 20;
-/// How many rows a batch of results holds at most.
+/// The most rows of a result batch.
 pub(crate) const BATCH_ROWS: usize = 1 << 20;
 
-/// A column of GUIDs or digests.
-pub(crate) fn sixteens(values: Vec<[u8; 16]>, nulls: Option<NullBuffer>) -> Result<ArrayRef> {
+/// Builds a column of GUIDs or digests.
+pub(crate) fn binary_16(values: Vec<[u8; 16]>, nulls: Option<NullBuffer>) -> Result<ArrayRef> {
     let array = FixedSizeBinaryArray::try_new(16, Buffer::from_vec(values.into_flattened()), nulls);
     Ok(Arc::new(array.map_err(|error| internal(&error))?))
 }
 
-/// Cuts rows of these sizes into ranges of at most `bytes` and `rows`, or of one row; without any row there is one range.
-pub(crate) fn cut(sizes: impl Iterator<Item = usize>, bytes: usize, rows: usize) -> Vec<Range<usize>> {
+/// Divides rows of these sizes into ranges of at most `bytes` bytes and `rows` rows, or of one larger row. Without
+/// rows, returns one empty range.
+pub(crate) fn split_rows(sizes: impl Iterator<Item = usize>, bytes: usize, rows: usize) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut held, mut end) = (Vec::new(), 0, 0usize, 0);
     for size in sizes {
         if end > start && (held.saturating_add(size) > bytes || end - start >= rows) {
@@ -40,9 +41,9 @@ mod tests {
 
     #[test]
     fn ranges_are_as_large_as_they_may_be() {
-        assert_eq!(cut([].into_iter(), 10, 10).len(), 1);
-        assert_eq!(cut([4, 6, 1, 11, 0, 10].into_iter(), 10, 10), [0..2, 2..3, 3..4, 4..6]);
-        assert_eq!(cut([0; 5].into_iter(), 10, 2), [0..2, 2..4, 4..5]);
-        assert_eq!(cut([usize::MAX, 1].into_iter(), 10, 9), [0..1, 1..2]);
+        assert_eq!(split_rows([].into_iter(), 10, 10).len(), 1);
+        assert_eq!(split_rows([4, 6, 1, 11, 0, 10].into_iter(), 10, 10), [0..2, 2..3, 3..4, 4..6]);
+        assert_eq!(split_rows([0; 5].into_iter(), 10, 2), [0..2, 2..4, 4..5]);
+        assert_eq!(split_rows([usize::MAX, 1].into_iter(), 10, 9), [0..1, 1..2]);
     }
 }

@@ -1,4 +1,4 @@
-//! Catalogs from record batches, and back.
+//! Reads catalogs from record batches and writes them back.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::columns::Source;
 use crate::error::{Error, Result, internal};
 use crate::schema::{databases, databases_schema, routes, routes_schema, services, services_schema};
 
-/// The tables of a catalog, each as the batches in which it came.
+/// The tables of a catalog.
 #[derive(Debug, Default)]
 pub struct CatalogTables {
     /// `sys.routes` of all databases.
@@ -26,10 +26,10 @@ pub struct CatalogTables {
     pub services: Vec<RecordBatch>,
 }
 
-/// Reads and checks a catalog.
+/// Reads and validates a catalog.
 ///
 /// # Errors
-/// A missing or mistyped column, or the first value that is not what was expected.
+/// A column is missing or mistyped, or a value is invalid.
 pub fn read_catalog(tables: &CatalogTables, settings: Settings, seed: Seed) -> Result<Catalog> {
     let mut builder = CatalogBuilder::new(seed, settings)?;
     for source in sources(&tables.databases, "databases.") {
@@ -55,7 +55,7 @@ fn sources<'a>(batches: &'a [RecordBatch], table: &'static str) -> impl Iterator
 }
 
 fn read_databases(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
-    source.each_once(&databases::ALL)?;
+    source.reject_duplicates(&databases::ALL)?;
     let names = source.text(databases::NAME)?;
     let brokers = source.guids(databases::SERVICE_BROKER_GUID)?;
     let enabled = source.booleans(databases::IS_BROKER_ENABLED)?;
@@ -69,13 +69,13 @@ fn read_databases(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()
 }
 
 fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
-    source.each_once(&routes::ALL)?;
+    source.reject_duplicates(&routes::ALL)?;
     let in_database = source.optional_text(routes::DATABASE)?;
     let names = source.text(routes::NAME)?;
     let ids = source.integers::<Int32Type>(routes::ROUTE_ID)?;
     let remote = source.optional_text(routes::REMOTE_SERVICE_NAME)?;
     let brokers = source.guids(routes::BROKER_INSTANCE)?;
-    let lifetimes = source.moments(routes::LIFETIME)?;
+    let lifetimes = source.timestamps(routes::LIFETIME)?;
     let addresses = source.text(routes::ADDRESS)?;
     let mirrors = source.optional_text(routes::MIRROR_ADDRESS)?;
     if in_database.is_none() {
@@ -94,7 +94,7 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
             route_id: ids.as_ref().and_then(|ids| ids[row]),
             service: optional(routes::REMOTE_SERVICE_NAME, &remote, row)?,
             broker: brokers.as_ref().map(|brokers| brokers.optional(row)).transpose()?.flatten(),
-            expires: lifetimes.as_ref().and_then(|moments| moments[row]).unwrap_or(ssbroker_core::NEVER),
+            expires: lifetimes.as_ref().and_then(|timestamps| timestamps[row]).unwrap_or(ssbroker_core::NEVER),
             address: source.text_at(routes::ADDRESS, &addresses, row)?,
             mirror: optional(routes::MIRROR_ADDRESS, &mirrors, row)?,
         };
@@ -104,7 +104,7 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
 }
 
 fn read_services(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
-    source.each_once(&services::ALL)?;
+    source.reject_duplicates(&services::ALL)?;
     let in_database = source.text(services::DATABASE)?;
     let names = source.text(services::NAME)?;
     for row in 0..source.batch.num_rows() {
@@ -115,10 +115,10 @@ fn read_services(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()>
     Ok(())
 }
 
-/// The routes of a catalog, in the order in which they came.
+/// Returns the routes of a catalog, in input order.
 ///
 /// # Errors
-/// A text that is not UTF-8.
+/// A text is not valid UTF-8.
 pub fn routes_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.routes();
     let name_of = |route: &RouteRow| (route.service != ssbroker_core::NONE).then(|| catalog.name(route.service));
@@ -137,10 +137,10 @@ pub fn routes_batch(catalog: &Catalog) -> Result<RecordBatch> {
     batch(routes_schema(), columns)
 }
 
-/// The databases of a catalog: those given, those that routes name, and `msdb`.
+/// Returns the databases of a catalog: the given ones, those that only routes name, and `msdb`.
 ///
 /// # Errors
-/// A text that is not UTF-8.
+/// A text is not valid UTF-8.
 pub fn databases_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.databases();
     let columns: Vec<ArrayRef> = vec![
@@ -151,10 +151,10 @@ pub fn databases_batch(catalog: &Catalog) -> Result<RecordBatch> {
     batch(databases_schema(), columns)
 }
 
-/// The services of a catalog, in the order in which they came.
+/// Returns the services of a catalog, in input order.
 ///
 /// # Errors
-/// A text that is not UTF-8.
+/// A text is not valid UTF-8.
 pub fn services_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.services();
     let database = |number: u16| &*catalog.databases()[usize::from(number)].name;

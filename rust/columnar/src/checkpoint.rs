@@ -1,7 +1,8 @@
-//! A reassembly as bytes (M23).
+//! Checkpoints of a reassembly: the state of the assembler, the extra columns of the pending messages as an Arrow
+//! stream, and an MD5 of all that, which detects accidental changes.
 //!
-//! What the assembler says of itself, then the further columns of the pending messages as an Arrow stream, because the form in which
-//! they are kept is that of one version of one crate; at the end the MD5 of the rest, which finds every accident.
+//! Extra columns are written as Arrow because their format in memory is specific to a version of the arrow-row
+//! crate.
 
 use std::fmt::Display;
 use std::panic::catch_unwind;
@@ -14,31 +15,32 @@ use arrow_schema::{ArrowError, Schema};
 use ssbroker_core::Seed;
 use ssbroker_core::reassembly::Assembler;
 
-use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut};
+use crate::arrays::{BATCH_BYTES, BATCH_ROWS, split_rows};
 use crate::error::{Error, Result, internal};
 use crate::extra_columns::ExtraSchema;
 use crate::reassemble::ReassemblyKernel;
 
 const NAME: &[u8; 8] = b"ssb:asm\0";
 const VERSION: u16 = 1;
-const OTHER_COUNT: &str = "it has extra columns of another number of messages";
+const WRONG_COUNT: &str = "wrong number of extra columns";
 
-/// Further columns of each message, as the assembler keeps them.
+/// The extra columns of each message, as stored by the assembler.
 type Kept = Vec<Box<[u8]>>;
 
 impl ReassemblyKernel {
-    /// All that is remembered.
+    /// Writes a checkpoint.
     ///
     /// # Errors
-    /// A further column that cannot be written.
+    /// An extra column cannot be written.
     pub fn checkpoint(&self) -> Result<Vec<u8>> {
-        let (state, kept) = self.assembler.checkpoint();
-        let extra = self.shape.as_ref().map(|shape| write(shape, &kept)).transpose();
+        let (state, stored) = self.assembler.checkpoint();
+        let extra =
+            self.extra_schema.as_ref().map(|extra_schema| write_extra_columns(extra_schema, &stored)).transpose();
         let extra = extra.map_err(|error| internal(&error))?.unwrap_or_default();
         let mut out = Vec::with_capacity(state.len() + extra.len() + 64);
         out.extend_from_slice(NAME);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&(kept.len() as u64).to_le_bytes());
+        out.extend_from_slice(&(stored.len() as u64).to_le_bytes());
         out.extend_from_slice(&(state.len() as u64).to_le_bytes());
         out.extend_from_slice(&state);
         out.extend_from_slice(&extra);
@@ -47,79 +49,81 @@ impl ReassemblyKernel {
         Ok(out)
     }
 
-    /// A kernel that goes on where another was.
+    /// Restores a kernel from a checkpoint.
     ///
     /// # Errors
-    /// The bytes are cut off, altered, of another version or contradict themselves.
+    /// The bytes are truncated, altered, contradictory or of another version.
     pub fn restore(bytes: &[u8], seed: Seed) -> Result<Self> {
-        let (state, count, extra) = open(bytes).map_err(bad)?;
-        let (shape, kept) = if extra.is_empty() {
+        let (state, count, extra) = split_checkpoint(bytes).map_err(invalid)?;
+        let (extra_schema, stored) = if extra.is_empty() {
             (None, vec![Box::default(); count])
         } else {
-            // The reader of Arrow streams panics where one contradicts itself, as no accident with a right digest does.
-            let read =
-                catch_unwind(|| read(extra, count)).unwrap_or_else(|_| Err("its Arrow stream is none".to_owned()));
-            read.map(|(shape, kept)| (Some(Arc::new(shape)), kept)).map_err(bad)?
+            // The Arrow stream reader panics on contradictory streams, which only a deliberate change with a
+            // matching digest can cause.
+            let read = catch_unwind(|| read_extra_columns(extra, count))
+                .unwrap_or_else(|_| Err("invalid Arrow stream".to_owned()));
+            read.map(|(extra_schema, stored)| (Some(Arc::new(extra_schema)), stored)).map_err(invalid)?
         };
-        let assembler = Assembler::restore(state, kept, seed).map_err(bad)?;
-        Ok(Self { assembler, shape })
+        let assembler = Assembler::restore(state, stored, seed).map_err(invalid)?;
+        Ok(Self { assembler, extra_schema })
     }
 }
 
-fn bad(what: impl Display) -> Error {
+fn invalid(what: impl Display) -> Error {
     Error::State(format!("{what}"))
 }
 
-/// The assembler's state, the number of pending messages with further columns, and those.
-fn open(bytes: &[u8]) -> std::result::Result<(&[u8], usize, &[u8]), &'static str> {
-    const CUT_OFF: &str = "it is cut off";
-    let rest = bytes.strip_prefix(NAME).ok_or("it does not begin as one")?;
-    let (version, _) = rest.split_first_chunk().ok_or(CUT_OFF)?;
+/// Splits a checkpoint into the assembler's state, the number of messages with extra columns, and the extra
+/// columns.
+fn split_checkpoint(bytes: &[u8]) -> std::result::Result<(&[u8], usize, &[u8]), &'static str> {
+    const TRUNCATED: &str = "truncated";
+    let rest = bytes.strip_prefix(NAME).ok_or("unknown format")?;
+    let (version, _) = rest.split_first_chunk().ok_or(TRUNCATED)?;
     if *version != VERSION.to_le_bytes() {
-        return Err("it is of another version");
+        return Err("unsupported version");
     }
-    let (told, digest) = bytes.split_last_chunk().ok_or(CUT_OFF)?;
-    if !ssbroker_md5::equal(&ssbroker_md5::digest(told), digest) {
-        return Err("it is cut off or altered");
+    let (content, digest) = bytes.split_last_chunk().ok_or(TRUNCATED)?;
+    if !ssbroker_md5::equal(&ssbroker_md5::digest(content), digest) {
+        return Err("truncated or altered");
     }
-    let rest = told.get(NAME.len() + size_of_val(&VERSION)..).ok_or(CUT_OFF)?;
-    let (count, rest) = rest.split_first_chunk().ok_or(CUT_OFF)?;
-    let (len, rest) = rest.split_first_chunk().ok_or(CUT_OFF)?;
+    let rest = content.get(NAME.len() + size_of_val(&VERSION)..).ok_or(TRUNCATED)?;
+    let (count, rest) = rest.split_first_chunk().ok_or(TRUNCATED)?;
+    let (len, rest) = rest.split_first_chunk().ok_or(TRUNCATED)?;
     let (count, len) = (u64::from_le_bytes(*count), u64::from_le_bytes(*len));
-    let len = usize::try_from(len).map_err(|_| CUT_OFF)?;
-    let (state, extra) = rest.split_at_checked(len).ok_or(CUT_OFF)?;
-    // Each has a message in the state, which takes more bytes than one; so room may be made for them.
-    let count = usize::try_from(count).ok().filter(|count| *count <= state.len()).ok_or(CUT_OFF)?;
+    let len = usize::try_from(len).map_err(|_| TRUNCATED)?;
+    let (state, extra) = rest.split_at_checked(len).ok_or(TRUNCATED)?;
+    // Each of these messages takes more than one byte of the state, so this bounds the allocation.
+    let count = usize::try_from(count).ok().filter(|count| *count <= state.len()).ok_or(TRUNCATED)?;
     Ok((state, count, extra))
 }
 
-fn write(shape: &ExtraSchema, kept: &[&[u8]]) -> std::result::Result<Vec<u8>, ArrowError> {
-    let schema = Arc::new(Schema::new(shape.fields.clone()));
+fn write_extra_columns(extra_schema: &ExtraSchema, stored: &[&[u8]]) -> std::result::Result<Vec<u8>, ArrowError> {
+    let schema = Arc::new(Schema::new(extra_schema.fields.clone()));
     let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
-    if !shape.fields.is_empty() && !kept.is_empty() {
-        for range in cut(kept.iter().map(|row| row.len()), BATCH_BYTES, BATCH_ROWS) {
+    if !extra_schema.fields.is_empty() && !stored.is_empty() {
+        for range in split_rows(stored.iter().map(|row| row.len()), BATCH_BYTES, BATCH_ROWS) {
             let rows = RecordBatchOptions::new().with_row_count(Some(range.len()));
-            let columns = shape.read(kept[range].iter().copied())?;
+            let columns = extra_schema.columns_from_rows(stored[range].iter().copied())?;
             writer.write(&RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &rows)?)?;
         }
     }
     writer.into_inner()
 }
 
-fn read(bytes: &[u8], count: usize) -> std::result::Result<(ExtraSchema, Kept), String> {
+fn read_extra_columns(bytes: &[u8], count: usize) -> std::result::Result<(ExtraSchema, Kept), String> {
     let arrow = |error: ArrowError| error.to_string();
     let mut reader = StreamReader::try_new(bytes, None).map_err(arrow)?;
-    let shape = ExtraSchema::new(reader.schema().fields().to_vec()).map_err(|error| error.to_string())?;
-    let mut kept = Vec::new();
+    let extra_schema = ExtraSchema::new(reader.schema().fields().to_vec()).map_err(|error| error.to_string())?;
+    let mut stored = Vec::new();
     for batch in reader.by_ref() {
         let batch = batch.map_err(arrow)?;
-        if batch.num_rows() > count - kept.len() {
-            return Err(OTHER_COUNT.to_owned());
+        if batch.num_rows() > count - stored.len() {
+            return Err(WRONG_COUNT.to_owned());
         }
-        kept.extend(shape.keep(batch.columns()).map_err(arrow)?);
+        stored.extend(extra_schema.to_rows(batch.columns()).map_err(arrow)?);
     }
-    if shape.fields.is_empty() {
-        kept.resize(count, Box::default());
+    if extra_schema.fields.is_empty() {
+        stored.resize(count, Box::default());
     }
-    if kept.len() == count { Ok((shape, kept)) } else { Err(OTHER_COUNT.to_owned()) }
+    if stored.len() == count { Ok((extra_schema, stored)) } else { Err(WRONG_COUNT.to_owned()) }
 }

@@ -1,4 +1,4 @@
-//! Columns of a record batch, by name and logical type.
+//! Reads columns of a record batch by name and logical type.
 
 use std::borrow::Cow;
 
@@ -17,16 +17,16 @@ use crate::error::{Error, Result};
 use crate::schema::fragments as columns;
 use crate::view::{BytesView, dictionary_parts, ones, set_bits};
 
-/// A table's record batches, of which one is read; errors name its columns and count its rows in the whole input.
+/// A record batch of a table. Errors qualify column names and count rows over the whole input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     pub(crate) batch: &'a RecordBatch,
-    /// What stands before the column's name, with a dot; empty where there is one table only.
+    /// The prefix of column names in errors; empty if there is only one table.
     pub(crate) table: &'static str,
     pub(crate) first_row: usize,
 }
 
-/// A type of integers, into which wider ones are brought.
+/// An integer type, to which wider types are narrowed.
 pub(crate) trait Integer: ArrowPrimitiveType<Native: TryFrom<i128>> {}
 
 impl<T: ArrowPrimitiveType<Native: TryFrom<i128>>> Integer for T {}
@@ -39,8 +39,8 @@ fn integer_of<T: Integer>() -> String {
     format!("a {}-bit integer", 8 * size_of::<T::Native>())
 }
 
-/// Whether a column is called so but for upper and lower case, for white space around it, and for what parts its words.
-fn means(found: &str, name: &str) -> bool {
+/// Whether a column name differs only in case, surrounding white space, or the separator between words.
+fn is_misspelling(found: &str, name: &str) -> bool {
     let found = found.trim();
     let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || (b == b'_' && (a == b' ' || a == b'-'));
     found.len() == name.len() && found.bytes().zip(name.bytes()).all(same)
@@ -51,13 +51,16 @@ impl<'a> Source<'a> {
         format!("{}{column}", self.table)
     }
 
-    /// The column of a name. Where there is none, another may be meant: to pass it by as a further column would say nothing of it (K27).
+    /// Returns a column. A missing column with a similar name is an error: ignoring a misspelled column would
+    /// change results silently.
     pub(crate) fn column(&self, name: &str) -> Result<Option<&'a ArrayRef>> {
         let found = self.batch.column_by_name(name);
         if found.is_none()
-            && let Some(meant) = self.batch.schema_ref().fields().iter().find(|field| means(field.name(), name))
+            && let Some(misspelled) =
+                self.batch.schema_ref().fields().iter().find(|field| is_misspelling(field.name(), name))
         {
-            let (expected, actual) = ("a column of this very name".to_owned(), Some(format!("{:?}", meant.name())));
+            let (expected, actual) =
+                ("a column with exactly this name".to_owned(), Some(format!("{:?}", misspelled.name())));
             return Err(Error::Schema { column: self.qualified(name), expected, actual });
         }
         Ok(found)
@@ -72,17 +75,17 @@ impl<'a> Source<'a> {
         Error::Schema { column: self.qualified(name), expected: expected.to_owned(), actual }
     }
 
-    /// Two columns have a name that only one can have.
-    pub(crate) fn twice(&self, name: &str) -> Error {
-        let (expected, actual) = ("a column of each name".to_owned(), Some("two of this one".to_owned()));
+    /// Error: two columns have the same name.
+    pub(crate) fn duplicate_column(&self, name: &str) -> Error {
+        let (expected, actual) = ("unique column names".to_owned(), Some("two columns with this name".to_owned()));
         Error::Schema { column: self.qualified(name), expected, actual }
     }
 
-    /// None of these names is that of two columns; further columns may have what names they like.
-    pub(crate) fn each_once(&self, names: &[&str]) -> Result<()> {
+    /// Rejects duplicates of these column names; extra columns may have any names.
+    pub(crate) fn reject_duplicates(&self, names: &[&str]) -> Result<()> {
         let fields = self.batch.schema_ref().fields();
-        let is_twice = |name: &&&str| fields.iter().filter(|field| field.name() == **name).count() > 1;
-        names.iter().find(is_twice).map_or(Ok(()), |name| Err(self.twice(name)))
+        let is_duplicate = |name: &&&str| fields.iter().filter(|field| field.name() == **name).count() > 1;
+        names.iter().find(is_duplicate).map_or(Ok(()), |name| Err(self.duplicate_column(name)))
     }
 
     pub(crate) fn invalid(
@@ -101,16 +104,16 @@ impl<'a> Source<'a> {
     }
 
     pub(crate) fn out_of_bounds(&self, column: &str, row: usize) -> Error {
-        let what = "an offset, a view or a dictionary key leads outside its buffer".to_owned();
+        let what = "an offset, view or dictionary key is out of bounds".to_owned();
         Error::Malformed { column: self.qualified(column), row: Some(self.first_row + row), what }
     }
 
-    /// A column of text that must be there.
+    /// Returns a required text column.
     pub(crate) fn text(&self, name: &str) -> Result<BytesView<'a>> {
         self.as_text(name, self.required(name, "text")?)
     }
 
-    /// A column of text that may be left out.
+    /// Returns an optional text column.
     pub(crate) fn optional_text(&self, name: &str) -> Result<Option<BytesView<'a>>> {
         self.column(name)?.map(|array| self.as_text(name, array)).transpose()
     }
@@ -121,12 +124,12 @@ impl<'a> Source<'a> {
             .ok_or_else(|| self.mistyped(name, "text", Some(array.data_type())))
     }
 
-    /// The text of a row that must not be null.
+    /// Returns the text of a row that must not be null.
     pub(crate) fn text_at(&self, name: &str, view: &BytesView<'a>, row: usize) -> Result<&'a [u8]> {
         self.optional_text_at(name, view, row)?.ok_or_else(|| self.null(name, row, "text"))
     }
 
-    /// The text of a row.
+    /// Returns the text of a row.
     pub(crate) fn optional_text_at(&self, name: &str, view: &BytesView<'a>, row: usize) -> Result<Option<&'a [u8]>> {
         if view.is_null(row) {
             return Ok(None);
@@ -139,7 +142,7 @@ impl<'a> Source<'a> {
         Ok(Some(bytes))
     }
 
-    /// A column of bytes that may be left out; whatever is not null can be read.
+    /// Returns an optional binary column; all values that are not null are readable.
     pub(crate) fn optional_bytes(&self, name: &str) -> Result<Option<BytesView<'a>>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
         let view = BytesView::new(array).filter(|view| !view.is_text);
@@ -147,19 +150,19 @@ impl<'a> Source<'a> {
         view.first_unreadable().map_or(Ok(Some(view)), |row| Err(self.out_of_bounds(name, row)))
     }
 
-    /// A column of bytes that must be there, and none of them null.
+    /// Returns a required binary column without nulls.
     pub(crate) fn bytes(&self, name: &str) -> Result<BytesView<'a>> {
         let view = self.optional_bytes(name)?.ok_or_else(|| self.mistyped(name, "binary", None))?;
-        view.first_null().map_or(Ok(view), |row| Err(self.null(name, row, "bytes, which may be none")))
+        view.first_null().map_or(Ok(view), |row| Err(self.null(name, row, "bytes (may be empty)")))
     }
 
-    /// A column of booleans that must be there, and none of them null.
+    /// Returns a required boolean column without nulls.
     pub(crate) fn required_booleans(&self, name: &str) -> Result<BooleanBuffer> {
         let booleans = self.booleans(name)?.ok_or_else(|| self.mistyped(name, "bool", None))?;
         Ok(booleans.values().clone())
     }
 
-    /// A column of booleans that may be left out.
+    /// Returns an optional boolean column without nulls.
     pub(crate) fn booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
         let array = match array.data_type() {
@@ -178,7 +181,7 @@ impl<'a> Source<'a> {
         Ok(Some(array))
     }
 
-    /// For each row of a dictionary array, the place of its value; `None` where it is null.
+    /// Returns the index of each row's value in a dictionary; `None` for null.
     fn dictionary_rows(
         &self,
         name: &str,
@@ -188,14 +191,14 @@ impl<'a> Source<'a> {
         let Some((keys, values)) = dictionary_parts(array, key) else {
             return Err(self.mistyped(name, "a dictionary with integer keys", Some(array.data_type())));
         };
-        let place = |row: usize| match keys.get(row).filter(|_| array.is_valid(row)) {
-            Some(place) if place >= values.len() => Err(self.out_of_bounds(name, row)),
-            place => Ok(place.filter(|&place| values.is_valid(place))),
+        let position = |row: usize| match keys.get(row).filter(|_| array.is_valid(row)) {
+            Some(position) if position >= values.len() => Err(self.out_of_bounds(name, row)),
+            position => Ok(position.filter(|&position| values.is_valid(position))),
         };
-        Ok(((0..array.len()).map(place).collect::<Result<_>>()?, values))
+        Ok(((0..array.len()).map(position).collect::<Result<_>>()?, values))
     }
 
-    /// The values of a column, or those that its dictionary has for its rows.
+    /// Reads the values of a column, decoding a dictionary.
     fn by_row<T: Copy>(
         &self,
         name: &str,
@@ -208,13 +211,13 @@ impl<'a> Source<'a> {
         Ok(rows.into_iter().map(|row| row.and_then(|row| values[row])).collect())
     }
 
-    /// A column of integers that may be left out.
+    /// Returns an optional integer column.
     pub(crate) fn integers<T: Integer>(&self, name: &str) -> Result<Option<Vec<Option<T::Native>>>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
         self.narrow_integers::<T>(name, array).map(Some)
     }
 
-    /// A column of integers that must be there, and none of them null.
+    /// Returns a required integer column without nulls.
     pub(crate) fn required_integers<T: Integer>(&self, name: &str) -> Result<ScalarBuffer<T::Native>> {
         let array = self.required(name, &type_name::<T>())?;
         if let Some(array) = array.as_primitive_opt::<T>()
@@ -258,13 +261,13 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// A column of moments that may be left out, in microseconds since 1970; finer ones round up (K25).
-    pub(crate) fn moments(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
+    /// Returns an optional timestamp column in microseconds since 1970, rounding finer units up.
+    pub(crate) fn timestamps(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
-        self.by_row(name, array, |array| self.plain_moments(name, array)).map(Some)
+        self.by_row(name, array, |array| self.timestamp_values(name, array)).map(Some)
     }
 
-    fn plain_moments(&self, name: &str, array: &ArrayRef) -> Result<Vec<Option<i64>>> {
+    fn timestamp_values(&self, name: &str, array: &ArrayRef) -> Result<Vec<Option<i64>>> {
         macro_rules! micros {
             ($type:ty, $convert:expr) => {
                 array.as_primitive::<$type>().iter().map(|value| value.map($convert)).collect()
@@ -288,11 +291,9 @@ impl<'a> Source<'a> {
     }
 }
 
-// Columns of GUIDs, as text or as 16 bytes.
-
 const GUID_FORMS: &str = "a GUID: 36 characters (braces allowed) or 16 bytes";
 
-/// A column of GUIDs.
+/// A column of GUIDs, as text or as 16 bytes.
 #[derive(Debug)]
 pub(crate) struct Guids<'a> {
     pub(crate) view: BytesView<'a>,
@@ -302,7 +303,7 @@ pub(crate) struct Guids<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A column of GUIDs that must be there by one of two names, and none of them null.
+    /// Returns a required column of GUIDs without nulls, by one of two names.
     pub(crate) fn required_guids(&self, name: &'static str, other: &'static str) -> Result<Cow<'a, [[u8; 16]]>> {
         let guids = self.guids(name)?.map_or_else(|| self.guids(other), |guids| Ok(Some(guids)))?;
         let guids = guids.ok_or_else(|| self.mistyped(name, GUID_FORMS, None))?;
@@ -313,7 +314,7 @@ impl<'a> Source<'a> {
         (0..self.batch.num_rows()).map(|row| guids.get(row).map(|guid| guid.0)).collect::<Result<_>>().map(Cow::Owned)
     }
 
-    /// A column of GUIDs that may be left out.
+    /// Returns an optional column of GUIDs.
     pub(crate) fn guids(&self, name: &'static str) -> Result<Option<Guids<'a>>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
         let view = BytesView::new(array).ok_or_else(|| self.mistyped(name, GUID_FORMS, Some(array.data_type())))?;
@@ -325,13 +326,13 @@ impl<'a> Source<'a> {
 }
 
 impl Guids<'_> {
-    /// The GUIDs of `len` rows from `start`, of at most a block; the result has one bit for each that is there.
+    /// Reads the GUIDs of `len` rows from `start`, at most a block. Returns a mask of the rows that are not null.
     #[inline]
     pub(crate) fn get_block(&self, start: usize, len: usize, into: &mut [Guid]) -> Result<u64> {
         let valid = self.view.valid_bits(start, len);
         if self.view.is_text {
             self.read_texts(start, len, valid, into)?;
-        } else if let Some(bytes) = self.view.run::<16>(start, len) {
+        } else if let Some(bytes) = self.view.fixed_run::<16>(start, len) {
             for (guid, bytes) in into.iter_mut().zip(bytes) {
                 *guid = Guid(*bytes);
             }
@@ -341,20 +342,20 @@ impl Guids<'_> {
         Ok(valid)
     }
 
-    /// Only looks whether `len` rows from `start` are GUIDs, where nobody asks which. There is room for them in `room`.
+    /// Validates `len` rows from `start` without returning the GUIDs. `scratch` is used as memory.
     #[inline]
-    pub(crate) fn check_block(&self, start: usize, len: usize, room: &mut [Guid]) -> Result<u64> {
-        if !self.view.is_text && self.view.run::<16>(start, len).is_some() {
+    pub(crate) fn check_block(&self, start: usize, len: usize, scratch: &mut [Guid]) -> Result<u64> {
+        if !self.view.is_text && self.view.fixed_run::<16>(start, len).is_some() {
             return Ok(self.view.valid_bits(start, len));
         }
-        self.get_block(start, len, room)
+        self.get_block(start, len, scratch)
     }
 
     pub(crate) fn column(&self) -> &'static str {
         self.column
     }
 
-    /// The GUID of a row that is not null.
+    /// Returns the GUID of a row that is not null.
     #[inline]
     pub(crate) fn get(&self, row: usize) -> Result<Guid> {
         let bytes = self.view.get(row).map_err(|_| self.source.out_of_bounds(self.column, row))?;
@@ -362,14 +363,14 @@ impl Guids<'_> {
         guid.ok_or_else(|| self.wrong(row, bytes))
     }
 
-    /// The GUID of a row.
+    /// Returns the GUID of a row.
     pub(crate) fn optional(&self, row: usize) -> Result<Option<Guid>> {
         if self.view.is_null(row) { Ok(None) } else { self.get(row).map(Some) }
     }
 
     fn read_texts(&self, start: usize, len: usize, valid: u64, into: &mut [Guid]) -> Result<()> {
-        self.view.ask_for(start + len, len);
-        let run = if valid == ones(len) { self.view.run::<36>(start, len) } else { None };
+        self.view.prefetch(start + len, len);
+        let run = if valid == ones(len) { self.view.fixed_run::<36>(start, len) } else { None };
         let all_read = if let Some(texts) = run {
             self.reader.read(texts.iter().map(Some).enumerate(), into)
         } else {
@@ -380,7 +381,7 @@ impl Guids<'_> {
         if all_read { Ok(()) } else { self.read_each(start, valid, into) }
     }
 
-    /// One by one, whatever they are.
+    /// Reads rows one at a time, in any layout.
     fn read_each(&self, start: usize, valid: u64, into: &mut [Guid]) -> Result<()> {
         for row in set_bits(valid) {
             into[row] = self.get(start + row).map_err(|error| self.unreadable(start, valid).unwrap_or(error))?;
@@ -388,7 +389,7 @@ impl Guids<'_> {
         Ok(())
     }
 
-    /// What cannot be read at all is told before what is no GUID.
+    /// Unreadable values are reported before invalid GUIDs.
     #[cold]
     fn unreadable(&self, start: usize, valid: u64) -> Option<Error> {
         let row = set_bits(valid).find(|&row| self.view.get(start + row).is_err())?;
@@ -411,17 +412,15 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-// The columns that fragments and messages share: where in which conversation they stand.
-
-/// The conversation, direction and sequence number of each row, checked.
+/// The columns that identify a message: conversation, direction and sequence number.
 #[derive(Debug)]
-pub(crate) struct Places<'a> {
+pub(crate) struct MessageKeys<'a> {
     pub(crate) conversations: Cow<'a, [[u8; 16]]>,
     pub(crate) is_initiator: BooleanBuffer,
     pub(crate) sequences: ScalarBuffer<i64>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> MessageKeys<'a> {
     pub(crate) fn read(source: Source<'a>) -> Result<Self> {
         Ok(Self {
             conversations: source.required_guids(columns::CONVERSATION_ID, columns::CONVERSATION_HANDLE)?,

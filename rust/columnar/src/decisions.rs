@@ -1,4 +1,4 @@
-//! A block of conversations that the index has answered, and what is made of blocks.
+//! Collects the decisions of a batch, block by block, into columns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,38 +12,38 @@ use crate::error::{Result, internal};
 use crate::schema::decisions_schema;
 use crate::view::{ones, set_bits};
 
-/// The answers to up to 64 conversations; a mask has one bit for each.
+/// A block of up to 64 conversations after `resolve`. A mask has one bit per conversation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered<'a> {
+pub(crate) struct ResolvedBlock<'a> {
     pub(crate) answers: &'a Answers,
-    /// They name a broker id.
+    /// Conversations that name a broker id.
     pub(crate) has_broker: u64,
     pub(crate) from_outside: u64,
-    /// What came from outside and may not be forwarded (R25).
+    /// Conversations from other instances that may not be forwarded (R25).
     pub(crate) blocked: u64,
     pub(crate) len: usize,
 }
 
-/// What is told of each conversation of a block.
+/// The labels and steps of a block.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct BlockLabels {
     pub(crate) outcome: [i8; BLOCK],
     pub(crate) reason: [i8; BLOCK],
     pub(crate) steps: [i8; BLOCK],
 }
 
-/// What takes decisions, block by block.
-pub(crate) trait Sink {
-    /// Appends the conversations of a block; those that are left to `decide` must be set afterwards.
-    fn push(&mut self, block: &Answered<'_>);
+/// Receives decisions block by block.
+pub(crate) trait DecisionSink {
+    /// Appends a block. The conversations that need `decide` must be set afterwards.
+    fn push(&mut self, block: &ResolvedBlock<'_>);
 
-    /// Sets a conversation of the last block that was left to `decide`.
+    /// Sets a conversation of the last block that needed `decide`.
     fn set(&mut self, row: usize, decision: Decision);
 }
 
-impl Answered<'_> {
+impl ResolvedBlock<'_> {
     #[inline]
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn labels(&self) -> BlockLabels {
         let answers = self.answers;
         let mut outcome = [Outcome::Remote as i8; BLOCK];
         let mut reason = [Reason::Matched as i8; BLOCK];
@@ -60,42 +60,40 @@ impl Answered<'_> {
         for row in set_bits(answers.no_route) {
             (outcome[row], reason[row], steps[row]) = (Outcome::Delayed as i8, Reason::NoRoute as i8, 7);
         }
-        Told { outcome, reason, steps }
+        BlockLabels { outcome, reason, steps }
     }
 }
 
-// The decisions of a batch, gathered by blocks of 64 into columns.
-
-/// A dictionary with more values than this is cut down to those in use where the batch is not much larger than it.
+/// Larger dictionaries are reduced to the values in use, unless the batch is much larger.
 const DICTIONARY_SMALL: usize = 16_384;
 
-/// As many bytes as the columns without a value share, as long as they need no more.
+/// The size of the zeros shared by all columns without values.
 const ZEROS: usize = 1 << 20;
 
-/// The decisions of a batch, but for the dictionaries, which are yet to be put together.
+/// The columns of a batch of decisions, with dictionaries not yet combined.
 #[derive(Debug)]
-pub struct Decided {
+pub struct DecisionColumns {
     columns: Vec<Column>,
 }
 
 #[derive(Debug)]
 enum Column {
     Values(ArrayRef),
-    Coded(Coded),
+    Dictionary(DictionaryColumn),
 }
 
-/// Codes, and the values that they stand for.
+/// Dictionary codes and values.
 ///
-/// Invariant: a code that is not null is the number of a value.
+/// Invariant: every code that is not null is an index of a value.
 #[derive(Debug)]
-pub struct Coded {
+pub struct DictionaryColumn {
     codes: ArrayRef,
     values: ArrayRef,
 }
 
-/// What all batches share: the values of the dictionaries, and zeros.
+/// What all batches share: dictionary values, and zeros.
 #[derive(Debug)]
-pub(crate) struct Labels {
+pub(crate) struct SharedValues {
     outcomes: ArrayRef,
     reasons: ArrayRef,
     endpoints: Arc<StringArray>,
@@ -104,61 +102,61 @@ pub(crate) struct Labels {
     zeros: Buffer,
 }
 
-/// A column of a whole batch.
+/// Builds a column.
 #[derive(Debug)]
-struct Whole<T> {
-    /// Nothing as long as no row has a value: `empty` counts those rows.
+struct ColumnBuilder<T> {
+    /// Empty until a row has a value; `empty` counts the rows before.
     values: Vec<T>,
     empty: usize,
-    room: usize,
+    capacity: usize,
     valid: Vec<u64>,
 }
 
-/// The decisions of a batch.
+/// Builds the decisions of a batch.
 #[derive(Debug)]
-pub(crate) struct Decisions {
+pub(crate) struct DecisionBuilder {
     outcome: Vec<i8>,
     reason: Vec<i8>,
-    step: Whole<i8>,
-    route_id: Whole<i32>,
-    next_hop: Whole<i32>,
-    mirror: Whole<i32>,
-    database: Whole<i32>,
-    broker: Whole<Guid>,
-    /// Next hops that stand in service names, behind those of the catalog.
-    named: HashMap<String, i32>,
+    step: ColumnBuilder<i8>,
+    route_id: ColumnBuilder<i32>,
+    next_hop: ColumnBuilder<i32>,
+    mirror: ColumnBuilder<i32>,
+    database: ColumnBuilder<i32>,
+    broker: ColumnBuilder<Guid>,
+    /// Next hops from service names; their codes follow those of the catalog.
+    from_names: HashMap<String, i32>,
     known: usize,
 }
 
-impl Decided {
-    /// The record batch. `dictionary` puts codes and values together.
+impl DecisionColumns {
+    /// Returns the record batch. `dictionary` combines codes and values.
     ///
     /// # Errors
-    /// None that is known; the batch is checked against its schema.
-    pub fn into_batch(self, dictionary: impl Fn(Coded) -> ArrayRef) -> Result<RecordBatch> {
+    /// None is known; the batch is checked against its schema.
+    pub fn into_batch(self, dictionary: impl Fn(DictionaryColumn) -> ArrayRef) -> Result<RecordBatch> {
         let columns = self.columns.into_iter().map(|column| match column {
             Column::Values(values) => values,
-            Column::Coded(coded) => dictionary(coded),
+            Column::Dictionary(coded) => dictionary(coded),
         });
         RecordBatch::try_new(decisions_schema(), columns.collect()).map_err(|error| internal(&error))
     }
 }
 
-impl Coded {
+impl DictionaryColumn {
     fn column<T: ArrowNativeType>(codes: &ScalarBuffer<T>, array: ArrayRef, values: ArrayRef) -> Column {
         let is_value = |row: usize, code: &T| array.is_null(row) || code.as_usize() < values.len();
         debug_assert!(codes.iter().enumerate().all(|(row, code)| is_value(row, code)));
-        Column::Coded(Self { codes: array, values })
+        Column::Dictionary(Self { codes: array, values })
     }
 
-    /// The codes, and the values that they stand for: a code that is not null is the number of a value.
+    /// Returns the codes and values. Every code that is not null is an index of a value.
     #[must_use]
     pub fn into_parts(self) -> (ArrayRef, ArrayRef) {
         (self.codes, self.values)
     }
 }
 
-impl Labels {
+impl SharedValues {
     pub(crate) fn new(endpoints: impl Iterator<Item = String>, databases: impl Iterator<Item = String>) -> Self {
         Self {
             outcomes: Arc::new(StringArray::from_iter_values(Outcome::LABELS)),
@@ -166,18 +164,18 @@ impl Labels {
             endpoints: Arc::new(StringArray::from_iter_values(endpoints)),
             databases: Arc::new(StringArray::from_iter_values(databases)),
             none: Arc::new(StringArray::new_null(0)),
-            // It comes from the system untouched, and nothing touches it afterwards.
+            // The pages are never touched, so they take no memory.
             zeros: Buffer::from_vec(vec![0u8; ZEROS]),
         }
     }
 }
 
-impl<T: Copy + Default> Whole<T> {
+impl<T: Copy + Default> ColumnBuilder<T> {
     fn new(rows: usize) -> Self {
-        Self { values: Vec::new(), room: rows, empty: 0, valid: Vec::with_capacity(rows.div_ceil(BLOCK)) }
+        Self { values: Vec::new(), capacity: rows, empty: 0, valid: Vec::with_capacity(rows.div_ceil(BLOCK)) }
     }
 
-    /// Appends the rows of a block; a bit of `valid` says which of them have a value.
+    /// Appends the rows of a block; `valid` is a mask of the rows with a value.
     #[inline]
     fn push(&mut self, block: &[T], valid: u64) {
         self.valid.push(valid);
@@ -185,13 +183,13 @@ impl<T: Copy + Default> Whole<T> {
             self.empty += block.len();
             return;
         }
-        self.begin();
+        self.allocate();
         self.values.extend_from_slice(block);
     }
 
-    fn begin(&mut self) {
+    fn allocate(&mut self) {
         if self.values.is_empty() {
-            self.values.reserve_exact(self.room);
+            self.values.reserve_exact(self.capacity);
             self.values.resize(self.empty, T::default());
         }
     }
@@ -199,13 +197,13 @@ impl<T: Copy + Default> Whole<T> {
     /// Sets a row of the last block.
     fn set(&mut self, row: usize, value: Option<T>) {
         let Some(value) = value else { return };
-        self.begin();
+        self.allocate();
         let last = self.valid.len().saturating_sub(1);
         self.values[last * BLOCK + row] = value;
         self.valid[last] |= 1 << row;
     }
 
-    /// The values as they lie in memory, and which of them there are.
+    /// Returns the value buffer and the validity.
     fn finish(self, rows: usize, zeros: &Buffer, write: impl Fn(Vec<T>) -> Buffer) -> (Buffer, Option<NullBuffer>) {
         if self.values.is_empty() && rows * size_of::<T>() <= zeros.len() {
             let nulls = NullBuffer::new(BooleanBuffer::new(zeros.clone(), 0, rows));
@@ -217,19 +215,19 @@ impl<T: Copy + Default> Whole<T> {
     }
 }
 
-impl Decisions {
-    pub(crate) fn new(rows: usize, labels: &Labels) -> Self {
+impl DecisionBuilder {
+    pub(crate) fn new(rows: usize, shared: &SharedValues) -> Self {
         Self {
             outcome: Vec::with_capacity(rows),
             reason: Vec::with_capacity(rows),
-            step: Whole::new(rows),
-            route_id: Whole::new(rows),
-            next_hop: Whole::new(rows),
-            mirror: Whole::new(rows),
-            database: Whole::new(rows),
-            broker: Whole::new(rows),
-            named: HashMap::new(),
-            known: labels.endpoints.len(),
+            step: ColumnBuilder::new(rows),
+            route_id: ColumnBuilder::new(rows),
+            next_hop: ColumnBuilder::new(rows),
+            mirror: ColumnBuilder::new(rows),
+            database: ColumnBuilder::new(rows),
+            broker: ColumnBuilder::new(rows),
+            from_names: HashMap::new(),
+            known: shared.endpoints.len(),
         }
     }
 
@@ -237,16 +235,16 @@ impl Decisions {
         match hop {
             NextHop::Known(endpoint) => endpoint as i32,
             NextHop::Named(normal) => {
-                let next = (self.known + self.named.len()) as i32;
-                *self.named.entry(normal).or_insert(next)
+                let next = (self.known + self.from_names.len()) as i32;
+                *self.from_names.entry(normal).or_insert(next)
             }
         }
     }
 
-    pub(crate) fn finish(self, labels: &Labels) -> Result<Decided> {
-        let (rows, zeros) = (self.outcome.len(), &labels.zeros);
-        let mut named: Vec<(i32, String)> = self.named.into_iter().map(|(name, code)| (code, name)).collect();
-        named.sort_unstable();
+    pub(crate) fn finish(self, shared: &SharedValues) -> Result<DecisionColumns> {
+        let (rows, zeros) = (self.outcome.len(), &shared.zeros);
+        let mut from_names: Vec<(i32, String)> = self.from_names.into_iter().map(|(name, code)| (code, name)).collect();
+        from_names.sort_unstable();
         let (broker, nulls) = self.broker.finish(rows, zeros, |brokers| {
             Buffer::from_vec(brokers.into_iter().map(|broker| broker.0).collect::<Vec<_>>().into_flattened())
         });
@@ -256,29 +254,29 @@ impl Decisions {
         let (route_id, nulls) = self.route_id.finish(rows, zeros, Buffer::from_vec);
         let route_id = Int32Array::new(ScalarBuffer::new(route_id, 0, rows), nulls);
         let columns = vec![
-            few(self.outcome, &labels.outcomes),
+            small_dictionary(self.outcome, &shared.outcomes),
             Column::Values(Arc::new(step)),
             Column::Values(Arc::new(route_id)),
-            many(self.next_hop, rows, labels, &labels.endpoints, &named),
-            many(self.mirror, rows, labels, &labels.endpoints, &[]),
-            many(self.database, rows, labels, &labels.databases, &[]),
+            large_dictionary(self.next_hop, rows, shared, &shared.endpoints, &from_names),
+            large_dictionary(self.mirror, rows, shared, &shared.endpoints, &[]),
+            large_dictionary(self.database, rows, shared, &shared.databases, &[]),
             Column::Values(Arc::new(broker)),
-            few(self.reason, &labels.reasons),
+            small_dictionary(self.reason, &shared.reasons),
         ];
-        Ok(Decided { columns })
+        Ok(DecisionColumns { columns })
     }
 }
 
-impl Sink for Decisions {
+impl DecisionSink for DecisionBuilder {
     #[inline]
-    fn push(&mut self, block: &Answered<'_>) {
-        let Answered { answers, has_broker, blocked, len, .. } = *block;
-        let told = block.told();
+    fn push(&mut self, block: &ResolvedBlock<'_>) {
+        let ResolvedBlock { answers, has_broker, blocked, len, .. } = *block;
+        let labels = block.labels();
         let mask = ones(len);
         let (network, local) = (answers.network & mask, answers.local & mask);
-        self.outcome.extend_from_slice(&told.outcome[..len]);
-        self.reason.extend_from_slice(&told.reason[..len]);
-        self.step.push(&told.steps[..len], (network | local | answers.no_route) & mask);
+        self.outcome.extend_from_slice(&labels.outcome[..len]);
+        self.reason.extend_from_slice(&labels.reason[..len]);
+        self.step.push(&labels.steps[..len], (network | local | answers.no_route) & mask);
         self.route_id.push(&answers.route_ids[..len], network | local);
         self.next_hop.push(&answers.to[..len], network & !blocked);
         self.mirror.push(&answers.to[..len], 0);
@@ -287,9 +285,9 @@ impl Sink for Decisions {
     }
 
     fn set(&mut self, row: usize, decision: Decision) {
-        let place = self.outcome.len().saturating_sub(1) / BLOCK * BLOCK + row;
-        self.outcome[place] = decision.outcome as i8;
-        self.reason[place] = decision.reason as i8;
+        let position = self.outcome.len().saturating_sub(1) / BLOCK * BLOCK + row;
+        self.outcome[position] = decision.outcome as i8;
+        self.reason[position] = decision.reason as i8;
         self.step.set(row, decision.match_step);
         self.route_id.set(row, decision.route_id);
         self.mirror.set(row, decision.mirror.map(|mirror| mirror as i32));
@@ -300,45 +298,51 @@ impl Sink for Decisions {
     }
 }
 
-/// Outcomes or reasons.
-fn few(codes: Vec<i8>, values: &ArrayRef) -> Column {
+/// Builds a column of outcomes or reasons.
+fn small_dictionary(codes: Vec<i8>, values: &ArrayRef) -> Column {
     let codes = ScalarBuffer::from(codes);
-    Coded::column(&codes, Arc::new(Int8Array::new(codes.clone(), None)), Arc::clone(values))
+    DictionaryColumn::column(&codes, Arc::new(Int8Array::new(codes.clone(), None)), Arc::clone(values))
 }
 
-/// Addresses or databases, with the values that belong to them: `known` as it is where it is small beside the batch, else only the
-/// values in use.
-fn many(column: Whole<i32>, rows: usize, labels: &Labels, known: &Arc<StringArray>, named: &[(i32, String)]) -> Column {
+/// Builds a column of addresses or databases. Its dictionary is `known` if that is small compared to the batch,
+/// otherwise only the values in use.
+fn large_dictionary(
+    column: ColumnBuilder<i32>,
+    rows: usize,
+    shared: &SharedValues,
+    known: &Arc<StringArray>,
+    from_names: &[(i32, String)],
+) -> Column {
     let with = |codes: ScalarBuffer<i32>, nulls: Option<NullBuffer>, values: ArrayRef| {
-        Coded::column(&codes, Arc::new(Int32Array::new(codes.clone(), nulls)), values)
+        DictionaryColumn::column(&codes, Arc::new(Int32Array::new(codes.clone(), nulls)), values)
     };
     let is_empty = column.values.is_empty();
-    let (codes, nulls) = column.finish(rows, &labels.zeros, Buffer::from_vec);
+    let (codes, nulls) = column.finish(rows, &shared.zeros, Buffer::from_vec);
     let codes = ScalarBuffer::new(codes, 0, rows);
     if is_empty {
-        return with(codes, nulls, Arc::clone(&labels.none));
+        return with(codes, nulls, Arc::clone(&shared.none));
     }
-    if named.is_empty() && known.len() <= DICTIONARY_SMALL.max(rows / 4) {
+    if from_names.is_empty() && known.len() <= DICTIONARY_SMALL.max(rows / 4) {
         return with(codes, nulls, Arc::<StringArray>::clone(known));
     }
     let text = |code: i32| match usize::try_from(code).ok().filter(|&code| code < known.len()) {
         Some(code) => known.value(code),
-        None => &named[code as usize - known.len()].1,
+        None => &from_names[code as usize - known.len()].1,
     };
-    let mut places = vec![0i32; known.len() + named.len()];
+    let mut positions = vec![0i32; known.len() + from_names.len()];
     let mut used = Vec::new();
-    let mut places_of = Vec::with_capacity(rows);
+    let mut codes_in_use = Vec::with_capacity(rows);
     for (row, &code) in codes.iter().enumerate() {
         if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
-            places_of.push(0);
+            codes_in_use.push(0);
             continue;
         }
-        let place = &mut places[code as usize];
-        if *place == 0 {
+        let position = &mut positions[code as usize];
+        if *position == 0 {
             used.push(text(code));
-            *place = used.len() as i32;
+            *position = used.len() as i32;
         }
-        places_of.push(*place - 1);
+        codes_in_use.push(*position - 1);
     }
-    with(ScalarBuffer::from(places_of), nulls, Arc::new(StringArray::from_iter_values(used)))
+    with(ScalarBuffer::from(codes_in_use), nulls, Arc::new(StringArray::from_iter_values(used)))
 }

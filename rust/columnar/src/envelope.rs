@@ -1,4 +1,6 @@
-//! What the header of a plain fragment is signed with on its way (P21): the MD5 of all that its row says, but of the body.
+//! Rows of the envelope: header signatures, senders, and the fields of the first hop.
+//!
+//! The header of an unencrypted fragment is signed with the MD5 of all fields of its row except the body (P21).
 
 use std::sync::Arc;
 
@@ -11,38 +13,39 @@ use arrow_array::{
 use arrow_schema::Schema;
 use ssbroker_md5::digest_many;
 
-use crate::arrays::sixteens;
+use crate::arrays::binary_16;
 use crate::error::{Error, Result, internal};
 use crate::schema::{fragments, wire, wire_schema};
 use crate::wire::HOPS;
 
-/// What `security` says of a fragment that only has digests.
-pub(crate) const PLAIN: i8 = 0;
+/// The value of `security` for fragments that only have digests.
+pub(crate) const UNENCRYPTED: i8 = 0;
 const ABSENT: [u8; 16] = [0; 16];
-/// In place of the length of a name that is not there.
+/// The length of a missing name.
 const NO_NAME: u32 = u32::MAX;
-const BOUND: u16 = 1 << 4;
-const IDENTIFIED: u16 = 1 << 5;
-const ENDS: u16 = 1 << 6;
+const HAS_TO_BROKER: u16 = 1 << 4;
+const HAS_MESSAGE_ID: u16 = 1 << 5;
+const HAS_LIFETIME: u16 = 1 << 6;
 
-/// The digest of each row's header, of all the batches. An error of the broker, which has no number, has its body in it.
+/// Returns the header digest of each row of all batches. For a broker error, which has no sequence number, it
+/// includes the body.
 ///
 /// # Errors
-/// A column is not there, or of another type.
+/// A column is missing or has another type.
 pub fn header_digests(batches: &[RecordBatch]) -> Result<ArrayRef> {
     let mut digests = Vec::new();
     for batch in batches {
-        digests.extend(digests_of(&Columns::new(batch)?, 0..batch.num_rows()));
+        digests.extend(digests_of(&EnvelopeColumns::new(batch)?, 0..batch.num_rows()));
     }
-    sixteens(digests, None)
+    binary_16(digests, None)
 }
 
-/// The digests of the headers of these rows.
-pub(crate) fn digests_of(columns: &Columns<'_>, rows: impl Iterator<Item = usize>) -> Vec<[u8; 16]> {
+/// Returns the header digests of rows.
+pub(crate) fn digests_of(columns: &EnvelopeColumns<'_>, rows: impl Iterator<Item = usize>) -> Vec<[u8; 16]> {
     let mut signed = Vec::new();
     let mut ends = Vec::with_capacity(rows.size_hint().0);
     for row in rows {
-        columns.sign(row, &mut signed);
+        columns.write_header(row, &mut signed);
         ends.push(signed.len());
     }
     let mut start = 0;
@@ -52,8 +55,8 @@ pub(crate) fn digests_of(columns: &Columns<'_>, rows: impl Iterator<Item = usize
     digests
 }
 
-/// The columns of the envelope, but for the header's signature.
-pub(crate) struct Columns<'a> {
+/// The columns of the envelope without the header signature.
+pub(crate) struct EnvelopeColumns<'a> {
     pub(crate) conversation: &'a FixedSizeBinaryArray,
     pub(crate) from_broker: &'a FixedSizeBinaryArray,
     pub(crate) to_broker: &'a FixedSizeBinaryArray,
@@ -69,11 +72,11 @@ pub(crate) struct Columns<'a> {
     pub(crate) names: [&'a StringArray; 4],
     pub(crate) signatures: [&'a FixedSizeBinaryArray; 2],
     pub(crate) acked: &'a Int64Array,
-    pub(crate) ahead: &'a BinaryArray,
+    pub(crate) acked_ahead: &'a BinaryArray,
     pub(crate) body: &'a BinaryArray,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> EnvelopeColumns<'a> {
     pub(crate) fn new(batch: &'a RecordBatch) -> Result<Self> {
         let fixed = |name| column(batch, name, "binary(16)", |array| array.as_fixed_size_binary_opt());
         let small = |name| column(batch, name, "int8", |array| array.as_primitive_opt::<Int8Type>());
@@ -109,23 +112,25 @@ impl<'a> Columns<'a> {
             ],
             signatures: [fixed(fragments::MESSAGE_SIGNATURE)?, fixed(fragments::FRAGMENT_SIGNATURE)?],
             acked: large(wire::ACKED_SEQUENCE_NUMBER)?,
-            ahead: bytes(wire::ACKED_AHEAD)?,
+            acked_ahead: bytes(wire::ACKED_AHEAD)?,
             body: bytes(fragments::MESSAGE_BODY)?,
         })
     }
 
-    /// What headers are signed with.
+    /// Returns the header signatures.
     pub(crate) fn signature(batch: &'a RecordBatch) -> Result<&'a FixedSizeBinaryArray> {
         column(batch, wire::HEADER_SIGNATURE, "binary(16)", |array| array.as_fixed_size_binary_opt())
     }
 
-    /// Appends what the signature of a row's header is of.
-    fn sign(&self, row: usize, into: &mut Vec<u8>) {
+    /// Appends the bytes of a row's header that are signed.
+    fn write_header(&self, row: usize, into: &mut Vec<u8>) {
         let [_, is_sequenced, ..] = self.flags;
         let mut flags: u16 = (0..).zip(self.flags).map(|(bit, flag)| u16::from(flag.value(row)) << bit).sum();
-        for (column, bit) in
-            [(self.to_broker as &dyn Array, BOUND), (self.message_id, IDENTIFIED), (self.lifetime, ENDS)]
-        {
+        for (column, bit) in [
+            (self.to_broker as &dyn Array, HAS_TO_BROKER),
+            (self.message_id, HAS_MESSAGE_ID),
+            (self.lifetime, HAS_LIFETIME),
+        ] {
             flags |= if column.is_valid(row) { bit } else { 0 };
         }
         for guid in [self.conversation, self.from_broker, self.to_broker, self.message_id] {
@@ -134,7 +139,7 @@ impl<'a> Columns<'a> {
         into.extend_from_slice(&self.sequence.value(row).to_be_bytes());
         into.extend_from_slice(&self.fragment.value(row).to_be_bytes());
         into.extend_from_slice(&self.count.value(row).to_be_bytes());
-        into.extend_from_slice(&known(self.lifetime.is_valid(row), self.lifetime.value(row)).to_be_bytes());
+        into.extend_from_slice(&value_or_zero(self.lifetime.is_valid(row), self.lifetime.value(row)).to_be_bytes());
         into.extend_from_slice(&flags.to_be_bytes());
         into.extend_from_slice(&self.priority.value(row).to_be_bytes());
         into.extend_from_slice(&self.security.value(row).to_be_bytes());
@@ -145,13 +150,13 @@ impl<'a> Columns<'a> {
             into.extend_from_slice(name.unwrap_or_default().as_bytes());
         }
         let [message, fragment] = self.signatures.map(|signature| value(signature, row));
-        let ahead = self.ahead.is_valid(row).then(|| self.ahead.value(row));
+        let acked_ahead = self.acked_ahead.is_valid(row).then(|| self.acked_ahead.value(row));
         let acked = self.acked.is_valid(row);
-        let there = [message.is_some(), fragment.is_some(), acked, ahead.is_some()];
-        into.push((0..).zip(there).map(|(bit, is)| u8::from(is) << bit).sum());
-        into.extend_from_slice(&known(acked, self.acked.value(row)).to_be_bytes());
-        into.extend_from_slice(&length(ahead.unwrap_or_default()).to_be_bytes());
-        for part in [message, fragment, ahead].into_iter().flatten() {
+        let present = [message.is_some(), fragment.is_some(), acked, acked_ahead.is_some()];
+        into.push((0..).zip(present).map(|(bit, is)| u8::from(is) << bit).sum());
+        into.extend_from_slice(&value_or_zero(acked, self.acked.value(row)).to_be_bytes());
+        into.extend_from_slice(&length(acked_ahead.unwrap_or_default()).to_be_bytes());
+        for part in [message, fragment, acked_ahead].into_iter().flatten() {
             into.extend_from_slice(part);
         }
         if !is_sequenced.value(row) {
@@ -160,7 +165,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A column, as arrays of its type have it.
+/// Returns a column downcast to its array type.
 pub(crate) fn column<'a, T>(
     batch: &'a RecordBatch,
     name: &str,
@@ -175,8 +180,8 @@ pub(crate) fn column<'a, T>(
     })
 }
 
-/// The value of a GUID or a digest.
-pub(crate) fn sixteen(column: &FixedSizeBinaryArray, row: usize) -> Option<[u8; 16]> {
+/// Returns a GUID or digest; `None` for null.
+pub(crate) fn optional_16(column: &FixedSizeBinaryArray, row: usize) -> Option<[u8; 16]> {
     if column.is_null(row) { None } else { column.value(row).try_into().ok() }
 }
 
@@ -184,51 +189,49 @@ fn value(column: &FixedSizeBinaryArray, row: usize) -> Option<&[u8]> {
     column.is_valid(row).then(|| column.value(row))
 }
 
-/// What is null counts as zero, whatever stands in its place.
-fn known(is_valid: bool, value: i64) -> i64 {
+/// Null counts as zero, whatever the value buffer holds.
+fn value_or_zero(is_valid: bool, value: i64) -> i64 {
     if is_valid { value } else { 0 }
 }
 
-/// As four bytes hold it; no value of a row is longer.
+/// Returns a length as four bytes; no value is longer.
 fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(NO_NAME)
 }
 
-// Who sends rows of the envelope, and what they are given for their first hop.
-
 const SECOND: i64 = 1_000_000;
 
-/// Rows of one sender, one behind the other.
+/// Consecutive rows of one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderRun {
-    /// The conversation.
+    /// The conversation id.
     pub conversation_id: [u8; 16],
-    /// Whether its initiator sends them.
+    /// Whether the initiator sends the rows.
     pub is_initiator: bool,
-    /// The broker that they are for, where it is known.
+    /// The broker id of the receiver, if known.
     pub to_broker: Option<[u8; 16]>,
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
 }
 
-/// The senders of rows, as they follow each other, and whether no row is secured.
+/// Returns the runs of rows with the same sender, and whether no row is encrypted.
 ///
 /// # Errors
-/// A column is not there, or of another type.
+/// A column is missing or has another type.
 pub fn sender_runs(batches: &[RecordBatch]) -> Result<(Vec<SenderRun>, bool)> {
-    let (mut runs, mut are_plain) = (Vec::<SenderRun>::new(), true);
+    let (mut runs, mut is_unencrypted) = (Vec::<SenderRun>::new(), true);
     for batch in batches {
         let fixed = |name| column(batch, name, "binary(16)", |array| array.as_fixed_size_binary_opt());
         let (conversations, brokers) = (fixed(fragments::CONVERSATION_ID)?, fixed(wire::TO_BROKER_INSTANCE)?);
         let sides = column(batch, fragments::IS_INITIATOR, "bool", |array| array.as_boolean_opt())?;
         let security = column(batch, wire::SECURITY, "int8", |array| array.as_primitive_opt::<Int8Type>())?;
-        are_plain &= security.values().iter().all(|&level| level == PLAIN);
+        is_unencrypted &= security.values().iter().all(|&level| level == UNENCRYPTED);
         for row in 0..batch.num_rows() {
-            let conversation_id = sixteen(conversations, row).unwrap_or_default();
+            let conversation_id = optional_16(conversations, row).unwrap_or_default();
             let run = SenderRun {
                 conversation_id,
                 is_initiator: sides.value(row),
-                to_broker: sixteen(brokers, row),
+                to_broker: optional_16(brokers, row),
                 rows: 1,
             };
             match runs.last_mut() {
@@ -237,13 +240,13 @@ pub fn sender_runs(batches: &[RecordBatch]) -> Result<(Vec<SenderRun>, bool)> {
             }
         }
     }
-    Ok((runs, are_plain))
+    Ok((runs, is_unencrypted))
 }
 
-/// How many hops rows have left, how many whole seconds they live from `now` on, and how many of these have passed: none.
+/// Returns the hop fields of new rows: hops remaining, time to live in seconds from `now`, and time consumed (0).
 ///
 /// # Errors
-/// A column is not there, or of another type.
+/// A column is missing or has another type.
 pub fn first_hop(batches: &[RecordBatch], now: i64) -> Result<RecordBatch> {
     let mut left = Vec::new();
     for batch in batches {

@@ -1,39 +1,39 @@
-//! What can be wrong with a record batch.
+//! Errors of record batches.
 
 use std::fmt;
 
 use arrow_schema::ArrowError;
 use ssbroker_core::Invalid;
 
-/// A result that can say what is wrong with the input.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What is wrong with a record batch.
 #[derive(Debug)]
 pub enum Error {
-    /// A value is not what was expected.
+    /// A value is invalid.
     Invalid(Invalid),
     /// The buffers of a column contradict each other.
     Malformed {
         /// The column.
         column: String,
-        /// The first row that shows it.
+        /// The first affected row.
         row: Option<usize>,
-        /// What contradicts what.
+        /// What is wrong.
         what: String,
     },
-    /// Bytes that are no checkpoint of a reassembly.
+    /// Not a valid checkpoint of a reassembly.
     State(String),
     /// A column is missing or has another type.
     Schema {
         /// The column.
         column: String,
-        /// The type that was expected.
+        /// The expected type.
         expected: String,
-        /// The type that was found.
+        /// The actual type.
         actual: Option<String>,
     },
-    /// Bytes that are no batch of the wire.
+    /// Not a valid batch of the wire format.
     Wire(String),
 }
 
@@ -51,21 +51,21 @@ impl fmt::Display for Error {
                 write!(out, "{column}, row {row}: malformed Arrow data: {what}")
             }
             Self::Malformed { column, row: None, what } => write!(out, "{column}: malformed Arrow data: {what}"),
-            Self::State(what) => write!(out, "state: this is no checkpoint of a reassembler: {what}"),
+            Self::State(what) => write!(out, "state: not a valid reassembler checkpoint: {what}"),
             Self::Schema { column, expected, actual: Some(actual) } => {
                 write!(out, "{column}: expected {expected}, found {actual}")
             }
             Self::Schema { column, expected, actual: None } => {
                 write!(out, "{column}: the column is missing; expected {expected}")
             }
-            Self::Wire(what) => write!(out, "this is no batch of fragments: {what}"),
+            Self::Wire(what) => write!(out, "not a valid batch of fragments: {what}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// A batch that our own columns do not fit: an error rather than a panic, though none is known to cause it.
+/// Reports that our own columns do not form a batch. None is known to, but an error is better than a panic.
 pub(crate) fn internal(error: &ArrowError) -> Error {
     Error::Malformed { column: "result".to_owned(), row: None, what: error.to_string() }
 }

@@ -1,4 +1,5 @@
-//! ExtraColumnSource columns: those that the schema does not know, of any type, carried along with their rows.
+//! Extra columns: columns of any type that are not in the schema and are passed from fragments to messages,
+//! possibly in a later push.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,39 +15,39 @@ use arrow_select::interleave::interleave;
 use arrow_select::take::take;
 use ssbroker_core::reassembly::{ExtraColumnSource, ExtraValues};
 
-use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut};
+use crate::arrays::{BATCH_BYTES, BATCH_ROWS, split_rows};
 use crate::columns::Source;
 use crate::error::{Error, Result, internal};
 use crate::schema::fragments;
 use crate::view::BytesView;
 
-/// What a value is charged beside its bytes, in a column of any type.
+/// The charge of a value without its bytes.
 const VALUE_BYTES: usize = 16;
-/// How many rows are written to be counted at a time.
+/// The number of rows that are encoded at a time to compute sizes.
 const BLOCK: usize = 8_192;
 
 pub(crate) type Arrow<T> = std::result::Result<T, ArrowError>;
 
-/// The further columns of a batch.
+/// The extra columns of a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtraColumns {
     pub(crate) fields: Vec<FieldRef>,
     pub(crate) arrays: Vec<ArrayRef>,
 }
 
-/// How large the values of a column are.
+/// The sizes of a column's values.
 #[derive(Debug)]
 pub(crate) enum Sizes<'a> {
-    /// As many bytes as they have.
+    /// The length of each byte string.
     Bytes(BytesView<'a>),
-    /// No more than what every value is charged.
-    Plain,
-    /// Those of the rows that they are kept as; counted when the first of them is asked for.
+    /// Covered by the charge of every value.
+    Fixed,
+    /// The sizes of the encoded rows, computed on first use.
     Nested(&'a ArrayRef, RefCell<Vec<usize>>),
 }
 
 impl ExtraColumns {
-    /// Those of a batch; `key` is the column that holds session keys.
+    /// Reads the extra columns of a batch; `key` is the column with session keys.
     pub(crate) fn read(source: Source<'_>, key: Option<&str>) -> Result<Self> {
         let mut seen = HashSet::new();
         let has_id = source.batch.column_by_name(fragments::CONVERSATION_ID).is_some();
@@ -54,15 +55,15 @@ impl ExtraColumns {
         for (field, array) in source.batch.schema_ref().fields().iter().zip(source.batch.columns()) {
             let name = field.name().as_str();
             if !seen.insert(name) {
-                return Err(source.twice(name));
+                return Err(source.duplicate_column(name));
             }
             let is_id = name == fragments::CONVERSATION_HANDLE && !has_id;
             if is_id || fragments::ALL.contains(&name) || key == Some(name) {
                 continue;
             }
-            // What is only passed by need not be looked at; what is copied by foreign offsets must be sound.
-            let sound = without_unused(array).and_then(|array| validate(&array).map(|()| array));
-            own.arrays.push(sound.map_err(|error| Error::Malformed {
+            // These columns are copied by offsets from elsewhere, so they must be validated.
+            let valid = without_unused_values(array).and_then(|array| validate(&array).map(|()| array));
+            own.arrays.push(valid.map_err(|error| Error::Malformed {
                 column: source.qualified(name),
                 row: None,
                 what: error.to_string(),
@@ -81,21 +82,21 @@ impl<'a> Sizes<'a> {
     fn new(array: &'a ArrayRef) -> Self {
         match BytesView::new(array) {
             Some(view) => Self::Bytes(view),
-            None if is_plain(array.data_type()) => Self::Plain,
+            None if has_fixed_size(array.data_type()) => Self::Fixed,
             None => Self::Nested(array, RefCell::default()),
         }
     }
 
-    /// What the value of a row is charged.
+    /// Returns the charge of a row's value.
     pub(crate) fn get(&self, row: usize) -> usize {
         VALUE_BYTES
             + match self {
                 Self::Bytes(view) => view.len_at(row),
-                Self::Plain => 0,
+                Self::Fixed => 0,
                 Self::Nested(array, sizes) => {
                     let mut sizes = sizes.borrow_mut();
                     if sizes.is_empty() {
-                        // A type that cannot be kept is never asked for by who keeps.
+                        // A type that cannot be encoded is rejected before this is used for limits.
                         *sizes = row_sizes(array).unwrap_or_else(|_| vec![0; array.len()]);
                     }
                     sizes[row]
@@ -104,9 +105,9 @@ impl<'a> Sizes<'a> {
     }
 }
 
-fn is_plain(data_type: &DataType) -> bool {
+fn has_fixed_size(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Dictionary(_, values) => is_plain(values),
+        DataType::Dictionary(_, values) => has_fixed_size(values),
         DataType::Null | DataType::Boolean => true,
         other => other.is_primitive(),
     }
@@ -122,7 +123,7 @@ fn row_sizes(array: &ArrayRef) -> Arrow<Vec<usize>> {
     Ok(sizes)
 }
 
-/// A converter of the values of a column; those of a dictionary, if it is one.
+/// Returns a row converter for the values of a column; for a dictionary, for its values.
 pub(crate) fn row_converter(data_type: &DataType) -> Arrow<RowConverter> {
     match data_type {
         DataType::Dictionary(_, values) => row_converter(values),
@@ -130,7 +131,7 @@ pub(crate) fn row_converter(data_type: &DataType) -> Arrow<RowConverter> {
     }
 }
 
-/// The values of a dictionary at the places of its keys; of any other array, the array itself.
+/// Decodes a dictionary array; returns any other array unchanged.
 pub(crate) fn without_dictionary(array: ArrayRef) -> Arrow<ArrayRef> {
     match array.as_any_dictionary_opt() {
         Some(dictionary) => without_dictionary(take(dictionary.values(), dictionary.keys(), None)?),
@@ -138,65 +139,63 @@ pub(crate) fn without_dictionary(array: ArrayRef) -> Arrow<ArrayRef> {
     }
 }
 
-// ExtraColumnSource columns on their way from fragments to messages, which may be in another push (M3).
-
-/// The further columns that a reassembly carries: the same in every push.
+/// The extra columns of a reassembly, which are the same in every push.
 #[derive(Debug)]
 pub(crate) struct ExtraSchema {
-    /// Dictionaries as their values.
+    /// With dictionaries replaced by their values.
     pub(crate) fields: Vec<FieldRef>,
     converter: RowConverter,
 }
 
-/// The further columns of a push.
+/// The extra columns of a push.
 #[derive(Debug)]
 pub(crate) struct PushedExtraColumns<'a> {
     shape: &'a ExtraSchema,
     batches: &'a [ExtraColumns],
     sizes: Vec<Vec<Sizes<'a>>>,
-    /// The number of each batch's first row.
+    /// The first row of each batch.
     starts: Vec<usize>,
     failure: RefCell<Option<ArrowError>>,
 }
 
 impl ExtraSchema {
-    /// The one that the columns of a first batch have.
+    /// Returns the schema of the columns of the first batch.
     pub(crate) fn of(columns: &ExtraColumns) -> Result<Self> {
         let mut fields = Vec::with_capacity(columns.fields.len());
         for field in &columns.fields {
-            let plain = plain_type(field.data_type()).map_err(|_| Error::Schema {
+            let stored_type = type_without_dictionaries(field.data_type()).map_err(|_| Error::Schema {
                 column: field.name().clone(),
-                expected: "a type that can be carried".to_owned(),
+                expected: "a supported type".to_owned(),
                 actual: Some(field.data_type().to_string()),
             })?;
-            fields.push(Arc::new(field.as_ref().clone().with_data_type(plain).with_nullable(true)));
+            fields.push(Arc::new(field.as_ref().clone().with_data_type(stored_type).with_nullable(true)));
         }
         Self::new(fields)
     }
 
-    /// One of these columns, none of which is a dictionary.
+    /// Creates a schema of fields without dictionaries.
     pub(crate) fn new(fields: Vec<FieldRef>) -> Result<Self> {
         let sorted = fields.iter().map(|field| SortField::new(field.data_type().clone())).collect();
         Ok(Self { fields, converter: RowConverter::new(sorted).map_err(|error| internal(&error))? })
     }
 
-    /// The columns of a batch in the order of the first one's.
-    pub(crate) fn arrange(&self, columns: &ExtraColumns) -> Result<ExtraColumns> {
+    /// Orders the columns of a batch like those of the first one.
+    pub(crate) fn conform(&self, columns: &ExtraColumns) -> Result<ExtraColumns> {
         let wrong =
             |name: &str, expected: String, actual| Err(Error::Schema { column: name.to_owned(), expected, actual });
         let is_known = |field: &&FieldRef| self.fields.iter().any(|own| own.name() == field.name());
         if let Some(field) = columns.fields.iter().find(|field| !is_known(field)) {
-            let expected = "the extra columns that came first".to_owned();
-            return wrong(field.name(), expected, Some("one more".to_owned()));
+            let expected = "the extra columns of the first push".to_owned();
+            return wrong(field.name(), expected, Some("an additional column".to_owned()));
         }
         let mut arrays = Vec::with_capacity(self.fields.len());
         for own in &self.fields {
-            let expected = || format!("{}, as it came first", own.data_type());
-            let Some(place) = columns.fields.iter().position(|field| field.name() == own.name()) else {
+            let expected = || format!("{}, as in the first push", own.data_type());
+            let Some(position) = columns.fields.iter().position(|field| field.name() == own.name()) else {
                 return wrong(own.name(), expected(), None);
             };
-            let array = &columns.arrays[place];
-            match plain_array(array, own.data_type()) {
+            let array = &columns.arrays[position];
+            match array_without_dictionaries(array, own.data_type()) {
                 Ok(Some(array)) => arrays.push(array),
                 _ => return wrong(own.name(), expected(), Some(array.data_type().to_string())),
             }
@@ -204,14 +203,14 @@ impl ExtraSchema {
         Ok(ExtraColumns { fields: self.fields.clone(), arrays })
     }
 
-    /// Rows that were kept, as columns.
-    pub(crate) fn read<'a>(&self, kept: impl Iterator<Item = &'a [u8]>) -> Arrow<Vec<ArrayRef>> {
+    /// Decodes stored rows to columns.
+    pub(crate) fn columns_from_rows<'a>(&self, stored: impl Iterator<Item = &'a [u8]>) -> Arrow<Vec<ArrayRef>> {
         let parser = self.converter.parser();
-        self.converter.convert_rows(kept.map(|row| parser.parse(row)).collect::<Vec<_>>())
+        self.converter.convert_rows(stored.map(|row| parser.parse(row)).collect::<Vec<_>>())
     }
 
-    /// Columns as rows to keep.
-    pub(crate) fn keep(&self, columns: &[ArrayRef]) -> Arrow<Vec<Box<[u8]>>> {
+    /// Encodes columns as rows to store.
+    pub(crate) fn to_rows(&self, columns: &[ArrayRef]) -> Arrow<Vec<Box<[u8]>>> {
         let rows = self.converter.convert_columns(columns)?;
         Ok(rows.iter().map(|row| row.as_ref().into()).collect())
     }
@@ -223,31 +222,31 @@ impl<'a> PushedExtraColumns<'a> {
         Self { shape, batches, sizes, starts, failure: RefCell::new(None) }
     }
 
-    /// What went wrong when rows were to be kept.
+    /// Returns the error of an earlier `take`, if any.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.failure.borrow().as_ref().map(internal)
     }
 
-    /// The bytes of a message's further columns.
+    /// Returns the charge of a message's extra columns.
     pub(crate) fn size(&self, of: &ExtraValues) -> usize {
         match of {
             ExtraValues::Row(row) => self.len(*row),
-            ExtraValues::Stored(kept) => kept.len(),
+            ExtraValues::Stored(stored) => stored.len(),
         }
     }
 
-    /// The further columns of messages.
+    /// Returns the extra columns of messages.
     pub(crate) fn columns(&self, messages: &[ExtraValues]) -> Arrow<Vec<ArrayRef>> {
-        let kept =
+        let stored =
             || messages.iter().filter_map(|of| if let ExtraValues::Stored(row) = of { Some(&**row) } else { None });
-        let read = if kept().next().is_some() { self.shape.read(kept())? } else { Vec::new() };
+        let read = if stored().next().is_some() { self.shape.columns_from_rows(stored())? } else { Vec::new() };
         let mut next = 0..;
-        let place = |of: &ExtraValues| match of {
-            ExtraValues::Row(row) => self.place(*row),
+        let position = |of: &ExtraValues| match of {
+            ExtraValues::Row(row) => self.position(*row),
             ExtraValues::Stored(_) => (self.batches.len(), next.next().unwrap_or_default()),
         };
-        let places: Vec<_> = messages.iter().map(place).collect();
-        let column = |number: usize| select(self.arrays(number).chain(read.get(number)), &places);
+        let positions: Vec<_> = messages.iter().map(position).collect();
+        let column = |number: usize| select(self.arrays(number).chain(read.get(number)), &positions);
         (0..self.shape.fields.len()).map(column).collect()
     }
 
@@ -255,48 +254,48 @@ impl<'a> PushedExtraColumns<'a> {
         self.batches.iter().map(move |batch| &batch.arrays[column])
     }
 
-    /// The batch of a row, and its number there.
-    fn place(&self, row: usize) -> (usize, usize) {
+    /// Returns the batch of a row and the row's index in it.
+    fn position(&self, row: usize) -> (usize, usize) {
         let batch = self.starts.partition_point(|&start| start <= row) - 1;
         (batch, row - self.starts[batch])
     }
 
     fn try_take(&self, rows: &[usize]) -> Arrow<Vec<Box<[u8]>>> {
-        let places: Vec<_> = rows.iter().map(|&row| self.place(row)).collect();
-        let column = |number: usize| select(self.arrays(number), &places);
-        self.shape.keep(&(0..self.shape.fields.len()).map(column).collect::<Arrow<Vec<_>>>()?)
+        let positions: Vec<_> = rows.iter().map(|&row| self.position(row)).collect();
+        let column = |number: usize| select(self.arrays(number), &positions);
+        self.shape.to_rows(&(0..self.shape.fields.len()).map(column).collect::<Arrow<Vec<_>>>()?)
     }
 }
 
 impl ExtraColumnSource for PushedExtraColumns<'_> {
     fn len(&self, row: usize) -> usize {
-        let (batch, row) = self.place(row);
+        let (batch, row) = self.position(row);
         self.sizes[batch].iter().map(|sizes| sizes.get(row)).sum()
     }
 
     fn take(&self, rows: &[usize]) -> Vec<Box<[u8]>> {
-        let mut kept = Vec::with_capacity(rows.len());
-        for range in cut(rows.iter().map(|&row| self.len(row)), BATCH_BYTES, BATCH_ROWS) {
+        let mut stored = Vec::with_capacity(rows.len());
+        for range in split_rows(rows.iter().map(|&row| self.len(row)), BATCH_BYTES, BATCH_ROWS) {
             match self.try_take(&rows[range]) {
-                Ok(rows) => kept.extend(rows),
+                Ok(rows) => stored.extend(rows),
                 Err(error) => *self.failure.borrow_mut() = Some(error),
             }
         }
-        kept.resize(rows.len(), Box::default());
-        kept
+        stored.resize(rows.len(), Box::default());
+        stored
     }
 }
 
-/// The type that a column has when none of its values, at any depth, is a dictionary.
-fn plain_type(data_type: &DataType) -> Arrow<DataType> {
-    // What rows become is what they are kept as.
+/// Returns the type of a column after replacing dictionaries at any depth by their values.
+fn type_without_dictionaries(data_type: &DataType) -> Arrow<DataType> {
+    // Decoding rows yields exactly this type.
     let columns = row_converter(data_type)?.convert_rows([])?;
     Ok(columns.first().map_or(DataType::Null, |column| column.data_type().clone()))
 }
 
-/// The array itself if it has the expected type, or is a dictionary of such values; else what it becomes without dictionaries, if that
-/// is of the type.
-fn plain_array(array: &ArrayRef, expected: &DataType) -> Arrow<Option<ArrayRef>> {
+/// Returns the array itself if it has the expected type or is a dictionary of it. Otherwise decodes nested
+/// dictionaries; `None` if the result has another type.
+fn array_without_dictionaries(array: &ArrayRef, expected: &DataType) -> Arrow<Option<ArrayRef>> {
     let mut values = array.data_type();
     while let DataType::Dictionary(_, inner) = values {
         values = inner;
@@ -304,7 +303,7 @@ fn plain_array(array: &ArrayRef, expected: &DataType) -> Arrow<Option<ArrayRef>>
     if values == expected {
         return Ok(Some(Arc::clone(array)));
     }
-    if plain_type(values)? != *expected {
+    if type_without_dictionaries(values)? != *expected {
         return Ok(None);
     }
     let converter = row_converter(values)?;
@@ -312,22 +311,23 @@ fn plain_array(array: &ArrayRef, expected: &DataType) -> Arrow<Option<ArrayRef>>
     Ok(converter.convert_rows(&rows)?.pop())
 }
 
-/// Rows of several arrays of one logical type, each told by the number of an array and of a row there, as one array; a dictionary comes
-/// out as its values.
+/// Gathers rows, given as (array, row), of several arrays of one logical type into one array; dictionaries are
+/// decoded.
 fn select<'a>(arrays: impl Iterator<Item = &'a ArrayRef>, rows: &[(usize, usize)]) -> Arrow<ArrayRef> {
     let arrays: Vec<_> = arrays.collect();
     if arrays.len() > 1 && arrays.iter().all(|array| array.as_any_dictionary_opt().is_none()) {
         return interleave(&arrays.iter().map(|array| &***array).collect::<Vec<_>>(), rows);
     }
     let mut own = vec![Vec::new(); arrays.len()];
-    let places: Vec<_> = rows.iter().map(|&(array, row)| (array, place_of(&mut own[array], row))).collect();
-    let parts = arrays.iter().zip(own).map(|(array, own)| take(array, &UInt64Array::from(own), None));
-    let mut parts = parts.map(|part| without_dictionary(part?)).collect::<Arrow<Vec<_>>>()?;
-    match parts.pop() {
-        Some(part) if parts.is_empty() => Ok(part),
+    let positions: Vec<_> = rows.iter().map(|&(array, row)| (array, place_of(&mut own[array], row))).collect();
+    let referenced_children = arrays.iter().zip(own).map(|(array, own)| take(array, &UInt64Array::from(own), None));
+    let mut referenced_children =
+        referenced_children.map(|part| without_dictionary(part?)).collect::<Arrow<Vec<_>>>()?;
+    match referenced_children.pop() {
+        Some(part) if referenced_children.is_empty() => Ok(part),
         last => {
-            parts.extend(last);
-            interleave(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &places)
+            referenced_children.extend(last);
+            interleave(&referenced_children.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &positions)
         }
     }
 }
@@ -337,21 +337,23 @@ fn place_of(rows: &mut Vec<u64>, row: usize) -> usize {
     rows.len() - 1
 }
 
-// Whether a column of any type is sound wherever its rows lead.
+// Validation of columns of any type.
 //
-// A slice of a nested column comes with all children of the whole, and a dictionary with all of its values. A table that is pushed in
-// many slices would be looked through for each of them, so only what the rows refer to is looked at.
+// A slice of a nested column comes with all children of the whole column, and a dictionary with all its values. For
+// a table that is pushed in many slices, validating everything for each slice would be slow, so only what the rows
+// refer to is validated.
 
-/// How many values that lie one after the other are looked at in the time of one alone.
+/// A run of this many values is validated in the time of a single one.
 const VALUES_FOR_ONE: usize = 256;
 
-/// How many ids a union has for its types.
+/// The number of type ids of a union.
 const UNION_IDS: usize = 128;
 
-/// The rows of a dense union or of runs with no more behind them than they refer to; any other column as it is.
+/// Removes values that the rows do not refer to from dense unions and run-end encoded columns; returns other
+/// columns unchanged.
 ///
-/// Of these two all values are looked at, and written where rows are kept.
-pub(crate) fn without_unused(array: &ArrayRef) -> Arrow<ArrayRef> {
+/// These two are the types of which all values are validated and encoded.
+pub(crate) fn without_unused_values(array: &ArrayRef) -> Arrow<ArrayRef> {
     match array.data_type() {
         DataType::Union(_, UnionMode::Dense) => union(array.as_union()),
         DataType::RunEndEncoded(ends, _) => match ends.data_type() {
@@ -366,13 +368,14 @@ pub(crate) fn without_unused(array: &ArrayRef) -> Arrow<ArrayRef> {
 fn union(array: &UnionArray) -> Arrow<ArrayRef> {
     array.to_data().validate_data()?;
     let (fields, ids, offsets, children) = array.clone().into_parts();
-    let places = || ids.iter().map(|&id| id as usize).zip(offsets.iter().flat_map(|offsets| offsets.iter().copied()));
+    let positions =
+        || ids.iter().map(|&id| id as usize).zip(offsets.iter().flat_map(|offsets| offsets.iter().copied()));
     let mut ranges = [(i32::MAX, -1); UNION_IDS];
-    for (id, offset) in places() {
+    for (id, offset) in positions() {
         let (first, last) = ranges[id];
         ranges[id] = (first.min(offset), last.max(offset));
     }
-    let offsets = places().map(|(id, offset)| offset - ranges[id].0).collect();
+    let offsets = positions().map(|(id, offset)| offset - ranges[id].0).collect();
     let used = |(id, child): (i8, &ArrayRef)| match ranges[id as usize] {
         (_, -1) => child.slice(0, 0),
         (first, last) => child.slice(first as usize, (last - first) as usize + 1),
@@ -384,9 +387,9 @@ fn union(array: &UnionArray) -> Arrow<ArrayRef> {
 fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Arrow<ArrayRef> {
     let runs = array.as_run::<R>();
     let ends = runs.run_ends();
-    // Where the ends are not ascending, what is found is refused below.
+    // Ends that are not ascending are rejected below.
     let used = if array.is_empty() { 0..0 } else { ends.get_start_physical_index()..ends.get_end_physical_index() + 1 };
-    let outside = || ArrowError::InvalidArgumentError("run ends that are not ascending".to_owned());
+    let outside = || ArrowError::InvalidArgumentError("run ends are not ascending".to_owned());
     let found = ends.values().get(used.clone()).filter(|_| used.end <= runs.values().len()).ok_or_else(outside)?;
     let end = |end: &R::Native| R::Native::usize_as(end.as_usize().saturating_sub(ends.offset()).min(array.len()));
     let ends = PrimitiveArray::<R>::from_iter_values(found.iter().map(end));
@@ -395,36 +398,36 @@ fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Arrow<ArrayRef> {
     Ok(make_array(made.build()?))
 }
 
-/// Refuses offsets, views and keys that lead outside, and text that is no UTF-8.
+/// Rejects offsets, views and keys out of bounds, and invalid UTF-8.
 pub(crate) fn validate(array: &dyn Array) -> Arrow<()> {
     array.to_data().validate_data()?;
-    parts(array).iter().try_for_each(|part| match part.data_type() {
-        // Rows are made of all values of a dictionary that is inside of another type.
+    referenced_children(array).iter().try_for_each(|part| match part.data_type() {
+        // Encoding rows uses all values of a dictionary inside another type.
         DataType::Dictionary(..) => part.to_data().validate_full(),
         _ => validate(part),
     })
 }
 
-/// What the rows of an array refer to, if the array itself is sound.
-fn parts(array: &dyn Array) -> Vec<ArrayRef> {
+/// Returns the children that the rows of a valid array refer to.
+fn referenced_children(array: &dyn Array) -> Vec<ArrayRef> {
     match array.data_type() {
-        DataType::List(_) => vec![between(array.as_list::<i32>().values(), array.as_list::<i32>().value_offsets())],
+        DataType::List(_) => vec![list_values(array.as_list::<i32>().values(), array.as_list::<i32>().value_offsets())],
         DataType::LargeList(_) => {
-            vec![between(array.as_list::<i64>().values(), array.as_list::<i64>().value_offsets())]
+            vec![list_values(array.as_list::<i64>().values(), array.as_list::<i64>().value_offsets())]
         }
         DataType::ListView(_) => {
             let lists = array.as_list_view::<i32>();
-            vec![around(lists.values(), lists.value_offsets(), lists.value_sizes())]
+            vec![list_view_values(lists.values(), lists.value_offsets(), lists.value_sizes())]
         }
         DataType::LargeListView(_) => {
             let lists = array.as_list_view::<i64>();
-            vec![around(lists.values(), lists.value_offsets(), lists.value_sizes())]
+            vec![list_view_values(lists.values(), lists.value_offsets(), lists.value_sizes())]
         }
         DataType::Map(..) => {
             let entries: ArrayRef = Arc::new(array.as_map().entries().clone());
-            vec![between(&entries, array.as_map().value_offsets())]
+            vec![list_values(&entries, array.as_map().value_offsets())]
         }
-        // The children of these two were cut with them.
+        // The children of these two are sliced with them.
         DataType::FixedSizeList(..) => vec![Arc::clone(array.as_fixed_size_list().values())],
         DataType::Struct(_) => array.as_struct().columns().to_vec(),
         DataType::Dictionary(_, values) if !values.is_nested() => used_values(array),
@@ -432,7 +435,7 @@ fn parts(array: &dyn Array) -> Vec<ArrayRef> {
     }
 }
 
-/// The values that a dictionary has for its keys.
+/// Returns the values that the keys of a dictionary refer to.
 fn used_values(array: &dyn Array) -> Vec<ArrayRef> {
     let dictionary = array.as_any_dictionary();
     let values = dictionary.values();
@@ -445,15 +448,15 @@ fn used_values(array: &dyn Array) -> Vec<ArrayRef> {
     keys.chunk_by(|key, next| key + 1 == *next).map(|run| values.slice(run[0], run.len())).collect()
 }
 
-/// The values in which lists of these offsets lie.
-fn between<O: OffsetSizeTrait>(values: &ArrayRef, offsets: &[O]) -> ArrayRef {
+/// Returns the values between the first and last of these list offsets.
+fn list_values<O: OffsetSizeTrait>(values: &ArrayRef, offsets: &[O]) -> ArrayRef {
     let end = |offset: Option<&O>| offset.map_or(0, |offset| offset.as_usize());
     let start = end(offsets.first());
     values.slice(start, end(offsets.last()) - start)
 }
 
-/// The values in which lists of these offsets and sizes lie.
-fn around<O: OffsetSizeTrait>(values: &ArrayRef, offsets: &[O], sizes: &[O]) -> ArrayRef {
+/// Returns the values between the lowest start and the highest end of these list views.
+fn list_view_values<O: OffsetSizeTrait>(values: &ArrayRef, offsets: &[O], sizes: &[O]) -> ArrayRef {
     let ranges = offsets.iter().zip(sizes).map(|(start, size)| (start.as_usize(), start.as_usize() + size.as_usize()));
     let ranges = ranges.filter(|(start, end)| start < end);
     let (start, end) =

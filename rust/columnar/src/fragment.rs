@@ -1,4 +1,4 @@
-//! Messages in, signed fragments out (P13, M25).
+//! Splits messages into signed fragments (P13).
 
 use std::sync::Arc;
 
@@ -10,41 +10,41 @@ use arrow_select::take::take;
 use ssbroker_core::{Digest, Header, InvalidKind};
 use ssbroker_md5::digest_many;
 
-use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut, sixteens};
-use crate::columns::{Places, Source};
+use crate::arrays::{BATCH_BYTES, BATCH_ROWS, binary_16, split_rows};
+use crate::columns::{MessageKeys, Source};
 use crate::error::{Result, internal};
 use crate::extra_columns::ExtraColumns;
 use crate::schema::{fragments as columns, fragments_schema};
-use crate::session_keys::{Keys, RowKeys};
+use crate::session_keys::{RowKeys, SessionKeySource};
 use crate::view::BytesView;
 
-/// How many bodies are digested at a time.
+/// The number of bodies to digest at a time.
 const BLOCK: usize = 8_192;
-/// What one Arrow cell can hold.
+/// The most bytes of an Arrow value.
 const BODY_BYTES_MAX: usize = i32::MAX as usize;
 
-/// The number of a message's row, and of its part.
-type Part = (u32, i32);
+/// The message's row, and the fragment number.
+type FragmentIndex = (u32, i32);
 
-/// A batch of messages, checked and signed.
+/// A batch of messages, validated and signed.
 #[derive(Debug)]
 struct Messages<'a> {
-    places: Places<'a>,
+    message_keys: MessageKeys<'a>,
     bodies: BytesView<'a>,
-    shared: Option<Shared<'a>>,
+    shared: Option<SharedBodies<'a>>,
     max_fragment_bytes: usize,
-    /// How many parts each message has.
+    /// The number of fragments of each message.
     counts: Vec<i32>,
     digests: Vec<Digest>,
-    /// Nothing where they are the digests.
+    /// Empty if they equal the digests.
     signatures: Vec<Digest>,
     keys: RowKeys<'a>,
     extra: ExtraColumns,
 }
 
-/// Bodies that lie one after the other in one buffer, so that their parts can stay there.
+/// Bodies in one contiguous buffer, which fragments can share.
 #[derive(Debug)]
-struct Shared<'a> {
+struct SharedBodies<'a> {
     values: Buffer,
     offsets: Offsets<'a>,
 }
@@ -55,37 +55,37 @@ enum Offsets<'a> {
     Wide(&'a [i64]),
 }
 
-/// Cuts the messages of a batch into parts of `max_fragment_bytes`, of which the last may be shorter. `first_row` is the place of the
-/// batch's first row in the whole input, for errors. At least one batch comes out.
+/// Splits the messages of a batch into fragments of at most `max_fragment_bytes`. `first_row` is the index of the
+/// batch's first row in the whole input, for errors. Returns at least one batch.
 ///
 /// # Errors
-/// A missing or mistyped column, or the first value that is not what was expected.
+/// A column is missing or mistyped, or a value is invalid.
 pub fn fragment(
     batch: &RecordBatch,
     first_row: usize,
     max_fragment_bytes: usize,
-    keys: Keys<'_>,
+    keys: SessionKeySource<'_>,
 ) -> Result<Vec<RecordBatch>> {
     let source = Source { batch, table: "", first_row };
     let messages = Messages::read(source, max_fragment_bytes.max(1), keys)?;
     let schema = fragments_schema(&messages.extra.fields);
     let limit = if messages.shared.is_some() { BODY_BYTES_MAX } else { BATCH_BYTES };
     let extra = messages.extra.sizes();
-    let size = |part: Part| {
+    let size = |part: FragmentIndex| {
         let carried: usize = extra.iter().map(|sizes| sizes.get(part.0 as usize)).sum();
         messages.part(part).len() + carried
     };
-    let ranges = cut(messages.parts().map(size), limit, BATCH_ROWS);
+    let ranges = split_rows(messages.parts().map(size), limit, BATCH_ROWS);
     let mut parts = messages.parts();
     let mut next = |count| parts.by_ref().take(count).collect::<Vec<_>>();
-    ranges.into_iter().map(|range| messages.cut_out(&schema, &next(range.len()))).collect()
+    ranges.into_iter().map(|range| messages.fragment_batch(&schema, &next(range.len()))).collect()
 }
 
 impl<'a> Messages<'a> {
-    fn read(source: Source<'a>, max_fragment_bytes: usize, keys: Keys<'a>) -> Result<Self> {
-        let places = Places::read(source)?;
-        if let Some(row) = places.sequences.iter().position(|sequence| !(0..i64::MAX).contains(sequence)) {
-            let (shown, expected) = (places.sequences[row].to_string(), "a number from 0 to 2^63 - 2");
+    fn read(source: Source<'a>, max_fragment_bytes: usize, keys: SessionKeySource<'a>) -> Result<Self> {
+        let message_keys = MessageKeys::read(source)?;
+        if let Some(row) = message_keys.sequences.iter().position(|sequence| !(0..i64::MAX).contains(sequence)) {
+            let (shown, expected) = (message_keys.sequences[row].to_string(), "a number from 0 to 2^63 - 2");
             let (kind, name) = (InvalidKind::Limit, columns::MESSAGE_SEQUENCE_NUMBER);
             return Err(source.invalid(kind, name, row, Some(shown.as_bytes()), expected));
         }
@@ -93,9 +93,9 @@ impl<'a> Messages<'a> {
         let extra = ExtraColumns::read(source, keys.column())?;
         let keys = keys.read(source)?;
         let rows = source.batch.num_rows();
-        let shared = source.column(columns::MESSAGE_BODY)?.and_then(Shared::new);
-        let mut own = Self {
-            places,
+        let shared = source.column(columns::MESSAGE_BODY)?.and_then(SharedBodies::new);
+        let mut messages = Self {
+            message_keys,
             bodies,
             shared,
             max_fragment_bytes,
@@ -105,9 +105,9 @@ impl<'a> Messages<'a> {
             keys,
             extra,
         };
-        own.count(source)?;
-        own.sign(source)?;
-        Ok(own)
+        messages.count(source)?;
+        messages.sign(source)?;
+        Ok(messages)
     }
 
     fn count(&mut self, source: Source<'_>) -> Result<()> {
@@ -142,28 +142,28 @@ impl<'a> Messages<'a> {
         Ok(())
     }
 
-    /// The parts of all messages in their order.
-    fn parts(&self) -> impl Iterator<Item = Part> {
+    /// Returns the fragments of all messages in order.
+    fn parts(&self) -> impl Iterator<Item = FragmentIndex> {
         self.counts.iter().enumerate().flat_map(|(row, &count)| (0..count).map(move |number| (row as u32, number)))
     }
 
     fn body(&self, row: usize) -> &'a [u8] {
-        // All of them were read before.
+        // All bodies have been read successfully before.
         self.bodies.get(row).unwrap_or_default()
     }
 
-    fn part(&self, (row, number): Part) -> &'a [u8] {
+    fn part(&self, (row, number): FragmentIndex) -> &'a [u8] {
         let body = self.body(row as usize);
         let start = number as usize * self.max_fragment_bytes;
         &body[start..body.len().min(start + self.max_fragment_bytes)]
     }
 
-    fn header(&self, (row, number): Part) -> Header {
+    fn header(&self, (row, number): FragmentIndex) -> Header {
         let row = row as usize;
         Header {
-            conversation: self.places.conversation(row),
-            is_initiator: self.places.is_initiator.value(row),
-            sequence: self.places.sequences[row],
+            conversation: self.message_keys.conversation(row),
+            is_initiator: self.message_keys.is_initiator.value(row),
+            sequence: self.message_keys.sequences[row],
             number,
             count: self.counts[row],
         }
@@ -173,29 +173,30 @@ impl<'a> Messages<'a> {
         *self.signatures.get(row).unwrap_or(&self.digests[row])
     }
 
-    /// A batch of some parts that follow each other.
-    fn cut_out(&self, schema: &SchemaRef, parts: &[Part]) -> Result<RecordBatch> {
+    /// Builds a batch of consecutive fragments.
+    fn fragment_batch(&self, schema: &SchemaRef, parts: &[FragmentIndex]) -> Result<RecordBatch> {
         let rows = || parts.iter().map(|&(row, _)| row as usize);
-        let is_initiator =
-            BooleanBuffer::collect_bool(parts.len(), |place| self.places.is_initiator.value(parts[place].0 as usize));
+        let is_initiator = BooleanBuffer::collect_bool(parts.len(), |position| {
+            self.message_keys.is_initiator.value(parts[position].0 as usize)
+        });
         let mut arrays: Vec<ArrayRef> = vec![
-            sixteens(rows().map(|row| self.places.conversations[row]).collect(), None)?,
+            binary_16(rows().map(|row| self.message_keys.conversations[row]).collect(), None)?,
             Arc::new(BooleanArray::new(is_initiator, None)),
-            Arc::new(Int64Array::from_iter_values(rows().map(|row| self.places.sequences[row]))),
+            Arc::new(Int64Array::from_iter_values(rows().map(|row| self.message_keys.sequences[row]))),
             Arc::new(Int32Array::from_iter_values(parts.iter().map(|&(_, number)| number))),
             Arc::new(Int32Array::from_iter_values(rows().map(|row| self.counts[row]))),
             self.bodies_of(parts)?,
-            sixteens(rows().map(|row| self.signature(row)).collect(), None)?,
-            sixteens(self.fragment_signatures(parts), None)?,
+            binary_16(rows().map(|row| self.signature(row)).collect(), None)?,
+            binary_16(self.fragment_signatures(parts), None)?,
         ];
-        let places = UInt32Array::from_iter_values(parts.iter().map(|&(row, _)| row));
+        let message_keys = UInt32Array::from_iter_values(parts.iter().map(|&(row, _)| row));
         for array in &self.extra.arrays {
-            arrays.push(take(array, &places, None).map_err(|error| internal(&error))?);
+            arrays.push(take(array, &message_keys, None).map_err(|error| internal(&error))?);
         }
         RecordBatch::try_new(Arc::clone(schema), arrays).map_err(|error| internal(&error))
     }
 
-    fn bodies_of(&self, parts: &[Part]) -> Result<ArrayRef> {
+    fn bodies_of(&self, parts: &[FragmentIndex]) -> Result<ArrayRef> {
         let lengths = parts.iter().map(|&part| self.part(part).len() as i32);
         let ends = lengths.scan(0i32, |end, len| {
             *end += len;
@@ -217,14 +218,14 @@ impl<'a> Messages<'a> {
         Ok(Arc::new(bodies.map_err(|error| internal(&error))?))
     }
 
-    /// The part of a message of one part is the whole, whose digest is known.
-    fn fragment_signatures(&self, parts: &[Part]) -> Vec<Digest> {
-        let is_whole = |part: &Part| self.counts[part.0 as usize] == 1;
-        let cut: Vec<&[u8]> = parts.iter().filter(|part| !is_whole(part)).map(|&part| self.part(part)).collect();
-        let mut digests = vec![[0; 16]; cut.len()];
-        digest_many(&cut, &mut digests);
+    /// Signs fragments; the only fragment of a message has the digest of the message.
+    fn fragment_signatures(&self, parts: &[FragmentIndex]) -> Vec<Digest> {
+        let is_whole = |part: &FragmentIndex| self.counts[part.0 as usize] == 1;
+        let bodies: Vec<&[u8]> = parts.iter().filter(|part| !is_whole(part)).map(|&part| self.part(part)).collect();
+        let mut digests = vec![[0; 16]; bodies.len()];
+        digest_many(&bodies, &mut digests);
         let mut digests = digests.into_iter();
-        let sign = |part: &Part| {
+        let sign = |part: &FragmentIndex| {
             let row = part.0 as usize;
             let known = if is_whole(part) { None } else { digests.next() };
             let digest = known.unwrap_or(self.digests[row]);
@@ -236,7 +237,7 @@ impl<'a> Messages<'a> {
     }
 }
 
-impl<'a> Shared<'a> {
+impl<'a> SharedBodies<'a> {
     fn new(bodies: &'a ArrayRef) -> Option<Self> {
         let (values, offsets) = match bodies.data_type() {
             DataType::Binary => {

@@ -1,6 +1,5 @@
-//! Service Broker's routing and reassembly over Arrow: record batches of routes, databases and services in, a catalog out; record
-//! batches of conversations in, record batches of decisions out; record batches of messages in, record batches of fragments out, and
-//! back.
+//! Routing and reassembly over Arrow record batches: reads catalogs, decides conversations, splits messages into
+//! fragments and reassembles them, and converts messages of the database and the network.
 #![forbid(unsafe_code)]
 
 mod arrays;
@@ -24,15 +23,17 @@ mod view;
 mod wire;
 
 pub use crate::catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, services_batch};
-pub use crate::decisions::{Coded, Decided};
+pub use crate::decisions::{DecisionColumns, DictionaryColumn};
 pub use crate::envelope::{SenderRun, first_hop, header_digests, sender_runs};
 pub use crate::error::{Error, Result};
 pub use crate::fragment::fragment;
 pub use crate::md5::md5;
-pub use crate::message_runs::{Leaving, Run, Runs, WaitingRun, departures, plain_runs, waiting_runs};
-pub use crate::messages::{bodies, outgoing, received, waiting};
-pub use crate::packed_decisions::places;
+pub use crate::message_runs::{
+    IncomingRun, IncomingRuns, OutgoingRun, RunEnvelope, incoming_runs, outgoing_rows, outgoing_runs,
+};
+pub use crate::messages::{message_bodies, read_outgoing, received_batch, transmission_batch};
+pub use crate::packed_decisions::destinations;
 pub use crate::reassemble::{Reassembled, ReassemblyKernel};
 pub use crate::route::RouteKernel;
-pub use crate::session_keys::{Keys, SessionKeys};
+pub use crate::session_keys::{SessionKeySource, SessionKeys};
 pub use crate::wire::{crc32c, decode_fragments};

@@ -1,22 +1,22 @@
-//! Byte strings in, their MD5 digests out.
+//! MD5 digests of a column.
 
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
 use ssbroker_md5::digest_many;
 
-use crate::arrays::sixteens;
+use crate::arrays::binary_16;
 use crate::error::{Error, Result};
 use crate::view::{BytesView, ones, set_bits};
 
-/// How many are handed over at a time: enough that long ones find company.
+/// The number of values to digest at a time, enough to keep the vector lanes busy with long ones.
 const BLOCK: usize = 8_192;
 const VALUES: &str = "values";
 
-/// The digest of every value of a column of bytes or text; null stays null. `first_row` is the place of the first value in the whole
-/// input, for errors.
+/// Returns the digest of each value of a binary or text column; null stays null. `first_row` is the index of the
+/// first value in the whole input, for errors.
 ///
 /// # Errors
-/// The column holds something else, or a value cannot be read.
+/// The column has another type, or a value cannot be read.
 pub fn md5(array: &ArrayRef, first_row: usize) -> Result<ArrayRef> {
     let view = BytesView::new(array).ok_or_else(|| Error::Schema {
         column: VALUES.to_owned(),
@@ -31,7 +31,7 @@ pub fn md5(array: &ArrayRef, first_row: usize) -> Result<ArrayRef> {
         view.get_block(start, values).map_err(|row| Error::Malformed {
             column: VALUES.to_owned(),
             row: Some(first_row + row),
-            what: "an offset, a view or a dictionary key leads outside its buffer".to_owned(),
+            what: "an offset, view or dictionary key is out of bounds".to_owned(),
         })?;
         let first_word = words.len();
         for (number, values) in values.chunks_mut(64).enumerate() {
@@ -46,5 +46,5 @@ pub fn md5(array: &ArrayRef, first_row: usize) -> Result<ArrayRef> {
         }
     }
     let nulls = NullBuffer::new(arrow_buffer::BooleanBuffer::new(words.into(), 0, array.len()));
-    sixteens(digests, Some(nulls).filter(|nulls| nulls.null_count() > 0))
+    binary_16(digests, Some(nulls).filter(|nulls| nulls.null_count() > 0))
 }

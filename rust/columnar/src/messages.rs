@@ -1,4 +1,4 @@
-//! Messages that are to be sent, out of a record batch.
+//! Messages of the database as record batches, in both directions.
 
 use std::sync::Arc;
 
@@ -7,59 +7,59 @@ use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::ArrowError;
 use ssbroker_core::message::{Inbox, Outbox, Outgoing, Received, Waiting};
 
-use crate::arrays::sixteens;
+use crate::arrays::binary_16;
 use crate::columns::Source;
 use crate::error::{Result, internal};
 use crate::schema::{fragments, received_schema, waiting_schema, wire};
 
-/// The messages of a batch, where each row is one as it should be.
+/// Reads the messages to send from a batch.
 ///
-/// # Returns
-/// The messages; `None` where a column or a row is not what was expected, or merely unusual, whatever it is.
+/// Returns `None` if a column or row is invalid or unusual; the caller then reports it or handles it in another
+/// way.
 #[must_use]
-pub fn outgoing<'a>(batch: &'a RecordBatch, message_type_name: &'a str) -> Option<Vec<Outgoing<'a>>> {
+pub fn read_outgoing<'a>(batch: &'a RecordBatch, message_type_name: &'a str) -> Option<Vec<Outgoing<'a>>> {
     let source = Source { batch, table: "", first_row: 0 };
-    source.each_once(&[fragments::CONVERSATION_HANDLE, fragments::MESSAGE_BODY, wire::MESSAGE_TYPE_NAME]).ok()?;
+    source
+        .reject_duplicates(&[fragments::CONVERSATION_HANDLE, fragments::MESSAGE_BODY, wire::MESSAGE_TYPE_NAME])
+        .ok()?;
     let handles = source.guids(fragments::CONVERSATION_HANDLE).ok()??;
     let bodies = source.bytes(fragments::MESSAGE_BODY).ok()?;
-    let kinds = source.optional_text(wire::MESSAGE_TYPE_NAME).ok()?;
+    let types = source.optional_text(wire::MESSAGE_TYPE_NAME).ok()?;
     if bodies.is_text
         || bodies.first_null().is_some()
-        || kinds.as_ref().is_some_and(|kinds| kinds.first_null().is_some())
+        || types.as_ref().is_some_and(|types| types.first_null().is_some())
     {
         return None;
     }
     let message = |row| {
-        let kind =
-            kinds.as_ref().map_or(Some(message_type_name), |kinds| std::str::from_utf8(kinds.get(row).ok()?).ok());
+        let message_type =
+            types.as_ref().map_or(Some(message_type_name), |types| std::str::from_utf8(types.get(row).ok()?).ok());
         Some(Outgoing {
             conversation_handle: handles.optional(row).ok()??,
-            message_type_name: kind?,
+            message_type_name: message_type?,
             message_body: bodies.get(row).ok()?,
         })
     };
     (0..batch.num_rows()).map(message).collect()
 }
 
-// Messages that were received, as a record batch.
-
-/// The messages of an inbox; `status` is what RECEIVE says of all of them (fact 155).
+/// Builds the batch of received messages; `status` is the status column for all of them.
 ///
 /// # Errors
-/// The bodies together are longer than a column can hold.
-pub fn received(inbox: Inbox<'_>, status: i32) -> Result<RecordBatch> {
+/// The bodies together exceed the size of a column.
+pub fn received_batch(inbox: Inbox<'_>, status: i32) -> Result<RecordBatch> {
     let rows = &inbox.messages;
     let texts = |text: for<'a> fn(&'a Received<'a>) -> &'a str| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(text)))
     };
     let columns: Vec<ArrayRef> = vec![
-        sixteens(rows.iter().map(|row| row.conversation_id.0).collect(), None)?,
+        binary_16(rows.iter().map(|row| row.conversation_id.0).collect(), None)?,
         Arc::new(rows.iter().map(|row| Some(row.is_initiator)).collect::<BooleanArray>()),
         Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.message_sequence_number))),
         Arc::new(body_array(inbox.bodies, &inbox.ends)?),
-        sixteens(vec![[0; 16]; rows.len()], Some(NullBuffer::new_null(rows.len())))?,
-        sixteens(rows.iter().map(|row| row.conversation_handle.0).collect(), None)?,
-        sixteens(rows.iter().map(|row| row.conversation_group_id.0).collect(), None)?,
+        binary_16(vec![[0; 16]; rows.len()], Some(NullBuffer::new_null(rows.len())))?,
+        binary_16(rows.iter().map(|row| row.conversation_handle.0).collect(), None)?,
+        binary_16(rows.iter().map(|row| row.conversation_group_id.0).collect(), None)?,
         texts(|row| row.message_type_name),
         texts(|row| row.service_name),
         texts(|row| row.service_contract_name),
@@ -71,7 +71,7 @@ pub fn received(inbox: Inbox<'_>, status: i32) -> Result<RecordBatch> {
     RecordBatch::try_new(received_schema(), columns).map_err(|error| internal(&error))
 }
 
-/// Bodies that lie one behind the other, each up to its end; `None` is null.
+/// Builds a binary column of concatenated bodies; an end of `None` is null.
 pub(crate) fn body_array(values: Vec<u8>, ends: &[Option<usize>]) -> Result<BinaryArray> {
     let mut offsets = Vec::with_capacity(ends.len() + 1);
     let mut last = 0;
@@ -86,23 +86,21 @@ pub(crate) fn body_array(values: Vec<u8>, ends: &[Option<usize>]) -> Result<Bina
     BinaryArray::try_new(offsets, Buffer::from_vec(values), nulls).map_err(|error| internal(&error))
 }
 
-// Messages that wait to be sent to another instance, as a record batch.
-
-/// The messages of an outbox.
+/// Builds the batch of messages to transmit.
 ///
 /// # Errors
-/// The bodies together are longer than a column can hold.
-pub fn waiting(outbox: Outbox) -> Result<RecordBatch> {
+/// The bodies together exceed the size of a column.
+pub fn transmission_batch(outbox: Outbox) -> Result<RecordBatch> {
     let rows = &outbox.messages;
     let flags = |flag: fn(&Waiting) -> bool| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(flag(row))).collect::<BooleanArray>())
     };
     let columns: Vec<ArrayRef> = vec![
-        sixteens(rows.iter().map(|row| row.conversation_id.0).collect(), None)?,
+        binary_16(rows.iter().map(|row| row.conversation_id.0).collect(), None)?,
         flags(|row| row.is_initiator),
         Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.message_sequence_number))),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &row.message_type_name))),
-        sixteens(rows.iter().map(|row| row.message_id.0).collect(), None)?,
+        binary_16(rows.iter().map(|row| row.message_id.0).collect(), None)?,
         flags(|row| row.is_end_of_dialog),
         flags(|row| row.is_conversation_error),
         Arc::new(body_array(outbox.bodies, &outbox.ends)?),
@@ -110,13 +108,11 @@ pub fn waiting(outbox: Outbox) -> Result<RecordBatch> {
     RecordBatch::try_new(waiting_schema(), columns).map_err(|error| internal(&error))
 }
 
-// The bodies of messages in record batches.
-
-/// The bodies of all rows, where they lie.
+/// Returns the bodies of all rows without copying.
 ///
 /// # Errors
-/// The column is not there, or holds no byte strings, or null; or the batch contradicts itself.
-pub fn bodies(batches: &[RecordBatch]) -> Result<Vec<&[u8]>> {
+/// The column is missing, of another type or contains null, or a batch is malformed.
+pub fn message_bodies(batches: &[RecordBatch]) -> Result<Vec<&[u8]>> {
     let mut found = Vec::new();
     let mut first_row = 0;
     for batch in batches {
@@ -143,13 +139,13 @@ mod tests {
     const GUID: &str = "00000000-0000-0000-0000-000000000007";
 
     #[test]
-    fn rows_are_messages() {
-        let kinds: ArrayRef = Arc::new(StringArray::from(vec!["order", "return"]));
+    fn reads_messages_from_rows() {
+        let types: ArrayRef = Arc::new(StringArray::from(vec!["order", "return"]));
         let bodies: ArrayRef = Arc::new(BinaryArray::from(vec![&b"a"[..], b""]));
         let named =
-            [("conversation_handle", handles(&[GUID, GUID])), ("message_body", bodies), ("message_type_name", kinds)];
+            [("conversation_handle", handles(&[GUID, GUID])), ("message_body", bodies), ("message_type_name", types)];
         let batch = RecordBatch::try_from_iter(named).unwrap();
-        let found = outgoing(&batch, "DEFAULT").unwrap();
+        let found = read_outgoing(&batch, "DEFAULT").unwrap();
         let of = |message: &Outgoing<'_>| {
             (message.conversation_handle.0[15], message.message_type_name.to_owned(), message.message_body.to_vec())
         };
@@ -160,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_anything_else_is_left_to_others() {
+    fn returns_none_for_invalid_or_unusual_rows() {
         let bodies: ArrayRef = Arc::new(BinaryArray::from(vec![&b"a"[..]]));
         let none: ArrayRef = Arc::new(BinaryArray::from(vec![None::<&[u8]>]));
         let short: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter([[1u8; 8]].iter()).unwrap());
@@ -172,9 +168,10 @@ mod tests {
         ] {
             let batch =
                 RecordBatch::try_from_iter([("conversation_handle", handle), ("message_body", body.clone())]).unwrap();
-            assert!(outgoing(&batch, "DEFAULT").is_none(), "{batch:?}");
+            assert!(read_outgoing(&batch, "DEFAULT").is_none(), "{batch:?}");
         }
-        let nameless = RecordBatch::try_from_iter([("handle", handles(&[GUID])), ("message_body", bodies)]).unwrap();
-        assert!(outgoing(&nameless, "DEFAULT").is_none());
+        let without_handle =
+            RecordBatch::try_from_iter([("handle", handles(&[GUID])), ("message_body", bodies)]).unwrap();
+        assert!(read_outgoing(&without_handle, "DEFAULT").is_none());
     }
 }

@@ -1,8 +1,8 @@
-//! The decisions of a batch as one number each, for callers to whom a column costs more than arithmetic.
+//! Decisions packed into one number each, for callers to whom a column costs more than arithmetic.
 //!
-//! From the lowest bit: the step (4 bits, 15 for none), the reason (4), the outcome (3), the place (20), whether there is no route (1),
-//! the route id (32). A place is 0 where the conversation goes nowhere; the normal forms of addresses follow in the order of their bytes,
-//! then the names of databases in the order of theirs: two catalogs of the same rows have the same places.
+//! From the lowest bit: step (4 bits, 15 for none), reason (4), outcome (3), destination (20), whether there is no
+//! route (1), route id (32). Destination 0 means none. Destinations are the addresses in normal form, sorted by
+//! bytes, followed by the databases, sorted by name; so equal catalogs have equal destinations.
 
 use std::sync::Arc;
 
@@ -12,54 +12,54 @@ use arrow_schema::{DataType, Field, Schema};
 use ssbroker_core::route::BLOCK;
 use ssbroker_core::{Catalog, Decision, Guid, NONE, NextHop, TRANSPORT};
 
-use crate::decisions::{Answered, Sink};
+use crate::decisions::{DecisionSink, ResolvedBlock};
 use crate::error::{Result, internal};
 use crate::view::{ones, set_bits};
 
 const REASON: u32 = 4;
 const OUTCOME: u32 = 8;
-const PLACE: u32 = 11;
+const DESTINATION: u32 = 11;
 const NO_ROUTE: i64 = 1 << 31;
 const ROUTE: u32 = 32;
 const NO_STEP: i64 = 15;
-/// How many places have numbers at most: their texts travel with every task.
-const PLACES: usize = 1 << 16;
+/// The most destinations: their texts are sent with every task.
+const DESTINATIONS: usize = 1 << 16;
 
-/// The places of a catalog, by the numbers that its endpoints and databases have in this process.
+/// The destinations of a catalog, by the numbers that endpoints and databases have in this process.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Destinations {
     endpoints: Vec<i64>,
     databases: Vec<i64>,
 }
 
-/// The numbers of a batch, and the broker ids that bind its conversations.
+/// Builds the packed decisions of a batch, with the broker ids that bind its conversations.
 #[derive(Debug)]
-pub(crate) struct Verdicts<'a> {
-    places: &'a Places,
+pub(crate) struct PackedDecisions<'a> {
+    destinations: &'a Destinations,
     numbers: Vec<i64>,
     brokers: Vec<Guid>,
     bound: Vec<u64>,
-    /// Whether the ids that conversations name are told too.
-    tells_named: bool,
-    /// Which conversations of the last block are told no id.
-    untold: u64,
+    /// Whether broker ids that conversations name are returned as well.
+    include_named: bool,
+    /// Conversations of the last block whose broker id is omitted.
+    omitted: u64,
 }
 
-/// The normal forms of a catalog's addresses and the names of its databases, each in the order of their bytes. None where a next hop can
-/// stand in the name of a service (R23), a route has a mirror, or there are more than 65,536.
+/// Returns the addresses and databases of a catalog in the order of their destination numbers. `None` if a next hop
+/// can come from a service name (R23), a route has a mirror address, or there are more than 65,536.
 #[must_use]
-pub fn places(catalog: &Catalog) -> Option<(Vec<String>, Vec<String>)> {
+pub fn destinations(catalog: &Catalog) -> Option<(Vec<String>, Vec<String>)> {
     let (endpoints, databases) = order(catalog)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let names = databases.into_iter().map(|number| text(&catalog.databases()[number].name));
     Some((endpoints.into_iter().map(|id| text(catalog.endpoint(id as u32))).collect(), names.collect()))
 }
 
-/// The numbers of the endpoints and of the databases in the order of their texts.
+/// Sorts the endpoints and databases by their texts.
 fn order(catalog: &Catalog) -> Option<(Vec<usize>, Vec<usize>)> {
     let (endpoints, databases) = (catalog.endpoint_count(), catalog.databases());
     let has_more = catalog.routes().iter().any(|route| route.endpoint == TRANSPORT || route.mirror != NONE);
-    if has_more || endpoints + databases.len() > PLACES {
+    if has_more || endpoints + databases.len() > DESTINATIONS {
         return None;
     }
     let mut endpoints: Vec<usize> = (0..endpoints).collect();
@@ -69,31 +69,31 @@ fn order(catalog: &Catalog) -> Option<(Vec<usize>, Vec<usize>)> {
     Some((endpoints, numbers))
 }
 
-impl Places {
-    /// The places of a catalog, if they have numbers.
+impl Destinations {
+    /// Returns the destinations of a catalog, if it has numbers for them.
     pub(crate) fn new(catalog: &Catalog) -> Option<Self> {
         let (endpoints, databases) = order(catalog)?;
         let numbered = |order: &[usize], before: usize| {
-            let mut places = vec![0; order.len()];
+            let mut destinations = vec![0; order.len()];
             for (rank, &number) in order.iter().enumerate() {
-                places[number] = ((before + rank + 1) as i64) << PLACE;
+                destinations[number] = ((before + rank + 1) as i64) << DESTINATION;
             }
-            places
+            destinations
         };
         Some(Self { databases: numbered(&databases, endpoints.len()), endpoints: numbered(&endpoints, 0) })
     }
 }
 
-impl<'a> Verdicts<'a> {
-    pub(crate) fn new(rows: usize, places: &'a Places, tells_named: bool) -> Self {
+impl<'a> PackedDecisions<'a> {
+    pub(crate) fn new(rows: usize, destinations: &'a Destinations, include_named: bool) -> Self {
         let blocks = rows.div_ceil(BLOCK);
         Self {
-            places,
+            destinations,
             numbers: Vec::with_capacity(rows),
             brokers: Vec::with_capacity(rows),
             bound: Vec::with_capacity(blocks),
-            tells_named,
-            untold: 0,
+            include_named,
+            omitted: 0,
         }
     }
 
@@ -121,16 +121,16 @@ impl<'a> Verdicts<'a> {
     }
 }
 
-impl Sink for Verdicts<'_> {
+impl DecisionSink for PackedDecisions<'_> {
     #[inline]
-    fn push(&mut self, block: &Answered<'_>) {
-        let Answered { answers, has_broker, blocked, len, .. } = *block;
-        let told = block.told();
+    fn push(&mut self, block: &ResolvedBlock<'_>) {
+        let ResolvedBlock { answers, has_broker, blocked, len, .. } = *block;
+        let labels = block.labels();
         let mut numbers = [0i64; BLOCK];
         for (row, number) in numbers.iter_mut().enumerate() {
-            let reason = i64::from(told.reason[row]) << REASON;
-            let outcome = i64::from(told.outcome[row]) << OUTCOME;
-            *number = NO_ROUTE | outcome | reason | i64::from(told.steps[row]);
+            let reason = i64::from(labels.reason[row]) << REASON;
+            let outcome = i64::from(labels.outcome[row]) << OUTCOME;
+            *number = NO_ROUTE | outcome | reason | i64::from(labels.steps[row]);
         }
         let mask = ones(len);
         let (network, local) = (answers.network & mask, answers.local & mask);
@@ -138,29 +138,29 @@ impl Sink for Verdicts<'_> {
             numbers[row] = numbers[row] & !NO_ROUTE | i64::from(answers.route_ids[row]) << ROUTE;
         }
         for row in set_bits(network & !blocked) {
-            numbers[row] |= self.places.endpoints[answers.to[row] as usize];
+            numbers[row] |= self.destinations.endpoints[answers.to[row] as usize];
         }
         for row in set_bits(local) {
-            numbers[row] |= self.places.databases[answers.to[row] as usize];
+            numbers[row] |= self.destinations.databases[answers.to[row] as usize];
         }
         self.numbers.extend_from_slice(&numbers[..len]);
         self.brokers.extend_from_slice(&answers.brokers[..len]);
-        self.untold = if self.tells_named { 0 } else { has_broker };
-        self.bound.push((answers.bound | has_broker) & !self.untold & mask);
+        self.omitted = if self.include_named { 0 } else { has_broker };
+        self.bound.push((answers.bound | has_broker) & !self.omitted & mask);
     }
 
     fn set(&mut self, row: usize, decision: Decision) {
         let last = self.bound.len().saturating_sub(1);
-        let place = match (decision.next_hop, decision.database) {
-            (Some(NextHop::Known(endpoint)), _) => self.places.endpoints[endpoint as usize],
-            (_, Some(database)) => self.places.databases[usize::from(database)],
+        let destination = match (decision.next_hop, decision.database) {
+            (Some(NextHop::Known(endpoint)), _) => self.destinations.endpoints[endpoint as usize],
+            (_, Some(database)) => self.destinations.databases[usize::from(database)],
             _ => 0,
         };
         let labels = (decision.outcome as i64) << OUTCOME | (decision.reason as i64) << REASON;
         let step = decision.match_step.map_or(NO_STEP, i64::from);
         let route = decision.route_id.map_or(NO_ROUTE, |id| i64::from(id) << ROUTE);
-        self.numbers[last * BLOCK + row] = route | place | labels | step;
-        if let Some(broker) = decision.broker.filter(|_| self.untold >> row & 1 == 0) {
+        self.numbers[last * BLOCK + row] = route | destination | labels | step;
+        if let Some(broker) = decision.broker.filter(|_| self.omitted >> row & 1 == 0) {
             self.brokers[last * BLOCK + row] = broker;
             self.bound[last] |= 1 << row;
         }

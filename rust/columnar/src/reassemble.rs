@@ -1,4 +1,4 @@
-//! Fragments in, whole messages in order out (P11 to P18, P21, P23).
+//! Reassembles record batches of fragments into messages (P11 to P18, P21, P23).
 
 use std::sync::Arc;
 
@@ -14,45 +14,45 @@ use ssbroker_core::reassembly::{
 };
 use ssbroker_core::{Guid, Header, Seed, Signature};
 
-use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut, sixteens};
-use crate::columns::{Places, Source};
+use crate::arrays::{BATCH_BYTES, BATCH_ROWS, binary_16, split_rows};
+use crate::columns::{MessageKeys, Source};
 use crate::error::{Result, internal};
 use crate::extra_columns::{ExtraColumns, ExtraSchema, PushedExtraColumns};
 use crate::schema::{
     acknowledgements_schema, fragments as columns, item_field, messages_schema, pending_schema, rejected_schema,
 };
-use crate::session_keys::{Keys, RowKeys};
+use crate::session_keys::{RowKeys, SessionKeySource};
 use crate::view::BytesView;
 
-/// How many fragments are handed over at a time.
+/// The number of fragments pushed at a time.
 const BLOCK: usize = 1_024;
-/// How many are read at a time: as many as there are bits in a word.
+/// The number of rows read at a time: the bits of a word.
 const WORD: usize = 64;
 
-/// An assembler of record batches.
+/// Reassembles record batches.
 #[derive(Debug)]
 pub struct ReassemblyKernel {
     pub(crate) assembler: Assembler,
-    /// The further columns of the first push.
-    pub(crate) shape: Option<Arc<ExtraSchema>>,
+    /// The extra columns of the first push.
+    pub(crate) extra_schema: Option<Arc<ExtraSchema>>,
 }
 
-/// What a push gives back; each in at least one batch.
+/// The result of a push; each part has at least one batch.
 #[derive(Debug)]
 pub struct Reassembled {
-    /// The messages that could be released.
+    /// The released messages.
     pub messages: Vec<RecordBatch>,
-    /// The fragments that were rejected.
+    /// The rejected fragments.
     pub rejected: Vec<RecordBatch>,
-    /// What is acknowledged of each direction.
+    /// The acknowledgements of each direction.
     pub acknowledgements: Vec<RecordBatch>,
 }
 
-/// The columns of a batch of fragments, checked: nothing that is read of them can fail.
+/// The columns of a batch of fragments, validated so that reading them cannot fail.
 #[derive(Debug)]
 struct Fragments<'a> {
     len: usize,
-    places: Places<'a>,
+    message_keys: MessageKeys<'a>,
     numbers: ScalarBuffer<i32>,
     counts: ScalarBuffer<i32>,
     bodies: BytesView<'a>,
@@ -64,23 +64,23 @@ struct Fragments<'a> {
 #[derive(Debug)]
 enum Signatures<'a> {
     Missing,
-    /// All are there, one after the other.
-    Plain(&'a [[u8; 16]]),
+    /// 16 bytes each, without nulls.
+    Fixed(&'a [[u8; 16]]),
     View(BytesView<'a>),
 }
 
 impl ReassemblyKernel {
-    /// A kernel over a new assembler.
+    /// Creates a kernel with an empty assembler.
     #[must_use]
     pub fn new(limits: Limits, in_order: bool, seed: Seed) -> Self {
-        Self { assembler: Assembler::new(limits, in_order, seed), shape: None }
+        Self { assembler: Assembler::new(limits, in_order, seed), extra_schema: None }
     }
 
-    /// Takes fragments in, all of them as one push.
+    /// Pushes all fragments of the batches in one push.
     ///
     /// # Errors
-    /// A missing or mistyped column, or the first value that is not what was expected; then nothing has changed.
-    pub fn push(&mut self, batches: &[RecordBatch], keys: Keys<'_>) -> Result<Reassembled> {
+    /// A column is missing or mistyped, or a value is invalid; then nothing has changed.
+    pub fn push(&mut self, batches: &[RecordBatch], keys: SessionKeySource<'_>) -> Result<Reassembled> {
         let (mut fragments, mut extra, mut starts, mut first_row) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for batch in batches {
             let source = Source { batch, table: "", first_row };
@@ -89,57 +89,57 @@ impl ReassemblyKernel {
             starts.push(first_row);
             first_row += batch.num_rows();
         }
-        let shape = match (&self.shape, extra.first()) {
-            (Some(shape), _) => Arc::clone(shape),
+        let extra_schema = match (&self.extra_schema, extra.first()) {
+            (Some(extra_schema), _) => Arc::clone(extra_schema),
             (None, Some(first)) => Arc::new(ExtraSchema::of(first)?),
             (None, None) => Arc::new(ExtraSchema::new(Vec::new())?),
         };
-        let extra = extra.iter().map(|columns| shape.arrange(columns)).collect::<Result<Vec<_>>>()?;
-        let carried = PushedExtraColumns::new(&shape, &extra, starts);
-        let extra: &dyn ExtraColumnSource = if shape.fields.is_empty() { &() } else { &carried };
+        let extra = extra.iter().map(|columns| extra_schema.conform(columns)).collect::<Result<Vec<_>>>()?;
+        let pushed_extra = PushedExtraColumns::new(&extra_schema, &extra, starts);
+        let source: &dyn ExtraColumnSource = if extra_schema.fields.is_empty() { &() } else { &pushed_extra };
         let body_bytes = fragments.iter().map(|fragments| fragments.bodies.total_bytes()).sum();
-        let pushed = self.assembler.push(fragments.iter().flat_map(Fragments::blocks), body_bytes, extra);
-        self.shape = Some(Arc::clone(&shape));
-        carried.failure().map_or(Ok(()), Err)?;
+        let pushed = self.assembler.push(fragments.iter().flat_map(Fragments::blocks), body_bytes, source);
+        self.extra_schema = Some(Arc::clone(&extra_schema));
+        pushed_extra.failure().map_or(Ok(()), Err)?;
         let Pushed { messages, rejected, acknowledgements } = pushed;
         Ok(Reassembled {
-            messages: message_batches(messages, &shape, &carried)?,
+            messages: message_batches(messages, &extra_schema, &pushed_extra)?,
             rejected: rejection_batches(&rejected)?,
             acknowledgements: acknowledgement_batches(&acknowledgements)?,
         })
     }
 
-    /// The messages that are incomplete or held (M22), in at least one batch.
+    /// Returns the incomplete or held messages, in at least one batch.
     ///
     /// # Errors
-    /// None that is known.
+    /// None is known.
     pub fn pending(&self) -> Result<Vec<RecordBatch>> {
         pending_batches(&self.assembler.pending())
     }
 
-    /// What is charged for all that is remembered, in bytes (M18).
+    /// Returns the total charge in bytes.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
         self.assembler.pending_bytes()
     }
 
-    /// How many messages are incomplete or held.
+    /// Returns the number of incomplete or held messages.
     #[must_use]
     pub fn pending_messages(&self) -> u64 {
         self.assembler.pending_messages()
     }
 
-    /// Drops an incomplete or held message (M24); whether there was one.
+    /// Drops an incomplete or held message; returns whether there was one.
     pub fn forget(&mut self, conversation: Guid, is_initiator: bool, sequence: i64) -> bool {
         self.assembler.forget(conversation, is_initiator, sequence)
     }
 }
 
 impl<'a> Fragments<'a> {
-    fn read(source: Source<'a>, keys: Keys<'a>) -> Result<Self> {
+    fn read(source: Source<'a>, keys: SessionKeySource<'a>) -> Result<Self> {
         Ok(Self {
             len: source.batch.num_rows(),
-            places: Places::read(source)?,
+            message_keys: MessageKeys::read(source)?,
             numbers: source.required_integers::<Int32Type>(columns::FRAGMENT_NUMBER)?,
             counts: source.required_integers::<Int32Type>(columns::FRAGMENT_COUNT)?,
             bodies: source.bytes(columns::MESSAGE_BODY)?,
@@ -161,7 +161,7 @@ impl<'a> Fragments<'a> {
         let mut fragment_signatures = [Signature::Missing; WORD];
         for start in (start..end).step_by(WORD) {
             let len = (end - start).min(WORD);
-            // All of them were read before.
+            // All bodies have been read successfully before.
             let _ = self.bodies.get_block(start, &mut bodies[..len]);
             self.message_signatures.get_block(start, &mut message_signatures[..len]);
             self.fragment_signatures.get_block(start, &mut fragment_signatures[..len]);
@@ -182,9 +182,9 @@ impl<'a> Fragments<'a> {
     #[inline]
     fn header(&self, row: usize) -> Header {
         Header {
-            conversation: self.places.conversation(row),
-            is_initiator: self.places.is_initiator.value(row),
-            sequence: self.places.sequences[row],
+            conversation: self.message_keys.conversation(row),
+            is_initiator: self.message_keys.is_initiator.value(row),
+            sequence: self.message_keys.sequences[row],
             number: self.numbers[row],
             count: self.counts[row],
         }
@@ -195,7 +195,7 @@ impl<'a> Signatures<'a> {
     fn new(view: Option<BytesView<'a>>) -> Self {
         let Some(view) = view else { return Self::Missing };
         match view.fixed(16) {
-            Some(bytes) if view.first_null().is_none() => Self::Plain(bytes.as_chunks().0),
+            Some(bytes) if view.first_null().is_none() => Self::Fixed(bytes.as_chunks().0),
             _ => Self::View(view),
         }
     }
@@ -204,7 +204,7 @@ impl<'a> Signatures<'a> {
     fn get_block(&self, start: usize, into: &mut [Signature]) {
         match self {
             Self::Missing => {}
-            Self::Plain(all) => {
+            Self::Fixed(all) => {
                 for (signature, bytes) in into.iter_mut().zip(&all[start..]) {
                     *signature = Signature::Given(*bytes);
                 }
@@ -226,44 +226,42 @@ fn signature_at(view: &BytesView<'_>, row: usize) -> Signature {
     bytes.map_or(Signature::Unreadable, Signature::Given)
 }
 
-// What a reassembly gives back, as record batches.
-
-/// Messages, in at least one batch; the bodies are not copied.
+/// Builds the message batches (at least one) without copying the bodies.
 pub(crate) fn message_batches(
     batches: Vec<MessageBatch>,
-    shape: &ExtraSchema,
-    carried: &PushedExtraColumns<'_>,
+    extra_schema: &ExtraSchema,
+    extra: &PushedExtraColumns<'_>,
 ) -> Result<Vec<RecordBatch>> {
-    let schema = messages_schema(&shape.fields);
+    let schema = messages_schema(&extra_schema.fields);
     if batches.is_empty() {
         return Ok(vec![RecordBatch::new_empty(schema)]);
     }
-    let mut told = Vec::with_capacity(batches.len());
+    let mut built = Vec::with_capacity(batches.len());
     for batch in batches {
         let valid = NullBuffer::from(batch.is_signed);
         let offsets = OffsetBuffer::new(ScalarBuffer::from(batch.offsets));
-        let bodies = BinaryArray::try_new(offsets, Buffer::from_vec(fitting(batch.bodies)), None);
+        let bodies = BinaryArray::try_new(offsets, Buffer::from_vec(shrink(batch.bodies)), None);
         let own: Vec<ArrayRef> = vec![
-            sixteens(ids(batch.conversations), None)?,
+            binary_16(ids(batch.conversations), None)?,
             Arc::new(BooleanArray::from(batch.is_initiator)),
             Arc::new(Int64Array::from(batch.sequences)),
             Arc::new(bodies.map_err(|error| internal(&error))?),
-            sixteens(batch.signatures, Some(valid).filter(|valid| valid.null_count() > 0))?,
+            binary_16(batch.signatures, Some(valid).filter(|valid| valid.null_count() > 0))?,
         ];
-        if shape.fields.is_empty() {
-            told.push(batch_of(&schema, own)?);
+        if extra_schema.fields.is_empty() {
+            built.push(batch_of(&schema, own)?);
             continue;
         }
-        for range in cut(batch.extra.iter().map(|of| carried.size(of)), BATCH_BYTES, usize::MAX) {
+        for range in split_rows(batch.extra.iter().map(|of| extra.size(of)), BATCH_BYTES, usize::MAX) {
             let mut columns: Vec<_> = own.iter().map(|array| array.slice(range.start, range.len())).collect();
-            columns.extend(carried.columns(&batch.extra[range]).map_err(|error| internal(&error))?);
-            told.push(batch_of(&schema, columns)?);
+            columns.extend(extra.columns(&batch.extra[range]).map_err(|error| internal(&error))?);
+            built.push(batch_of(&schema, columns)?);
         }
     }
-    Ok(told)
+    Ok(built)
 }
 
-/// Rejected fragments, in at least one batch.
+/// Builds the batches (at least one) of rejected fragments.
 pub(crate) fn rejection_batches(rejections: &[Rejection]) -> Result<Vec<RecordBatch>> {
     let labels: ArrayRef = Arc::new(StringArray::from_iter_values(Rejected::LABELS));
     in_pieces(rejections, |rows| {
@@ -271,7 +269,7 @@ pub(crate) fn rejection_batches(rejections: &[Rejection]) -> Result<Vec<RecordBa
         let reasons = Int8Array::from_iter_values(rows.iter().map(|row| row.reason as i8));
         let reasons = DictionaryArray::<Int8Type>::try_new(reasons, Arc::clone(&labels));
         let columns: Vec<ArrayRef> = vec![
-            sixteens(headers().map(|header| header.conversation.0).collect(), None)?,
+            binary_16(headers().map(|header| header.conversation.0).collect(), None)?,
             Arc::new(BooleanArray::new(headers().map(|header| header.is_initiator).collect(), None)),
             Arc::new(Int64Array::from_iter_values(headers().map(|header| header.sequence))),
             Arc::new(Int32Array::from_iter_values(headers().map(|header| header.number))),
@@ -282,10 +280,10 @@ pub(crate) fn rejection_batches(rejections: &[Rejection]) -> Result<Vec<RecordBa
     })
 }
 
-/// Acknowledgements, in at least one batch.
+/// Builds the acknowledgement batches (at least one).
 pub(crate) fn acknowledgement_batches(all: &[Acknowledgement]) -> Result<Vec<RecordBatch>> {
     let bytes = |row: &Acknowledgement| row.partial.as_ref().map_or(0, |(_, fragments)| 4 * fragments.len());
-    let ranges = cut(all.iter().map(bytes), BATCH_BYTES, BATCH_ROWS);
+    let ranges = split_rows(all.iter().map(bytes), BATCH_BYTES, BATCH_ROWS);
     ranges.into_iter().map(|range| acknowledgement_batch(&all[range])).collect()
 }
 
@@ -294,11 +292,11 @@ fn acknowledgement_batch(rows: &[Acknowledgement]) -> Result<RecordBatch> {
     let partial = || rows.iter().map(|row| row.partial.as_ref());
     let lengths = partial().map(|partial| partial.map_or(0, |(_, fragments)| fragments.len()));
     let offsets = OffsetBuffer::from_lengths(lengths);
-    // Of a message of many fragments the numbers of all that are there are told again and again.
+    // The numbers of all received fragments are repeated in every acknowledgement, so this can be large.
     let fragments = partial().flatten().map(|(_, fragments)| fragments.as_slice()).collect::<Vec<_>>().concat();
     let fragments = ListArray::try_new(item_field(), offsets, Arc::new(Int32Array::from(fragments)), Some(valid));
     let columns: Vec<ArrayRef> = vec![
-        sixteens(rows.iter().map(|row| row.conversation.0).collect(), None)?,
+        binary_16(rows.iter().map(|row| row.conversation.0).collect(), None)?,
         Arc::new(BooleanArray::new(rows.iter().map(|row| row.is_initiator).collect(), None)),
         Arc::new(rows.iter().map(|row| row.acked).collect::<Int64Array>()),
         Arc::new(partial().map(|partial| partial.map(|&(sequence, _)| sequence)).collect::<Int64Array>()),
@@ -307,11 +305,11 @@ fn acknowledgement_batch(rows: &[Acknowledgement]) -> Result<RecordBatch> {
     batch_of(&acknowledgements_schema(), columns)
 }
 
-/// Pending messages, in at least one batch.
+/// Builds the batches (at least one) of pending messages.
 pub(crate) fn pending_batches(all: &[Pending]) -> Result<Vec<RecordBatch>> {
     in_pieces(all, |rows| {
         let columns: Vec<ArrayRef> = vec![
-            sixteens(rows.iter().map(|row| row.conversation.0).collect(), None)?,
+            binary_16(rows.iter().map(|row| row.conversation.0).collect(), None)?,
             Arc::new(BooleanArray::new(rows.iter().map(|row| row.is_initiator).collect(), None)),
             Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.sequence))),
             Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.count))),
@@ -324,12 +322,12 @@ pub(crate) fn pending_batches(all: &[Pending]) -> Result<Vec<RecordBatch>> {
     })
 }
 
-fn in_pieces<T>(rows: &[T], tell: impl Fn(&[T]) -> Result<RecordBatch>) -> Result<Vec<RecordBatch>> {
-    if rows.is_empty() { tell(rows).map(|batch| vec![batch]) } else { rows.chunks(BATCH_ROWS).map(tell).collect() }
+fn in_pieces<T>(rows: &[T], build: impl Fn(&[T]) -> Result<RecordBatch>) -> Result<Vec<RecordBatch>> {
+    if rows.is_empty() { build(rows).map(|batch| vec![batch]) } else { rows.chunks(BATCH_ROWS).map(build).collect() }
 }
 
-/// The bytes in no more than twice the room that they need: results may be kept for long.
-fn fitting(mut bytes: Vec<u8>) -> Vec<u8> {
+/// Shrinks a buffer that is less than half full, because results may be kept for long.
+fn shrink(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.capacity() / 2 > bytes.len() {
         bytes.shrink_to_fit();
     }

@@ -1,4 +1,4 @@
-//! The names and types of all columns; no other file spells them.
+//! The names and types of all columns, defined only here.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub mod services {
     pub const ALL: [&str; 2] = [DATABASE, NAME];
 }
 
-/// Columns of the conversations to be routed.
+/// Columns of conversations to route.
 pub mod conversations {
     #![allow(missing_docs)]
     pub const CONVERSATION_ID: &str = "conversation_id";
@@ -49,7 +49,7 @@ pub mod conversations {
         [CONVERSATION_ID, CONVERSATION_HANDLE, DATABASE, TO_SERVICE_NAME, TO_BROKER_INSTANCE, IS_INITIATOR];
 }
 
-/// Columns of fragments, beside the conversation's, and of the messages that they make.
+/// Columns of fragments and of messages.
 pub mod fragments {
     #![allow(missing_docs)]
     pub const CONVERSATION_ID: &str = super::conversations::CONVERSATION_ID;
@@ -61,7 +61,7 @@ pub mod fragments {
     pub const MESSAGE_BODY: &str = "message_body";
     pub const MESSAGE_SIGNATURE: &str = "message_signature";
     pub const FRAGMENT_SIGNATURE: &str = "fragment_signature";
-    /// Those of a fragment; all others are further columns.
+    /// The columns of a fragment; all others are extra columns.
     pub const ALL: [&str; 8] = [
         CONVERSATION_ID,
         IS_INITIATOR,
@@ -74,7 +74,7 @@ pub mod fragments {
     ];
 }
 
-/// Columns of the wire that are limited or signed.
+/// Columns of the wire format that are limited or signed.
 pub mod wire {
     #![allow(missing_docs)]
     pub const IS_SEQUENCED: &str = "is_sequenced";
@@ -106,7 +106,7 @@ fn label(code: DataType) -> DataType {
     DataType::Dictionary(Box::new(code), Box::new(DataType::Utf8))
 }
 
-/// `sys.routes`, as a catalog holds it.
+/// The schema of `sys.routes` in a catalog.
 #[must_use]
 pub fn routes_schema() -> SchemaRef {
     let utc = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
@@ -122,7 +122,7 @@ pub fn routes_schema() -> SchemaRef {
     ]))
 }
 
-/// `sys.databases`, as a catalog holds it.
+/// The schema of `sys.databases` in a catalog.
 #[must_use]
 pub fn databases_schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
@@ -132,7 +132,7 @@ pub fn databases_schema() -> SchemaRef {
     ]))
 }
 
-/// `sys.services`, as a catalog holds it.
+/// The schema of `sys.services` in a catalog.
 #[must_use]
 pub fn services_schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
@@ -141,7 +141,7 @@ pub fn services_schema() -> SchemaRef {
     ]))
 }
 
-/// The decisions, one row for each conversation.
+/// The schema of decisions, one row per conversation.
 #[must_use]
 pub fn decisions_schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
@@ -156,7 +156,7 @@ pub fn decisions_schema() -> SchemaRef {
     ]))
 }
 
-/// The columns with which all that is told of messages begins.
+/// The first columns of every schema about messages.
 fn message_keys() -> Vec<FieldRef> {
     vec![
         field(fragments::CONVERSATION_ID, GUID, false),
@@ -169,7 +169,7 @@ fn field(name: &str, data_type: DataType, nullable: bool) -> FieldRef {
     Arc::new(Field::new(name, data_type, nullable))
 }
 
-/// Fragments, with further columns.
+/// The schema of fragments with extra columns.
 #[must_use]
 pub fn fragments_schema(extra: &[FieldRef]) -> SchemaRef {
     let mut fields = message_keys();
@@ -184,7 +184,7 @@ pub fn fragments_schema(extra: &[FieldRef]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Whole messages, with further columns.
+/// The schema of reassembled messages with extra columns.
 #[must_use]
 pub fn messages_schema(extra: &[FieldRef]) -> SchemaRef {
     let mut fields = message_keys();
@@ -194,7 +194,7 @@ pub fn messages_schema(extra: &[FieldRef]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Whole messages that wait to be sent to another instance; a body that was not read is null.
+/// The schema of messages to transmit; a body that was not read is null.
 #[must_use]
 pub fn waiting_schema() -> SchemaRef {
     let mut fields = message_keys();
@@ -208,7 +208,7 @@ pub fn waiting_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// What RECEIVE returns.
+/// The schema of received messages.
 #[must_use]
 pub fn received_schema() -> SchemaRef {
     let mut fields = message_keys();
@@ -228,7 +228,7 @@ pub fn received_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Fragments that were refused.
+/// The schema of rejected fragments.
 #[must_use]
 pub fn rejected_schema() -> SchemaRef {
     let mut fields = message_keys();
@@ -240,7 +240,7 @@ pub fn rejected_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// What each sender is told of its direction.
+/// The schema of acknowledgements, one row per direction.
 #[must_use]
 pub fn acknowledgements_schema() -> SchemaRef {
     let mut fields = message_keys();
@@ -251,12 +251,12 @@ pub fn acknowledgements_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// The elements of the list of `partial_fragments`.
+/// The elements of `partial_fragments`.
 pub(crate) fn item_field() -> FieldRef {
     field("item", DataType::Int32, true)
 }
 
-/// Messages that are incomplete or wait for others (M22).
+/// The schema of incomplete or held messages.
 #[must_use]
 pub fn pending_schema() -> SchemaRef {
     let mut fields = message_keys();
@@ -270,7 +270,7 @@ pub fn pending_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// A fragment on its way from one instance to another: fragment, header, and what is the hop's (N1).
+/// The schema of a fragment in transit: fragment, header, and hop fields.
 #[must_use]
 pub fn wire_schema() -> SchemaRef {
     let utc = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));

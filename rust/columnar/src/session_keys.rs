@@ -1,4 +1,4 @@
-//! The session keys of conversations: by conversation, or in a column.
+//! Session keys, given by conversation or in a column.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ const NO_KEY: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub struct SessionKeys(HashMap<Guid, SessionKey>);
 
-/// Where the session keys of a batch come from.
+/// The source of a batch's session keys.
 #[derive(Clone, Copy, Debug)]
-pub enum Keys<'a> {
-    /// There are none.
+pub enum SessionKeySource<'a> {
+    /// No session keys.
     None,
-    /// A column of the batch has them; null is none.
+    /// A column of the batch; null means no key.
     Column(&'a str),
-    /// By conversation; one that is not there has none.
+    /// A mapping by conversation; missing conversations have no key.
     Mapping(&'a SessionKeys),
 }
 
@@ -31,25 +31,25 @@ pub(crate) enum RowKeys<'a> {
     None,
     Column {
         keys: Vec<SessionKey>,
-        /// For each row the place of its key.
-        places: Vec<u32>,
+        /// The index of each row's key.
+        indices: Vec<u32>,
     },
     Mapping(&'a SessionKeys),
 }
 
 impl SessionKeys {
-    /// Keys by conversation.
+    /// Creates a mapping of keys by conversation.
     ///
     /// # Errors
-    /// The first conversation whose key is not 16, 24 or 32 bytes long, and that key's length.
+    /// The first conversation with a key that is not 16, 24 or 32 bytes long, and the length of the key.
     pub fn new(keys: impl Iterator<Item = (Guid, Vec<u8>)>) -> std::result::Result<Self, (Guid, usize)> {
         let key = |(id, bytes): (_, Vec<u8>)| SessionKey::new(&bytes).map(|key| (id, key)).ok_or((id, bytes.len()));
         keys.map(key).collect::<std::result::Result<_, _>>().map(Self)
     }
 }
 
-impl<'a> Keys<'a> {
-    /// The column that holds them.
+impl<'a> SessionKeySource<'a> {
+    /// Returns the column with the keys.
     pub(crate) fn column(&self) -> Option<&'a str> {
         match self {
             Self::Column(name) => Some(name),
@@ -57,7 +57,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Reads and checks those of a batch.
+    /// Reads and validates the keys of a batch.
     pub(crate) fn read(&self, source: Source<'a>) -> Result<RowKeys<'a>> {
         match self {
             Self::None => Ok(RowKeys::None),
@@ -68,12 +68,12 @@ impl<'a> Keys<'a> {
 }
 
 impl RowKeys<'_> {
-    /// The key of a row that is of a conversation.
+    /// Returns the key of a row of a conversation.
     #[inline]
     pub(crate) fn get(&self, row: usize, conversation: Guid) -> Option<&SessionKey> {
         match self {
             Self::None => None,
-            Self::Column { keys, places } => keys.get(places[row] as usize),
+            Self::Column { keys, indices } => keys.get(indices[row] as usize),
             Self::Mapping(keys) => keys.0.get(&conversation),
         }
     }
@@ -82,28 +82,28 @@ impl RowKeys<'_> {
 fn read_column<'a>(source: Source<'a>, name: &str) -> Result<RowKeys<'a>> {
     let view = source.optional_bytes(name)?.ok_or_else(|| source.mistyped(name, "binary: session keys", None))?;
     let (mut keys, mut known) = (Vec::new(), HashMap::new());
-    let mut places = Vec::with_capacity(source.batch.num_rows());
+    let mut indices = Vec::with_capacity(source.batch.num_rows());
     let mut last: (&[u8], u32) = (&[], NO_KEY);
     for row in 0..source.batch.num_rows() {
         if view.is_null(row) {
-            places.push(NO_KEY);
+            indices.push(NO_KEY);
             continue;
         }
         let bytes = view.get(row).map_err(|_| source.out_of_bounds(name, row))?;
         if bytes != last.0 || bytes.is_empty() {
-            let place = known.get(bytes).copied();
-            let place = place.map_or_else(|| new_key(source, name, row, bytes, &mut keys), Ok)?;
-            known.insert(bytes, place);
-            last = (bytes, place);
+            let index = known.get(bytes).copied();
+            let index = index.map_or_else(|| new_key(source, name, row, bytes, &mut keys), Ok)?;
+            known.insert(bytes, index);
+            last = (bytes, index);
         }
-        places.push(last.1);
+        indices.push(last.1);
     }
-    Ok(RowKeys::Column { keys, places })
+    Ok(RowKeys::Column { keys, indices })
 }
 
 fn new_key(source: Source<'_>, name: &str, row: usize, bytes: &[u8], keys: &mut Vec<SessionKey>) -> Result<u32> {
     let Some(key) = SessionKey::new(bytes) else {
-        // The key itself is nobody's business.
+        // Errors must not reveal the key.
         let shown = format!("{} bytes", bytes.len());
         let expected = "a key of 16, 24 or 32 bytes, or null";
         return Err(source.invalid(InvalidKind::Limit, name, row, Some(shown.as_bytes()), expected));

@@ -1,7 +1,7 @@
-//! Byte strings in any Arrow layout, read where they lie.
+//! Reads byte strings in any Arrow layout without copying.
 //!
-//! Offsets, views and dictionary keys come from elsewhere and may be wrong: every access is checked, and a wrong one is an error
-//! that names the row. Whether text is UTF-8 does not matter here: names compare byte by byte (R5).
+//! Offsets, views and dictionary keys are not trusted: every access is checked, and an invalid one is an error for
+//! its row. Whether text is valid UTF-8 does not matter here, because names compare byte by byte (R5).
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -28,12 +28,12 @@ enum Layout<'a> {
     Offsets64(&'a [i64], &'a [u8]),
     Views(&'a [u128], &'a [Buffer]),
     Fixed(usize, &'a [u8]),
-    Dictionary(Keys<'a>, Box<BytesView<'a>>),
+    Dictionary(DictionaryKeys<'a>, Box<BytesView<'a>>),
     AllNull,
 }
 
 impl<'a> BytesView<'a> {
-    /// A view of `array`; `None` if it holds no byte strings.
+    /// Creates a view of `array`; `None` if it does not hold byte strings.
     pub(crate) fn new(array: &'a dyn Array) -> Option<Self> {
         let is_text = is_text(array.data_type());
         let (len, nulls) = (array.len(), array.nulls());
@@ -72,7 +72,7 @@ impl<'a> BytesView<'a> {
         Some(Self { layout, nulls, is_text, len })
     }
 
-    /// Whether the type says that no row has a value.
+    /// Whether all rows are null because of the type.
     pub(crate) fn is_always_null(&self) -> bool {
         match &self.layout {
             Layout::AllNull => true,
@@ -93,12 +93,12 @@ impl<'a> BytesView<'a> {
         }
     }
 
-    /// The bytes of a row that is not null.
+    /// Returns the bytes of a row that is not null.
     #[inline]
     pub(crate) fn get(&self, row: usize) -> Result<&'a [u8], OutOfBounds> {
         match &self.layout {
-            Layout::Offsets32(offsets, data) => slice(offsets, data, row),
-            Layout::Offsets64(offsets, data) => slice(offsets, data, row),
+            Layout::Offsets32(offsets, data) => read_value(offsets, data, row),
+            Layout::Offsets64(offsets, data) => read_value(offsets, data, row),
             Layout::Views(views, buffers) => view(views, buffers, row),
             Layout::Fixed(size, data) => data.get(row * size..(row + 1) * size).ok_or(OutOfBounds),
             Layout::Dictionary(keys, values) => {
@@ -109,40 +109,40 @@ impl<'a> BytesView<'a> {
         }
     }
 
-    /// The bytes of the rows from `start`, as many as `into` has places; those of a null row are undefined.
+    /// Reads consecutive rows from `start` into `into`; null rows are undefined.
     ///
     /// # Errors
-    /// The first row that cannot be read and is not null.
+    /// The first row that is neither readable nor null.
     pub(crate) fn get_block(&self, start: usize, into: &mut [&'a [u8]]) -> Result<(), usize> {
         let all_read = match &self.layout {
-            Layout::Offsets32(offsets, data) => slices(offsets, data, start, into),
-            Layout::Offsets64(offsets, data) => slices(offsets, data, start, into),
+            Layout::Offsets32(offsets, data) => read_values(offsets, data, start, into),
+            Layout::Offsets64(offsets, data) => read_values(offsets, data, start, into),
             _ => false,
         };
         if all_read {
             return Ok(());
         }
-        for (place, value) in into.iter_mut().enumerate() {
-            *value = match self.get(start + place) {
+        for (position, value) in into.iter_mut().enumerate() {
+            *value = match self.get(start + position) {
                 Ok(bytes) => bytes,
-                Err(OutOfBounds) if self.is_null(start + place) => &[],
-                Err(OutOfBounds) => return Err(start + place),
+                Err(OutOfBounds) if self.is_null(start + position) => &[],
+                Err(OutOfBounds) => return Err(start + position),
             };
         }
         Ok(())
     }
 
-    /// The first row that is not null and cannot be read.
+    /// Returns the first row that is neither readable nor null.
     pub(crate) fn first_unreadable(&self) -> Option<usize> {
         let all_read = match &self.layout {
-            Layout::Offsets32(offsets, data) => ascend(offsets, data.len()),
-            Layout::Offsets64(offsets, data) => ascend(offsets, data.len()),
+            Layout::Offsets32(offsets, data) => are_ascending(offsets, data.len()),
+            Layout::Offsets64(offsets, data) => are_ascending(offsets, data.len()),
             _ => false,
         };
         (!all_read).then(|| (0..self.len).find(|&row| !self.is_null(row) && self.get(row).is_err())).flatten()
     }
 
-    /// The first row that is null.
+    /// Returns the first null row.
     pub(crate) fn first_null(&self) -> Option<usize> {
         let may_be = self.nulls.is_some() || matches!(self.layout, Layout::Dictionary(..) | Layout::AllNull);
         let words = (0..self.len).step_by(64).filter(|_| may_be);
@@ -153,12 +153,12 @@ impl<'a> BytesView<'a> {
         })
     }
 
-    /// How many bytes the value of a row has; one that is null or cannot be read has none.
+    /// Returns the length of a row's value; 0 if it is null or unreadable.
     pub(crate) fn len_at(&self, row: usize) -> usize {
         if self.is_null(row) { 0 } else { self.get(row).map_or(0, <[u8]>::len) }
     }
 
-    /// How many bytes all values have together.
+    /// Returns the total length of all values.
     pub(crate) fn total_bytes(&self) -> usize {
         let between = |first: Option<usize>, last: Option<usize>| last.unwrap_or(0).saturating_sub(first.unwrap_or(0));
         match &self.layout {
@@ -172,7 +172,7 @@ impl<'a> BytesView<'a> {
         }
     }
 
-    /// All bytes one after the other, if every value has `size` of them.
+    /// Returns all bytes contiguously if the type is fixed-size with `size` bytes.
     pub(crate) fn fixed(&self, size: usize) -> Option<&'a [u8]> {
         match self.layout {
             Layout::Fixed(own, data) if own == size => Some(data),
@@ -180,49 +180,50 @@ impl<'a> BytesView<'a> {
         }
     }
 
-    /// Hands out the bytes of some rows of the block that begins with row `start`, a bit for each; `None` if they cannot be read.
+    /// Calls `take` with the bytes of the rows in the mask, of the block that starts at row `start`; `None` if they
+    /// are unreadable.
     #[inline]
     pub(crate) fn for_each(&self, start: usize, rows: u64, mut take: impl FnMut(usize, Option<&'a [u8]>)) {
         match &self.layout {
             Layout::Offsets32(offsets, data) => {
-                set_bits(rows).for_each(|row| take(row, slice(offsets, data, start + row).ok()));
+                set_bits(rows).for_each(|row| take(row, read_value(offsets, data, start + row).ok()));
             }
             Layout::Offsets64(offsets, data) => {
-                set_bits(rows).for_each(|row| take(row, slice(offsets, data, start + row).ok()));
+                set_bits(rows).for_each(|row| take(row, read_value(offsets, data, start + row).ok()));
             }
             _ => set_bits(rows).for_each(|row| take(row, self.get(start + row).ok())),
         }
     }
 
-    /// The values of `len` rows from `start`, nulls among them, if they lie one after the other and each has `SIZE` bytes.
+    /// Returns `len` values from `start`, including nulls, if they are contiguous with `SIZE` bytes each.
     #[inline]
-    pub(crate) fn run<const SIZE: usize>(&self, start: usize, len: usize) -> Option<&'a [[u8; SIZE]]> {
+    pub(crate) fn fixed_run<const SIZE: usize>(&self, start: usize, len: usize) -> Option<&'a [[u8; SIZE]]> {
         let bytes = match &self.layout {
-            Layout::Offsets32(offsets, data) => run(offsets, data, start, len, SIZE as i32),
-            Layout::Offsets64(offsets, data) => run(offsets, data, start, len, SIZE as i64),
+            Layout::Offsets32(offsets, data) => fixed_run(offsets, data, start, len, SIZE as i32),
+            Layout::Offsets64(offsets, data) => fixed_run(offsets, data, start, len, SIZE as i64),
             Layout::Fixed(size, data) if *size == SIZE => data.get(start * SIZE..(start + len) * SIZE),
             _ => None,
         };
         bytes.map(|bytes| bytes.as_chunks().0)
     }
 
-    /// Asks the memory for the bytes of `len` rows from `start`, if they lie one after the other.
+    /// Prefetches `len` rows from `start` if they are contiguous.
     #[inline]
-    pub(crate) fn ask_for(&self, start: usize, len: usize) {
+    pub(crate) fn prefetch(&self, start: usize, len: usize) {
         match &self.layout {
-            Layout::Offsets32(offsets, data) => ask_for(offsets, data, start, len),
-            Layout::Offsets64(offsets, data) => ask_for(offsets, data, start, len),
+            Layout::Offsets32(offsets, data) => prefetch(offsets, data, start, len),
+            Layout::Offsets64(offsets, data) => prefetch(offsets, data, start, len),
             _ => {}
         }
     }
 
-    /// One bit for each of `len` rows from `start` that is not null.
+    /// Returns a mask of the rows that are not null, of `len` rows from `start`.
     #[inline]
     pub(crate) fn valid_bits(&self, start: usize, len: usize) -> u64 {
         match (&self.layout, self.nulls) {
             (Layout::AllNull, _) => 0,
             (Layout::Dictionary(..), _) => {
-                (0..len).fold(0, |bits, place| bits | u64::from(!self.is_null(start + place)) << place)
+                (0..len).fold(0, |bits, position| bits | u64::from(!self.is_null(start + position)) << position)
             }
             (_, None) => ones(len),
             (_, Some(nulls)) => bits(nulls.inner(), start, len),
@@ -238,7 +239,7 @@ fn is_text(data_type: &DataType) -> bool {
     }
 }
 
-// A view is 16 bytes: the length, then either up to 12 bytes in place, or a prefix, the number of a buffer and an offset in it.
+// A view has 16 bytes: the length, then either up to 12 bytes of data, or a prefix, a buffer index and an offset.
 #[inline]
 fn view<'a>(views: &'a [u128], buffers: &'a [Buffer], row: usize) -> Result<&'a [u8], OutOfBounds> {
     let view = views.get(row).ok_or(OutOfBounds)?;
@@ -257,18 +258,18 @@ fn dictionary<'a>(array: &'a dyn Array, key: &DataType) -> Option<Layout<'a>> {
     Some(Layout::Dictionary(keys, Box::new(BytesView::new(values.as_ref())?)))
 }
 
-// Byte strings that lie one after the other, each between two offsets.
+// Byte strings between offsets in one buffer.
 
-/// The most bytes that are asked for ahead of their use.
+/// The most bytes to prefetch.
 const AHEAD_MAX: usize = 8_192;
 
-/// The value cannot be read: an offset, a view or a key leads outside its buffer.
+/// An offset, view or key is out of bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutOfBounds;
 
-/// One value.
+/// Returns one value.
 #[inline]
-pub(crate) fn slice<'a, O: ArrowNativeType>(
+pub(crate) fn read_value<'a, O: ArrowNativeType>(
     offsets: &[O],
     data: &'a [u8],
     row: usize,
@@ -277,18 +278,18 @@ pub(crate) fn slice<'a, O: ArrowNativeType>(
     data.get(start.as_usize()..end.as_usize()).ok_or(OutOfBounds)
 }
 
-/// Whether offsets begin within `end` bytes, never decrease, and stay there.
-pub(crate) fn ascend<O: ArrowNativeType>(offsets: &[O], end: usize) -> bool {
-    // Counted rather than searched for, so that the compiler uses vectors.
+/// Whether the offsets never decrease and stay within `end` bytes.
+pub(crate) fn are_ascending<O: ArrowNativeType>(offsets: &[O], end: usize) -> bool {
+    // Counting instead of searching lets the compiler vectorize.
     let ordered = offsets.windows(2).map(|ends| usize::from(ends[0] > ends[1])).sum::<usize>() == 0;
-    // As unsigned numbers, negative ones are beyond every end.
+    // As unsigned numbers, negative offsets exceed every end.
     let is_within = |offset: Option<&O>| offset.is_none_or(|offset| offset.as_usize() <= end);
     ordered && is_within(offsets.first()) && is_within(offsets.last())
 }
 
-/// Consecutive values that have `size` bytes each.
+/// Returns consecutive values if each has `size` bytes.
 #[inline]
-pub(crate) fn run<'a, O: ArrowNativeTypeOp>(
+pub(crate) fn fixed_run<'a, O: ArrowNativeTypeOp>(
     offsets: &[O],
     data: &'a [u8],
     first: usize,
@@ -296,7 +297,7 @@ pub(crate) fn run<'a, O: ArrowNativeTypeOp>(
     size: O,
 ) -> Option<&'a [u8]> {
     let own = offsets.get(first..=first + len)?;
-    // Asked of all, without a way out, so that the compiler uses vectors.
+    // Checking all without an early exit lets the compiler vectorize.
     let differ = own.windows(2).fold(false, |differ, ends| differ | (ends[1].sub_wrapping(ends[0]) != size));
     if differ {
         return None;
@@ -304,20 +305,20 @@ pub(crate) fn run<'a, O: ArrowNativeTypeOp>(
     data.get(own[0].as_usize()..own[len].as_usize())
 }
 
-/// Asks the memory for the bytes of `len` values.
+/// Prefetches the bytes of `len` values.
 #[inline]
-pub(crate) fn ask_for<O: ArrowNativeType>(offsets: &[O], data: &[u8], first: usize, len: usize) {
+pub(crate) fn prefetch<O: ArrowNativeType>(offsets: &[O], data: &[u8], first: usize, len: usize) {
     let (Some(start), Some(end)) = (offsets.get(first), offsets.get((first + len).min(offsets.len() - 1))) else {
         return;
     };
     let start = start.as_usize();
-    // Wrong offsets could ask for the whole memory; names are short.
+    // Invalid offsets could prefetch all of memory; names are short.
     prefetch_bytes(data, start, end.as_usize().min(start.saturating_add(AHEAD_MAX)));
 }
 
-/// Reads consecutive values, and asks the memory for as many that follow; false if one of them cannot be read.
+/// Reads consecutive values and prefetches as many after them; returns false if one is unreadable.
 #[inline]
-pub(crate) fn slices<'a, O: ArrowNativeType>(
+pub(crate) fn read_values<'a, O: ArrowNativeType>(
     offsets: &[O],
     data: &'a [u8],
     first: usize,
@@ -325,7 +326,7 @@ pub(crate) fn slices<'a, O: ArrowNativeType>(
 ) -> bool {
     let end = first + into.len();
     let Some(own) = offsets.get(first..=end) else { return false };
-    ask_for(offsets, data, end, into.len());
+    prefetch(offsets, data, end, into.len());
     let mut all = true;
     for (value, ends) in into.iter_mut().zip(own.windows(2)) {
         match data.get(ends[0].as_usize()..ends[1].as_usize()) {
@@ -336,11 +337,11 @@ pub(crate) fn slices<'a, O: ArrowNativeType>(
     all
 }
 
-// Dictionary arrays, whatever the type of their keys.
+// Dictionary arrays with any key type.
 
 /// The keys of a dictionary array.
 #[derive(Debug)]
-pub(crate) enum Keys<'a> {
+pub(crate) enum DictionaryKeys<'a> {
     I8(&'a [i8]),
     I16(&'a [i16]),
     I32(&'a [i32]),
@@ -351,8 +352,8 @@ pub(crate) enum Keys<'a> {
     U64(&'a [u64]),
 }
 
-impl Keys<'_> {
-    /// A key as a number of the dictionary's values; a negative one becomes larger than any.
+impl DictionaryKeys<'_> {
+    /// Returns a key as an index of the values; a negative key becomes larger than any.
     #[inline]
     pub(crate) fn get(&self, row: usize) -> Option<usize> {
         match self {
@@ -368,8 +369,8 @@ impl Keys<'_> {
     }
 }
 
-/// The keys and the values of a dictionary array.
-pub(crate) fn dictionary_parts<'a>(array: &'a dyn Array, key: &DataType) -> Option<(Keys<'a>, &'a ArrayRef)> {
+/// Returns the keys and values of a dictionary array.
+pub(crate) fn dictionary_parts<'a>(array: &'a dyn Array, key: &DataType) -> Option<(DictionaryKeys<'a>, &'a ArrayRef)> {
     macro_rules! keys {
         ($type:ty, $keys:path) => {{
             let array = array.as_dictionary::<$type>();
@@ -377,37 +378,37 @@ pub(crate) fn dictionary_parts<'a>(array: &'a dyn Array, key: &DataType) -> Opti
         }};
     }
     Some(match key {
-        DataType::Int8 => keys!(Int8Type, Keys::I8),
-        DataType::Int16 => keys!(Int16Type, Keys::I16),
-        DataType::Int32 => keys!(Int32Type, Keys::I32),
-        DataType::Int64 => keys!(Int64Type, Keys::I64),
-        DataType::UInt8 => keys!(UInt8Type, Keys::U8),
-        DataType::UInt16 => keys!(UInt16Type, Keys::U16),
-        DataType::UInt32 => keys!(UInt32Type, Keys::U32),
-        DataType::UInt64 => keys!(UInt64Type, Keys::U64),
+        DataType::Int8 => keys!(Int8Type, DictionaryKeys::I8),
+        DataType::Int16 => keys!(Int16Type, DictionaryKeys::I16),
+        DataType::Int32 => keys!(Int32Type, DictionaryKeys::I32),
+        DataType::Int64 => keys!(Int64Type, DictionaryKeys::I64),
+        DataType::UInt8 => keys!(UInt8Type, DictionaryKeys::U8),
+        DataType::UInt16 => keys!(UInt16Type, DictionaryKeys::U16),
+        DataType::UInt32 => keys!(UInt32Type, DictionaryKeys::U32),
+        DataType::UInt64 => keys!(UInt64Type, DictionaryKeys::U64),
         _ => return None,
     })
 }
 
-// Bits, a word at a time.
+// Bit masks of up to 64 rows.
 
-/// A word whose lowest `len` bits are set.
+/// A mask of the lowest `len` bits.
 #[inline]
 pub(crate) fn ones(len: usize) -> u64 {
     if len >= 64 { u64::MAX } else { (1 << len) - 1 }
 }
 
-/// The places of the bits that are set.
+/// Returns the positions of the set bits.
 #[inline]
 pub(crate) fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
-        let place = bits.trailing_zeros() as usize;
+        let position = bits.trailing_zeros() as usize;
         bits &= bits.wrapping_sub(1);
-        (place < 64).then_some(place)
+        (position < 64).then_some(position)
     })
 }
 
-/// Up to 64 bits of a bitmap from `start`.
+/// Reads up to 64 bits of a bitmap from `start`.
 #[inline]
 pub(crate) fn bits(bitmap: &BooleanBuffer, start: usize, len: usize) -> u64 {
     let first = bitmap.offset() + start;
@@ -425,31 +426,31 @@ mod tests {
     use arrow_array::{DictionaryArray, StringArray, StringViewArray};
 
     #[test]
-    fn what_is_null_or_cannot_be_read_is_found_in_any_row() {
-        for place in [0, 1, 63, 64, 65, 129] {
+    fn finds_null_and_unreadable_values_in_any_row() {
+        for position in [0, 1, 63, 64, 65, 129] {
             let texts: Vec<_> =
-                (0..130).map(|row| (row != place).then_some("a text that is not in its view")).collect();
+                (0..130).map(|row| (row != position).then_some("a text that is not in its view")).collect();
             let plain = StringArray::from(texts.clone());
             let views = StringViewArray::from(texts.clone());
             let dictionary: DictionaryArray<Int8Type> = texts.into_iter().collect();
             for array in [&plain as &dyn Array, &views, &dictionary] {
                 let view = BytesView::new(array).expect("byte strings");
-                assert_eq!(view.first_null(), Some(place), "{:?}", array.data_type());
+                assert_eq!(view.first_null(), Some(position), "{:?}", array.data_type());
                 assert_eq!(view.first_unreadable(), None);
                 assert_eq!(view.total_bytes(), 129 * 30);
-                let whole = array.slice(place + 1, 129 - place);
+                let whole = array.slice(position + 1, 129 - position);
                 assert_eq!(BytesView::new(&whole).expect("byte strings").first_null(), None);
             }
         }
-        for (place, offsets) in [(0, [9, 1, 2, 3]), (1, [0, 2, 1, 3]), (2, [0, 1, 2, 9]), (0, [-1, 1, 2, 3])] {
+        for (position, offsets) in [(0, [9, 1, 2, 3]), (1, [0, 2, 1, 3]), (2, [0, 1, 2, 9]), (0, [-1, 1, 2, 3])] {
             let layout = Layout::Offsets32(&offsets, b"abc");
             let view = BytesView { layout, nulls: None, is_text: false, len: 3 };
-            assert_eq!(view.first_unreadable(), Some(place), "{offsets:?}");
+            assert_eq!(view.first_unreadable(), Some(position), "{offsets:?}");
         }
     }
 
     #[test]
-    fn layouts_read_the_same() {
+    fn all_layouts_read_the_same_values() {
         let texts = [Some("a"), None, Some("a text that is longer than twelve bytes"), Some("")];
         let plain = StringArray::from(texts.to_vec());
         let views = StringViewArray::from(texts.to_vec());
@@ -467,20 +468,21 @@ mod tests {
     }
 
     #[test]
-    fn bits_begin_anywhere() {
-        let flags: Vec<bool> = (0..300).map(|place| place % 3 == 0 || place % 7 == 0).collect();
+    fn reads_bits_at_any_offset() {
+        let flags: Vec<bool> = (0..300).map(|position| position % 3 == 0 || position % 7 == 0).collect();
         for offset in 0..20 {
             let bitmap = BooleanBuffer::from(flags.clone()).slice(offset, flags.len() - offset);
             for start in [0, 1, 7, 8, 63, 64, 65, 200] {
                 let len = (flags.len() - offset - start).min(64);
-                let expected = (0..len).fold(0, |word, place| word | u64::from(flags[offset + start + place]) << place);
+                let expected =
+                    (0..len).fold(0, |word, position| word | u64::from(flags[offset + start + position]) << position);
                 assert_eq!(bits(&bitmap, start, len), expected, "offset {offset}, start {start}");
             }
         }
     }
 
     #[test]
-    fn set_bits_are_all_and_in_order() {
+    fn set_bits_are_complete_and_ascending() {
         assert_eq!(set_bits(0).count(), 0);
         assert_eq!(set_bits(1 << 63 | 1 << 5 | 1).collect::<Vec<_>>(), [0, 5, 63]);
         assert_eq!(set_bits(u64::MAX).count(), 64);

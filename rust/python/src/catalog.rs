@@ -1,24 +1,26 @@
-//! `_core.Catalog`: rows in, checked and numbered.
+//! `_core.Catalog`, and parsing of addresses and GUIDs.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use ssbroker_columnar::{CatalogTables, Error, databases_batch, places, read_catalog, routes_batch, services_batch};
+use ssbroker_columnar::{
+    CatalogTables, Error, databases_batch, destinations, read_catalog, routes_batch, services_batch,
+};
 use ssbroker_core::{Address, Catalog, Guid, Invalid, InvalidKind, Seed, Settings};
 
 use crate::arrow::{export_batch, import_stream};
 use crate::detach::detached;
 use crate::errors::to_python;
-use crate::memory::give_back;
+use crate::memory::release_free_memory;
 
-/// The rows of a catalog, valid and numbered.
+/// See `_core.pyi`.
 #[pyclass(frozen, name = "Catalog", module = "ssbroker._core")]
 pub(crate) struct PyCatalog {
     pub(crate) catalog: Arc<Catalog>,
 }
 
-/// A seed that nobody outside this process knows; it changes no answer.
+/// Returns a secret seed; it does not affect results.
 pub(crate) fn random_seed() -> Seed {
     let state = RandomState::new();
     Seed([state.hash_one(0), state.hash_one(1)])
@@ -46,7 +48,7 @@ impl PyCatalog {
         let settings = Settings { addresses, message_forwarding, pending_requests };
         let catalog = detached(py, move || {
             let catalog = read_catalog(&tables, settings, random_seed());
-            give_back();
+            release_free_memory();
             catalog
         })?;
         Ok(Self { catalog: Arc::new(catalog) })
@@ -64,8 +66,8 @@ impl PyCatalog {
         export_batch(py, detached(py, || services_batch(&self.catalog))?)
     }
 
-    fn places(&self) -> Option<(Vec<String>, Vec<String>)> {
-        places(&self.catalog)
+    fn destinations(&self) -> Option<(Vec<String>, Vec<String>)> {
+        destinations(&self.catalog)
     }
 
     #[getter]
@@ -91,7 +93,7 @@ impl PyCatalog {
     }
 }
 
-/// The normal form of an address.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (text, /))]
 pub(crate) fn normalize_address(py: Python<'_>, text: &str) -> PyResult<String> {
@@ -102,7 +104,7 @@ pub(crate) fn normalize_address(py: Python<'_>, text: &str) -> PyResult<String> 
     })
 }
 
-/// The 16 bytes of a GUID.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (text, /))]
 pub(crate) fn parse_guid(py: Python<'_>, text: &str) -> PyResult<[u8; 16]> {

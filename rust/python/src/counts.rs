@@ -1,4 +1,4 @@
-//! `_core.Counts` and `_core.Arrivals`: what plain transactions have done, for who asks, and whether anybody is to be told at once.
+//! `_core.Counts` and `_core.Arrivals`: counters of the fast path, and wake-ups of waiting threads.
 
 use std::collections::HashMap;
 use std::mem;
@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 
-/// Messages that were sent, RECEIVE statements, and messages that were put into queues, by whether their receiver was ever reached over the
-/// network, and by its priority.
+/// Counts sent messages, RECEIVE statements, and enqueued messages by whether the receiver's endpoint has received
+/// anything over the network, and by its priority.
 #[derive(Default)]
 struct Numbers {
     sent: u64,
@@ -16,7 +16,7 @@ struct Numbers {
     is_watched: bool,
 }
 
-/// What the plain transactions of an instance have done.
+/// See `_core.pyi`.
 #[pyclass(frozen, subclass, name = "Counts", module = "ssbroker._core")]
 #[derive(Default)]
 pub(crate) struct PyCounts {
@@ -28,12 +28,12 @@ impl PyCounts {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody is to hear of each transaction.
+    /// Whether Python must be notified of each transaction.
     pub(crate) fn is_watched(&self) -> bool {
         self.numbers().is_watched
     }
 
-    /// Counts what a transaction did.
+    /// Adds what a transaction did.
     pub(crate) fn add(&self, sent: usize, receives: usize, enqueued: impl Iterator<Item = ((bool, i64), usize)>) {
         let mut numbers = self.numbers();
         numbers.sent += sent as u64;
@@ -63,32 +63,32 @@ impl PyCounts {
 }
 
 #[derive(Default)]
-struct Told {
-    of_queues: HashMap<i64, u64>,
-    of_all: u64,
+struct ArrivalCounts {
+    by_queue: HashMap<i64, u64>,
+    total: u64,
     waiting: usize,
 }
 
-/// How often something was told of each queue of a database.
+/// See `_core.pyi`.
 #[pyclass(frozen, subclass, name = "Arrivals", module = "ssbroker._core")]
 #[derive(Default)]
 pub(crate) struct PyArrivals {
-    told: Mutex<Told>,
+    arrivals: Mutex<ArrivalCounts>,
 }
 
 impl PyArrivals {
-    fn inner(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inner(&self) -> MutexGuard<'_, ArrivalCounts> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts that something came into queues; whether somebody waits, and is to be woken.
+    /// Counts arrivals in queues; returns whether a thread is waiting and must be woken.
     pub(crate) fn add(&self, queue_ids: impl Iterator<Item = i64>) -> bool {
-        let mut told = self.inner();
-        told.of_all += 1;
+        let mut arrivals = self.inner();
+        arrivals.total += 1;
         for queue_id in queue_ids {
-            *told.of_queues.entry(queue_id).or_default() += 1;
+            *arrivals.by_queue.entry(queue_id).or_default() += 1;
         }
-        told.waiting > 0
+        arrivals.waiting > 0
     }
 }
 
@@ -100,23 +100,23 @@ impl PyArrivals {
     }
 
     #[getter]
-    fn told(&self) -> u64 {
-        self.inner().of_all
+    fn total(&self) -> u64 {
+        self.inner().total
     }
 
     #[pyo3(signature = (queue_id, /))]
     fn count(&self, queue_id: i64) -> u64 {
-        self.inner().of_queues.get(&queue_id).copied().unwrap_or(0)
+        self.inner().by_queue.get(&queue_id).copied().unwrap_or(0)
     }
 
     #[pyo3(signature = (queue_ids, /))]
-    fn note(&self, queue_ids: Vec<i64>) -> bool {
+    fn record(&self, queue_ids: Vec<i64>) -> bool {
         self.add(queue_ids.into_iter())
     }
 
     #[pyo3(signature = (number, /))]
-    fn are_waiting(&self, number: isize) {
-        let mut told = self.inner();
-        told.waiting = told.waiting.saturating_add_signed(number);
+    fn add_waiting(&self, number: isize) {
+        let mut arrivals = self.inner();
+        arrivals.waiting = arrivals.waiting.saturating_add_signed(number);
     }
 }

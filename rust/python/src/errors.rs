@@ -1,11 +1,11 @@
-//! Errors as `ssbroker.exceptions` has them.
+//! Maps errors to the exceptions of `ssbroker.exceptions`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ssbroker_columnar::Error;
 use ssbroker_core::{Invalid, InvalidKind};
 
-/// An error of the kernels as the exception of Python.
+/// Maps an error of the kernels.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let fields = PyDict::new(py);
     let made = match error {
@@ -24,29 +24,29 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     made.map_or_else(|error| error, |class| raise(py, class, &error.to_string(), Some(&fields)))
 }
 
-/// Arrow data that contradicts itself.
+/// Reports malformed Arrow data.
 pub(crate) fn malformed(py: Python<'_>, what: &str) -> PyErr {
     raise(py, "MalformedDataError", &format!("malformed Arrow data: {what}"), None)
 }
 
-/// An option that is not one of those allowed.
-pub(crate) fn option(py: Python<'_>, name: &str, value: &str, allowed: &str) -> PyErr {
+/// Reports an invalid option.
+pub(crate) fn invalid_option(py: Python<'_>, name: &str, value: &str, allowed: &str) -> PyErr {
     raise(py, "OptionError", &format!("{name}: '{value}' is not allowed; expected {allowed}"), None)
 }
 
-/// A defect of ours.
+/// Reports a bug of this module.
 pub(crate) fn internal(py: Python<'_>) -> PyErr {
     raise(py, "SsbrokerError", "internal error in the native module; please report it", None)
 }
 
-/// A moment as ISO 8601 text, in UTC.
-pub(crate) fn moment(py: Python<'_>, micros: i64) -> PyResult<String> {
+/// Formats a time as ISO 8601 in UTC.
+pub(crate) fn iso_time(py: Python<'_>, micros: i64) -> PyResult<String> {
     let datetime = py.import("datetime")?;
     let epoch = datetime.getattr("datetime")?.call1((1970, 1, 1))?;
     let since = datetime.getattr("timedelta")?.call1((0, 0, micros))?;
     match epoch.add(since) {
-        Ok(moment) => Ok(format!("{}Z", moment.call_method0("isoformat")?.extract::<String>()?)),
-        // Beyond the years that Python can name, the number itself must do.
+        Ok(time) => Ok(format!("{}Z", time.call_method0("isoformat")?.extract::<String>()?)),
+        // Outside the years that Python supports, use the number.
         Err(_) => Ok(format!("{micros} µs since 1970")),
     }
 }

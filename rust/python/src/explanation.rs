@@ -1,4 +1,4 @@
-//! An explanation as the plain dictionary that `ssbroker.Explanation` reads.
+//! Converts an explanation to the dictionary that `ssbroker.Explanation` reads.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -7,9 +7,9 @@ use ssbroker_core::{
     Catalog, Decision, EndpointId, Guid, NEVER, NONE, NextHop, PendingRequest, Query, RouteIndex, TieBreak,
 };
 
-use crate::errors::moment;
+use crate::errors::iso_time;
 
-/// Turns what the index saw into Python values.
+/// Builds the dictionary.
 pub(crate) struct ExplanationBuilder<'a, 'py> {
     pub(crate) py: Python<'py>,
     pub(crate) index: &'a RouteIndex,
@@ -36,7 +36,7 @@ impl<'py> ExplanationBuilder<'_, 'py> {
         conversation.set_item("conversation_id", guid(query.conversation))?;
         let dict = PyDict::new(self.py);
         dict.set_item("conversation", conversation)?;
-        dict.set_item("now", moment(self.py, now)?)?;
+        dict.set_item("now", iso_time(self.py, now)?)?;
         let tie_break = match options.tie_break {
             TieBreak::First => "first",
             TieBreak::Hash => "hash",
@@ -159,7 +159,7 @@ impl<'py> ExplanationBuilder<'_, 'py> {
         Ok(dict)
     }
 
-    /// A row of the catalog, or the implied LOCAL route of R16.
+    /// Converts a row of the catalog, or the implied LOCAL route of R16.
     fn route(&self, route: RouteRef) -> PyResult<Dict<'py>> {
         let catalog = self.catalog();
         let dict = PyDict::new(self.py);
@@ -170,7 +170,7 @@ impl<'py> ExplanationBuilder<'_, 'py> {
         dict.set_item("remote_service_name", service)?;
         dict.set_item("broker_instance", guid(row.and_then(|(_, route)| route.broker)))?;
         let lifetime = row.map(|(_, route)| route.expires).filter(|&expires| expires != NEVER);
-        dict.set_item("lifetime", lifetime.map(|expires| moment(self.py, expires)).transpose()?)?;
+        dict.set_item("lifetime", lifetime.map(|expires| iso_time(self.py, expires)).transpose()?)?;
         dict.set_item(
             "address",
             row.map_or_else(|| "LOCAL".to_owned(), |(_, route)| text(catalog.address_text(route))),

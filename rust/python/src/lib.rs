@@ -1,4 +1,5 @@
-//! Python bindings of ssbroker: Arrow in and out, the GIL released for the whole of a batch, errors of `ssbroker.exceptions`.
+//! Python bindings of ssbroker: Arrow data in and out, batches processed without the GIL, errors as
+//! `ssbroker.exceptions`.
 #![deny(unsafe_code)]
 
 mod arrow;
@@ -19,18 +20,18 @@ mod statements;
 
 use mimalloc::MiMalloc;
 
-/// Keeps the memory of one batch's result for the next one's, where the system's allocator gives it back and has it cleared anew:
-/// a third of the time of routing a large batch.
+/// Reuses the memory of one result for the next. The system allocator returns it and gets it zeroed again, which
+/// takes a third of the time of routing a large batch.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// The native module of ssbroker.
+/// See `_core.pyi`.
 #[pyo3::pymodule(gil_used = false)]
 mod _core {
     #[pymodule_init]
     #[allow(clippy::unnecessary_wraps)]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        super::memory::keep_for_a_while();
+        super::memory::set_purge_delay();
         Ok(())
     }
 
@@ -41,9 +42,9 @@ mod _core {
     #[pymodule_export]
     use super::gate::PyGate;
     #[pymodule_export]
-    use super::network::{crc32c, decode_fragments, header_digests, plain_runs};
+    use super::network::{crc32c, decode_fragments, header_digests, incoming_runs};
     #[pymodule_export]
-    use super::network::{departures, first_hop, sender_runs, waiting_runs};
+    use super::network::{first_hop, outgoing_rows, outgoing_runs, sender_runs};
     #[pymodule_export]
     use super::picture::PyPicture;
     #[pymodule_export]
@@ -59,16 +60,16 @@ mod _core {
     #[pymodule_export]
     use super::session::{PySession, PySessionContext};
     #[pymodule_export]
-    use super::sqlite::gathering;
+    use super::sqlite::register_wal_vfs;
     #[pymodule_export]
     use super::statements::PyStatements;
 
-    /// Whether this is a release build; a debug build is ten times slower.
+    /// "release" or "debug"; a debug build is ten times slower.
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const build_profile: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
-    /// The version of the native module.
+    /// The version of this module.
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");

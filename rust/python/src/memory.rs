@@ -1,11 +1,11 @@
-//! How long the allocator keeps the memory of results for the next ones. One of the few places with `unsafe`: its options are C.
+//! Tunes how long the allocator keeps freed memory. Uses `unsafe` because the allocator is C.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long};
 
 /// `mi_option_purge_delay` in `mimalloc.h` of version 3.
 const PURGE_DELAY: c_int = 15;
-/// Ten seconds, as jemalloc does by default: a job that routes a table every few seconds gets the same memory each time.
+/// Ten seconds, the default of jemalloc: a job that routes a table every few seconds reuses the same memory.
 const DELAY_MS: c_long = 10_000;
 
 unsafe extern "C" {
@@ -13,15 +13,15 @@ unsafe extern "C" {
     fn mi_option_set_default(option: c_int, value: c_long);
 }
 
-/// Has memory given back that was not used for ten seconds, rather than for one, unless `MIMALLOC_PURGE_DELAY` says otherwise.
-/// Memory that the system gives anew has to be cleared, which can take longer than routing.
-pub(crate) fn keep_for_a_while() {
-    // SAFETY: the function is the allocator's own, of this signature, and it looks itself whether there is such an option.
+/// Keeps freed memory for ten seconds instead of one, unless `MIMALLOC_PURGE_DELAY` is set. New memory must be
+/// zeroed by the system, which can take longer than routing.
+pub(crate) fn set_purge_delay() {
+    // SAFETY: a function of the allocator with this signature; it checks the option itself.
     unsafe { mi_option_set_default(PURGE_DELAY, DELAY_MS) };
 }
 
-/// Gives back what is free now: for after the making of what stays, which takes more memory than it leaves.
-pub(crate) fn give_back() {
-    // SAFETY: the function is the allocator's own, of this signature, and may be called at any time from any thread.
+/// Returns free memory to the system; call after building something that needed more memory than it keeps.
+pub(crate) fn release_free_memory() {
+    // SAFETY: a function of the allocator with this signature; it may be called at any time from any thread.
     unsafe { mi_collect(true) };
 }

@@ -1,4 +1,4 @@
-//! `_core.waiting_runs`, `_core.departures`, `_core.sender_runs` and `_core.first_hop`: what goes to another instance, and how.
+//! Rows of the envelope to and from other instances: runs of messages, digests, decoding and checksums.
 
 use std::sync::Arc;
 
@@ -7,68 +7,69 @@ use arrow_buffer::MutableBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ssbroker_columnar::{
-    Leaving, SenderRun, WaitingRun, crc32c as checksum, decode_fragments as decode, departures as rows_of,
-    first_hop as hop_of, header_digests as digests, plain_runs as runs_of, sender_runs as senders_of,
-    waiting_runs as waiting_runs_of,
+    OutgoingRun, RunEnvelope, SenderRun, crc32c as checksum, decode_fragments as decode, first_hop as hop_of,
+    header_digests as digests, incoming_runs as runs_of, outgoing_rows as rows_of, outgoing_runs as waiting_runs_of,
+    sender_runs as senders_of,
 };
 
-use crate::arrow::{Frozen, export_array, export_batch, import_stream};
+use crate::arrow::{ReadOnlyBytes, export_array, export_batch, import_stream};
 use crate::detach::{attached, detached};
 
-/// Conversation, whether its initiator sends the messages, the number of the first, and how long the body of each is.
-type WaitingRow<'py> = (Bound<'py, PyBytes>, bool, i64, Vec<usize>);
+/// A run of waiting messages: conversation id, whether the initiator sends, first sequence number, body lengths.
+type OutgoingRunRow<'py> = (Bound<'py, PyBytes>, bool, i64, Vec<usize>);
 
-/// How many messages wait, how many of them go, the services that they are from and for and their contract, the brokers, the priority, the end of
-/// the conversation, and the acknowledgement that goes with them: up to which number, and what beyond.
-type Sender = (usize, usize, [String; 3], [u8; 16], Option<[u8; 16]>, i8, Option<i64>, Option<(Option<i64>, Vec<u8>)>);
+/// How to send a run: number of messages, number to send, service and contract names, brokers, priority, lifetime,
+/// and acknowledgement.
+type RunEnvelopeRow =
+    (usize, usize, [String; 3], [u8; 16], Option<[u8; 16]>, i8, Option<i64>, Option<(Option<i64>, Vec<u8>)>);
 
-/// The runs among messages that wait; none where each is to be looked at by itself.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (messages, /))]
-pub(crate) fn waiting_runs<'py>(
+pub(crate) fn outgoing_runs<'py>(
     py: Python<'py>,
     messages: &Bound<'py, PyAny>,
-) -> PyResult<Option<Vec<WaitingRow<'py>>>> {
+) -> PyResult<Option<Vec<OutgoingRunRow<'py>>>> {
     let batches = import_stream(messages)?;
     let found = attached(py, || waiting_runs_of(&batches))?;
-    let as_run = |run: WaitingRun| (PyBytes::new(py, &run.conversation_id), run.is_initiator, run.first, run.lengths);
+    let as_run = |run: OutgoingRun| (PyBytes::new(py, &run.conversation_id), run.is_initiator, run.first, run.lengths);
     Ok(found.map(|runs| runs.into_iter().map(as_run).collect()))
 }
 
-/// The rows of the envelope in which messages go.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (messages, senders, /))]
-pub(crate) fn departures<'py>(
+pub(crate) fn outgoing_rows<'py>(
     py: Python<'py>,
     messages: &Bound<'py, PyAny>,
-    senders: Vec<Sender>,
+    senders: Vec<RunEnvelopeRow>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let batches = import_stream(messages)?;
-    let leaving: Vec<Leaving> = senders.into_iter().map(as_leaving).collect();
-    let made = detached(py, || rows_of(&batches, &leaving))?;
+    let envelopes: Vec<RunEnvelope> = senders.into_iter().map(as_envelope).collect();
+    let made = detached(py, || rows_of(&batches, &envelopes))?;
     made.into_iter().map(|rows| export_batch(py, rows)).collect()
 }
 
-fn as_leaving(sender: Sender) -> Leaving {
-    let (waiting, going, names, from_broker, to_broker, priority, lifetime, acknowledgement) = sender;
-    Leaving { waiting, going, names, from_broker, to_broker, priority, lifetime, acknowledgement }
+fn as_envelope(sender: RunEnvelopeRow) -> RunEnvelope {
+    let (message_count, send_count, names, from_broker, to_broker, priority, lifetime, acknowledgement) = sender;
+    RunEnvelope { message_count, send_count, names, from_broker, to_broker, priority, lifetime, acknowledgement }
 }
 
-/// Conversation, whether its initiator sends the rows, the broker that they are for, and how many they are.
-type Senders<'py> = Vec<(Bound<'py, PyBytes>, bool, Option<Bound<'py, PyBytes>>, usize)>;
+/// Consecutive rows of a sender: conversation id, whether the initiator sends, receiving broker, number of rows.
+type SenderRuns<'py> = Vec<(Bound<'py, PyBytes>, bool, Option<Bound<'py, PyBytes>>, usize)>;
 
-/// The senders of rows of the envelope as they follow each other, and whether no row is secured.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (rows, /))]
-pub(crate) fn sender_runs<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<(Senders<'py>, bool)> {
+pub(crate) fn sender_runs<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<(SenderRuns<'py>, bool)> {
     let batches = import_stream(rows)?;
-    let (found, are_plain) = attached(py, || senders_of(&batches))?;
+    let (found, is_unencrypted) = attached(py, || senders_of(&batches))?;
     let bytes = |value: [u8; 16]| PyBytes::new(py, &value);
     let as_run = |run: SenderRun| (bytes(run.conversation_id), run.is_initiator, run.to_broker.map(bytes), run.rows);
-    Ok((found.into_iter().map(as_run).collect(), are_plain))
+    Ok((found.into_iter().map(as_run).collect(), is_unencrypted))
 }
 
-/// What rows of the envelope are given for their first hop.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (rows, now, /))]
 pub(crate) fn first_hop<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>, now: i64) -> PyResult<Bound<'py, PyAny>> {
@@ -76,19 +77,17 @@ pub(crate) fn first_hop<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>, now: i64
     export_batch(py, attached(py, || hop_of(&batches, now))?)
 }
 
-// `_core.decode_fragments`, `_core.header_digests`, `_core.plain_runs` and `_core.crc32c`: what goes to another instance and comes from it.
+/// From this many bytes on, releasing the GIL pays off.
+const DETACH_BYTES: usize = 16 << 10;
 
-/// From so many bytes on it is worth letting others have the interpreter.
-const LONG: usize = 16 << 10;
-
-/// The rows of the body of a frame.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (body, /))]
-#[allow(clippy::needless_pass_by_value)] // what is read of an argument is given, not lent
-pub(crate) fn decode_fragments(py: Python<'_>, body: Frozen) -> PyResult<Bound<'_, PyAny>> {
+#[allow(clippy::needless_pass_by_value)] // pyo3 passes arguments by value
+pub(crate) fn decode_fragments(py: Python<'_>, body: ReadOnlyBytes) -> PyResult<Bound<'_, PyAny>> {
     let body = body.bytes();
     let rows = detached(py, || {
-        // What columns may share has to begin at an address that suits all of them.
+        // Columns that share the memory need an aligned address.
         let mut aligned = MutableBuffer::with_capacity(body.len());
         aligned.extend_from_slice(body);
         decode(&aligned.into())
@@ -96,7 +95,7 @@ pub(crate) fn decode_fragments(py: Python<'_>, body: Frozen) -> PyResult<Bound<'
     export_batch(py, rows)
 }
 
-/// The MD5 of the header of each row of the envelope.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (rows, /))]
 pub(crate) fn header_digests<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -105,9 +104,9 @@ pub(crate) fn header_digests<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> 
     export_array(py, &found)
 }
 
-/// What the rows of a run have in common: conversation, whether its initiator sent them, the brokers that they are from and for, the services
-/// that they are from and for, contract and type, the first number, how many, the bytes of their bodies, and of the longest.
-type Run<'py> = (
+/// A run of received messages: conversation id, whether the initiator sent them, brokers, names, first sequence
+/// number, number of messages, total and largest body size.
+type IncomingRunRow<'py> = (
     Bound<'py, PyBytes>,
     bool,
     Option<Bound<'py, PyBytes>>,
@@ -119,13 +118,13 @@ type Run<'py> = (
     usize,
 );
 
-/// The runs of whole plain messages among rows of the envelope, and of which run each row is.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (rows, /))]
-pub(crate) fn plain_runs<'py>(
+pub(crate) fn incoming_runs<'py>(
     py: Python<'py>,
     rows: &Bound<'py, PyAny>,
-) -> PyResult<(Vec<Run<'py>>, Bound<'py, PyAny>)> {
+) -> PyResult<(Vec<IncomingRunRow<'py>>, Bound<'py, PyAny>)> {
     let batches = import_stream(rows)?;
     let found = detached(py, || runs_of(&batches))?;
     let bytes = |value: [u8; 16]| PyBytes::new(py, &value);
@@ -138,11 +137,11 @@ pub(crate) fn plain_runs<'py>(
     Ok((runs.collect(), export_array(py, &of_rows)?))
 }
 
-/// The CRC-32C of bytes that come after others.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (data, before, /))]
 #[allow(clippy::needless_pass_by_value)]
-pub(crate) fn crc32c(py: Python<'_>, data: Frozen, before: u32) -> PyResult<u32> {
+pub(crate) fn crc32c(py: Python<'_>, data: ReadOnlyBytes, before: u32) -> PyResult<u32> {
     let data = data.bytes();
-    if data.len() < LONG { Ok(checksum(data, before)) } else { detached(py, || Ok(checksum(data, before))) }
+    if data.len() < DETACH_BYTES { Ok(checksum(data, before)) } else { detached(py, || Ok(checksum(data, before))) }
 }

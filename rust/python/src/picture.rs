@@ -1,21 +1,21 @@
-//! `_core.Picture`: what stands in a database, as far as it decides about messages.
+//! `_core.MetadataSnapshot`: the objects of a database, as far as they matter for messages.
 
 use pyo3::prelude::*;
 use ssbroker_core::Guid;
-use ssbroker_store::{Contract, Kind, Picture, Queue, Rule, Service};
+use ssbroker_store::{Contract, MessageType, MetadataSnapshot, Queue, Rule, Service};
 
 type Rules = Vec<(i64, bool, bool)>;
-/// Id, whether it receives, takes and retains, and its name, where that needs no schema.
+/// Id, whether it is enabled for RECEIVE, enqueuing and retention, and its name if it is in the default schema.
 type QueueRow = (i64, bool, bool, bool, Option<String>);
 
-/// What stands in a database.
-#[pyclass(frozen, name = "Picture", module = "ssbroker._core")]
-pub(crate) struct PyPicture(pub(crate) Picture);
+/// See `_core.pyi`.
+#[pyclass(frozen, name = "MetadataSnapshot", module = "ssbroker._core")]
+pub(crate) struct PyPicture(pub(crate) MetadataSnapshot);
 
 #[pymethods]
 impl PyPicture {
     #[new]
-    #[pyo3(signature = (*, broker_instance, is_delivering, queues, services, contracts, message_types, staying))]
+    #[pyo3(signature = (*, broker_instance, is_delivering, queues, services, contracts, message_types, locally_routed_services))]
     fn new(
         broker_instance: [u8; 16],
         is_delivering: bool,
@@ -23,7 +23,7 @@ impl PyPicture {
         services: Vec<(i64, String, i64)>,
         contracts: Vec<(i64, String, Rules)>,
         message_types: Vec<(i64, String, String)>,
-        staying: Vec<String>,
+        locally_routed_services: Vec<String>,
     ) -> Self {
         let queue = |(id, is_receive_enabled, is_enqueue_enabled, is_retention_enabled, name): QueueRow| {
             (id, Queue { name, is_receive_enabled, is_enqueue_enabled, is_retention_enabled })
@@ -32,14 +32,14 @@ impl PyPicture {
             |(id, is_sent_by_initiator, is_sent_by_target)| (id, Rule { is_sent_by_initiator, is_sent_by_target });
         let contract =
             |(id, name, rules): (_, _, Rules)| (id, Contract { name, rules: rules.into_iter().map(rule).collect() });
-        Self(Picture::new(
+        Self(MetadataSnapshot::new(
             Guid(broker_instance),
             is_delivering,
             queues.into_iter().map(queue).collect(),
             services.into_iter().map(|(id, name, queue_id)| (id, Service { name, queue_id })).collect(),
             contracts.into_iter().map(contract).collect(),
-            message_types.into_iter().map(|(id, name, validation)| (id, Kind { name, validation })).collect(),
-            staying.into_iter().collect(),
+            message_types.into_iter().map(|(id, name, validation)| (id, MessageType { name, validation })).collect(),
+            locally_routed_services.into_iter().collect(),
         ))
     }
 }

@@ -1,29 +1,31 @@
-//! `_core.Reassembler`: fragments in, whole messages in order out.
+//! `_core.Reassembler`, `_core.fragment`, `_core.md5` and `_core.SessionKeys`.
 
 use std::sync::Mutex;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use ssbroker_columnar::{Keys, Reassembled, ReassemblyKernel, Result, SessionKeys, fragment as cut, md5 as digest};
+use ssbroker_columnar::{
+    Reassembled, ReassemblyKernel, Result, SessionKeySource, SessionKeys, fragment as split, md5 as digest,
+};
 use ssbroker_core::Guid;
 use ssbroker_core::reassembly::Limits;
 
 use crate::arrow::{export_array, export_batches, import_array, import_batch};
 use crate::catalog::random_seed;
 use crate::detach::detached;
-use crate::errors::{internal, option};
+use crate::errors::{internal, invalid_option};
 
 type Batches<'py> = Vec<Bound<'py, PyAny>>;
 
-/// Fragments that are put together; used by one thread after the other.
+/// See `_core.pyi`.
 #[pyclass(frozen, name = "Reassembler", module = "ssbroker._core")]
 pub(crate) struct PyReassembler {
     kernel: Mutex<ReassemblyKernel>,
 }
 
 impl PyReassembler {
-    /// Waits for the kernel without the GIL, so that whoever has it can come to an end.
+    /// Runs `work` on the kernel; waits for it without the GIL, so that its current user can finish.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -31,7 +33,7 @@ impl PyReassembler {
     ) -> PyResult<T> {
         let worked = detached(py, || match self.kernel.lock() {
             Ok(mut kernel) => work(&mut kernel).map(Some),
-            // A defect of ours has stopped another call midway.
+            // A panic has interrupted another call.
             Err(_) => Ok(None),
         });
         worked?.ok_or_else(|| internal(py))
@@ -75,7 +77,7 @@ impl PyReassembler {
         session_keys: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Batches<'py>, Batches<'py>, Batches<'py>)> {
         let batches = fragments.into_iter().map(|batch| import_batch(&batch)).collect::<PyResult<Vec<_>>>()?;
-        let source = KeySource::new(session_keys)?;
+        let source = KeyArgument::new(session_keys)?;
         let keys = source.keys();
         let Reassembled { messages, rejected, acknowledgements } =
             self.with(py, |kernel| kernel.push(&batches, keys))?;
@@ -113,9 +115,7 @@ impl PyReassembler {
     }
 }
 
-// `_core.fragment`: messages cut into fragments.
-
-/// Cuts the messages of a batch into signed fragments.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (messages, first_row, max_fragment_bytes, session_keys, /))]
 pub(crate) fn fragment<'py>(
@@ -126,15 +126,13 @@ pub(crate) fn fragment<'py>(
     session_keys: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let batch = import_batch(messages)?;
-    let source = KeySource::new(session_keys)?;
+    let source = KeyArgument::new(session_keys)?;
     let keys = source.keys();
-    let fragments = detached(py, || cut(&batch, first_row, max_fragment_bytes, keys))?;
+    let fragments = detached(py, || split(&batch, first_row, max_fragment_bytes, keys))?;
     export_batches(py, fragments)
 }
 
-// `_core.md5`: a column of digests.
-
-/// The MD5 digest of every value of a column of bytes or text.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (values, first_row, /))]
 pub(crate) fn md5<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, first_row: usize) -> PyResult<Bound<'py, PyAny>> {
@@ -143,9 +141,7 @@ pub(crate) fn md5<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, first_row: u
     export_array(py, &digests)
 }
 
-// `_core.SessionKeys`: the session keys of conversations, made ready once.
-
-/// Session keys by conversation; immutable.
+/// See `_core.pyi`.
 #[pyclass(frozen, name = "SessionKeys", module = "ssbroker._core")]
 pub(crate) struct PySessionKeys {
     keys: SessionKeys,
@@ -158,34 +154,36 @@ impl PySessionKeys {
     fn new(py: Python<'_>, keys: Vec<([u8; 16], Vec<u8>)>) -> PyResult<Self> {
         let keys = SessionKeys::new(keys.into_iter().map(|(id, key)| (Guid(id), key)));
         let keys = keys.map_err(|(id, len)| {
-            option(py, "session_keys", &format!("{len} bytes for {id}"), "a key of 16, 24 or 32 bytes")
+            invalid_option(py, "session_keys", &format!("{len} bytes for {id}"), "a key of 16, 24 or 32 bytes")
         })?;
         Ok(Self { keys })
     }
 }
 
-/// Where session keys come from, as Python says it: nothing, the name of a column, or `SessionKeys`.
-pub(crate) enum KeySource<'a, 'py> {
+/// The source of session keys as Python passes it: nothing, a column name, or `SessionKeys`.
+pub(crate) enum KeyArgument<'a, 'py> {
     None,
     Column(String),
     Mapping(&'a Bound<'py, PySessionKeys>),
 }
 
-impl<'a, 'py> KeySource<'a, 'py> {
+impl<'a, 'py> KeyArgument<'a, 'py> {
     pub(crate) fn new(keys: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
         let Some(keys) = keys else { return Ok(Self::None) };
         if let Ok(name) = keys.cast::<PyString>() {
             return Ok(Self::Column(name.to_string()));
         }
-        let keys = keys.cast::<PySessionKeys>().map_err(|_| PyTypeError::new_err("session_keys: no SessionKeys"))?;
+        let keys = keys
+            .cast::<PySessionKeys>()
+            .map_err(|_| PyTypeError::new_err("session_keys: expected SessionKeys or a column name"))?;
         Ok(Self::Mapping(keys))
     }
 
-    pub(crate) fn keys(&self) -> Keys<'_> {
+    pub(crate) fn keys(&self) -> SessionKeySource<'_> {
         match self {
-            Self::None => Keys::None,
-            Self::Column(name) => Keys::Column(name),
-            Self::Mapping(keys) => Keys::Mapping(&keys.get().keys),
+            Self::None => SessionKeySource::None,
+            Self::Column(name) => SessionKeySource::Column(name),
+            Self::Mapping(keys) => SessionKeySource::Mapping(&keys.get().keys),
         }
     }
 }

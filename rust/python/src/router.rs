@@ -1,4 +1,4 @@
-//! `_core.Router`: a catalog compiled, which routes record batches.
+//! `_core.Router`: routes record batches.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use ssbroker_core::{Guid, Options, PendingRequest, Query, RouteIndex, TieBreak};
 use crate::arrow::{dictionary, export_batch, import_batch};
 use crate::catalog::{PyCatalog, random_seed};
 use crate::detach::detached;
-use crate::errors::{option, to_python};
+use crate::errors::{invalid_option, to_python};
 use crate::explanation::ExplanationBuilder;
-use crate::memory::give_back;
+use crate::memory::release_free_memory;
 
-/// A catalog, compiled: immutable, and used by many threads at once.
+/// See `_core.pyi`.
 #[pyclass(frozen, name = "Router", module = "ssbroker._core")]
 pub(crate) struct PyRouter {
     kernel: RouteKernel,
@@ -29,18 +29,18 @@ impl PyRouter {
             "first" => TieBreak::First,
             "hash" => TieBreak::Hash,
             "round_robin" => TieBreak::RoundRobin,
-            other => return Err(option(py, "tie_break", other, "'hash', 'round_robin' or 'first'")),
+            other => return Err(invalid_option(py, "tie_break", other, "'hash', 'round_robin' or 'first'")),
         };
         let pending_request = match pending_request {
             "continue" => PendingRequest::Continue,
             "delay" => PendingRequest::Delay,
-            other => return Err(option(py, "pending_request", other, "'continue' or 'delay'")),
+            other => return Err(invalid_option(py, "pending_request", other, "'continue' or 'delay'")),
         };
         let options = Options { tie_break, pending_request };
         let catalog = Arc::clone(&catalog.catalog);
         let kernel = detached(py, move || {
             let kernel = RouteKernel::new(RouteIndex::new(catalog, options, random_seed()));
-            give_back();
+            release_free_memory();
             Ok(kernel)
         })?;
         Ok(Self { kernel })
@@ -59,17 +59,17 @@ impl PyRouter {
         export_batch(py, decisions)
     }
 
-    #[pyo3(signature = (conversations, now_us, tells_named, /))]
-    fn verdicts<'py>(
+    #[pyo3(signature = (conversations, now_us, include_named, /))]
+    fn route_packed<'py>(
         &self,
         py: Python<'py>,
         conversations: &Bound<'py, PyAny>,
         now_us: i64,
-        tells_named: bool,
+        include_named: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let batch = import_batch(conversations)?;
-        let verdicts = detached(py, || self.kernel.verdicts(&batch, now_us, tells_named))?;
-        verdicts.map(|verdicts| export_batch(py, verdicts)).transpose()
+        let packed = detached(py, || self.kernel.route_packed(&batch, now_us, include_named))?;
+        packed.map(|packed| export_batch(py, packed)).transpose()
     }
 
     #[pyo3(signature = (to_service_name, to_broker_instance, database, is_initiator, conversation_id, now_us, /))]

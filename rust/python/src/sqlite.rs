@@ -1,57 +1,58 @@
-//! The SQLite that apsw brings. One of the few places with `unsafe`: another extension module has opened what is used here.
+//! Connects to the SQLite of apsw. Uses `unsafe` because another extension module has opened the connection.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use ssbroker_store::{Api, Database, Error, Lent, Statements, learn};
+use ssbroker_store::{Api, BorrowedConnection, Database, Error, Statements, init_api};
 
-/// The entry point by which SQLite makes itself known to this module, as to any extension of its own.
+/// The entry point that SQLite calls, as for any extension.
 ///
 /// # Safety
-/// SQLite calls it.
+/// Called by SQLite.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ssbroker_sqlite_init(
     database: *mut Database,
     error: *mut *mut c_char,
     api: *mut Api,
 ) -> c_int {
-    // SAFETY: the arguments are SQLite's.
-    unsafe { learn(database, error, api) }
+    // SAFETY: SQLite passed the arguments.
+    unsafe { init_api(database, error, api) }
 }
 
-/// The name of a virtual file system that writes each commit to the log in one piece, over another one.
+/// See `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (below, /))]
-pub(crate) fn gathering(below: Option<&str>) -> PyResult<Option<String>> {
+pub(crate) fn register_wal_vfs(below: Option<&str>) -> PyResult<Option<String>> {
     let below = below.map(CString::new).transpose()?;
-    Ok(ssbroker_store::gathering(below.as_deref()).and_then(|name| name.into_string().ok()))
+    Ok(ssbroker_store::register_wal_vfs(below.as_deref()).and_then(|name| name.into_string().ok()))
 }
 
-/// Statements on an `apsw.Connection` that is open; whoever has them keeps the connection.
+/// Creates statements on an open `apsw.Connection`; the caller must keep the connection.
 pub(crate) fn statements(connection: &Bound<'_, PyAny>) -> PyResult<Statements> {
     let py = connection.py();
     let database = connection.call_method0("sqlite3_pointer")?.extract::<usize>()? as *mut Database;
     let path = connection.getattr("filename")?.extract::<PathBuf>()?;
-    // SAFETY: the pointer is apsw's own of a connection that is open, or it has raised. apsw's SQLite is the one that is known, since
-    // `ssbroker.store` has it load this module before it calls this; and the connection keeps the statements, and closes them first.
-    let lent = unsafe { Lent::new(database) }.map_err(|error| raised(py, &error))?;
-    Ok(Statements::new(lent, &path))
+    // SAFETY: apsw returned the pointer of an open connection, or raised an error. Its SQLite library is the one
+    // that was passed to `init_api`, because `ssbroker.store` makes it load this module first. The connection keeps
+    // the statements and closes them first.
+    let borrowed = unsafe { BorrowedConnection::new(database) }.map_err(|error| to_apsw_error(py, &error))?;
+    Ok(Statements::new(borrowed, &path))
 }
 
-/// An error of SQLite as apsw would have raised it.
-pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
+/// Maps an error of SQLite to the exception that apsw would raise.
+pub(crate) fn to_apsw_error(py: Python<'_>, error: &Error) -> PyErr {
     let made = py.import("apsw").and_then(|apsw| match error {
-        Error::Altered(_) => apsw.getattr("SQLError")?.call1((error.to_string(),)),
-        Error::Sqlite(code, said) => {
+        Error::Schema(_) => apsw.getattr("SQLError")?.call1((error.to_string(),)),
+        Error::Sqlite(code, message) => {
             let class = apsw.call_method1("exception_for", (*code,))?.get_type();
-            let made = class.call1((said,))?;
+            let made = class.call1((message,))?;
             made.setattr("result", code & 0xff)?;
             made.setattr("extendedresult", *code)?;
             Ok(made.into_any())
         }
-        Error::Undone => apsw.getattr("AbortError")?.call1((error.to_string(),)),
+        Error::RolledBack => apsw.getattr("AbortError")?.call1((error.to_string(),)),
     });
     made.map_or_else(|error| error, PyErr::from_value)
 }

@@ -1,4 +1,4 @@
-//! `_core.Statements`: what happens for every message, on a connection of apsw's.
+//! `_core.Statements`: the fast path on a connection of apsw.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,35 +8,36 @@ use pyo3::exceptions::{PyIndexError, PyLookupError};
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyString};
-use ssbroker_columnar::{bodies, received, waiting};
+use ssbroker_columnar::{message_bodies, received_batch, transmission_batch};
 use ssbroker_core::Guid;
 use ssbroker_core::message::{Outbox, Outgoing};
-use ssbroker_store::{Asked, Enqueued, Only, QueueRow, Result, Sent, Statements, TransmissionRow, Wanted};
+use ssbroker_store::{Asked, EnqueueTarget, Only, QueueRow, ReadRequest, Result, Sent, Statements, TransmissionRow};
 
-use crate::arrow::{export_batch, export_known, import_stream};
+use crate::arrow::{export_batch, export_with_schema, import_stream};
 use crate::errors::{internal, to_python};
 use crate::picture::PyPicture;
-use crate::sqlite::{raised, statements};
+use crate::sqlite::{statements, to_apsw_error};
 
-/// A body up to this length is written before others could have had the interpreter.
+/// Sending a body of up to this length is faster than releasing the GIL.
 const SHORT: usize = 64 << 10;
-/// What RECEIVE says of the messages that it takes out, and of those that it leaves (fact 155).
+/// The status column of messages that RECEIVE removes, and of those that it retains.
 const READY: i32 = 1;
 const RETAINED: i32 = 0;
-const NOT_HERE: &str = "the group has no conversation of this queue";
+const NO_CONVERSATION: &str = "the group has no conversation of this queue";
 
-/// Where messages of a conversation go: queue, priority, the side that receives them, their type, the number of the first.
-type Place = (i64, i64, i64, i64, i64);
+/// Where messages of a run go: queue id, priority, endpoint id, message type id, first sequence number.
+type EnqueueRow = (i64, i64, i64, i64, i64);
 
-/// What of a transmission queue is to be sent: conversation, whether its initiator sends, the first and the last number, how many messages,
-/// after how many bytes it is enough, the longest body that is read, and the id of the first message.
-type Asking = ([u8; 16], bool, i64, i64, i64, i64, i64, [u8; 16]);
+/// Which messages of the transmission queue to read: conversation id, whether the endpoint is the initiator, first
+/// and last sequence number, most messages, most bytes, largest body, and first message id.
+type ReadRequestRow = ([u8; 16], bool, i64, i64, i64, i64, i64, [u8; 16]);
 
-/// Where messages stand now: queue, priority and whether the receiver was ever reached over the network; or the sender, where they wait.
+/// Where messages were stored: queue id, priority, whether the receiver has received anything over the network; or
+/// None, the sender's endpoint id, False.
 pub(crate) type Told = (Option<i64>, i64, bool);
 
-/// A message: its body, its handle, group, conversation, whether the initiator sent it, its number, its type, service and contract, priority,
-/// place in the queue, and validation.
+/// A received message: body, handle, group, conversation id, whether the initiator sent it, sequence number, type,
+/// service, contract, priority, queuing order, validation.
 pub(crate) type Message<'py> = (
     Option<Bound<'py, PyBytes>>,
     Bound<'py, PyBytes>,
@@ -58,27 +59,27 @@ type Queued = (i64, i64, i64, i64, i64, i64, i64, Option<PyBackedBytes>);
 /// A row of the transmission queue: endpoint, whether inbound, number, type, whether an error, whether it ends the dialog, time, body.
 type Transmitted = (i64, bool, i64, PyBackedStr, bool, bool, i64, Option<PyBackedBytes>);
 
-/// The statements of one connection; used by one thread after the other.
+/// See `_core.pyi`.
 #[pyclass(frozen, name = "Statements", module = "ssbroker._core")]
 pub(crate) struct PyStatements {
     statements: Mutex<Option<Statements>>,
 }
 
 impl PyStatements {
-    /// Does `work` with the interpreter held: it is short.
+    /// Runs `work` with the GIL, for short work.
     pub(crate) fn briefly<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&Statements) -> Result<T> + Send,
     ) -> PyResult<T> {
         match self.statements.try_lock() {
-            Ok(held) => Self::came(py, catch_unwind(AssertUnwindSafe(|| held.as_ref().map(work)))),
-            Err(_) => self.at_length(py, work),
+            Ok(held) => Self::map_result(py, catch_unwind(AssertUnwindSafe(|| held.as_ref().map(work)))),
+            Err(_) => self.detached(py, work),
         }
     }
 
-    /// Does `work` while others have the interpreter.
-    pub(crate) fn at_length<T: Send>(
+    /// Runs `work` without the GIL.
+    pub(crate) fn detached<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&Statements) -> Result<T> + Send,
@@ -86,47 +87,50 @@ impl PyStatements {
         let worked = py.detach(|| {
             catch_unwind(AssertUnwindSafe(|| self.statements.lock().ok().and_then(|held| held.as_ref().map(work))))
         });
-        Self::came(py, worked)
+        Self::map_result(py, worked)
     }
 
-    /// Does `work` with the interpreter held, if it is short.
-    fn work<T: Send>(
+    /// Runs `work`, with the GIL held if it is short.
+    fn run<T: Send>(
         &self,
         py: Python<'_>,
         is_short: bool,
         work: impl FnOnce(&Statements) -> Result<T> + Send,
     ) -> PyResult<T> {
-        if is_short { self.briefly(py, work) } else { self.at_length(py, work) }
+        if is_short { self.briefly(py, work) } else { self.detached(py, work) }
     }
 
-    fn came<T>(py: Python<'_>, worked: std::result::Result<Option<Result<T>>, Box<dyn Any + Send>>) -> PyResult<T> {
+    fn map_result<T>(
+        py: Python<'_>,
+        worked: std::result::Result<Option<Result<T>>, Box<dyn Any + Send>>,
+    ) -> PyResult<T> {
         match worked {
-            Ok(Some(result)) => result.map_err(|error| raised(py, &error)),
+            Ok(Some(result)) => result.map_err(|error| to_apsw_error(py, &error)),
             Ok(None) | Err(_) => Err(internal(py)),
         }
     }
 
-    /// Sends a message, if that is plain.
+    /// Sends a message if it is a case for the fast path.
     pub(crate) fn send_one(
         &self,
         py: Python<'_>,
-        picture: &PyPicture,
+        metadata: &PyPicture,
         message: &Outgoing<'_>,
         now: i64,
     ) -> PyResult<Option<Sent>> {
         let is_short = message.message_body.len() <= SHORT;
-        self.work(py, is_short, |statements| statements.send(&picture.0, message, now))
+        self.run(py, is_short, |statements| statements.send(&metadata.0, message, now))
     }
 
-    /// Receives one message; `None` where there is none.
+    /// Receives one message; `None` if there is none.
     pub(crate) fn receive_one<'py>(
         &self,
         py: Python<'py>,
-        picture: &PyPicture,
+        metadata: &PyPicture,
         asked: Asked,
     ) -> PyResult<Option<Message<'py>>> {
-        let found = self.at_length(py, |statements| statements.receive(&picture.0, asked))?;
-        let inbox = found.ok_or_else(|| PyLookupError::new_err(NOT_HERE))?;
+        let found = self.detached(py, |statements| statements.receive(&metadata.0, asked))?;
+        let inbox = found.ok_or_else(|| PyLookupError::new_err(NO_CONVERSATION))?;
         Ok(inbox.messages.first().map(|message| {
             let sixteen = |guid: Guid| PyBytes::new(py, &guid.0);
             (
@@ -146,23 +150,25 @@ impl PyStatements {
         }))
     }
 
-    /// Receives messages, as a batch of a schema; `None` where there are none.
+    /// Receives messages as a batch of `schema`; `None` if there are none.
     pub(crate) fn receive_batch<'py>(
         &self,
         py: Python<'py>,
-        picture: &PyPicture,
+        metadata: &PyPicture,
         asked: Asked,
         schema: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let status = if asked.is_retained { RETAINED } else { READY };
-        let found = self.at_length(py, |statements| {
-            let inbox = statements.receive(&picture.0, asked)?;
-            Ok(inbox.map(|inbox| (!inbox.is_empty()).then(|| received(inbox, status))))
+        let found = self.detached(py, |statements| {
+            let inbox = statements.receive(&metadata.0, asked)?;
+            Ok(inbox.map(|inbox| (!inbox.is_empty()).then(|| received_batch(inbox, status))))
         })?;
         match found {
-            None => Err(PyLookupError::new_err(NOT_HERE)),
+            None => Err(PyLookupError::new_err(NO_CONVERSATION)),
             Some(None) => Ok(None),
-            Some(Some(batch)) => export_known(py, batch.map_err(|error| to_python(py, &error))?, schema).map(Some),
+            Some(Some(batch)) => {
+                export_with_schema(py, batch.map_err(|error| to_python(py, &error))?, schema).map(Some)
+            }
         }
     }
 }
@@ -185,7 +191,7 @@ impl PyStatements {
     }
 
     pub(crate) fn commit(&self, py: Python<'_>) -> PyResult<bool> {
-        self.at_length(py, Statements::commit)
+        self.detached(py, Statements::commit)
     }
 
     fn catalog_version(&self, py: Python<'_>) -> PyResult<i64> {
@@ -193,42 +199,57 @@ impl PyStatements {
     }
 
     #[pyo3(signature = (queue_id, /))]
-    fn forget_rollbacks(&self, py: Python<'_>, queue_id: i64) -> PyResult<()> {
+    fn reset_rollback_count(&self, py: Python<'_>, queue_id: i64) -> PyResult<()> {
         self.briefly(py, |statements| statements.forget_rollbacks(queue_id))
     }
 
     #[pyo3(signature = (number, /))]
-    fn keep_number(&self, py: Python<'_>, number: i64) -> PyResult<()> {
-        self.briefly(py, |statements| statements.keep_number(number))
+    fn reserve_queuing_order(&self, py: Python<'_>, number: i64) -> PyResult<()> {
+        self.briefly(py, |statements| statements.reserve_queuing_order(number))
     }
 
-    #[pyo3(signature = (wanted, /))]
-    fn waiting<'py>(&self, py: Python<'py>, wanted: Vec<Asking>) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<usize>)> {
-        let (outboxes, counts) = self.at_length(py, |statements| {
+    #[pyo3(signature = (requests, /))]
+    fn read_transmission_queue<'py>(
+        &self,
+        py: Python<'py>,
+        requests: Vec<ReadRequestRow>,
+    ) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<usize>)> {
+        let (outboxes, counts) = self.detached(py, |statements| {
             let mut outboxes = vec![Outbox::default()];
-            let mut counts = Vec::with_capacity(wanted.len());
-            for (conversation_id, is_initiator, first, last, messages, bytes, longest, message_id) in wanted {
+            let mut counts = Vec::with_capacity(requests.len());
+            for (conversation_id, is_initiator, first, last, max_messages, max_bytes, max_body_bytes, message_id) in
+                requests
+            {
                 let (conversation_id, message_id) = (Guid(conversation_id), Guid(message_id));
-                let asked = Wanted { conversation_id, is_initiator, first, last, messages, bytes, longest, message_id };
-                counts.push(statements.waiting(asked, &mut outboxes)?);
+                let request = ReadRequest {
+                    conversation_id,
+                    is_initiator,
+                    first,
+                    last,
+                    max_messages,
+                    max_bytes,
+                    max_body_bytes,
+                    message_id,
+                };
+                counts.push(statements.read_transmission_queue(request, &mut outboxes)?);
             }
             Ok((outboxes, counts))
         })?;
-        let exported = |outbox| export_batch(py, waiting(outbox).map_err(|error| to_python(py, &error))?);
+        let exported = |outbox| export_batch(py, transmission_batch(outbox).map_err(|error| to_python(py, &error))?);
         Ok((outboxes.into_iter().map(exported).collect::<PyResult<_>>()?, counts))
     }
 
     #[pyo3(signature = (rows, runs, /))]
-    fn enqueue(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, runs: Vec<(usize, usize, Place)>) -> PyResult<()> {
+    fn enqueue(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, runs: Vec<(usize, usize, EnqueueRow)>) -> PyResult<()> {
         let batches = import_stream(rows)?;
-        let bodies = bodies(&batches).map_err(|error| to_python(py, &error))?;
+        let bodies = message_bodies(&batches).map_err(|error| to_python(py, &error))?;
         let mut chosen = Vec::with_capacity(runs.len());
         for (start, count, (queue_id, priority, endpoint_id, message_type_id, first)) in runs {
-            let of_run = start.checked_add(count).and_then(|end| bodies.get(start..end));
-            let of_run = of_run.ok_or_else(|| PyIndexError::new_err("a run is beyond the rows"))?;
-            chosen.push((Enqueued { queue_id, priority, endpoint_id, message_type_id, first }, of_run));
+            let run_bodies = start.checked_add(count).and_then(|end| bodies.get(start..end));
+            let run_bodies = run_bodies.ok_or_else(|| PyIndexError::new_err("a run exceeds the rows"))?;
+            chosen.push((EnqueueTarget { queue_id, priority, endpoint_id, message_type_id, first }, run_bodies));
         }
-        self.at_length(py, |statements| {
+        self.detached(py, |statements| {
             chosen.into_iter().try_for_each(|(run, bodies)| statements.enqueue(run, bodies.iter().copied()))
         })
     }
@@ -237,7 +258,7 @@ impl PyStatements {
     #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
     fn insert_queued(&self, py: Python<'_>, rows: Vec<Queued>) -> PyResult<()> {
         let is_short = is_short(rows.iter().map(|row| &row.7));
-        self.work(py, is_short, |statements| {
+        self.run(py, is_short, |statements| {
             statements.insert_queued(rows.iter().map(|row| QueueRow {
                 queue_id: row.0,
                 status: row.1,
@@ -255,7 +276,7 @@ impl PyStatements {
     #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
     fn insert_transmissions(&self, py: Python<'_>, rows: Vec<Transmitted>) -> PyResult<()> {
         let is_short = is_short(rows.iter().map(|row| &row.7));
-        self.work(py, is_short, |statements| {
+        self.run(py, is_short, |statements| {
             statements.insert_transmissions(rows.iter().map(|row| TransmissionRow {
                 endpoint_id: row.0,
                 is_inbound: row.1,
@@ -269,12 +290,12 @@ impl PyStatements {
         })
     }
 
-    #[pyo3(signature = (picture, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained))]
+    #[pyo3(signature = (metadata, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained))]
     #[allow(clippy::too_many_arguments)]
     fn receive<'py>(
         &self,
         py: Python<'py>,
-        picture: &PyPicture,
+        metadata: &PyPicture,
         schema: &Bound<'py, PyAny>,
         queue_id: i64,
         top: Option<usize>,
@@ -291,7 +312,7 @@ impl PyStatements {
         };
         let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
         let asked = Asked { queue_id, top, groups, bytes_max, only, is_retained };
-        self.receive_batch(py, picture, asked, schema)
+        self.receive_batch(py, metadata, asked, schema)
     }
 
     fn close(&self, py: Python<'_>) {
@@ -307,6 +328,6 @@ fn is_short<'b>(bodies: impl Iterator<Item = &'b Option<PyBackedBytes>>) -> bool
 pub(crate) fn told(sent: Sent) -> Told {
     match sent {
         Sent::Enqueued { queue_id, priority, is_remote } => (Some(queue_id), priority, is_remote),
-        Sent::PutOff { endpoint_id } => (None, endpoint_id, false),
+        Sent::Transmission { endpoint_id } => (None, endpoint_id, false),
     }
 }

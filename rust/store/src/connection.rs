@@ -1,4 +1,5 @@
-//! The SQLite that has opened the file. One of the few places with `unsafe`: it is C, and another extension module holds it.
+//! The SQLite library and connection that another extension module (apsw) has opened. Uses `unsafe` because both
+//! are C.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -7,34 +8,35 @@ use rusqlite::{Connection, ffi};
 
 use crate::error::Result;
 
-/// An open database, as SQLite has it.
+/// An open SQLite database.
 pub type Database = ffi::sqlite3;
-/// The functions of a SQLite, as it gives them to its extensions.
+/// The API routines that SQLite passes to its extensions.
 pub type Api = ffi::sqlite3_api_routines;
 
-/// Learns the functions of a SQLite, once in a process: it is called by that SQLite, as the entry point of an extension.
+/// Initializes the API routines once per process. SQLite calls it as the entry point of an extension.
 ///
 /// # Safety
-/// The arguments are those that SQLite gives to an extension.
-pub unsafe fn learn(database: *mut Database, error: *mut *mut c_char, api: *mut Api) -> c_int {
-    // SAFETY: SQLite gave the arguments, and nothing is done with the database.
+/// The arguments come from SQLite.
+pub unsafe fn init_api(database: *mut Database, error: *mut *mut c_char, api: *mut Api) -> c_int {
+    // SAFETY: SQLite passed the arguments, and the database is not used.
     unsafe { Connection::extension_init2(database, error, api, |_| Ok(true)) }
 }
 
-/// A connection that somebody else has opened, and closes.
+/// A connection that someone else opened and will close.
 #[derive(Debug)]
-pub struct Lent(pub(crate) Connection);
+pub struct BorrowedConnection(pub(crate) Connection);
 
-impl Lent {
-    /// A connection by its handle.
+impl BorrowedConnection {
+    /// Wraps a connection handle.
     ///
     /// # Errors
-    /// SQLite refuses.
+    /// SQLite rejects the handle.
     ///
     /// # Safety
-    /// The database is open, was opened by the SQLite that has been learnt, and stays open until this is dropped.
+    /// The database is open, was opened by the SQLite library that was passed to `init_api`, and stays open until
+    /// this is dropped.
     pub unsafe fn new(database: *mut Database) -> Result<Self> {
-        // SAFETY: the caller says so; the connection does not close what it was made of.
+        // SAFETY: guaranteed by the caller; the wrapper does not close the handle.
         Ok(Self(unsafe { Connection::from_handle(database) }?))
     }
 }

@@ -1,28 +1,28 @@
-//! What SQLite may say instead of an answer.
+//! Errors of the database file.
 
 use std::fmt;
 
-/// A result that can say why the file gave no answer.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a file gave no answer.
+/// Why a statement failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The tables are not those of the file's version: somebody has altered them.
-    Altered(String),
-    /// SQLite failed: its extended code, and what it said.
+    /// The tables or values do not have the expected form, because something else has changed them.
+    Schema(String),
+    /// A SQLite error: extended code and message.
     Sqlite(i32, String),
-    /// The transaction is not there any more: SQLite has undone it.
-    Undone,
+    /// SQLite has rolled the transaction back.
+    RolledBack,
 }
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
         match error {
-            rusqlite::Error::SqliteFailure(failure, said) => {
-                Self::Sqlite(failure.extended_code, said.unwrap_or_else(|| failure.to_string()))
+            rusqlite::Error::SqliteFailure(failure, message) => {
+                Self::Sqlite(failure.extended_code, message.unwrap_or_else(|| failure.to_string()))
             }
-            other => Self::Altered(other.to_string()),
+            other => Self::Schema(other.to_string()),
         }
     }
 }
@@ -30,8 +30,8 @@ impl From<rusqlite::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Altered(said) | Self::Sqlite(_, said) => out.write_str(said),
-            Self::Undone => out.write_str("the transaction was undone"),
+            Self::Schema(message) | Self::Sqlite(_, message) => out.write_str(message),
+            Self::RolledBack => out.write_str("the transaction was rolled back"),
         }
     }
 }

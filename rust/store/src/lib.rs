@@ -1,8 +1,9 @@
-//! The hot path of a running instance: what plain messages need of a database file, on a connection that somebody else has opened.
+//! The fast path of SEND, RECEIVE and commit on a database file.
 //!
-//! Python opens the file and does whatever is rare. What happens for every message stands here: a transaction's begin and end, SEND to a
-//! conversation that goes on, RECEIVE. Where anything is not plain, nothing is done, and Python's own way is gone. SQLite is the one that
-//! opened the file, as an extension is given it, so that both see one transaction.
+//! Python opens the file and handles everything uncommon. This crate handles what happens for every message: BEGIN
+//! and COMMIT, SEND on an established conversation, and RECEIVE. If anything about a message is uncommon, it
+//! changes nothing and leaves the message to Python. It uses the SQLite library and connection of apsw, so that
+//! both sides share one transaction.
 #![deny(unsafe_code)]
 
 mod connection;
@@ -14,11 +15,11 @@ mod statements;
 mod transmission;
 mod wal_vfs;
 
-pub use crate::connection::{Api, Database, Lent, learn};
+pub use crate::connection::{Api, BorrowedConnection, Database, init_api};
 pub use crate::error::{Error, Result};
-pub use crate::metadata::{Contract, Kind, Picture, Queue, Rule, Service};
+pub use crate::metadata::{Contract, MessageType, MetadataSnapshot, Queue, Rule, Service};
 pub use crate::receive::{Asked, Only};
-pub use crate::send::{Enqueued, QueueRow, Sent, TransmissionRow};
+pub use crate::send::{EnqueueTarget, QueueRow, Sent, TransmissionRow};
 pub use crate::statements::{Begun, Statements, now};
-pub use crate::transmission::Wanted;
-pub use crate::wal_vfs::gathering;
+pub use crate::transmission::ReadRequest;
+pub use crate::wal_vfs::register_wal_vfs;

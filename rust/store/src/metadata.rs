@@ -1,4 +1,4 @@
-//! What stands in a database, as far as it decides about messages.
+//! A snapshot of the objects of a database, as far as they matter for messages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,79 +7,80 @@ use ssbroker_core::Guid;
 /// A queue.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Its name, where that needs no schema.
+    /// The name, if the queue is in the default schema.
     pub name: Option<String>,
-    /// Whether messages may be received from it.
+    /// Whether RECEIVE is allowed.
     pub is_receive_enabled: bool,
-    /// Whether messages may enter it.
+    /// Whether messages may be enqueued.
     pub is_enqueue_enabled: bool,
-    /// Whether they stay in it after they were received.
+    /// Whether received messages are retained.
     pub is_retention_enabled: bool,
 }
 
 /// A service.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its queue.
+    /// The id of its queue.
     pub queue_id: i64,
 }
 
 /// A message type.
 #[derive(Clone, Debug)]
-pub struct Kind {
-    /// Its name.
+pub struct MessageType {
+    /// The name.
     pub name: String,
-    /// `N`, `E` or `X` (fact 154).
+    /// The validation: `N` (none), `E` (empty) or `X` (XML).
     pub validation: String,
 }
 
-/// Who may send a message type under a contract.
+/// Which side may send a message type of a contract.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Whether the initiator may.
+    /// Whether the initiator may send it.
     pub is_sent_by_initiator: bool,
-    /// Whether the target may.
+    /// Whether the target may send it.
     pub is_sent_by_target: bool,
 }
 
 /// A contract.
 #[derive(Clone, Debug)]
 pub struct Contract {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its message types, by their ids.
+    /// The message types by id.
     pub rules: HashMap<i64, Rule>,
 }
 
-/// What stands in a database; it never changes.
+/// An immutable snapshot of the objects of a database.
 #[derive(Clone, Debug)]
-pub struct Picture {
-    /// The database's own broker id.
+pub struct MetadataSnapshot {
+    /// The broker id of the database.
     pub broker_instance: Guid,
-    /// Whether the database sends and takes messages.
+    /// Whether message delivery is enabled.
     pub is_delivering: bool,
-    /// The queues, by their ids.
+    /// The queues by id.
     pub queues: HashMap<i64, Queue>,
-    /// The services, by their ids.
+    /// The services by id.
     pub services: HashMap<i64, Service>,
-    /// The contracts, by their ids.
+    /// The contracts by id.
     pub contracts: HashMap<i64, Contract>,
-    /// The message types, by their ids.
-    pub kinds: HashMap<i64, Kind>,
-    /// Those of the services that no route leads away from: who names this database's broker id and one of them finds it here (B10).
-    pub staying: HashSet<String>,
-    /// The ids of the queues of the schema that names without one are of, by name.
+    /// The message types by id.
+    pub message_types: HashMap<i64, MessageType>,
+    /// The services without routes to other instances: a conversation with one of them and this database's broker
+    /// id stays in the database.
+    pub locally_routed: HashSet<String>,
+    /// The ids of the queues of the default schema by name.
     queue_ids: HashMap<String, i64>,
     /// The names of all services.
-    hosted: HashSet<String>,
-    /// The ids of the message types, by name.
-    kind_ids: HashMap<String, i64>,
+    service_names: HashSet<String>,
+    /// The ids of the message types by name.
+    message_type_ids: HashMap<String, i64>,
 }
 
-impl Picture {
-    /// A picture of all that stands in a database.
+impl MetadataSnapshot {
+    /// Creates a snapshot.
     #[must_use]
     pub fn new(
         broker_instance: Guid,
@@ -87,49 +88,50 @@ impl Picture {
         queues: HashMap<i64, Queue>,
         services: HashMap<i64, Service>,
         contracts: HashMap<i64, Contract>,
-        kinds: HashMap<i64, Kind>,
-        staying: HashSet<String>,
+        message_types: HashMap<i64, MessageType>,
+        locally_routed: HashSet<String>,
     ) -> Self {
         let queue_ids = queues.iter().filter_map(|(id, queue)| Some((queue.name.clone()?, *id))).collect();
-        let hosted = services.values().map(|service| service.name.clone()).collect();
-        let kind_ids = kinds.iter().map(|(id, kind)| (kind.name.clone(), *id)).collect();
+        let service_names = services.values().map(|service| service.name.clone()).collect();
+        let message_type_ids =
+            message_types.iter().map(|(id, message_type)| (message_type.name.clone(), *id)).collect();
         Self {
             broker_instance,
             is_delivering,
             queues,
             services,
             contracts,
-            kinds,
-            staying,
+            message_types,
+            locally_routed,
             queue_ids,
-            hosted,
-            kind_ids,
+            service_names,
+            message_type_ids,
         }
     }
 
-    /// Whether a service of this name stands in the database.
+    /// Whether the database has a service of this name.
     #[must_use]
-    pub fn hosts(&self, service: &str) -> bool {
-        self.hosted.contains(service)
+    pub fn has_service(&self, service: &str) -> bool {
+        self.service_names.contains(service)
     }
 
-    /// A queue by its name, without a schema: its id, and itself.
+    /// Returns the id and the queue of a name in the default schema.
     #[must_use]
     pub fn queue_named(&self, name: &str) -> Option<(i64, &Queue)> {
         let id = *self.queue_ids.get(name)?;
         self.queues.get(&id).map(|queue| (id, queue))
     }
 
-    /// The message type that one side may send under a contract: its id, and itself.
+    /// Returns the id and the message type that one side may send under a contract.
     #[must_use]
-    pub fn kind_sent(&self, contract_id: i64, name: &str, by_initiator: bool) -> Option<(i64, &Kind)> {
-        let id = *self.kind_ids.get(name)?;
+    pub fn message_type_sent(&self, contract_id: i64, name: &str, by_initiator: bool) -> Option<(i64, &MessageType)> {
+        let id = *self.message_type_ids.get(name)?;
         let rule = self.contracts.get(&contract_id)?.rules.get(&id)?;
         let may = if by_initiator { rule.is_sent_by_initiator } else { rule.is_sent_by_target };
-        may.then(|| self.kinds.get(&id).map(|kind| (id, kind))).flatten()
+        may.then(|| self.message_types.get(&id).map(|message_type| (id, message_type))).flatten()
     }
 
-    /// The queue of a service: its id, and itself.
+    /// Returns the id and the queue of a service.
     #[must_use]
     pub fn queue_of(&self, service_id: i64) -> Option<(i64, &Queue)> {
         let id = self.services.get(&service_id)?.queue_id;

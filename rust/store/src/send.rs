@@ -1,5 +1,6 @@
-//! SEND, as far as it is plain (P33, B8, B9): to a conversation that goes on, where nobody wants an event, a copy or a check of the body.
-//! Straight into the queue of the same database, or into the transmission queue where the service stands in no queue of it.
+//! SEND on established conversations (P33): into a queue of the same database, or into the transmission queue if
+//! the database does not have the service. Messages that need an event, a copy or a validated body are left to
+//! Python.
 
 use std::collections::HashMap;
 
@@ -8,47 +9,47 @@ use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
 
 use crate::error::Result;
-use crate::metadata::Picture;
+use crate::metadata::MetadataSnapshot;
 use crate::statements::Statements;
 
-/// The state of a conversation that goes on.
-const CONVERSING: &str = "CO";
-/// The validation of types whose bodies are taken as they are.
+/// The state of an established conversation.
+const ESTABLISHED: &str = "CO";
+/// The validation of message types that accept any body.
 const UNVALIDATED: &str = "N";
-/// More than this a row cannot hold (8459).
+/// The most bytes of a body (error 8459).
 const BODY_MAX: usize = 999_998_976;
 
-/// What became of messages of one conversation.
+/// Where messages of a conversation were stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// They stand in a queue of this database.
+    /// In a queue of this database.
     Enqueued {
-        /// The queue.
+        /// The id of the queue.
         queue_id: i64,
-        /// The priority of the side that receives them.
+        /// The priority of the receiver's endpoint.
         priority: i64,
-        /// Whether that side has heard of the far one over the network.
+        /// Whether the receiver's endpoint has received anything over the network.
         is_remote: bool,
     },
-    /// They stand in the transmission queue.
-    PutOff {
-        /// The sender.
+    /// In the transmission queue.
+    Transmission {
+        /// The id of the sender's endpoint.
         endpoint_id: i64,
     },
 }
 
-/// Where messages of a conversation go that came from elsewhere, and are plain.
+/// Where to enqueue messages that came from another instance.
 #[derive(Clone, Copy, Debug)]
-pub struct Enqueued {
-    /// The queue.
+pub struct EnqueueTarget {
+    /// The id of the queue.
     pub queue_id: i64,
-    /// The priority of the side that receives them.
+    /// The priority of the receiver's endpoint.
     pub priority: i64,
-    /// That side.
+    /// The id of the receiver's endpoint.
     pub endpoint_id: i64,
-    /// Their type.
+    /// The id of the message type.
     pub message_type_id: i64,
-    /// The number of the first; each has the number behind that of the one before.
+    /// The sequence number of the first message; the others follow without gaps.
     pub first: i64,
 }
 
@@ -99,17 +100,17 @@ const READY: i64 = 1;
 /// The precedence of all messages but timers and errors.
 const IN_ORDER: i64 = 2;
 
-/// The sender's side of a conversation, as far as it matters, and where its messages go.
+/// The sender's endpoint, and the receiver's endpoint if it is in the same database.
 struct Sender {
     endpoint_id: i64,
     is_initiator: bool,
     contract_id: i64,
     send_sequence: i64,
-    far: Option<Far>,
+    receiver: Option<Receiver>,
 }
 
-/// The side that receives, in the same database.
-struct Far {
+/// The receiver's endpoint in the same database.
+struct Receiver {
     endpoint_id: i64,
     contract_id: i64,
     queue_id: i64,
@@ -118,56 +119,53 @@ struct Far {
 }
 
 impl Statements {
-    /// Sends a message.
-    ///
-    /// # Returns
-    /// What became of it; `None` where it is not plain, and nothing was done.
+    /// Sends a message. Returns where it was stored, or `None` if it is not a case for the fast path; then nothing
+    /// has changed.
     ///
     /// # Errors
-    /// The file cannot be read or written; then the transaction is to be undone.
-    pub fn send(&self, picture: &Picture, message: &Outgoing<'_>, now: i64) -> Result<Option<Sent>> {
-        self.check()?;
+    /// The file cannot be read or written; the transaction must be rolled back.
+    pub fn send(&self, metadata: &MetadataSnapshot, message: &Outgoing<'_>, now: i64) -> Result<Option<Sent>> {
+        self.ensure_transaction()?;
         let run = std::slice::from_ref(message);
-        let Some(sender) = self.sender(picture, message.conversation_handle, run.iter(), now)? else {
+        let Some(sender) = self.sender(metadata, message.conversation_handle, run.iter(), now)? else {
             return Ok(None);
         };
-        self.write(picture, &sender, run.iter(), now).map(Some)
+        self.insert(metadata, &sender, run.iter(), now).map(Some)
     }
 
-    /// Sends messages, those of one conversation in their order.
-    ///
-    /// # Returns
-    /// For each conversation what became of its messages, and how many they were; `None` where one is not plain, and nothing was done.
+    /// Sends messages; those of a conversation stay in order. Returns for each conversation where its messages were
+    /// stored, and their number; or `None` if one of them is not a case for the fast path; then nothing has
+    /// changed.
     ///
     /// # Errors
-    /// The file cannot be read or written; then the transaction is to be undone.
+    /// The file cannot be read or written; the transaction must be rolled back.
     pub fn send_all(
         &self,
-        picture: &Picture,
+        metadata: &MetadataSnapshot,
         messages: &[Outgoing<'_>],
         now: i64,
     ) -> Result<Option<Vec<(Sent, usize)>>> {
-        self.check()?;
+        self.ensure_transaction()?;
         let runs = by_conversation(messages);
         let mut senders = Vec::with_capacity(runs.len());
         for (handle, run) in &runs {
-            let Some(sender) = self.sender(picture, *handle, run.iter().copied(), now)? else { return Ok(None) };
+            let Some(sender) = self.sender(metadata, *handle, run.iter().copied(), now)? else { return Ok(None) };
             senders.push(sender);
         }
         let mut sent = Vec::with_capacity(runs.len());
         for ((_, run), sender) in runs.iter().zip(&senders) {
-            sent.push((self.write(picture, sender, run.iter().copied(), now)?, run.len()));
+            sent.push((self.insert(metadata, sender, run.iter().copied(), now)?, run.len()));
         }
         Ok(Some(sent))
     }
 
-    /// Puts messages into a queue that is on, those whose turn it is in their conversation.
+    /// Enqueues the next messages of a conversation.
     ///
     /// # Errors
-    /// The file cannot be written; then the transaction is to be undone.
-    pub fn enqueue<'m>(&self, run: Enqueued, bodies: impl Iterator<Item = &'m [u8]>) -> Result<()> {
-        self.check()?;
-        let Enqueued { queue_id, priority, endpoint_id, message_type_id, .. } = run;
+    /// The file cannot be written; the transaction must be rolled back.
+    pub fn enqueue<'m>(&self, run: EnqueueTarget, bodies: impl Iterator<Item = &'m [u8]>) -> Result<()> {
+        self.ensure_transaction()?;
+        let EnqueueTarget { queue_id, priority, endpoint_id, message_type_id, .. } = run;
         self.insert_queued(bodies.zip(run.first..).map(|(body, message_sequence_number)| QueueRow {
             queue_id,
             status: READY,
@@ -183,9 +181,9 @@ impl Statements {
     /// Adds messages to queues.
     ///
     /// # Errors
-    /// The file cannot be written; then the transaction is to be undone.
+    /// The file cannot be written; the transaction must be rolled back.
     pub fn insert_queued<'m>(&self, rows: impl Iterator<Item = QueueRow<'m>>) -> Result<()> {
-        self.check()?;
+        self.ensure_transaction()?;
         let mut statement = self.db.prepare_cached(ENQUEUE)?;
         for row in rows {
             statement.execute(params![
@@ -224,10 +222,10 @@ impl Statements {
         Ok(())
     }
 
-    /// The sender's side, if it may send all of these now and that is plain. Nothing is written.
+    /// Returns the sender's endpoint if all messages can be sent on the fast path. Writes nothing.
     fn sender<'m>(
         &self,
-        picture: &Picture,
+        metadata: &MetadataSnapshot,
         handle: Guid,
         mut messages: impl Iterator<Item = &'m Outgoing<'m>>,
         now: i64,
@@ -235,11 +233,11 @@ impl Statements {
         let mut statement = self.db.prepare_cached(SENDER)?;
         let mut rows = statement.query(params![handle.0])?;
         let Some(row) = rows.next()? else { return Ok(None) };
-        if row.get_ref(8)?.as_str().ok() != Some(CONVERSING) || row.get::<_, i64>(9)? <= now {
+        if row.get_ref(8)?.as_str().ok() != Some(ESTABLISHED) || row.get::<_, i64>(9)? <= now {
             return Ok(None);
         }
         let (service_id, contract_id) = (row.get::<_, i64>(3)?, row.get::<_, i64>(4)?);
-        let Some((_, queue)) = picture.queue_of(service_id) else { return Ok(None) };
+        let Some((_, queue)) = metadata.queue_of(service_id) else { return Ok(None) };
         if queue.is_retention_enabled {
             return Ok(None);
         }
@@ -249,44 +247,55 @@ impl Statements {
             is_initiator: row.get(2)?,
             contract_id,
             send_sequence: row.get(10)?,
-            far: None,
+            receiver: None,
         };
-        if picture.hosts(far_service) {
-            let own = Some(picture.broker_instance.0);
-            let is_here = picture.is_delivering
+        if metadata.has_service(far_service) {
+            let own = Some(metadata.broker_instance.0);
+            let is_local = metadata.is_delivering
                 && row.get::<_, bool>(7)?
                 && row.get::<_, Option<[u8; 16]>>(6)? == own
-                && picture.staying.contains(far_service);
+                && metadata.locally_routed.contains(far_service);
             let conversation = row.get::<_, [u8; 16]>(1)?;
-            let far = if is_here { self.far(picture, service_id, &sender, conversation)? } else { None };
-            if far.is_none() {
+            let receiver = if is_local { self.receiver(metadata, service_id, &sender, conversation)? } else { None };
+            if receiver.is_none() {
                 return Ok(None);
             }
-            sender.far = far;
+            sender.receiver = receiver;
         }
-        let is_plain = messages.all(|message| {
+        let is_fast = messages.all(|message| {
             message.message_body.len() <= BODY_MAX
-                && picture.kind_sent(sender.contract_id, message.message_type_name, sender.is_initiator).is_some()
-                && sender.far.as_ref().is_none_or(|far| far.takes(picture, message, sender.is_initiator).is_some())
+                && metadata
+                    .message_type_sent(sender.contract_id, message.message_type_name, sender.is_initiator)
+                    .is_some()
+                && sender
+                    .receiver
+                    .as_ref()
+                    .is_none_or(|receiver| receiver.accepted_type(metadata, message, sender.is_initiator).is_some())
         });
-        Ok(is_plain.then_some(sender))
+        Ok(is_fast.then_some(sender))
     }
 
-    /// The receiver's side, if it takes what comes next straight into a queue that is on (P33).
-    fn far(&self, picture: &Picture, service_id: i64, sender: &Sender, conversation: [u8; 16]) -> Result<Option<Far>> {
-        let mut statement = self.db.prepare_cached(FAR)?;
+    /// P33: returns the receiver's endpoint if it can take the next message directly into its queue.
+    fn receiver(
+        &self,
+        metadata: &MetadataSnapshot,
+        service_id: i64,
+        sender: &Sender,
+        conversation: [u8; 16],
+    ) -> Result<Option<Receiver>> {
+        let mut statement = self.db.prepare_cached(RECEIVER)?;
         let mut rows = statement.query(params![conversation, !sender.is_initiator])?;
         let Some(row) = rows.next()? else { return Ok(None) };
-        let is_bound = row.get::<_, bool>(4)? && row.get::<_, Option<[u8; 16]>>(5)? == Some(picture.broker_instance.0);
-        let service = picture.services.get(&service_id).map(|service| service.name.as_str());
+        let is_bound = row.get::<_, bool>(4)? && row.get::<_, Option<[u8; 16]>>(5)? == Some(metadata.broker_instance.0);
+        let service = metadata.services.get(&service_id).map(|service| service.name.as_str());
         if !is_bound || row.get_ref(3)?.as_str().ok() != service || row.get::<_, i64>(7)? != sender.send_sequence {
             return Ok(None);
         }
-        let Some((queue_id, queue)) = picture.queue_of(row.get(1)?) else { return Ok(None) };
+        let Some((queue_id, queue)) = metadata.queue_of(row.get(1)?) else { return Ok(None) };
         if !queue.is_enqueue_enabled {
             return Ok(None);
         }
-        Ok(Some(Far {
+        Ok(Some(Receiver {
             endpoint_id: row.get(0)?,
             contract_id: row.get(2)?,
             queue_id,
@@ -295,9 +304,9 @@ impl Statements {
         }))
     }
 
-    fn write<'m>(
+    fn insert<'m>(
         &self,
-        picture: &Picture,
+        metadata: &MetadataSnapshot,
         sender: &Sender,
         messages: impl Iterator<Item = &'m Outgoing<'m>>,
         now: i64,
@@ -332,28 +341,31 @@ impl Statements {
                 }
             }))?;
         }
-        self.db.prepare_cached(SENT)?.execute(params![number, sender.endpoint_id])?;
-        let Some(far) = &sender.far else { return Ok(Sent::PutOff { endpoint_id: sender.endpoint_id }) };
-        self.db.prepare_cached(TAKEN)?.execute(params![number, far.endpoint_id])?;
-        Ok(Sent::Enqueued { queue_id: far.queue_id, priority: far.priority, is_remote: far.is_remote })
+        self.db.prepare_cached(UPDATE_SEND_SEQUENCE)?.execute(params![number, sender.endpoint_id])?;
+        let Some(receiver) = &sender.receiver else {
+            return Ok(Sent::Transmission { endpoint_id: sender.endpoint_id });
+        };
+        self.db.prepare_cached(UPDATE_RECEIVE_SEQUENCE)?.execute(params![number, receiver.endpoint_id])?;
+        Ok(Sent::Enqueued { queue_id: receiver.queue_id, priority: receiver.priority, is_remote: receiver.is_remote })
     }
 }
 
-impl Far {
-    /// The id of a message's type, if messages of it may come and are not validated.
-    fn takes(&self, picture: &Picture, message: &Outgoing<'_>, from_initiator: bool) -> Option<i64> {
-        let (id, kind) = picture.kind_sent(self.contract_id, message.message_type_name, from_initiator)?;
-        (kind.validation == UNVALIDATED).then_some(id)
+impl Receiver {
+    /// Returns the id of the message type if the receiver accepts it and does not validate it.
+    fn accepted_type(&self, metadata: &MetadataSnapshot, message: &Outgoing<'_>, from_initiator: bool) -> Option<i64> {
+        let (id, message_type) =
+            metadata.message_type_sent(self.contract_id, message.message_type_name, from_initiator)?;
+        (message_type.validation == UNVALIDATED).then_some(id)
     }
 }
 
-/// The messages of each conversation, in the order in which the conversations first occur.
+/// Groups messages by conversation, in order of first occurrence.
 fn by_conversation<'m>(messages: &'m [Outgoing<'m>]) -> Vec<(Guid, Vec<&'m Outgoing<'m>>)> {
     let mut runs: Vec<(Guid, Vec<&Outgoing<'_>>)> = Vec::new();
-    let mut places: HashMap<Guid, usize> = HashMap::new();
+    let mut positions: HashMap<Guid, usize> = HashMap::new();
     for message in messages {
-        let place = *places.entry(message.conversation_handle).or_insert(runs.len());
-        match runs.get_mut(place) {
+        let position = *positions.entry(message.conversation_handle).or_insert(runs.len());
+        match runs.get_mut(position) {
             Some((_, run)) => run.push(message),
             None => runs.push((message.conversation_handle, vec![message])),
         }
@@ -365,8 +377,8 @@ const SENDER: &str = "
     SELECT endpoint_id, conversation_id, is_initiator, service_id, service_contract_id, far_service, far_broker_instance, is_bound, state,
         lifetime, send_sequence
     FROM ssb_conversation_endpoints WHERE conversation_handle = ?1";
-// 2: what came before its turn (P14).
-const FAR: &str = "
+// Status 2: the message is waiting for earlier ones (P14).
+const RECEIVER: &str = "
     SELECT endpoint_id, service_id, service_contract_id, far_service, is_bound, far_broker_instance, priority, receive_sequence, is_remote
     FROM ssb_conversation_endpoints AS e WHERE conversation_id = ?1 AND is_initiator = ?2 AND state = 'CO'
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
@@ -374,8 +386,9 @@ const FAR: &str = "
 const ENQUEUE: &str = "
     INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-const PUT_OFF: &str = "
+const INSERT_TRANSMISSION: &str = "
     INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
         is_end_of_dialog, enqueue_time, message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-const SENT: &str = "UPDATE ssb_conversation_endpoints SET send_sequence = ?1 WHERE endpoint_id = ?2";
-const TAKEN: &str = "UPDATE ssb_conversation_endpoints SET receive_sequence = ?1 WHERE endpoint_id = ?2";
+const UPDATE_SEND_SEQUENCE: &str = "UPDATE ssb_conversation_endpoints SET send_sequence = ?1 WHERE endpoint_id = ?2";
+const UPDATE_RECEIVE_SEQUENCE: &str =
+    "UPDATE ssb_conversation_endpoints SET receive_sequence = ?1 WHERE endpoint_id = ?2";

@@ -1,4 +1,4 @@
-//! A transaction's begin and end, and the statements between them.
+//! Prepared statements of a connection, and its transactions.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -6,56 +6,56 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
 
-use crate::connection::Lent;
+use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
 
-/// More than there are statements here, so that each is prepared once.
+/// More than there are statements in this crate, so that each is prepared once.
 const STATEMENTS: usize = 32;
-/// Who begins looks for the file so often at most.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often BEGIN checks that the file still exists.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The current moment, in microseconds since 1970; `None` where the system tells one before that.
+/// Returns the current time in microseconds since 1970; `None` if the system clock is before that.
 #[must_use]
 pub fn now() -> Option<i64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     i64::try_from(since.as_micros()).ok()
 }
 
-/// What became of the wish to write.
+/// The result of BEGIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The transaction is begun, and the file locked.
+    /// The transaction has started and holds the write lock.
     Begun,
-    /// Another process has the lock, or had it a moment ago.
+    /// Another process holds the write lock.
     Busy,
-    /// Another file stands in the place of the one that was opened, or none.
-    OutOfPlace,
+    /// The path does not lead to the opened file any more.
+    FileReplaced,
 }
 
-/// The prepared statements of one connection, and its transaction.
+/// The prepared statements of a connection.
 #[derive(Debug)]
 pub struct Statements {
     pub(crate) db: Connection,
-    place: Place,
+    file: FileIdentity,
 }
 
 impl Statements {
-    /// Statements on a connection to the file at a path.
+    /// Creates the statements for a connection to the file at `path`.
     #[must_use]
-    pub fn new(connection: Lent, path: &Path) -> Self {
+    pub fn new(connection: BorrowedConnection, path: &Path) -> Self {
         connection.0.set_prepared_statement_cache_capacity(STATEMENTS);
-        Self { db: connection.0, place: Place::of(path) }
+        Self { db: connection.0, file: FileIdentity::of(path) }
     }
 
-    /// Begins a transaction, with the lock on writing, without waiting for anybody.
+    /// Starts a write transaction without waiting for the lock.
     ///
     /// # Errors
     /// The file cannot be read or written.
     pub fn begin(&self) -> Result<Begun> {
-        if !self.place.was_as_opened_just_now() && !self.place.is_as_opened() {
-            return Ok(Begun::OutOfPlace);
+        if !self.file.was_checked_recently() && !self.file.is_unchanged() {
+            return Ok(Begun::FileReplaced);
         }
-        self.db.busy_timeout(Duration::ZERO)?; // whoever had the connection before may have set another
+        self.db.busy_timeout(Duration::ZERO)?; // another user of the connection may have set a timeout
         let begun = self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut statement| statement.execute([]));
         match begun {
             Ok(_) => Ok(Begun::Begun),
@@ -64,23 +64,21 @@ impl Statements {
         }
     }
 
-    /// Makes what was done durable and visible.
-    ///
-    /// # Returns
-    /// Whether the file still stands where it was opened: elsewhere, nobody finds what was committed.
+    /// Commits. Returns whether the path still leads to the opened file; otherwise nobody will find what was
+    /// committed.
     ///
     /// # Errors
-    /// It could not be, or the transaction is not there any more.
+    /// The commit failed, or there is no transaction.
     pub fn commit(&self) -> Result<bool> {
-        self.check()?;
+        self.ensure_transaction()?;
         self.db.prepare_cached("COMMIT")?.execute([])?;
-        Ok(self.place.is_as_opened())
+        Ok(self.file.is_unchanged())
     }
 
-    /// Undoes what was done.
+    /// Rolls back.
     ///
     /// # Errors
-    /// SQLite refuses; there may be nothing to undo any more.
+    /// SQLite refuses; there may be nothing to roll back.
     pub fn undo(&self) -> Result<()> {
         if self.is_begun() {
             self.db.prepare_cached("ROLLBACK")?.execute([])?;
@@ -88,7 +86,7 @@ impl Statements {
         Ok(())
     }
 
-    /// The version of what stands in the database (`Picture`), as this transaction sees it.
+    /// Returns the version of the database's metadata as this transaction sees it.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -97,61 +95,62 @@ impl Statements {
         Ok(statement.query_row([], |row| row.get(0))?)
     }
 
-    /// Has a queue count anew how often in a row those who received from it were rolled back (B24); writes nothing where nothing was counted.
+    /// Resets the number of consecutive rollbacks of a queue; writes nothing if it is 0.
     ///
     /// # Errors
     /// The file cannot be read or written.
     pub fn forget_rollbacks(&self, queue_id: i64) -> Result<()> {
         let mut counted = self.db.prepare_cached("SELECT 1 FROM ssb_queues WHERE queue_id = ?1 AND rollbacks > 0")?;
         if counted.exists([queue_id])? {
-            self.check()?;
+            self.ensure_transaction()?;
             self.db.prepare_cached("UPDATE ssb_queues SET rollbacks = 0 WHERE queue_id = ?1")?.execute([queue_id])?;
         }
         Ok(())
     }
 
-    /// How many rows were changed on this connection so far.
+    /// Returns the number of rows changed on this connection.
     #[must_use]
     pub fn total_changes(&self) -> u64 {
         self.db.total_changes()
     }
 
-    /// Whether a transaction is begun.
+    /// Whether a transaction is in progress.
     #[must_use]
     pub fn is_begun(&self) -> bool {
         !self.db.is_autocommit()
     }
 
-    /// Refuses where the transaction was undone: each statement would be committed by itself.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.is_begun() { Ok(()) } else { Err(Error::Undone) }
+    /// Fails if SQLite has rolled the transaction back; otherwise each statement would be committed on its own.
+    pub(crate) fn ensure_transaction(&self) -> Result<()> {
+        if self.is_begun() { Ok(()) } else { Err(Error::RolledBack) }
     }
 }
 
-/// Where the file stands, and which one was opened there.
+/// The path and identity of the opened file.
 #[derive(Debug)]
-struct Place {
+struct FileIdentity {
     path: PathBuf,
     identity: Option<(u64, u64)>,
-    /// When it was found to be so.
-    looked: Cell<Option<Instant>>,
+    /// When the file was last found unchanged.
+    checked_at: Cell<Option<Instant>>,
 }
 
-impl Place {
+impl FileIdentity {
     fn of(path: &Path) -> Self {
-        Self { path: path.to_path_buf(), identity: identity(path).ok(), looked: Cell::new(None) }
+        Self { path: path.to_path_buf(), identity: identity(path).ok(), checked_at: Cell::new(None) }
     }
 
-    /// Whether the file that was opened stands there still; who may not look does not know, and is told by Python what it means.
-    fn is_as_opened(&self) -> bool {
-        let is = self.identity.is_none_or(|opened| identity(&self.path).is_ok_and(|found| found == opened));
-        self.looked.set(is.then(Instant::now));
-        is
+    /// Whether the path still leads to the opened file. If it cannot be checked, the caller's next operation
+    /// reports the error.
+    fn is_unchanged(&self) -> bool {
+        let is_unchanged = self.identity.is_none_or(|opened| identity(&self.path).is_ok_and(|found| found == opened));
+        self.checked_at.set(is_unchanged.then(Instant::now));
+        is_unchanged
     }
 
-    /// Whether it was a moment ago; every commit looks anew.
-    fn was_as_opened_just_now(&self) -> bool {
-        self.looked.get().is_some_and(|at| at.elapsed() < LOOK_EVERY)
+    /// Whether this was checked recently. Every commit checks again.
+    fn was_checked_recently(&self) -> bool {
+        self.checked_at.get().is_some_and(|at| at.elapsed() < CHECK_INTERVAL)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What waits in the transmission queue for another instance.
+//! Reads the messages of the transmission queue that are to be sent to other instances.
 
 use rusqlite::params;
 use rusqlite::types::ValueRef;
@@ -8,55 +8,53 @@ use ssbroker_core::message::{Outbox, Waiting};
 use crate::error::{Error, Result};
 use crate::statements::Statements;
 
-/// So many bytes of bodies one outbox holds, as a column does.
-const BYTES_MAX: usize = i32::MAX as usize;
+/// The most bytes of bodies in an outbox; a column cannot hold more.
+const MAX_BYTES: usize = i32::MAX as usize;
 
-/// Messages of one transmission queue that are to be sent.
+/// The messages of an endpoint to read.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// The conversation.
+pub struct ReadRequest {
+    /// The conversation id.
     pub conversation_id: Guid,
-    /// Whether its initiator sends them.
+    /// Whether the endpoint is the initiator.
     pub is_initiator: bool,
-    /// The first number.
+    /// The first sequence number.
     pub first: i64,
-    /// The last number.
+    /// The last sequence number.
     pub last: i64,
-    /// How many are wanted.
-    pub messages: i64,
-    /// After how many bytes of bodies the rest may stay where it is; at least one message is read.
-    pub bytes: i64,
-    /// The longest body that is read. A longer message is read without it, and none after it.
-    pub longest: i64,
-    /// The id of the first message; the number of another one changes the last bits of it.
+    /// The most messages.
+    pub max_messages: i64,
+    /// The size of bodies in bytes after which no further message is read; at least one is read.
+    pub max_bytes: i64,
+    /// The size of the largest body to read. A larger message is read without its body, and no message after it.
+    pub max_body_bytes: i64,
+    /// The message id of sequence number 0; others are derived by XOR with the sequence number.
     pub message_id: Guid,
 }
 
 impl Statements {
-    /// Reads what an endpoint sent and nobody has acknowledged, in order, into the last of the outboxes, or a further one where that is full.
-    ///
-    /// # Returns
-    /// How many messages were added.
+    /// Reads unacknowledged messages of an endpoint, in order, into the last outbox, or into new ones when it is
+    /// full. Returns the number of messages.
     ///
     /// # Errors
-    /// The file cannot be read, or holds what nobody of ours has written.
-    pub fn waiting(&self, wanted: Wanted, outboxes: &mut Vec<Outbox>) -> Result<usize> {
+    /// The file cannot be read or has unexpected values.
+    pub fn read_transmission_queue(&self, request: ReadRequest, outboxes: &mut Vec<Outbox>) -> Result<usize> {
         let mut count = 0;
-        let mut room = usize::try_from(wanted.bytes).unwrap_or(0);
-        let mut statement = self.db.prepare_cached(SENT)?;
+        let mut remaining = usize::try_from(request.max_bytes).unwrap_or(0);
+        let mut statement = self.db.prepare_cached(UNACKNOWLEDGED)?;
         let mut rows = statement.query(params![
-            wanted.longest,
-            wanted.conversation_id.0,
-            wanted.is_initiator,
-            wanted.first,
-            wanted.last,
-            wanted.messages
+            request.max_body_bytes,
+            request.conversation_id.0,
+            request.is_initiator,
+            request.first,
+            request.last,
+            request.max_messages
         ])?;
         while let Some(row) = rows.next()? {
             let number: i64 = row.get(0)?;
-            let id = u128::from_be_bytes(wanted.message_id.0) ^ u128::from(number.unsigned_abs());
+            let id = u128::from_be_bytes(request.message_id.0) ^ u128::from(number.unsigned_abs());
             let length = row.get_ref(4)?.as_blob().map_or(0, <[u8]>::len);
-            if outboxes.last().is_none_or(|outbox| outbox.bodies.len() + length > BYTES_MAX) {
+            if outboxes.last().is_none_or(|outbox| outbox.bodies.len() + length > MAX_BYTES) {
                 outboxes.push(Outbox::default());
             }
             let Some(outbox) = outboxes.last_mut() else { break };
@@ -66,12 +64,12 @@ impl Statements {
                     true
                 }
                 ValueRef::Null => true,
-                ValueRef::Integer(_) => false, // in place of one that is longer
-                _ => return Err(Error::Altered("a body is no binary value".into())),
+                ValueRef::Integer(_) => false, // stands for a larger body
+                _ => return Err(Error::Schema("a message body that is not binary".into())),
             };
             outbox.messages.push(Waiting {
-                conversation_id: wanted.conversation_id,
-                is_initiator: wanted.is_initiator,
+                conversation_id: request.conversation_id,
+                is_initiator: request.is_initiator,
                 message_sequence_number: number,
                 message_type_name: row.get(1)?,
                 message_id: Guid(id.to_be_bytes()),
@@ -80,8 +78,8 @@ impl Statements {
             });
             outbox.ends.push(is_read.then_some(outbox.bodies.len()));
             count += 1;
-            room = room.saturating_sub(length);
-            if !is_read || room == 0 {
+            remaining = remaining.saturating_sub(length);
+            if !is_read || remaining == 0 {
                 break;
             }
         }
@@ -89,8 +87,8 @@ impl Statements {
     }
 }
 
-// CROSS JOIN: SQLite is to find the endpoint first.
-const SENT: &str = "
+// CROSS JOIN makes SQLite look up the endpoint first.
+const UNACKNOWLEDGED: &str = "
     SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error,
         CASE WHEN length(message_body) > ?1 THEN 0 ELSE message_body END
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)

@@ -1,13 +1,14 @@
-//! What a commit writes to the log, in one piece. One of the few places with `unsafe`: SQLite asks for its files by C structures.
+//! A SQLite virtual file system that writes each commit to the WAL in one piece. Uses `unsafe` because SQLite's
+//! file interface is C.
 //!
-//! SQLite writes a commit to its log page by page, and each page in two calls, of 24 bytes and of the page. This is a virtual file system
-//! over another one, in which the frames of a transaction are kept until the last of them has come, which says that it commits, and are then
-//! written at once; the sync that makes them durable follows as ever. The file gets the bytes that SQLite writes, in its order. Later than
-//! SQLite meant they are seen by nobody: what is kept is written before the connection reads the log, syncs it, writes anywhere else in it,
-//! or lets go of the right to write.
+//! SQLite writes a commit page by page, and each page in two calls, one of 24 bytes and one of the page. This VFS
+//! wraps another one. It buffers the frames of a transaction until the last one, which marks the commit, and then
+//! writes them in one call; the sync that makes them durable follows as usual. The file receives the same bytes in
+//! the same order. Nobody can observe the delay: the buffer is written before the connection reads the WAL, syncs
+//! it, writes to another position, or releases the write lock.
 //!
-//! A log that grows costs two syncs at each commit, for its length has to be durable too. So it grows ahead, by zeros, which no frame begins
-//! with; later commits are written over them.
+//! A growing WAL costs two syncs per commit, because its length must become durable as well. So the file is
+//! extended with zeros in advance, which are not valid frames; later commits overwrite them.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -17,29 +18,27 @@ use rusqlite::ffi::{
     self, SQLITE_OK, SQLITE_OPEN_WAL, sqlite3_file, sqlite3_filename, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs,
 };
 
-/// What is before the name of the system below in the name of one that gathers.
-const NAME: &str = "ssbroker-";
+/// The prefix of the VFS name; the name of the wrapped VFS follows.
+const NAME_PREFIX: &str = "ssbroker-";
 
-/// Registers a system that gathers what is written to logs, over another one.
+/// Registers the VFS over another one. Returns its name, or `None` if the other one does not exist.
 ///
-/// # Returns
-/// Its name; `None` where there is none to stand on.
 #[must_use]
-pub fn gathering(below: Option<&CStr>) -> Option<CString> {
-    // SAFETY: SQLite is known before anything is opened. What is registered lives for as long as the process.
+pub fn register_wal_vfs(below: Option<&CStr>) -> Option<CString> {
+    // SAFETY: the SQLite API is initialized before anything is opened. What is registered is never freed.
     unsafe {
         let below = ffi::sqlite3_vfs_find(below.map_or(ptr::null(), CStr::as_ptr));
         let base = below.as_ref()?;
-        let name = CString::new([NAME.as_bytes(), CStr::from_ptr(base.zName).to_bytes()].concat()).ok()?;
+        let name = CString::new([NAME_PREFIX.as_bytes(), CStr::from_ptr(base.zName).to_bytes()].concat()).ok()?;
         let known = ffi::sqlite3_vfs_find(name.as_ptr());
         if known.as_ref().is_none_or(|known| !ptr::eq(known.pAppData, below.cast())) {
             if !known.is_null() {
-                ffi::sqlite3_vfs_unregister(known); // it stood on one of the same name that is not registered any more
+                ffi::sqlite3_vfs_unregister(known); // it wrapped a VFS of the same name that has been unregistered
             }
             let kept = CString::into_raw(name.clone());
             let made = sqlite3_vfs {
                 iVersion: base.iVersion.min(2),
-                szOsFile: c_int::try_from(OWN_BYTES).ok()? + base.szOsFile,
+                szOsFile: c_int::try_from(FILE_BYTES).ok()? + base.szOsFile,
                 mxPathname: base.mxPathname,
                 pNext: ptr::null_mut(),
                 zName: kept,
@@ -67,13 +66,13 @@ pub fn gathering(below: Option<&CStr>) -> Option<CString> {
     }
 }
 
-/// A function of a library that SQLite loads.
+/// A function of a library loaded by SQLite.
 type Symbol = Option<unsafe extern "C" fn(*mut sqlite3_vfs, *mut c_void, *const c_char)>;
 
-/// Calls a method of the system below.
-macro_rules! ask {
+/// Calls a method of the wrapped VFS.
+macro_rules! call_below_vfs {
     ($vfs:expr, $method:ident($($argument:expr),*), $none:expr) => {{
-        // SAFETY: `pAppData` is the system that this one was made over.
+        // SAFETY: `pAppData` is the wrapped VFS.
         unsafe {
             let vfs = (*$vfs).pAppData.cast::<sqlite3_vfs>();
             (*vfs).$method.map_or($none, |method| method(vfs $(, $argument)*))
@@ -88,115 +87,116 @@ unsafe extern "C" fn open(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite gives room of `szOsFile` bytes, which nothing else uses.
-    let below = unsafe { begin(file) };
-    let code = ask!(vfs, xOpen(name, below, flags, out), ffi::SQLITE_CANTOPEN);
-    // SAFETY: it was begun, and the name is SQLite's.
-    unsafe { opened(file, name, flags, code == SQLITE_OK) };
+    // SAFETY: SQLite passes `szOsFile` bytes of memory for this file.
+    let below = unsafe { prepare(file) };
+    let code = call_below_vfs!(vfs, xOpen(name, below, flags, out), ffi::SQLITE_CANTOPEN);
+    // SAFETY: the file has been prepared, and SQLite passes the name.
+    unsafe { finish_open(file, name, flags, code == SQLITE_OK) };
     code
 }
 
 unsafe extern "C" fn delete(vfs: *mut sqlite3_vfs, name: *const c_char, is_synced: c_int) -> c_int {
-    ask!(vfs, xDelete(name, is_synced), ffi::SQLITE_IOERR_DELETE)
+    call_below_vfs!(vfs, xDelete(name, is_synced), ffi::SQLITE_IOERR_DELETE)
 }
 
 unsafe extern "C" fn access(vfs: *mut sqlite3_vfs, name: *const c_char, flags: c_int, out: *mut c_int) -> c_int {
-    ask!(vfs, xAccess(name, flags, out), ffi::SQLITE_IOERR_ACCESS)
+    call_below_vfs!(vfs, xAccess(name, flags, out), ffi::SQLITE_IOERR_ACCESS)
 }
 
 unsafe extern "C" fn full_pathname(vfs: *mut sqlite3_vfs, name: *const c_char, size: c_int, out: *mut c_char) -> c_int {
-    ask!(vfs, xFullPathname(name, size, out), ffi::SQLITE_CANTOPEN)
+    call_below_vfs!(vfs, xFullPathname(name, size, out), ffi::SQLITE_CANTOPEN)
 }
 
 unsafe extern "C" fn dl_open(vfs: *mut sqlite3_vfs, name: *const c_char) -> *mut c_void {
-    ask!(vfs, xDlOpen(name), ptr::null_mut())
+    call_below_vfs!(vfs, xDlOpen(name), ptr::null_mut())
 }
 
 unsafe extern "C" fn dl_error(vfs: *mut sqlite3_vfs, size: c_int, out: *mut c_char) {
-    let () = ask!(vfs, xDlError(size, out), ());
+    let () = call_below_vfs!(vfs, xDlError(size, out), ());
 }
 
 unsafe extern "C" fn dl_sym(vfs: *mut sqlite3_vfs, library: *mut c_void, name: *const c_char) -> Symbol {
-    ask!(vfs, xDlSym(library, name), None)
+    call_below_vfs!(vfs, xDlSym(library, name), None)
 }
 
 unsafe extern "C" fn dl_close(vfs: *mut sqlite3_vfs, library: *mut c_void) {
-    let () = ask!(vfs, xDlClose(library), ());
+    let () = call_below_vfs!(vfs, xDlClose(library), ());
 }
 
 unsafe extern "C" fn randomness(vfs: *mut sqlite3_vfs, count: c_int, out: *mut c_char) -> c_int {
-    ask!(vfs, xRandomness(count, out), 0)
+    call_below_vfs!(vfs, xRandomness(count, out), 0)
 }
 
 unsafe extern "C" fn sleep(vfs: *mut sqlite3_vfs, micros: c_int) -> c_int {
-    ask!(vfs, xSleep(micros), 0)
+    call_below_vfs!(vfs, xSleep(micros), 0)
 }
 
 unsafe extern "C" fn current_time(vfs: *mut sqlite3_vfs, out: *mut f64) -> c_int {
-    ask!(vfs, xCurrentTime(out), ffi::SQLITE_ERROR)
+    call_below_vfs!(vfs, xCurrentTime(out), ffi::SQLITE_ERROR)
 }
 
 unsafe extern "C" fn current_time_int64(vfs: *mut sqlite3_vfs, out: *mut sqlite3_int64) -> c_int {
-    ask!(vfs, xCurrentTimeInt64(out), ffi::SQLITE_ERROR)
+    call_below_vfs!(vfs, xCurrentTimeInt64(out), ffi::SQLITE_ERROR)
 }
 
 unsafe extern "C" fn last_error(vfs: *mut sqlite3_vfs, size: c_int, out: *mut c_char) -> c_int {
-    ask!(vfs, xGetLastError(size, out), 0)
+    call_below_vfs!(vfs, xGetLastError(size, out), 0)
 }
 
-// A file of the system that gathers. One of the few places with `unsafe`: SQLite asks for its files by C structures.
+// Files of the VFS.
 
-/// The header of a frame; its second number is not zero in the last frame of a commit.
+/// The size of a frame header. Its second number is not zero in the last frame of a commit.
 const FRAME_HEADER: usize = 24;
-/// No write may be longer: SQLite's own system takes 2^17 - 1 bytes at a time, and counts what is beyond as a full disk.
+/// The most bytes of one write: SQLite's own VFS writes at most 2^17 - 1 bytes at a time and reports the rest as a
+/// full disk.
 const WRITE_MAX: usize = 96 << 10;
-/// By how much a log grows ahead, where a commit is small.
-const AHEAD: i64 = 256 << 10;
-/// Longer commits are not worth it.
-const SMALL: usize = 32 << 10;
-/// The lock of who writes, among those of the log's index.
+/// By how much the WAL is extended after a small commit.
+const GROWTH: i64 = 256 << 10;
+/// Larger commits do not need it.
+const SMALL_COMMIT: usize = 32 << 10;
+/// The index of the write lock among the locks of the WAL index.
 const WRITE_LOCK: c_int = 0;
 
-/// How much room a file takes beside the one below.
-pub(super) const OWN_BYTES: usize = size_of::<File>();
+/// The size of this file structure, without the wrapped file.
+pub(super) const FILE_BYTES: usize = size_of::<File>();
 
-/// A file as SQLite has it; what it is below follows in memory.
+/// A file; the wrapped file follows in memory.
 #[repr(C)]
 struct File {
     base: sqlite3_file,
-    /// Of a database: its log; of a log: its database. Null where the other one is not open.
+    /// The WAL of a database, or the database of a WAL. Null if the other is not open.
     other: *mut File,
-    /// What is gathered, of a log.
+    /// The buffer of a WAL.
     log: *mut Log,
 }
 
-/// What is gathered of a log.
+/// The buffer of a WAL.
 #[derive(Default)]
 struct Log {
     bytes: Vec<u8>,
-    /// Where they end in the file, or where what was last written of this transaction ends; the next frame goes there.
+    /// The file position after the buffered bytes, or after the last write of this transaction.
     next: Option<i64>,
-    /// Whether the header of the last frame of a commit has come, and its page has not.
-    is_last: bool,
-    /// Up to where the file was written.
+    /// Whether the header of the last frame of a commit has been written, but not its page.
+    is_last_frame: bool,
+    /// The position up to which the file has been written.
     end: i64,
-    /// Whether the file does not grow ahead any more, since that has failed.
-    is_bounded: bool,
+    /// Whether extending the file has failed; then it is not tried again.
+    growth_failed: bool,
 }
 
-/// The file below.
+/// Returns the wrapped file.
 ///
 /// # Safety
-/// The file is one of this system.
+/// The file belongs to this VFS.
 unsafe fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
-    // SAFETY: `szOsFile` has room for it behind `File`, whose size is a multiple of its alignment.
+    // SAFETY: `szOsFile` has space for it after `File`, whose size is a multiple of its alignment.
     unsafe { file.cast::<File>().add(1).cast() }
 }
 
-/// Calls a method of the file below, or gives `$none` where it has none.
-macro_rules! pass {
+/// Calls a method of the wrapped file; `$none` if it has no such method.
+macro_rules! call_below {
     ($file:expr, $method:ident($($argument:expr),*), $none:expr) => {{
-        // SAFETY: the file below was opened, so its methods are there, and it is passed to its own.
+        // SAFETY: the wrapped file is open, so its methods exist and may be called with it.
         unsafe {
             let file = below($file);
             (*(*file).pMethods).$method.map_or($none, |method| method(file $(, $argument)*))
@@ -204,13 +204,14 @@ macro_rules! pass {
     }};
 }
 
-/// Makes a file that is not open, in room of `OWN_BYTES` and what the file below needs, which is given to be opened.
+/// Initializes a closed file in memory of `FILE_BYTES` and the size of the wrapped file, and returns the wrapped
+/// file.
 ///
 /// # Safety
-/// There is room for both, which nothing else uses.
-pub(super) unsafe fn begin(file: *mut sqlite3_file) -> *mut sqlite3_file {
+/// The memory has space for both and is not used otherwise.
+pub(super) unsafe fn prepare(file: *mut sqlite3_file) -> *mut sqlite3_file {
     let closed = sqlite3_file { pMethods: ptr::null() };
-    // SAFETY: there is room for both, which nothing else uses.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let own = File { base: closed, other: ptr::null_mut(), log: ptr::null_mut() };
         file.cast::<File>().write(own);
@@ -219,33 +220,35 @@ pub(super) unsafe fn begin(file: *mut sqlite3_file) -> *mut sqlite3_file {
     }
 }
 
-/// Notes what became of the file below: SQLite closes what has methods, whether it was opened or not.
+/// Sets the methods after the wrapped file was opened: SQLite closes every file that has methods, even if opening
+/// failed.
 ///
 /// # Safety
-/// `begin` has made the file, and `name` is what SQLite gave to have it opened.
-pub(super) unsafe fn opened(file: *mut sqlite3_file, name: sqlite3_filename, flags: c_int, is_open: bool) {
-    // SAFETY: `begin` has made both.
+/// `prepare` has initialized the file, and `name` is the name that SQLite passed to xOpen.
+pub(super) unsafe fn finish_open(file: *mut sqlite3_file, name: sqlite3_filename, flags: c_int, is_open: bool) {
+    // SAFETY: `prepare` has initialized both files.
     unsafe {
         let own = file.cast::<File>();
         let Some(methods) = (*below(file)).pMethods.as_ref() else { return };
         let is_shared = methods.iVersion >= 2 && methods.xShmMap.is_some();
-        (*own).base.pMethods = if is_shared { &raw const SHARED } else { &raw const ALONE };
+        (*own).base.pMethods = if is_shared { &raw const METHODS_V2 } else { &raw const METHODS_V1 };
         if is_open && flags & SQLITE_OPEN_WAL != 0 {
-            gather(own, name);
+            start_buffering(own, name);
         }
     }
 }
 
-/// Has a log gathered, if its database is of this system too.
+/// Starts buffering for a WAL if its database belongs to this VFS too.
 ///
 /// # Safety
-/// As `opened`.
-unsafe fn gather(own: *mut File, name: sqlite3_filename) {
-    // SAFETY: SQLite keeps the file of a database in place for as long as its log is open, and gives it by the name of the log.
+/// See `finish_open`.
+unsafe fn start_buffering(own: *mut File, name: sqlite3_filename) {
+    // SAFETY: SQLite keeps the database file in place while its WAL is open, and finds it by the name of the WAL.
     unsafe {
         let database = ffi::sqlite3_database_file_object(name);
-        let is_ours = database.as_ref().is_some_and(|database| ptr::eq(database.pMethods, &raw const SHARED));
-        // Otherwise SQLite syncs in the middle of the frames with which it fills up a sector, and has readers find the last of them at once.
+        let is_ours = database.as_ref().is_some_and(|database| ptr::eq(database.pMethods, &raw const METHODS_V2));
+        // Without this guarantee SQLite syncs between the frames that fill up a sector, and readers must be able to
+        // find the last frame.
         if !is_ours || device_characteristics(database) & ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE == 0 {
             return;
         }
@@ -258,28 +261,28 @@ unsafe fn gather(own: *mut File, name: sqlite3_filename) {
     }
 }
 
-/// The log of a file that is one, and gathers.
+/// Returns the buffer of a WAL; `None` for other files.
 ///
 /// # Safety
-/// The file is one of this system, and used by one thread at a time; there is one log at a time.
+/// The file belongs to this VFS and is used by one thread at a time; there is one reference at a time.
 unsafe fn log_of<'f>(file: *mut sqlite3_file) -> Option<&'f mut Log> {
-    // SAFETY: the file is one of this system; SQLite uses it in one thread at a time.
+    // SAFETY: the file belongs to this VFS; SQLite uses it in one thread at a time.
     unsafe { (*file.cast::<File>()).log.as_mut() }
 }
 
-/// Writes what is gathered, if the file is a log.
+/// Writes the buffer if the file is a WAL.
 ///
 /// # Safety
-/// As `log_of`.
+/// See `log_of`.
 unsafe fn flush(file: *mut sqlite3_file) -> c_int {
-    // SAFETY: as `log_of`.
-    unsafe { log_of(file).map_or(SQLITE_OK, |log| write_out(file, log)) }
+    // SAFETY: see `log_of`.
+    unsafe { log_of(file).map_or(SQLITE_OK, |log| flush_log(file, log)) }
 }
 
-fn write_out(file: *mut sqlite3_file, log: &mut Log) -> c_int {
+fn flush_log(file: *mut sqlite3_file, log: &mut Log) -> c_int {
     let Some(next) = log.next.filter(|_| !log.bytes.is_empty()) else { return SQLITE_OK };
-    if next > log.end && log.bytes.len() <= SMALL && !log.is_bounded {
-        grow(file, log, next);
+    if next > log.end && log.bytes.len() <= SMALL_COMMIT && !log.growth_failed {
+        extend_file(file, log, next);
     }
     let code = write_at(file, &log.bytes, next - length(&log.bytes));
     if code == SQLITE_OK {
@@ -289,15 +292,15 @@ fn write_out(file: *mut sqlite3_file, log: &mut Log) -> c_int {
     code
 }
 
-/// Has the file grow ahead. That it cannot is no harm: what is needed is written next, and says so if it cannot be either.
-fn grow(file: *mut sqlite3_file, log: &mut Log, from: i64) {
+/// Extends the file. A failure is harmless: the following write reports it if it matters.
+fn extend_file(file: *mut sqlite3_file, log: &mut Log, from: i64) {
     static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
-    let to = (from / AHEAD + 1) * AHEAD;
+    let to = (from / GROWTH + 1) * GROWTH;
     let mut at = from;
     while at < to {
         let some = &ZEROS[..usize::try_from(to - at).unwrap_or(ZEROS.len()).min(ZEROS.len())];
         if write_at(file, some, at) != SQLITE_OK {
-            log.is_bounded = true;
+            log.growth_failed = true;
             return;
         }
         at += length(some);
@@ -306,42 +309,43 @@ fn grow(file: *mut sqlite3_file, log: &mut Log, from: i64) {
 }
 
 fn write_at(file: *mut sqlite3_file, bytes: &[u8], at: i64) -> c_int {
-    // What is gathered has at most `WRITE_MAX` bytes, or is one page.
+    // The buffer has at most `WRITE_MAX` bytes or is one page.
     write_below(file, bytes.as_ptr().cast(), bytes.len() as c_int, at)
 }
 
 fn write_below(file: *mut sqlite3_file, from: *const c_void, count: c_int, at: i64) -> c_int {
-    pass!(file, xWrite(from, count, at), ffi::SQLITE_IOERR_WRITE)
+    call_below!(file, xWrite(from, count, at), ffi::SQLITE_IOERR_WRITE)
 }
 
 fn size_below(file: *mut sqlite3_file, size: *mut i64) -> c_int {
-    pass!(file, xFileSize(size), ffi::SQLITE_IOERR_FSTAT)
+    call_below!(file, xFileSize(size), ffi::SQLITE_IOERR_FSTAT)
 }
 
 fn length(bytes: &[u8]) -> i64 {
     bytes.len() as i64
 }
 
-/// Writes what is still gathered of a transaction that ends, one that was undone; the next one may begin elsewhere.
+/// Writes what is left in the buffer when a transaction ends, i.e. was rolled back; the next one may start at
+/// another position.
 ///
-/// Where it cannot be written, nothing is lost: a commit was written before, or its error was told.
+/// If this fails, nothing is lost: a commit has been written before, or its error has been reported.
 ///
 /// # Safety
-/// As `log_of`, for the database and its log.
-unsafe fn end(database: *mut sqlite3_file) {
-    // SAFETY: both files are of this system; SQLite uses a connection in one thread at a time.
+/// See `log_of`, for the database and its WAL.
+unsafe fn end_transaction(database: *mut sqlite3_file) {
+    // SAFETY: both files belong to this VFS; SQLite uses a connection in one thread at a time.
     unsafe {
         let log = (*database.cast::<File>()).other.cast();
-        if let Some(gathered) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
-            write_out(log, gathered);
-            gathered.next = None;
-            gathered.is_last = false;
+        if let Some(buffer) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
+            flush_log(log, buffer);
+            buffer.next = None;
+            buffer.is_last_frame = false;
         }
     }
 }
 
 unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
-    // SAFETY: as `forget`; nothing uses the file after this.
+    // SAFETY: see `log_of`; the file is not used after this.
     unsafe {
         let own = &mut *file.cast::<File>();
         if !own.other.is_null() {
@@ -352,40 +356,40 @@ unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
             drop(Box::from_raw(mem::replace(&mut own.log, ptr::null_mut())));
         }
     }
-    pass!(file, xClose(), SQLITE_OK)
+    call_below!(file, xClose(), SQLITE_OK)
 }
 
 unsafe extern "C" fn read(file: *mut sqlite3_file, into: *mut c_void, count: c_int, at: sqlite3_int64) -> c_int {
-    // SAFETY: SQLite's file.
+    // SAFETY: the file comes from SQLite.
     let code = unsafe { flush(file) };
-    if code == SQLITE_OK { pass!(file, xRead(into, count, at), ffi::SQLITE_IOERR_READ) } else { code }
+    if code == SQLITE_OK { call_below!(file, xRead(into, count, at), ffi::SQLITE_IOERR_READ) } else { code }
 }
 
 unsafe extern "C" fn write(file: *mut sqlite3_file, from: *const c_void, count: c_int, at: sqlite3_int64) -> c_int {
-    // SAFETY: SQLite gives `count` bytes.
+    // SAFETY: SQLite passes `count` bytes.
     unsafe {
         let Some(log) = log_of(file) else { return write_below(file, from, count, at) };
         let bytes = std::slice::from_raw_parts(from.cast::<u8>(), usize::try_from(count).unwrap_or(0));
         let is_next = log.next.is_none_or(|next| next == at);
         if !is_next || log.bytes.len() + bytes.len() > WRITE_MAX {
-            let code = write_out(file, log);
+            let code = flush_log(file, log);
             if code != SQLITE_OK {
                 return code;
             }
         }
         if !is_next {
-            return write_below(file, from, count, at); // over a frame of this transaction
+            return write_below(file, from, count, at); // overwrites a frame of this transaction
         }
         log.next = Some(at + length(bytes));
         log.bytes.extend_from_slice(bytes);
         let is_header = bytes.len() == FRAME_HEADER;
-        let is_whole = mem::replace(&mut log.is_last, is_header && bytes[4..8] != [0; 4]);
-        if is_whole { write_out(file, log) } else { SQLITE_OK }
+        let is_whole = mem::replace(&mut log.is_last_frame, is_header && bytes[4..8] != [0; 4]);
+        if is_whole { flush_log(file, log) } else { SQLITE_OK }
     }
 }
 
 unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c_int {
-    // SAFETY: SQLite's file.
+    // SAFETY: the file comes from SQLite.
     let code = unsafe { flush(file) };
     if code != SQLITE_OK {
         return code;
@@ -394,43 +398,43 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
     if let Some(log) = unsafe { log_of(file) } {
         log.end = size;
     }
-    pass!(file, xTruncate(size), ffi::SQLITE_IOERR_TRUNCATE)
+    call_below!(file, xTruncate(size), ffi::SQLITE_IOERR_TRUNCATE)
 }
 
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
-    // SAFETY: SQLite's file.
+    // SAFETY: the file comes from SQLite.
     let code = unsafe { flush(file) };
-    if code == SQLITE_OK { pass!(file, xSync(flags), ffi::SQLITE_IOERR_FSYNC) } else { code }
+    if code == SQLITE_OK { call_below!(file, xSync(flags), ffi::SQLITE_IOERR_FSYNC) } else { code }
 }
 
 unsafe extern "C" fn file_size(file: *mut sqlite3_file, size: *mut sqlite3_int64) -> c_int {
-    // SAFETY: SQLite's file.
+    // SAFETY: the file comes from SQLite.
     let code = unsafe { flush(file) };
     if code == SQLITE_OK { size_below(file, size) } else { code }
 }
 
 unsafe extern "C" fn lock(file: *mut sqlite3_file, level: c_int) -> c_int {
-    pass!(file, xLock(level), SQLITE_OK)
+    call_below!(file, xLock(level), SQLITE_OK)
 }
 
 unsafe extern "C" fn unlock(file: *mut sqlite3_file, level: c_int) -> c_int {
-    pass!(file, xUnlock(level), SQLITE_OK)
+    call_below!(file, xUnlock(level), SQLITE_OK)
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut sqlite3_file, out: *mut c_int) -> c_int {
-    pass!(file, xCheckReservedLock(out), SQLITE_OK)
+    call_below!(file, xCheckReservedLock(out), SQLITE_OK)
 }
 
 unsafe extern "C" fn file_control(file: *mut sqlite3_file, operation: c_int, argument: *mut c_void) -> c_int {
-    pass!(file, xFileControl(operation, argument), ffi::SQLITE_NOTFOUND)
+    call_below!(file, xFileControl(operation, argument), ffi::SQLITE_NOTFOUND)
 }
 
 unsafe extern "C" fn sector_size(file: *mut sqlite3_file) -> c_int {
-    pass!(file, xSectorSize(), 4096)
+    call_below!(file, xSectorSize(), 4096)
 }
 
 unsafe extern "C" fn device_characteristics(file: *mut sqlite3_file) -> c_int {
-    pass!(file, xDeviceCharacteristics(), 0)
+    call_below!(file, xDeviceCharacteristics(), 0)
 }
 
 unsafe extern "C" fn shm_map(
@@ -440,26 +444,26 @@ unsafe extern "C" fn shm_map(
     extend: c_int,
     out: *mut *mut c_void,
 ) -> c_int {
-    pass!(file, xShmMap(region, size, extend, out), ffi::SQLITE_IOERR_SHMMAP)
+    call_below!(file, xShmMap(region, size, extend, out), ffi::SQLITE_IOERR_SHMMAP)
 }
 
 unsafe extern "C" fn shm_lock(file: *mut sqlite3_file, offset: c_int, count: c_int, flags: c_int) -> c_int {
     if offset == WRITE_LOCK && flags & ffi::SQLITE_SHM_UNLOCK != 0 {
-        // SAFETY: the file is a database of this system.
-        unsafe { end(file) };
+        // SAFETY: the file is a database of this VFS.
+        unsafe { end_transaction(file) };
     }
-    pass!(file, xShmLock(offset, count, flags), ffi::SQLITE_IOERR_SHMLOCK)
+    call_below!(file, xShmLock(offset, count, flags), ffi::SQLITE_IOERR_SHMLOCK)
 }
 
 unsafe extern "C" fn shm_barrier(file: *mut sqlite3_file) {
-    let () = pass!(file, xShmBarrier(), ());
+    let () = call_below!(file, xShmBarrier(), ());
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut sqlite3_file, delete: c_int) -> c_int {
-    pass!(file, xShmUnmap(delete), SQLITE_OK)
+    call_below!(file, xShmUnmap(delete), SQLITE_OK)
 }
 
-static ALONE: sqlite3_io_methods = sqlite3_io_methods {
+static METHODS_V1: sqlite3_io_methods = sqlite3_io_methods {
     iVersion: 1,
     xClose: Some(close),
     xRead: Some(read),
@@ -481,12 +485,12 @@ static ALONE: sqlite3_io_methods = sqlite3_io_methods {
     xUnfetch: None,
 };
 
-/// With the index of the log, which several processes share. A file is not mapped into memory.
-static SHARED: sqlite3_io_methods = sqlite3_io_methods {
+/// With the WAL index, which processes share. Files are not memory-mapped.
+static METHODS_V2: sqlite3_io_methods = sqlite3_io_methods {
     iVersion: 2,
     xShmMap: Some(shm_map),
     xShmLock: Some(shm_lock),
     xShmBarrier: Some(shm_barrier),
     xShmUnmap: Some(shm_unmap),
-    ..ALONE
+    ..METHODS_V1
 };

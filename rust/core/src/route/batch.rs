@@ -409,7 +409,7 @@ impl RouteIndex {
                 answers.write(row, step, spread[first as u32 as usize + pick]);
             }
             Plan::Decide | Plan::LaterSteps | Plan::Pair | Plan::Pick | Plan::Recheck => {
-                answers.needs_decide |= 1 << row
+                answers.needs_decide |= 1 << row;
             }
         }
     }

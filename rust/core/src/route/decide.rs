@@ -85,7 +85,7 @@ pub(crate) struct PassContext<'a> {
 }
 
 impl RouteIndex {
-    /// Decides one conversation at the time `now`, in microseconds valid_from 1970.
+    /// Decides one conversation at the time `now`, in microseconds since 1970.
     #[must_use]
     pub fn decide(&self, query: &Query<'_>, now: i64) -> Decision {
         self.decide_with(query, now, &mut Scratch::default())
