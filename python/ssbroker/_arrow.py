@@ -274,12 +274,12 @@ def reject_misspelled_columns(names: Collection[str], *, expected: Iterable[str]
     Examples:
         >>> reject_misspelled_columns(["name", "Remote Service Name"], expected=["name", "remote_service_name"])
         Traceback (most recent call last):
-        ssbroker.exceptions.SchemaError: remote_service_name: expected a column of this very name, found "Remote Service Name"
+        ssbroker.exceptions.SchemaError: remote_service_name: expected a column with exactly this name, found "Remote Service Name"
     """
     by_normal_form = {name.strip().lower().translate(_WORD_SEPARATORS): name for name in names}
     for name in expected:
         if name in by_normal_form and name not in names:
-            wanted, actual = "a column of this very name", f'"{by_normal_form[name]}"'
+            wanted, actual = "a column with exactly this name", f'"{by_normal_form[name]}"'
             raise SchemaError(f"{name}: expected {wanted}, found {actual}", column=name, expected=wanted, actual=actual)
 
 

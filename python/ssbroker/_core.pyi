@@ -1,4 +1,4 @@
-"""The native module. Batches are processed without the interpreter lock; the modules of `ssbroker` wrap it."""
+"""The native module: Arrow data in and out, batches processed without the GIL. The public classes of `ssbroker` wrap it."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, Self, final
@@ -21,19 +21,19 @@ build_profile: Final[Literal["release", "debug"]]
 
 @final
 class Catalog:
-    """Validated rows of a catalog; immutable.
+    """An immutable, validated catalog.
 
     Args:
-        routes: Rows of `schemas.ROUTES`.
-        databases: Rows of `schemas.DATABASES`.
-        services: Rows of `schemas.SERVICES`.
-        addresses: Addresses of the instance.
-        message_forwarding: Whether the instance forwards messages.
-        pending_requests: Services with a pending request for routing information.
+        routes: The rows of `sys.routes`.
+        databases: The rows of `sys.databases`.
+        services: The rows of `sys.services`.
+        addresses: The instance's own addresses.
+        message_forwarding: Whether message forwarding is on.
+        pending_requests: The services with a pending request to the dynamic routing service.
 
     Raises:
-        SchemaError: A column is missing or has the wrong type.
-        InputError: A value is invalid.
+        SchemaError: A column is missing or mistyped.
+        InputError: A value is invalid; the subclass tells how.
     """
 
     def __new__(
@@ -48,72 +48,77 @@ class Catalog:
         pending_requests: Sequence[str],
     ) -> Catalog: ...
     def routes(self) -> pa.RecordBatch:
-        """Routes (`schemas.ROUTES`) in the order of the input, with database and route id filled in."""
+        """Returns the routes in `schemas.ROUTES`, in input order, with omitted databases and route ids filled in."""
 
     def databases(self) -> pa.RecordBatch:
-        """Databases (`schemas.DATABASES`): those of the input, those that only routes name, and `msdb`."""
+        """Returns the databases in `schemas.DATABASES`: the given ones, those that only routes name, and `msdb`."""
 
     def services(self) -> pa.RecordBatch:
-        """Services (`schemas.SERVICES`) in the order of the input."""
+        """Returns the services in `schemas.SERVICES`, in input order."""
 
-    def places(self) -> tuple[list[str], list[str]] | None:
-        """Returns the addresses and the databases that `Router.verdicts` numbers.
+    def destinations(self) -> tuple[list[str], list[str]] | None:
+        """Returns the addresses and databases that conversations can go to, in the order of their numbers in `Router.route_packed`.
 
-        None if there are more than 65,536 of them, a route has a mirror, or a route takes the next hop from the service name.
+        None if a next hop can come from a service name, a route has a mirror address, or there are more than 65,536 of them.
         """
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the instance in normal form."""
+        """The instance's own addresses in normal form."""
 
     @property
     def message_forwarding(self) -> bool:
-        """Whether the instance forwards messages."""
+        """Whether message forwarding is on."""
 
     @property
     def pending_requests(self) -> list[str]:
-        """Services with a pending request for routing information."""
+        """The services with a pending request."""
 
     @property
     def user_database(self) -> str | None:
-        """The only user database; None if there are none or several."""
+        """The user database; None if there is not exactly one."""
 
 @final
 class Router:
-    """Index of a catalog for routing; immutable and thread-safe.
+    """A compiled catalog; immutable and thread-safe.
 
     Args:
         catalog: The catalog.
         tie_break: How to pick one of several equal candidates.
-        pending_request: How to route while routing information is requested.
+        pending_request: What to do with a conversation while a route request for its service is pending.
 
     Raises:
-        OptionError: An option has an invalid value.
+        OptionError: An option is invalid.
     """
 
     def __new__(cls, catalog: Catalog, /, *, tie_break: str, pending_request: str) -> Router: ...
     def route(self, conversations: ArrowArrayExportable, now_us: int, first_row: int, /) -> pa.RecordBatch:
-        """Returns the decisions (`schemas.DECISIONS`) for the conversations of a batch, in the same order.
+        """Decides all conversations of a batch.
 
         Args:
-            conversations: One record batch of `schemas.CONVERSATIONS`.
-            now_us: Time of the decision, in microseconds since 1970.
-            first_row: Row number of the batch's first row in the whole input, for errors.
-        """
-
-    def verdicts(self, conversations: ArrowArrayExportable, now_us: int, tells_named: bool, /) -> pa.RecordBatch | None:
-        """Like `route`, but returns each decision packed into one number.
-
-        Args:
-            conversations: As for `route`.
-            now_us: As for `route`.
-            tells_named: Whether to return also the broker ids that conversations name.
+            conversations: One record batch.
+            now_us: The time, in microseconds since 1970.
+            first_row: The index of the batch's first row in the whole input, for errors.
 
         Returns:
-            `verdict` (int64): from the lowest bit, the step (4 bits, 15 for none), the reason (4), the outcome (3), the place (20; 0 for none, 1 for the
-            first address, databases after the addresses), whether there is no route (1), the route id (32).
-            `broker_instance` (binary): the broker id that the conversation is bound to; null if it is the one that it names, unless `tells_named`.
-            None if `Catalog.places` is None.
+            The decisions in `schemas.DECISIONS`, one row per conversation, in the same order.
+        """
+
+    def route_packed(
+        self, conversations: ArrowArrayExportable, now_us: int, include_named: bool, /
+    ) -> pa.RecordBatch | None:
+        """Decides all conversations of a batch and packs each decision into one number.
+
+        Args:
+            conversations: See `route`.
+            now_us: See `route`.
+            include_named: Whether to return broker ids that the conversations themselves name.
+
+        Returns:
+            `verdict` (int64): from the lowest bit the step (4 bits, 15 for none), the reason (4), the outcome (3), the destination (20; 0 for
+            none, then the addresses from 1, then the databases), whether there is no route (1), and the route id (32).
+            `broker_instance` (binary): the broker id that binds the conversation; null if the conversation names it, unless `include_named`.
+            None if the catalog has no `destinations`.
         """
 
     def explain(
@@ -126,23 +131,23 @@ class Router:
         now_us: int,
         /,
     ) -> dict[str, Any]:
-        """Explains the decision for one conversation as plain values, without advancing the turns of `round_robin`."""
+        """Decides one conversation without advancing the round robin, and returns every step."""
 
     @property
     def nbytes(self) -> int:
-        """Memory of the index in bytes, without the catalog."""
+        """The size of the index in bytes, without the catalog."""
 
 @final
 class Reassembler:
-    """State of reassembly; calls from several threads are serialized.
+    """Reassembles fragments; threads take turns.
 
     Args:
-        max_pending_bytes: Maximum memory for pending data, in bytes.
-        max_pending_messages: Maximum number of incomplete and waiting messages.
-        max_message_bytes: Maximum message size in bytes.
-        max_fragments_per_message: Maximum number of fragments of a message.
-        max_sequence_distance: Maximum distance of a fragment from the first incomplete message.
-        in_order: Whether a message waits for earlier ones.
+        max_pending_bytes: The most memory that may be charged, None for no limit.
+        max_pending_messages: The most incomplete or held messages, None for no limit.
+        max_message_bytes: The most bytes of a message.
+        max_fragments_per_message: The most fragments of a message, None for no limit.
+        max_sequence_distance: How far a fragment may be ahead of the first incomplete message, None for no limit.
+        in_order: Whether messages wait for earlier ones.
     """
 
     def __new__(
@@ -157,48 +162,52 @@ class Reassembler:
     ) -> Reassembler: ...
     @staticmethod
     def restore(state: bytes, /) -> Reassembler:
-        """Creates a reassembler from a checkpoint; raises MalformedDataError if it is invalid."""
+        """Restores a reassembler from a checkpoint.
+
+        Raises:
+            MalformedDataError: The checkpoint is truncated, altered, contradictory or of another version.
+        """
 
     def push(
         self, fragments: Sequence[ArrowArrayExportable], session_keys: str | SessionKeys | None, /
     ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch]]:
-        """Adds the fragments of one or more batches as one push.
+        """Pushes the fragments of some batches in one push.
 
         Args:
-            fragments: Record batches of `schemas.FRAGMENTS`, at least one.
-            session_keys: Keys by conversation, or the name of the column with the keys.
+            fragments: At least one record batch.
+            session_keys: Keys by conversation, or the name of the column that has them.
 
         Returns:
             Messages, rejected fragments and acknowledgements, each in at least one batch.
 
         Raises:
-            SchemaError: A column is missing or has the wrong type, or the extra columns differ from those of the first push.
-            InputError: A value is invalid.
+            SchemaError: A column is missing or mistyped, or the extra columns differ from those of the first push.
+            InputError: A value is invalid; the subclass tells how.
         """
 
     def pending(self) -> list[pa.RecordBatch]:
-        """Returns the incomplete and waiting messages (`schemas.PENDING`)."""
+        """Returns the incomplete or held messages, in `schemas.PENDING`."""
 
     @property
     def pending_bytes(self) -> int:
-        """Memory that counts towards `max_pending_bytes`."""
+        """The total memory charged, in bytes."""
 
     @property
     def pending_messages(self) -> int:
-        """Number of incomplete and waiting messages."""
+        """The number of incomplete or held messages."""
 
     def forget(self, conversation_id: bytes, is_initiator: bool, message_sequence_number: int, /) -> bool:
-        """Discards an incomplete or waiting message; returns whether there was one."""
+        """Drops an incomplete or held message; returns whether there was one."""
 
     def checkpoint(self) -> bytes:
-        """Serializes the state."""
+        """Returns the whole state."""
 
 @final
 class SessionKeys:
-    """Prepared session keys by conversation; immutable.
+    """Immutable session keys by conversation.
 
     Args:
-        keys: Pairs of conversation id (16 bytes) and key.
+        keys: Pairs of the 16 bytes of a conversation id and its key.
 
     Raises:
         OptionError: A key is not 16, 24 or 32 bytes long.
@@ -207,7 +216,16 @@ class SessionKeys:
     def __new__(cls, keys: Sequence[tuple[bytes, bytes]], /) -> SessionKeys: ...
 
 def md5(values: ArrowArrayExportable, first_row: int, /) -> pa.FixedSizeBinaryArray:
-    """Returns the MD5 digests of a binary or string array; `first_row` is the row number of its first value, for errors."""
+    """Returns the MD5 digest of each value of a binary or text array; null stays null.
+
+    Args:
+        values: One array.
+        first_row: The index of its first value in the whole input, for errors.
+
+    Raises:
+        SchemaError: The array has another type.
+        MalformedDataError: A value cannot be read.
+    """
 
 def fragment(
     messages: ArrowArrayExportable,
@@ -219,32 +237,32 @@ def fragment(
     """Splits the messages of a batch into signed fragments.
 
     Args:
-        messages: One record batch of `schemas.MESSAGES`.
-        first_row: Row number of the batch's first row in the whole input, for errors.
-        max_fragment_bytes: Maximum body size of a fragment in bytes.
-        session_keys: Keys by conversation, or the name of the column with the keys.
+        messages: One record batch.
+        first_row: The index of the batch's first row in the whole input, for errors.
+        max_fragment_bytes: The most bytes of a fragment.
+        session_keys: Keys by conversation, or the name of the column that has them.
 
     Returns:
-        The fragments (`schemas.FRAGMENTS`) with the extra columns, in one or more batches.
+        The fragments in `schemas.FRAGMENTS` with the extra columns, in at least one batch.
 
     Raises:
-        SchemaError: A column is missing or has the wrong type.
-        InputError: A value is invalid.
+        SchemaError: A column is missing or mistyped.
+        InputError: A value is invalid; the subclass tells how.
     """
 
 @final
-class Picture:
-    """Snapshot of the objects of a database for native statements; immutable.
+class MetadataSnapshot:
+    """An immutable snapshot of the objects of a database that matter for messages.
 
     Args:
-        broker_instance: Broker id of the database.
-        is_delivering: Whether the database sends and receives messages.
-        queues: For each queue: id, whether it can be received from, whether it accepts messages, whether it retains them, and its name if it needs no
-            schema.
-        services: For each service: id, name, id of its queue.
-        contracts: For each contract: id, name, and for each message type its id and whether the initiator and the target may send it.
-        message_types: For each message type: id, name, validation (`N`, `E` or `X`).
-        staying: Names of services that no route directs to another instance.
+        broker_instance: The broker id of the database.
+        is_delivering: Whether message delivery is enabled.
+        queues: For each queue its id, whether it is enabled for RECEIVE, enqueuing and retention, and its name if it is in the default schema.
+        services: For each service its id, its name and the id of its queue.
+        contracts: For each contract its id and name, and for each of its message types the id and whether the initiator and the target may
+            send it.
+        message_types: For each message type its id, name and validation (`N`, `E` or `X`).
+        services_routed_locally: The services without routes to other instances.
     """
 
     def __new__(
@@ -256,84 +274,99 @@ class Picture:
         services: Sequence[tuple[int, str, int]],
         contracts: Sequence[tuple[int, str, Sequence[tuple[int, bool, bool]]]],
         message_types: Sequence[tuple[int, str, str]],
-        staying: Sequence[str],
-    ) -> Picture: ...
+        services_routed_locally: Sequence[str],
+    ) -> MetadataSnapshot: ...
 
 @final
 class Statements:
-    """SEND, RECEIVE and commit on an apsw connection; errors of SQLite are errors of apsw. Not for concurrent use.
+    """The fast path on an apsw connection. Raises the errors of apsw; used by one thread at a time.
 
     Args:
-        connection: The connection. Close the statements before it: SQLite does not close a connection with open statements.
+        connection: The connection, which must keep this object: SQLite cannot close it while statements exist.
     """
 
     def __new__(cls, connection: object, /) -> Statements: ...
     @property
     def is_begun(self) -> bool:
-        """Whether a transaction is open; False after `close`."""
+        """Whether a transaction is in progress; False after `close`."""
 
     def commit(self) -> bool:
-        """Commits; returns whether the path still leads to the file that was opened."""
-
-    def catalog_version(self) -> int:
-        """Returns the version of the objects in the database."""
-
-    def forget_rollbacks(self, queue_id: int, /) -> None:
-        """Resets the count of consecutive rollbacks of a queue."""
-
-    def keep_number(self, number: int, /) -> None:
-        """Keeps the number of a deleted message from being reused, by a row of no queue if it was the last."""
-
-    def waiting(
-        self, wanted: list[tuple[bytes, bool, int, int, int, int, int, bytes]], /
-    ) -> tuple[list[pa.RecordBatch], list[int]]:
-        """Reads messages of transmission queues that are to be sent to other instances.
-
-        Args:
-            wanted: For each endpoint: conversation, whether it is the initiator's, first and last sequence number, maximum number of messages, number of
-                body bytes after which reading stops, maximum size of a body that is read, and id of the first message. A longer message is returned
-                without its body, as the last one.
+        """Commits.
 
         Returns:
-            The messages, with the columns of `protocol.storage.MESSAGES`, in the order of the endpoints and sequence numbers; and the number of messages
-            of each endpoint.
+            Whether the path still leads to the opened file; otherwise nobody will find what was committed.
+        """
+
+    def catalog_version(self) -> int:
+        """Returns the version of the database's metadata."""
+
+    def reset_rollback_count(self, queue_id: int, /) -> None:
+        """Resets the number of consecutive rollbacks of a queue."""
+
+    def send(
+        self, metadata: MetadataSnapshot, handle: bytes, body: bytes, message_type_name: str, now: int, /
+    ) -> tuple[int | None, int, bool] | None:
+        """Sends a message if it is a case for the fast path. Requires a transaction.
+
+        Returns:
+            The id of the queue, the priority of the receiver's endpoint, and whether it has received anything over the network; or None, the
+            id of the sender's endpoint and False if the message is in the transmission queue. None if it is not a case for the fast path;
+            then nothing has changed.
+        """
+
+    def send_batch(
+        self, metadata: MetadataSnapshot, batches: list[pa.RecordBatch], message_type_name: str, now: int, /
+    ) -> list[tuple[tuple[int | None, int, bool], int]] | None:
+        """Sends the messages of record batches if all are cases for the fast path.
+
+        Args:
+            metadata: The objects of the database.
+            batches: Batches with the columns of `Transaction.send_batch`.
+            message_type_name: The type of messages without one.
+            now: The time, in microseconds since 1970.
+
+        Returns:
+            For each conversation what `send` returns, and the number of messages. None if any message is not a case for the fast path; then
+            nothing has changed.
+        """
+
+    def reserve_queuing_order(self, number: int, /) -> None:
+        """Prevents the queuing order of a removed message from being reused: if it was the last one, a row without a queue reserves it."""
+
+    def read_transmission_queue(
+        self, requests: list[tuple[bytes, bool, int, int, int, int, int, bytes]], /
+    ) -> tuple[list[pa.RecordBatch], list[int]]:
+        """Reads messages that are to be sent to other instances.
+
+        Args:
+            requests: For each endpoint the conversation id, whether it is the initiator, the first and last sequence number, the most messages,
+                the size of bodies after which no further message is read, the size of the largest body to read, and the message id of
+                sequence number 0. A message with a larger body is read without it, and no message after it.
+
+        Returns:
+            The messages with the columns of `protocol.storage.MESSAGES`, sorted by endpoint and sequence number, and the number of messages of
+            each endpoint.
         """
 
     def enqueue(
         self, rows: ArrowStreamExportable, runs: list[tuple[int, int, tuple[int, int, int, int, int]]], /
     ) -> None:
-        """Inserts messages that are next in their conversations into queues that are on.
+        """Enqueues the next messages of conversations.
 
         Args:
-            rows: Bodies, in the column `message_body`.
-            runs: For each run: first row, number of rows, and queue, priority, receiving endpoint, message type and first sequence number; the following
-                rows have the following sequence numbers.
+            rows: The bodies, in the column `message_body`.
+            runs: For each run the first row, the number of rows, and the destination: queue id, priority, id of the receiver's endpoint, id of
+                the message type, and the sequence number of the first message; the others follow without gaps.
 
         Raises:
-            SchemaError: The column is missing or has the wrong type.
+            SchemaError: The column is missing or has another type.
             NullError: A body is null.
-            IndexError: A run exceeds the rows; nothing was inserted.
-        """
-
-    def insert_queued(self, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]], /) -> None:
-        """Adds messages to queues.
-
-        Args:
-            rows: Queue, status, priority, endpoint, precedence, sequence number, message type, body.
-        """
-
-    def insert_transmissions(
-        self, rows: Sequence[tuple[int, bool, int, str, bool, bool, int, bytes | None]], /
-    ) -> None:
-        """Adds messages at the end of the transmission queue.
-
-        Args:
-            rows: Endpoint, whether inbound, sequence number, message type, whether an error, whether it ends the dialog, time, body.
+            IndexError: A run exceeds the rows; then nothing has changed.
         """
 
     def receive(
         self,
-        picture: Picture,
+        metadata: MetadataSnapshot,
         schema: pa.Schema,
         queue_id: int,
         /,
@@ -345,135 +378,144 @@ class Statements:
         group: bytes | None,
         is_retained: bool,
     ) -> pa.RecordBatch | None:
-        """Receives messages from a queue within a transaction; returns None if there are none.
+        """Takes messages from a queue. Requires a transaction.
 
         Args:
-            picture: Snapshot of the database.
+            metadata: The objects of the database.
             schema: `schemas.RECEIVED`.
-            queue_id: The queue.
-            top: Maximum number of messages; None means all.
-            groups: Maximum number of conversation groups; None means all.
-            bytes_max: Number of body bytes after which no more messages are received.
-            endpoint_id: The only conversation endpoint to receive for; it must belong to the queue.
-            group: The only conversation group to receive for.
-            is_retained: Whether the messages remain in the queue.
+            queue_id: The id of the queue.
+            top: The most messages, None for all.
+            groups: The most conversation groups, None for all.
+            bytes_max: The size of bodies in bytes after which no further message is taken.
+            endpoint_id: The only conversation to take messages from; it belongs to this queue.
+            group: The only conversation group to take messages from.
+            is_retained: Whether the messages are retained in the queue.
+
+        Returns:
+            The messages; None if there are none.
 
         Raises:
             LookupError: The group has no conversation of this queue.
         """
 
     def close(self) -> None:
-        """Finalizes the statements, so that the connection can be closed."""
+        """Releases the statements, so that the connection can be closed."""
 
 @disjoint_base
 class Gate:
-    """A lock that threads get in the order of their requests, with the connection that is passed on with it; no method blocks."""
+    """A lock for one thread after the other, in the order of asking, and the connection that goes with it; nothing in here waits."""
 
     def __new__(cls) -> Self: ...
     @property
     def holder(self) -> int | None:
-        """Thread that holds the lock."""
+        """The thread that has the lock."""
 
     @property
     def waiting(self) -> int:
-        """Number of waiting threads."""
+        """How many stand in line."""
 
     def acquire_free(self, holder: int, /) -> bool:
-        """Acquires the lock if it is free; returns whether it was."""
+        """Takes the lock where nobody has it; whether it was free."""
 
     def stand_in_line(self, turn: object, holder: int, /) -> bool:
-        """Acquires the lock, or joins the queue for it; returns whether it was acquired.
+        """Takes the lock, or a place in the line for it.
 
         Args:
-            turn: A locked `threading.Lock`, which is released when the lock is handed over.
+            turn: A `threading.Lock` that is held; it is released when the turn has come.
             holder: The thread.
+
+        Returns:
+            Whether the lock was taken.
         """
 
     def stands_in_line(self, holder: int, /) -> bool:
         """Whether a thread waits for the lock."""
 
     def had_turn(self, turn: object, /) -> bool:
-        """Whether the lock was handed over; otherwise leaves the queue."""
+        """Whether the lock was handed over; otherwise the place in the line is given up."""
 
     def release(self) -> None:
-        """Hands the lock to the thread that has waited longest."""
+        """Hands the lock to whoever has waited longest."""
 
     def keep(self, connection: object, /) -> bool:
-        """Has a connection go with the lock from now on; returns whether the lock had none."""
+        """Has a connection go with the lock from now on; whether there was none, and none is to be closed."""
 
     def take_kept(self) -> Any:
-        """Removes and returns the kept connection; None if there is none or the holder uses it."""
+        """The connection that goes with the lock, which has none any more; None where it has none, or who holds the lock uses it."""
 
     def lent(self) -> tuple[Any, int | None] | None:
-        """Returns the connection that the holder of the lock uses, and the holder; None if there is none."""
+        """The connection that went with the lock to who holds it, and the holder; None where there is none."""
 
     def pause(self, is_paused: bool, /) -> None:
-        """Suspends the fast path, while the process forks."""
+        """Has nobody begin anything at once, while the process forks."""
 
     def close(self) -> None:
-        """Disables the fast path; a returned connection is closed."""
+        """Has nobody begin anything at once any more; a connection that is given back is closed."""
 
     def inherit(self) -> None:
-        """Abandons, in a forked child, the transactions of the parent."""
+        """In a forked process: leaves alone what its parent has begun."""
 
     def fail(self, is_failing: bool, /) -> None:
-        """Records whether the last commit failed on the disk."""
+        """Notes whether the disk did not take the last commit that was tried."""
 
-    def know(self, version: int, picture: Picture, /) -> None:
-        """Sets the snapshot of the objects for transactions at that version."""
+    def know(self, version: int, picture: MetadataSnapshot, /) -> None:
+        """Has transactions go by a picture of what stands in the database, where it has that version."""
 
 @disjoint_base
 class Counts:
-    """Counts what the fast-path transactions of an instance have done."""
+    """Counters of the fast path of an instance."""
 
     def __new__(cls) -> Self: ...
     def watch(self, is_watched: bool, /) -> None:
-        """Sets whether each transaction is reported to Python."""
+        """Sets whether Python must be notified of each transaction."""
 
     def take(self) -> tuple[int, int, dict[tuple[bool, int], int]]:
-        """Returns and resets the counts.
+        """Returns the counters and resets them.
 
         Returns:
-            Messages sent, RECEIVE statements, and messages put into queues, by whether the receiver was ever reached over the network and by its priority.
+            The number of sent messages, of RECEIVE statements, and of enqueued messages by whether the receiver's endpoint has received
+            anything over the network, and by its priority.
         """
 
 @disjoint_base
 class Arrivals:
-    """Counts notifications of the queues of a database; calls `wake` if a thread waits."""
+    """Counts arrivals in the queues of a database. A subclass defines `wake`, which is called when a thread is waiting."""
 
     def __new__(cls) -> Self: ...
     @property
-    def told(self) -> int:
-        """Number of notifications so far."""
+    def total(self) -> int:
+        """The number of calls that recorded arrivals."""
 
     def count(self, queue_id: int, /) -> int:
-        """Returns the number of notifications of a queue so far."""
+        """Returns the number of arrivals recorded for a queue; it never decreases."""
 
-    def note(self, queue_ids: list[int], /) -> bool:
-        """Counts a notification of queues; returns whether a thread waits."""
+    def record(self, queue_ids: list[int], /) -> bool:
+        """Records arrivals in queues; returns whether a thread is waiting."""
 
-    def are_waiting(self, number: int, /) -> None:
-        """Changes the number of waiting threads by `number`."""
+    def add_waiting(self, number: int, /) -> None:
+        """Adds to the number of waiting threads; negative to subtract."""
 
 @final
-class SessionContext:
-    """What the transactions of one database file share.
+class Plain:
+    """What the plain transactions of a database have in common.
 
     Args:
-        gate: The write lock.
-        announcer: Counts commits and wakes receivers without Python: the counters of the instance, the waiters of the database, and the queue
-            whose messages the instance itself reads. None announces nothing.
+        gate: Whose turn it is.
+        counts: What is counted for the instance.
+        arrivals: Who waits for messages.
+        own_queue_id: The queue whose messages the instance itself reads.
     """
 
-    def __new__(cls, gate: Gate, announcer: tuple[Counts, Arrivals, int] | None = None, /) -> SessionContext: ...
+    def __new__(cls, gate: Gate, counts: Counts, arrivals: Arrivals, own_queue_id: int, /) -> Plain: ...
+    def session(self, thread: int, /) -> PlainSession:
+        """A transaction that is not begun yet, of a thread."""
 
-@disjoint_base
-class Session:
-    """One transaction of a database file, with the fast path of SEND, RECEIVE and commit. Not for several threads at once."""
+@final
+class PlainSession:
+    """One transaction, as far as it is plain. Not for several threads at once."""
 
-    def __new__(cls, context: SessionContext, thread: int, /, *args: object) -> Self: ...
     def open(self) -> bool:
-        """Enters the block of the transaction, and returns whether that was not done before. Nothing is locked yet."""
+        """Enters the transaction's block; whether that was not done before. Nothing is locked yet."""
 
     @property
     def is_open(self) -> bool:
@@ -481,138 +523,140 @@ class Session:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the transaction has begun: it holds the write lock."""
-
-    @property
-    def connection(self) -> Any:
-        """The connection of the begun transaction; None if it has not begun."""
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether rows have changed since the transaction began."""
+        """Whether it is begun here."""
 
     def send(self, handle: bytes, body: bytes, message_type_name: str, now: int | None, /) -> bool:
-        """Sends a message on the fast path, and returns whether it was sent; otherwise nothing was done.
+        """Sends a message; whether it was, since that is plain.
 
         Args:
-            handle: Handle of the conversation.
+            handle: The handle of the conversation.
             body: The message.
             message_type_name: Its type.
-            now: The time in microseconds since 1970; None is that of the system's clock.
-        """
-
-    def send_batch(self, batches: list[Any], message_type_name: str, now: int | None, /) -> bool:
-        """Sends messages on the fast path, and returns whether they were sent; otherwise nothing was done.
-
-        Args:
-            batches: Record batches with the columns of `Transaction.send_batch`.
-            message_type_name: The type of messages that name none.
-            now: The time in microseconds since 1970; None is that of the system's clock.
+            now: The moment, in microseconds since 1970; None is that of the system's clock.
         """
 
     def receive(
         self, schema: pa.Schema, queue: str, top: int | None, groups: int | None, bytes_max: int, /
     ) -> pa.RecordBatch | None:
-        """Receives messages on the fast path, as `Statements.receive` does; None if there are none, or the fast path cannot be taken."""
+        """Takes messages out of a queue, as `Statements.receive`; None where there are none, or that is not plain."""
 
     def receive_one(
         self, queue: str, /
     ) -> tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str] | None:
-        """Receives one message on the fast path; None if there is none, or the fast path cannot be taken.
+        """Takes one message out of a queue; None where there is none, or that is not plain.
 
         Returns:
-            Body, handle, group, conversation, whether the initiator sent it, sequence number, type, service, contract, priority, queuing order, validation.
+            Body, handle, group, conversation, whether the initiator sent it, number, type, service, contract, priority, queuing order and
+            validation.
         """
 
-    def begin_fast(self) -> Any:
-        """Begins, if nobody has to be waited for, and shares the connection with Python; None if it has not begun."""
-
-    def adopt(self, connection: object, /) -> None:
-        """Takes over a transaction that Python has begun on a connection, which goes with the lock from now on."""
-
-    def take_done(self) -> tuple[int, list[Any], list[tuple[int, bool]]]:
-        """Returns what was done on the fast path since the last call."""
-
-    def commit_fast(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
-        """Commits and leaves the block, unless the connection is shared with Python.
+    def commit(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
+        """Commits, and leaves the block.
 
         Returns:
-            Whether that is done; and if Python has to announce it, whether anything was changed, and what was done.
+            Whether that is done; and where others are to be told of it in Python, whether anything was changed, and what was done.
 
         Raises:
-            FileNotFoundError: It has committed to a file that is no longer at its path.
+            FileNotFoundError: It has committed to a file that does not stand at its place any more.
         """
 
-    def give_back(self) -> bool:
-        """Releases the lock together with the connection, of which nothing is open; returns whether the lock had no connection yet."""
+    @property
+    def is_left(self) -> bool:
+        """Whether what was begun here is another session's."""
 
-    def leave(self) -> Any:
-        """Leaves the connection to Python; the lock is still held."""
+    def leave(self, session: object, used: dict[object, int], /) -> tuple[int, list[Any], list[tuple[int, bool]]]:
+        """Leaves what is begun to another session.
+
+        Args:
+            session: It gets `_connection`, and `_changes`: how many rows that had changed before.
+            used: Connections in use, by the thread that uses each.
+
+        Returns:
+            What was done so far.
+        """
 
     def end(self) -> None:
         """Leaves the block."""
 
-def gathering(below: str | None, /) -> str | None:
-    """Registers an SQLite virtual file system, on top of `below` (None means the default), that writes each commit to the log in one piece; returns its name, or None."""
-
-def crc32c(data: bytes | memoryview, before: int, /) -> int:
-    """Returns the CRC-32C of bytes appended to others with the CRC `before`; a view must be read-only, and its memory must not change meanwhile."""
-
-def decode_fragments(body: bytes | memoryview, /) -> pa.RecordBatch:
-    """Decodes the body of a frame to rows in the wire schema; raises MalformedDataError if it is invalid.
+def register_wal_vfs(below: str | None, /) -> str | None:
+    """Registers a SQLite virtual file system that writes each commit to the WAL in one piece.
 
     Args:
-        body: The body; a view must be read-only, and its memory must not change meanwhile.
+        below: The name of the VFS to wrap, None for the default.
+
+    Returns:
+        The name of the VFS; None if the VFS to wrap does not exist.
+    """
+
+def crc32c(data: bytes | memoryview, before: int, /) -> int:
+    """Returns the CRC-32C of bytes that follow others.
+
+    Args:
+        data: The bytes. A view must be read-only, and nobody may write to the memory behind it during the call.
+        before: The checksum of the preceding bytes; 0 if there are none.
+    """
+
+def decode_fragments(body: bytes | memoryview, /) -> pa.RecordBatch:
+    """Decodes the body of a frame to rows in the wire schema.
+
+    Args:
+        body: The bytes from another instance. A view must be read-only, and nobody may write to the memory behind it during the call.
+
+    Raises:
+        MalformedDataError: The body is not a valid batch of fragments, or holds a value that no instance sends.
     """
 
 def header_digests(rows: ArrowStreamExportable, /) -> pa.FixedSizeBinaryArray:
-    """Returns the MD5 digest of each row's header: of all columns but the body, which only broker errors, having no number, include.
+    """Returns the MD5 of each row's header, with which headers of unencrypted rows are signed: all fields except the body.
 
     Args:
         rows: Rows of `protocol.envelope.ENVELOPE`.
 
+    Returns:
+        A digest per row, of type `pa.binary(16)`. For a broker error, which has no sequence number, it includes the body.
+
     Raises:
-        SchemaError: A column is missing or has the wrong type.
+        SchemaError: A column is missing or has another type.
     """
 
-def plain_runs(
+def incoming_runs(
     rows: ArrowStreamExportable, /
 ) -> tuple[
     list[tuple[bytes, bool, bytes | None, bytes | None, list[str], int, int, int, int]],
     pa.Int32Array,
 ]:
-    """Finds the runs of complete messages that the fast path can receive.
+    """Finds runs of whole unencrypted messages among received rows.
 
-    A run is everything from one side of a conversation: complete messages of one type with consecutive numbers, between the same services and brokers,
-    that end nothing, acknowledge nothing, and whose signatures match.
+    The rows of a sender form a run if all of them are whole messages with consecutive sequence numbers that end nothing and acknowledge
+    nothing, have matching signatures, and are of one type and between the same services and brokers.
 
     Args:
         rows: Rows of `protocol.envelope.ENVELOPE`.
 
     Returns:
-        The runs in the order of their first rows: conversation, whether the initiator sent it, broker id of the sender, broker id of the receiver,
-        [sending service, receiving service, contract, message type], first number, number of messages, total body bytes, maximum body bytes; and the
-        index of the run of each row, -1 for none.
+        The runs, ordered by first row: conversation id, whether the initiator sent them, broker id of the sender and of the receiver, a list of
+        sending service, receiving service, contract and message type, first sequence number, number of messages, total size of their bodies
+        and size of the largest; and for each row the index of its run, -1 for none.
 
     Raises:
-        SchemaError: A column is missing or has the wrong type.
+        SchemaError: A column is missing or has another type.
     """
 
-def waiting_runs(messages: ArrowStreamExportable, /) -> list[tuple[bytes, bool, int, list[int]]] | None:
-    """Groups messages that wait to be sent into runs of consecutive numbers.
+def outgoing_runs(messages: ArrowStreamExportable, /) -> list[tuple[bytes, bool, int, list[int]]] | None:
+    """Finds runs of consecutive sequence numbers among messages that are to be sent.
 
     Args:
         messages: Rows of `protocol.storage.MESSAGES`.
 
     Returns:
-        The runs in order: conversation, whether the initiator sends it, first number, and the size of each body. None if a message was not read or is
-        an application error, or if a sender has more than one run.
+        The runs in order: conversation id, whether the initiator sends them, first sequence number, and the size of each body. None if a
+        message has not been read or is an application error, or if a sender has several runs.
 
     Raises:
-        SchemaError: A column is missing or has the wrong type.
+        SchemaError: A column is missing or has another type.
     """
 
-def departures(
+def outgoing_rows(
     messages: ArrowStreamExportable,
     senders: Sequence[
         tuple[
@@ -628,48 +672,57 @@ def departures(
     ],
     /,
 ) -> list[pa.RecordBatch]:
-    """Creates the rows in which complete messages of fast-path conversations are sent to another instance.
+    """Builds the envelope rows of whole unencrypted messages.
 
     Args:
         messages: Rows of `protocol.storage.MESSAGES`.
-        senders: For each of their `waiting_runs`: number of messages, number of messages to send, [sending service, receiving service, contract], broker
-            id of the sender, broker id of the receiver, priority, end of the conversation in microseconds since 1970, and the acknowledgement that the
-            first message carries.
+        senders: For each run of `outgoing_runs` the number of messages, the number to send, the sending service, the receiving service and the
+            contract, the broker id of the sender and of the receiver, the priority, the end of the conversation in microseconds since 1970,
+            and the acknowledgement to send with the first message.
 
     Returns:
-        Rows of `protocol.envelope.ENVELOPE`, with digests.
+        Rows of `protocol.envelope.ENVELOPE`, signed with digests.
 
     Raises:
-        SchemaError: A column is missing or has the wrong type.
-        MalformedDataError: There are fewer messages.
+        SchemaError: A column is missing or has another type.
+        MalformedDataError: The number of messages differs from that of the runs.
     """
 
 def sender_runs(rows: ArrowStreamExportable, /) -> tuple[list[tuple[bytes, bool, bytes | None, int]], bool]:
-    """Groups consecutive rows by sender.
+    """Finds runs of rows with the same sender.
 
     Args:
         rows: Rows of `protocol.envelope.ENVELOPE`.
 
     Returns:
-        The senders in order: conversation, whether the initiator sends, broker id of the receiver, number of rows; and whether no row is encrypted.
+        The runs in order: conversation id, whether the initiator sends, broker id of the receiver, and number of rows; and whether no row is
+        encrypted.
 
     Raises:
-        SchemaError: A column is missing or has the wrong type.
+        SchemaError: A column is missing or has another type.
     """
 
 def first_hop(rows: ArrowStreamExportable, now: int, /) -> pa.RecordBatch:
-    """Returns hops left, seconds left and seconds passed of each row, for its first hop.
+    """Returns the hop fields of new rows: hops remaining, time to live and time consumed, in seconds.
 
     Args:
         rows: Rows of `protocol.envelope.ENVELOPE`.
-        now: Time from which the time to live counts, in microseconds since 1970.
+        now: The time from which the time to live counts, in microseconds since 1970.
 
     Raises:
-        SchemaError: A column is missing or has the wrong type.
+        SchemaError: A column is missing or has another type.
     """
 
 def normalize_address(text: str, /) -> str:
-    """Returns an address in normal form; raises InvalidAddressError if it is invalid."""
+    """Returns an address in normal form.
+
+    Raises:
+        InvalidAddressError: The text is not a valid address.
+    """
 
 def parse_guid(text: str, /) -> bytes:
-    """Returns the 16 bytes of a GUID, in the order of `uuid.UUID.bytes`; raises InvalidGuidError if the text is invalid."""
+    """Returns the 16 bytes of a GUID, in the order of `uuid.UUID.bytes`.
+
+    Raises:
+        InvalidGuidError: The text is not a valid GUID.
+    """

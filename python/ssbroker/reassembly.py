@@ -385,7 +385,7 @@ class Reassembler:
             >>> from ssbroker import Reassembler
             >>> Reassembler.restore(b"")
             Traceback (most recent call last):
-            ssbroker.exceptions.MalformedDataError: state: this is no checkpoint of a reassembler: it does not begin as one
+            ssbroker.exceptions.MalformedDataError: state: not a valid reassembler checkpoint: unknown format
         """
         given: object = state
         if not isinstance(given, bytes):

@@ -78,7 +78,7 @@ BAD = {
         "route_id",
         ssbroker.DuplicateError,
         "7",
-        "every route id once in its database",
+        "unique route ids within a database",
     ),
     "database name": Bad(
         "databases",
@@ -86,7 +86,7 @@ BAD = {
         "name",
         ssbroker.DuplicateError,
         "Twice",
-        "every database once",
+        "unique database names",
     ),
     "enabled broker id": Bad(
         "databases",
@@ -101,7 +101,7 @@ BAD = {
         "service_broker_guid",
         ssbroker.DuplicateError,
         "00000000-0000-0000-0000-000000000001",
-        "a broker id of its own for every enabled database (I7)",
+        "a unique broker id for each enabled database",
     ),
 }
 
@@ -165,7 +165,7 @@ def test_the_error_names_the_invalid_guid(name: str, column: str, values: Array,
 
 def test_several_databases_require_the_database_column() -> None:
     two = table("databases", DATABASE, {"name": "Stores", "is_broker_enabled": True})
-    expected = "the name of a database: the catalog has several, Sales, Stores"
+    expected = "the name of a database, because the catalog has several: Sales, Stores"
     with pytest.raises(ssbroker.SchemaError) as missing:
         catalog(routes=table("routes", ROUTE).drop_columns(["database"]), databases=two)
     assert (missing.value.column, missing.value.expected) == ("routes.database", expected)
@@ -231,7 +231,7 @@ def test_the_error_names_the_column_of_the_wrong_type(name: str, column: str, ki
 def test_the_error_names_the_duplicate_column(name: str, column: str) -> None:
     """A join can produce it, and it is unclear which one is meant."""
     good = table(name, GOOD[name])
-    with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected a column of each name, found two"):
+    with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected unique column names, found two"):
         catalog(**{name: good.append_column(column, good[column])})
 
 

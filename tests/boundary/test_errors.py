@@ -112,7 +112,7 @@ BAD = {
         pa.binary(16),
         ssbroker.NullError,
         None,
-        "a GUID for each conversation, by whose hash ties are broken",
+        "a conversation id for each row, to break ties",
     ),
     "no direction": Bad("is_initiator", True, None, pa.bool_(), ssbroker.NullError, None, "true or false"),
 }
@@ -260,7 +260,7 @@ def test_the_error_names_the_duplicate_column(column: str) -> None:
     assert ROUTER.route(batch, now=NOW).num_rows == ROWS
     twice = batch.append_column(column, GOOD[column])
     for given in (*(way(twice) for way in WAYS.values()), twice.slice(0, 0)):
-        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected a column of each name, found two"):
+        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected unique column names, found two"):
             ROUTER.route(given, now=NOW)
 
 

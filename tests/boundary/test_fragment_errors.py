@@ -71,8 +71,8 @@ BAD = {
     "no id": null("conversation_id", IDS[0], pa.binary(16), NO_GUID),
     "no text of an id": null("conversation_id", GUID, pa.large_string(), NO_GUID),
     "no direction": null("is_initiator", True, pa.bool_(), "true or false"),
-    "no body": null("message_body", b"part", pa.binary(), "bytes, which may be none"),
-    "no view of a body": null("message_body", b"part", pa.binary_view(), "bytes, which may be none"),
+    "no body": null("message_body", b"part", pa.binary(), "bytes (may be empty)"),
+    "no view of a body": null("message_body", b"part", pa.binary_view(), "bytes (may be empty)"),
     "no sequence number": null(NUMBER, 1, pa.int64(), "a 64-bit integer"),
     "no small sequence number": null(NUMBER, 1, pa.int8(), "a 64-bit integer"),
     "no number": null("fragment_number", 1, pa.int32(), "a 32-bit integer"),
@@ -176,6 +176,6 @@ def test_the_error_names_the_duplicate_column() -> None:
         columns = [*GOOD.columns, GOOD["message_body"], GOOD["message_body"]]
         batch = pa.RecordBatch.from_arrays(columns, names=[*GOOD.schema.names, name, name])
         with pytest.raises(
-            ssbroker.SchemaError, match=f"^{name}: expected a column of each name, found two of this one"
+            ssbroker.SchemaError, match=f"^{name}: expected unique column names, found two columns with this name"
         ):
             ssbroker.reassemble(batch)

@@ -93,5 +93,5 @@ def test_python_checks_column_names_that_the_native_module_does_not_see(spell: C
         found = spell(column)
         reject_misspelled_columns([found, column], expected=[column])
         if found != column:
-            with pytest.raises(ssbroker.SchemaError, match="expected a column of this very name"):
+            with pytest.raises(ssbroker.SchemaError, match="expected a column with exactly this name"):
                 reject_misspelled_columns([found], expected=schemas.CONVERSATIONS.names)

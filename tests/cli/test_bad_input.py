@@ -65,8 +65,8 @@ def changed(column: str, value: object, *, row: int, rows: int = 3000) -> Callab
     ("make", "wanted"),
     [
         (changed("database", "Nowhere", row=2900), "database, row 2900: 'Nowhere' is not a database of the catalog"),
-        (changed("conversation_id", "no guid", row=2900), "conversation_id, row 2900: 'no guid' is no GUID"),
-        (changed("to_broker_instance", "{12}", row=2900), "to_broker_instance, row 2900: '{12}' is no GUID"),
+        (changed("conversation_id", "no guid", row=2900), "conversation_id, row 2900: 'no guid' is not a valid GUID"),
+        (changed("to_broker_instance", "{12}", row=2900), "to_broker_instance, row 2900: '{12}' is not a valid GUID"),
     ],
     ids=["unknown database", "conversation id", "broker id"],
 )
@@ -227,7 +227,7 @@ def test_malformed_json_lines_file(
         ('{"to_service_name": 7}', "to_service_name, row 5: 7 is not valid; expected a string"),
         ('{"to_service_name": null}', "to_service_name, row 5: null is not allowed"),
         ('{"to_service_name": "//A", "database": "Nowhere"}', "database, row 5: 'Nowhere' is not a database"),
-        ('{"to_service_name": "//A", "to_broker_instance": "x"}', "to_broker_instance, row 5: 'x' is no GUID"),
+        ('{"to_service_name": "//A", "to_broker_instance": "x"}', "to_broker_instance, row 5: 'x' is not a valid GUID"),
     ],
 )
 def test_blank_json_lines_count_in_reported_rows(

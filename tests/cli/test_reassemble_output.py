@@ -88,7 +88,7 @@ def test_invalid_value_is_reported_with_its_row_in_the_file(
     ids = table["conversation_id"].to_pylist()
     ids[120] = "no guid"
     bad = write(table.set_column(0, "conversation_id", pa.array(ids)), tmp_path / f"bad{suffix}")
-    assert refused(run, folder, bad).startswith(f"{bad}: conversation_id, row 120: 'no guid' is no GUID")
+    assert refused(run, folder, bad).startswith(f"{bad}: conversation_id, row 120: 'no guid' is not a valid GUID")
 
 
 HEADER = "conversation_id,is_initiator,message_sequence_number,fragment_number,fragment_count,message_body"

@@ -100,7 +100,7 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ('listen = "a b:1"', "listen: expected HOST:PORT"),
         ('listen = "[shop]:1"', "listen: expected HOST:PORT"),
         (f'monitor = "{"h" * 300}:1"', "monitor: expected HOST:PORT"),
-        ('addresses = ["shop"]', "addresses: 'shop' is no address; expected TCP://host[:port]"),
+        ('addresses = ["shop"]', "addresses: 'shop' is not a valid address; expected TCP://host[:port]"),
         ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is no network"),
         ("[limits]\nlearnt_most = 99999999", "limits.learnt_most: expected a whole number from 1 to 1000000; got 9"),
         (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected a whole number from 1 to "),

@@ -50,11 +50,11 @@ def test_numbers_equal_columns(first: int) -> None:
         batch = batch_of(conversations)
         expected = Router(catalog, tie_break=tie_break).route(batch, now=NOW)
         router = Router(catalog, tie_break=tie_break)
-        verdicts = router.native.verdicts(batch, epoch_microseconds(NOW), True)
+        verdicts = router.native.route_packed(batch, epoch_microseconds(NOW), True)
         assert verdicts is not None
         assert list(unpacked(router, verdicts, expected)) == expected.to_pylist(), seed
         seen |= {(row["outcome"], row["reason"]) for row in expected.to_pylist()}
-        short = Router(catalog, tie_break=tie_break).native.verdicts(batch, epoch_microseconds(NOW), False)
+        short = Router(catalog, tie_break=tie_break).native.route_packed(batch, epoch_microseconds(NOW), False)
         assert short is not None
         assert short["verdict"] == verdicts["verdict"]
         named = batch["to_broker_instance"].to_pylist()
@@ -70,11 +70,11 @@ def test_places_are_the_same_in_other_processes() -> None:
     for seed in range(30):
         world, _ = seeded_world(seed, conversations=1)
         catalog = numbered(catalog_of(world))
-        places = catalog.native.places()
+        places = catalog.native.destinations()
         assert places is not None
-        assert places == pickle.loads(pickle.dumps(catalog)).native.places()
+        assert places == pickle.loads(pickle.dumps(catalog)).native.destinations()
         shuffled = catalog.routes.take(pa.array(range(catalog.routes.num_rows - 1, -1, -1)))
-        assert rerouted(catalog, shuffled).native.places() == places
+        assert rerouted(catalog, shuffled).native.destinations() == places
 
 
 @pytest.mark.parametrize("column", ["address", "mirror_address"])
@@ -83,11 +83,11 @@ def test_there_are_no_numbers_if_a_next_hop_has_no_place(column: str) -> None:
     changed = {"mirror_address": None, column: "TRANSPORT" if column == "address" else "TCP://b"}
     catalog = Catalog(pa.Table.from_pylist([{**row, **changed}]))
     batch = pa.record_batch({"to_service_name": ["//s"], "to_broker_instance": pa.nulls(1)})
-    assert catalog.native.places() is None
-    assert Router(catalog, tie_break="first").native.verdicts(batch, 0, True) is None
+    assert catalog.native.destinations() is None
+    assert Router(catalog, tie_break="first").native.route_packed(batch, 0, True) is None
 
 
 def test_there_are_no_numbers_for_too_many_places() -> None:
     beside = 4  # LOCAL, TRANSPORT and two databases
-    assert hosts((1 << 16) - beside).native.places() is not None
-    assert hosts((1 << 16) - beside + 1).native.places() is None
+    assert hosts((1 << 16) - beside).native.destinations() is not None
+    assert hosts((1 << 16) - beside + 1).native.destinations() is None

@@ -131,7 +131,7 @@ def test_a_row_says_what_a_message_its_sender_and_its_receiver_are() -> None:
     )
     names = ("Shop", "Bank", "Contract")
     senders = [(2, 1, names, A, B, 5, 1_000_000, (3, b"ahead")), (1, 1, names[::-1], B, None, 10, None, None)]
-    [batch] = _core.departures(messages, senders)
+    [batch] = _core.outgoing_rows(messages, senders)
     first, second = batch.to_pylist()
     common = {"fragment_number": 0, "fragment_count": 1, "is_sequenced": True, "security": 0}
     assert common.items() <= first.items()
@@ -175,7 +175,7 @@ def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
     ):
         assert _core.waiting_runs(messages_table(alone)) is None
     unread = pa.table({name: [row[name]] for name in MESSAGES.names[:-1]} | {"message_body": pa.nulls(1, pa.binary())})
-    assert _core.waiting_runs(unread.cast(pa.schema([field.with_nullable(True) for field in MESSAGES]))) is None
+    assert _core.outgoing_runs(unread.cast(pa.schema([field.with_nullable(True) for field in MESSAGES]))) is None
 
 
 def test_messages_may_lie_in_several_chunks() -> None:
@@ -183,7 +183,7 @@ def test_messages_may_lie_in_several_chunks() -> None:
     messages = pa.concat_tables([messages_table(rows[:2]), messages_table(rows[2:])])
     assert _core.waiting_runs(messages) == [(b"c" * 16, True, 0, [1] * 5)]
     sender = (5, 4, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
-    batches = _core.departures(messages, [sender])
+    batches = _core.outgoing_rows(messages, [sender])
     assert [batch["message_sequence_number"].to_pylist() for batch in batches] == [[0, 1], [2, 3]]
 
 
@@ -194,6 +194,6 @@ def test_as_many_messages_go_as_there_are() -> None:
         with pytest.raises(MalformedDataError, match="not as many messages"):
             _core.departures(messages_table(rows), [sender])
     with pytest.raises(SchemaError, match="message_body"):
-        _core.waiting_runs(NO_MESSAGES.drop(["message_body"]))
+        _core.outgoing_runs(NO_MESSAGES.drop(["message_body"]))
     with pytest.raises(SchemaError, match="message_id"):
-        _core.departures(NO_MESSAGES.drop(["message_id"]), [])
+        _core.outgoing_rows(NO_MESSAGES.drop(["message_id"]), [])

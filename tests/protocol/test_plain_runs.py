@@ -176,7 +176,7 @@ def plain_rows() -> list[Row]:
 
 def test_a_run_says_what_its_rows_have_in_common() -> None:
     rows = plain_rows()
-    runs, of_rows = _core.plain_runs(table_of(rows))
+    runs, of_rows = _core.incoming_runs(table_of(rows))
     first = rows[0]
     names = ["from_service_name", "to_service_name", "service_contract_name", "message_type_name"]
     brokers = (first["from_broker_instance"], first["to_broker_instance"])
@@ -195,7 +195,7 @@ def test_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Callab
         changed = change(rows[at], random.Random(seed))
         for row in (changed, resigned(changed)):
             given = [*others[:2], *rows[:at], row, *others[2:], *rows[at + 1 :]]
-            runs, of_rows = _core.plain_runs(table_of(given))
+            runs, of_rows = _core.incoming_runs(table_of(given))
             of_others = {number for each, number in zip(given, of_rows.to_pylist(), strict=True) if each in others}
             assert (of_others, runs[0][6]) == ({0}, 5)
             if any(run[:2] == (rows[0]["conversation_id"], True) for run in runs):
@@ -210,7 +210,7 @@ def is_harmless(row: Row, before: Row) -> bool:
 
 
 def test_without_rows_there_are_no_runs() -> None:
-    runs, of_rows = _core.plain_runs(ENVELOPE.empty_table())
+    runs, of_rows = _core.incoming_runs(ENVELOPE.empty_table())
     assert (runs, of_rows.to_pylist()) == ([], [])
 
 
@@ -218,4 +218,4 @@ def test_a_column_that_is_not_there_is_told() -> None:
     from ssbroker.exceptions import SchemaError  # noqa: PLC0415 - for this one only
 
     with pytest.raises(SchemaError, match="header_signature"):
-        _core.plain_runs(ENVELOPE.empty_table().drop(["header_signature"]))
+        _core.incoming_runs(ENVELOPE.empty_table().drop(["header_signature"]))

@@ -155,7 +155,7 @@ def test_a_body_with_more_in_it_than_its_values_is_refused() -> None:
     assert metadata.count(declared) == 1
     more = 1 << 20
     grown = metadata.replace(declared, struct.pack("<q", len(buffers) + more)) + buffers + bytes(more)
-    with pytest.raises(PeerError, match="its values need"):
+    with pytest.raises(PeerError, match="the values need"):
         unpack_batch(grown)
     assert unpack_batch(body).num_rows == SMALL.num_rows
 
@@ -211,7 +211,7 @@ def test_metadata_with_words_of_their_own_are_refused() -> None:
         writer.write_batch(batch, custom_metadata={b"ARROW:extension:name": b"py_extension_type"})
     reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
     reader.read_next_message()
-    with pytest.raises(PeerError, match="metadata that no batch"):
+    with pytest.raises(PeerError, match="unexpected metadata"):
         unpack_batch(reader.read_next_message().serialize().to_pybytes())
 
 
@@ -229,14 +229,14 @@ def test_metadata_with_words_of_their_own_are_refused() -> None:
     ids=["one column", "one less", "one more", "nulls", "large binary", "no rows", "too many rows"],
 )
 def test_other_columns_or_no_or_too_many_rows_are_refused(body: bytes) -> None:
-    with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
+    with pytest.raises(PeerError, match="FRAGMENTS: not a valid batch of fragments"):
         unpack_batch(body)
 
 
 @pytest.mark.parametrize("name", [field.name for field in WIRE if not field.nullable])
 def test_a_null_that_cannot_be_is_refused(name: str) -> None:
     values = [SMALL.column(name)[0].as_py(), None, None]
-    with pytest.raises(PeerError, match=f"{name} has another number of rows, or nulls"):
+    with pytest.raises(PeerError, match=f"{name}: wrong number of rows or nulls"):
         unpack_batch(other(name, values))
 
 
@@ -276,13 +276,13 @@ def test_offsets_that_lead_astray_are_refused() -> None:
     ids=str,
 )
 def test_a_value_that_no_instance_sends_is_refused(name: str, values: list[Any]) -> None:
-    with pytest.raises(PeerError, match=f"{name} has a value or length of .*; expected"):
+    with pytest.raises(PeerError, match=f"{name}: value or length .* is out of range; expected"):
         unpack_batch(other(name, values))
 
 
 def test_a_part_that_would_fit_no_frame_when_it_is_passed_on_is_refused() -> None:
     """A forwarder dropped it with a traceback in its log, and with it all that had come along."""
-    with pytest.raises(PeerError, match="message_body has a value or length of 1048609; expected 0 to 1048608"):
+    with pytest.raises(PeerError, match="message_body: value or length 1048609 is out of range; expected 0 to 1048608"):
         unpack_batch(other("message_body", [bytes(BYTES_MAX + 33)]))
 
 

@@ -105,7 +105,7 @@ WRITTEN_TWICE: Final[list[Step]] = [
 def gathering(tmp_path: Path) -> str:
     """Name of the virtual file system on top of the default one; it exists once a file was opened."""
     DatabaseFile.create(tmp_path / "first.sqlite", MIGRATIONS).close()
-    name = _core.gathering(None)
+    name = _core.register_wal_vfs(None)
     assert name is not None
     return name
 

@@ -249,5 +249,5 @@ def test_the_error_names_the_duplicate_column() -> None:
     for names in (["message_body", "message_body"], ["kind", "kind"]):
         columns = [*MESSAGES.columns, MESSAGES["message_body"], MESSAGES["message_body"]]
         batch = pa.RecordBatch.from_arrays(columns, names=[*MESSAGES.schema.names, *names])
-        with pytest.raises(ssbroker.SchemaError, match=f"^{names[0]}: expected a column of each name, found two"):
+        with pytest.raises(ssbroker.SchemaError, match=f"^{names[0]}: expected unique column names, found two"):
             fragments(batch)

@@ -133,7 +133,7 @@ def test_extra_columns_must_equal_those_of_the_first_push() -> None:
     words = rest["word"]
     others = {
         "is missing": rest.drop_columns(["word"]),
-        "found one more": rest.append_column("more", words),
+        "found an additional column": rest.append_column("more", words),
         "found int8": rest.set_column(8, "word", pa.nulls(2, pa.int8())),
         "found LargeUtf8": rest.set_column(8, "word", words.cast(pa.large_string())),
     }

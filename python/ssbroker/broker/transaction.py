@@ -48,7 +48,7 @@ class ReceiveWait:
         self._database: Final = database
         self._key: Final = queue
         self._until: Final = until
-        self._told: Final = database.arrivals.told
+        self._told: Final = database.arrivals.total
         self._queue_id: int | None = None
         self._seen = _NOTHING
 
@@ -67,7 +67,7 @@ class ReceiveWait:
         if queue_id is None:
             queue_id = self._queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
             seen = arrivals.count(queue_id)
-            self._seen = seen if arrivals.told == self._told else _NOTHING
+            self._seen = seen if arrivals.total == self._told else _NOTHING
         with arrivals.waits(queue_id):
             while not arrivals.is_closed and (left := self._until - time.monotonic()) > 0:
                 arrivals.wait(queue_id, seen=self._seen, timeout=min(LOOK_EVERY, left))

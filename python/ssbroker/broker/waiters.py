@@ -73,13 +73,13 @@ class QueueWaiters(file.Arrivals):
         """
         with self._changed:
             self._waiting[queue_id] += 1
-            self.are_waiting(1)
+            self.add_waiting(1)
         try:
             yield
         finally:
             with self._changed:
                 self._waiting[queue_id] -= 1
-                self.are_waiting(-1)
+                self.add_waiting(-1)
 
     def tell(self, queue_ids: Iterable[int]) -> None:
         """Wakes whoever waits for one of the queues: a message is there, or the queue has changed.
@@ -87,7 +87,7 @@ class QueueWaiters(file.Arrivals):
         Args:
             queue_ids: The queues.
         """
-        if self.note(list(queue_ids)):
+        if self.record(list(queue_ids)):
             self.wake()
 
     def wake(self) -> None:

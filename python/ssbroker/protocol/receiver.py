@@ -407,7 +407,7 @@ class FastInboundFinder:
             The runs whose dialogs are in memory, have no keys, are bound to where they come from, have nothing that waits, and expect just them;
             all of it is left where one of their messages cannot be taken.
         """
-        found, of_rows = _core.plain_runs(table)
+        found, of_rows = _core.incoming_runs(table)
         taken: list[FastInboundRun | None] = []
         for each in map(_Found._make, found):
             dialog = None if each.conversation_id in session_keys else known.get(each.key)

@@ -482,7 +482,7 @@ def cut_plain(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[Key
     Returns:
         What goes; None where one of the turns, or of the messages, is no plain one: then nothing is noted.
     """
-    if not all(turn.is_plain for turn in turns) or (found := _core.waiting_runs(messages)) is None:
+    if not all(turn.is_plain for turn in turns) or (found := _core.outgoing_runs(messages)) is None:
         return None
     runs = [(turns[by_key[conversation_id, side]], first, lengths) for conversation_id, side, first, lengths in found]
     for turn, first, lengths in runs:
@@ -510,7 +510,7 @@ def departing(cut: FastOutbound) -> pa.Table:
         names = (endpoint.service_name, endpoint.far_service_name, endpoint.service_contract_name)
         brokers = (endpoint.broker_instance, endpoint.far_broker_instance)
         senders.append((waiting, going, names, *brokers, endpoint.priority, endpoint.lifetime, acknowledgement))
-    return pa.Table.from_batches(_core.departures(cut.messages, senders))
+    return pa.Table.from_batches(_core.outgoing_rows(cut.messages, senders))
 
 
 _DIALOG: Final = "dialog"

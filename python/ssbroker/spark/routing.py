@@ -52,7 +52,7 @@ class DecisionEncoding(Protocol):
 
 def choose_encoding(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels) -> DecisionEncoding:
     """Returns the encoding for decisions by a catalog: numbers if the catalog numbers its addresses and databases, else columns."""
-    targets = catalog.native.places()
+    targets = catalog.native.destinations()
     if targets is None:
         return _ColumnEncoding(labels=labels, fields=columns.possible_fields(catalog))
     addresses, databases = targets
@@ -88,7 +88,7 @@ class _ColumnEncoding:
 
 @dataclass(frozen=True, kw_only=True)
 class _NumberEncoding:
-    """The encoding of `_core.Router.verdicts`.
+    """The encoding of `_core.Router.route_packed`.
 
     Attributes:
         labels: The labels by number.

@@ -67,7 +67,7 @@ def verdicts(
     now_us = epoch_microseconds(task.now)
     for batch, first_row in _decoded(transfer, batches):
         with _batch_located(batch, first_row):
-            decided: Any = router.verdicts(batch, now_us, return_named_ids)
+            decided: Any = router.route_packed(batch, now_us, return_named_ids)
         yield decided.to_struct_array()
 
 

@@ -71,7 +71,7 @@ def forget(connection: Connection, queue_ids: Iterable[int]) -> None:
         queue_ids: The queues.
     """
     for queue_id in queue_ids:
-        connection.statements.forget_rollbacks(queue_id)
+        connection.statements.reset_rollback_count(queue_id)
 
 
 _WAITS: Final = 1.0

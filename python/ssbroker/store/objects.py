@@ -403,7 +403,7 @@ def _service_of(connection: Connection) -> Callable[[int, str, int, int], Servic
     return read
 
 
-NativeSnapshot: TypeAlias = "_core.Picture"
+NativeSnapshot: TypeAlias = "_core.MetadataSnapshot"
 """Snapshot of the objects for native statements; an alias, so that other packages can name it without importing the native module."""
 
 
@@ -417,7 +417,7 @@ def native_snapshot(
         services_routed_locally: Names of services that no route directs to another instance.
         is_name: Whether a text that names a queue without a schema is a valid name.
     """
-    return _core.Picture(
+    return _core.MetadataSnapshot(
         broker_instance=objects.broker.service_broker_guid,
         is_delivering=objects.broker.is_delivering,
         queues=[
@@ -440,5 +440,5 @@ def native_snapshot(
             for item in objects.contracts.values()
         ],
         message_types=[(item.message_type_id, item.name, item.validation) for item in objects.message_types.values()],
-        staying=list(services_routed_locally),
+        services_routed_locally=list(services_routed_locally),
     )

@@ -121,7 +121,7 @@ def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
     """Keeps queuing orders of deleted messages from being assigned again."""
     last = last_queuing_order(connection)
     yield
-    connection.statements.keep_number(last)
+    connection.statements.reserve_queuing_order(last)
 
 
 # CROSS JOIN makes SQLite read the queue in order, and not the endpoints.

@@ -223,7 +223,7 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
     with storage_errors(path, waited=wait):
         connection_class = _connection_class()
         # Makes each commit write to the log in one piece.
-        vfs = _core.gathering(vfs) or vfs
+        vfs = _core.register_wal_vfs(vfs) or vfs
         connection = connection_class(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENTS_CACHED)
         try:
             connection.set_busy_handler(busy_handler(wait))

@@ -72,8 +72,8 @@ pub fn fragment(
     let limit = if messages.shared.is_some() { BODY_BYTES_MAX } else { BATCH_BYTES };
     let extra = messages.extra.sizes();
     let size = |part: FragmentIndex| {
-        let carried: usize = extra.iter().map(|sizes| sizes.get(part.0 as usize)).sum();
-        messages.part(part).len() + carried
+        let extra_bytes: usize = extra.iter().map(|sizes| sizes.get(part.0 as usize)).sum();
+        messages.part(part).len() + extra_bytes
     };
     let ranges = split_rows(messages.parts().map(size), limit, BATCH_ROWS);
     let mut parts = messages.parts();

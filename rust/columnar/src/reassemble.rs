@@ -165,14 +165,14 @@ impl<'a> Fragments<'a> {
             let _ = self.bodies.get_block(start, &mut bodies[..len]);
             self.message_signatures.get_block(start, &mut message_signatures[..len]);
             self.fragment_signatures.get_block(start, &mut fragment_signatures[..len]);
-            block.extend((0..len).map(|place| {
-                let header = self.header(start + place);
+            block.extend((0..len).map(|position| {
+                let header = self.header(start + position);
                 Received {
                     header,
-                    body: bodies[place],
-                    message_signature: message_signatures[place],
-                    fragment_signature: fragment_signatures[place],
-                    key: self.keys.get(start + place, header.conversation),
+                    body: bodies[position],
+                    message_signature: message_signatures[position],
+                    fragment_signature: fragment_signatures[position],
+                    key: self.keys.get(start + position, header.conversation),
                 }
             }));
         }
@@ -210,8 +210,8 @@ impl<'a> Signatures<'a> {
                 }
             }
             Self::View(view) => {
-                for (place, signature) in into.iter_mut().enumerate() {
-                    *signature = signature_at(view, start + place);
+                for (position, signature) in into.iter_mut().enumerate() {
+                    *signature = signature_at(view, start + position);
                 }
             }
         }

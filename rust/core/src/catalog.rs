@@ -27,6 +27,11 @@ pub const LOCAL: EndpointId = 0;
 /// The address TRANSPORT.
 pub const TRANSPORT: EndpointId = 1;
 
+/// The name of the user database if the tables name none.
+const DEFAULT_DATABASE: &[u8] = b"user";
+const FIRST_ROUTE_ID: i32 = 65_536;
+const DATABASES_MAX: usize = 65_000;
+
 /// A row of `sys.databases`.
 #[derive(Clone, Debug)]
 pub struct Database {
@@ -190,11 +195,6 @@ impl Catalog {
         self.find_name(name).is_some_and(|id| self.pending.contains(&id))
     }
 }
-
-/// The name of the user database if the tables name none.
-const DEFAULT_DATABASE: &[u8] = b"user";
-const FIRST_ROUTE_ID: i32 = 65_536;
-const DATABASES_MAX: usize = 65_000;
 
 /// Settings of the whole instance.
 #[derive(Clone, Debug, Default)]
@@ -449,8 +449,8 @@ impl CatalogBuilder {
             .map(|row| (routes[row as usize].database, routes[row as usize].route_id, row))
             .collect();
         given.sort_unstable();
-        let twice = given.windows(2).filter(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1));
-        if let Some((_, id, row)) = twice.map(|pair| pair[1]).min_by_key(|&(_, _, row)| row) {
+        let duplicates = given.windows(2).filter(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1));
+        if let Some((_, id, row)) = duplicates.map(|pair| pair[1]).min_by_key(|&(_, _, row)| row) {
             let (value, expected) = (id.to_string(), "unique route ids within a database");
             let (kind, row) = (InvalidKind::Duplicate, Some(row as usize));
             return Err(Invalid::new(kind, "routes.route_id", row, Some(value.as_bytes()), expected));

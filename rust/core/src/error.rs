@@ -34,7 +34,7 @@ pub struct Invalid {
     pub expected: String,
 }
 
-const SHOWN_CHARACTERS: usize = 80;
+const CHARACTERS_MAX: usize = 80;
 
 impl Invalid {
     /// Creates an error; `value` is shortened for the message.
@@ -48,8 +48,8 @@ impl Invalid {
     ) -> Self {
         let value = value.map(|bytes| {
             // Control characters are escaped so that the message stays on one line.
-            let text: String = String::from_utf8_lossy(bytes).chars().flat_map(shown).collect();
-            match text.char_indices().nth(SHOWN_CHARACTERS) {
+            let text: String = String::from_utf8_lossy(bytes).chars().flat_map(escaped).collect();
+            match text.char_indices().nth(CHARACTERS_MAX) {
                 Some((end, _)) => format!("{}…", &text[..end]),
                 None => text,
             }
@@ -59,11 +59,11 @@ impl Invalid {
 }
 
 /// Yields a printable character as it is, and the escape sequence of any other.
-fn shown(character: char) -> impl Iterator<Item = char> {
+fn escaped(character: char) -> impl Iterator<Item = char> {
     let escape = character.escape_debug();
     let is_hidden = escape.len() > 1 && !matches!(character, '\'' | '"' | '\\');
-    let plain = (!is_hidden).then_some(character);
-    plain.into_iter().chain(escape.filter(move |_| is_hidden))
+    let printable = (!is_hidden).then_some(character);
+    printable.into_iter().chain(escape.filter(move |_| is_hidden))
 }
 
 impl fmt::Display for Invalid {
@@ -82,7 +82,7 @@ impl fmt::Display for Invalid {
             InvalidKind::Duplicate => "occurs twice",
             InvalidKind::Guid => "is not a valid GUID",
             InvalidKind::Limit => "exceeds a limit",
-            InvalidKind::Null => "is not allowed",
+            InvalidKind::Null => "is not allowed here",
             InvalidKind::UnknownDatabase => "is not a database of the catalog",
         };
         write!(out, " {what}; expected {}", self.expected)

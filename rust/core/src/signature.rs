@@ -165,13 +165,13 @@ mod tests {
     fn encrypts_one_block_with_aes() {
         // FIPS 197, appendix C.
         let key: Vec<u8> = (0..32).collect();
-        let plain: [u8; 16] = std::array::from_fn(|position| (position as u8) << 4 | position as u8);
+        let block: [u8; 16] = std::array::from_fn(|position| (position as u8) << 4 | position as u8);
         for (len, first) in
             [(16, [0x69, 0xc4, 0xe0, 0xd8]), (24, [0xdd, 0xa9, 0x7c, 0xa4]), (32, [0x8e, 0xa2, 0xb7, 0xca])]
         {
             let key = SessionKey::new(&key[..len]).unwrap();
-            assert_eq!(key.encrypt(plain)[..4], first);
-            assert_eq!(key.decrypt(key.encrypt(plain)), plain);
+            assert_eq!(key.encrypt(block)[..4], first);
+            assert_eq!(key.decrypt(key.encrypt(block)), block);
         }
         assert!((0..40).filter(|len| SessionKey::new(&vec![0; *len]).is_some()).eq([16, 24, 32]));
     }

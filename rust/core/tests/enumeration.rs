@@ -110,9 +110,9 @@ struct Naive<'a> {
 }
 
 impl Naive<'_> {
-    fn live(&self, wanted: impl Fn(&Route) -> bool) -> Vec<usize> {
+    fn live(&self, matches: impl Fn(&Route) -> bool) -> Vec<usize> {
         (0..self.table.len())
-            .filter(|&position| !self.table[position].is_expired && wanted(&self.table[position]))
+            .filter(|&position| !self.table[position].is_expired && matches(&self.table[position]))
             .collect()
     }
 
@@ -193,7 +193,7 @@ impl Naive<'_> {
 
     fn choose(&self, found: &[usize]) -> Option<usize> {
         let first =
-            |wanted: &dyn Fn(&Route) -> bool| found.iter().copied().find(|&position| wanted(&self.table[position]));
+            |matches: &dyn Fn(&Route) -> bool| found.iter().copied().find(|&position| matches(&self.table[position]));
         let route_broker = found.first().and_then(|&position| self.table[position].broker);
         let has_host = self.locates(self.broker.or(route_broker));
         let is_local = |route: &Route| route.address == "LOCAL";
@@ -241,11 +241,11 @@ fn catalog(world: World, table: &[Route]) -> Catalog {
 fn compare(world: World, table: &[Route]) -> u64 {
     let options = Options { tie_break: TieBreak::First, pending_request: PendingRequest::Continue };
     let index = RouteIndex::new(Arc::new(catalog(world, table)), options, Seed([1, 2]));
-    let begun = index.catalog().database(b"Begun");
+    let started = index.catalog().database(b"Begun");
     let queries = queries();
     let answers = answers(&index, &queries);
     for (row, &(name, broker, from_outside, is_initiator)) in queries.iter().enumerate() {
-        let database = begun.filter(|_| !from_outside);
+        let database = started.filter(|_| !from_outside);
         let query = Query { name: name.as_bytes(), broker, database, is_initiator, conversation: None };
         let decision = index.decide(&query, NOW);
         let found = (decision.outcome, decision.reason, decision.match_step, decision.route_id);
@@ -273,13 +273,13 @@ fn compare(world: World, table: &[Route]) -> u64 {
 /// Decides all conversations as one block.
 fn answers(index: &RouteIndex, queries: &[(&'static str, Option<Guid>, bool, bool)]) -> Answers {
     let database = |name: &[u8]| index.catalog().database(name).unwrap();
-    let (begun, msdb) = (database(b"Begun"), database(b"msdb"));
+    let (started, msdb) = (database(b"Begun"), database(b"msdb"));
     let mut answers = Answers::default();
     let mut block =
         Block { len: queries.len(), names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, needs_decide: 0 };
     for (row, &(name, broker, from_outside, is_initiator)) in queries.iter().enumerate() {
         block.names[row] = name.as_bytes();
-        block.tables[row] = if from_outside { msdb } else { begun };
+        block.tables[row] = if from_outside { msdb } else { started };
         block.has_broker |= u64::from(broker.is_some()) << row;
         answers.brokers[row] = broker.unwrap_or_default();
         block.needs_decide |= u64::from(from_outside && !is_initiator) << row;

@@ -184,8 +184,8 @@ fn an_unreadable_signature_is_corrupt_even_beyond_a_limit() {
 #[test]
 fn a_queued_message_verifies_its_direction() {
     let (unverified, known) = (&split(1, 0, &[b"", b""])[..1], split(2, 0, &[b""]));
-    let (next, early, begun) = (split(2, 1, &[b"ab", b"cd"]), split(3, 1, &[b""]), &split(3, 2, &[b"", b""])[..1]);
-    let all = [unverified, &known, &next, &early, begun].concat();
+    let (next, early, incomplete) = (split(2, 1, &[b"ab", b"cd"]), split(3, 1, &[b""]), &split(3, 2, &[b"", b""])[..1]);
+    let all = [unverified, &known, &next, &early, incomplete].concat();
     let limits = Limits { pending_messages: 3, ..Limits::NONE };
     let mut assembler = Assembler::new(limits, true, SEED);
     assert_eq!(seen(&mut assembler, &all).rejected, []);

@@ -58,8 +58,8 @@ fn several(from: &mut Unstructured<'_>) -> Result<Vec<Sent>> {
     let message = if from.ratio(1, 8)? { Signature::Missing } else { Signature::Given(digest(&whole)) };
     let mut all = Vec::new();
     let mut numbers: Vec<i32> = (0..count).collect();
-    for place in 1..numbers.len() {
-        numbers.swap(place, from.int_in_range(0..=place)?);
+    for position in 1..numbers.len() {
+        numbers.swap(position, from.int_in_range(0..=position)?);
     }
     if from.ratio(1, 3)? {
         numbers.truncate(from.int_in_range(1..=numbers.len())?);

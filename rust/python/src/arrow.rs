@@ -83,8 +83,8 @@ pub(crate) fn export_with_schema<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut array = FFI_ArrowArray::new(&StructArray::from(batch).into_data());
     // pyarrow moves the array out of this place and leaves it released; if it fails, it is released here.
-    let place = &raw mut array as usize;
-    py.import("pyarrow")?.getattr("RecordBatch")?.call_method1("_import_from_c", (place, schema))
+    let address = &raw mut array as usize;
+    py.import("pyarrow")?.getattr("RecordBatch")?.call_method1("_import_from_c", (address, schema))
 }
 
 /// Exports a list of `pyarrow.RecordBatch`.

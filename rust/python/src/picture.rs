@@ -1,4 +1,4 @@
-//! `_core.MetadataSnapshot`: the objects of a database, as far as they matter for messages.
+//! `_core.MetadataSnapshot`: the objects of a database that matter for messages.
 
 use pyo3::prelude::*;
 use ssbroker_core::Guid;
@@ -15,7 +15,7 @@ pub(crate) struct PyPicture(pub(crate) MetadataSnapshot);
 #[pymethods]
 impl PyPicture {
     #[new]
-    #[pyo3(signature = (*, broker_instance, is_delivering, queues, services, contracts, message_types, locally_routed_services))]
+    #[pyo3(signature = (*, broker_instance, is_delivering, queues, services, contracts, message_types, services_routed_locally))]
     fn new(
         broker_instance: [u8; 16],
         is_delivering: bool,
@@ -23,7 +23,7 @@ impl PyPicture {
         services: Vec<(i64, String, i64)>,
         contracts: Vec<(i64, String, Rules)>,
         message_types: Vec<(i64, String, String)>,
-        locally_routed_services: Vec<String>,
+        services_routed_locally: Vec<String>,
     ) -> Self {
         let queue = |(id, is_receive_enabled, is_enqueue_enabled, is_retention_enabled, name): QueueRow| {
             (id, Queue { name, is_receive_enabled, is_enqueue_enabled, is_retention_enabled })
@@ -39,7 +39,7 @@ impl PyPicture {
             services.into_iter().map(|(id, name, queue_id)| (id, Service { name, queue_id })).collect(),
             contracts.into_iter().map(contract).collect(),
             message_types.into_iter().map(|(id, name, validation)| (id, MessageType { name, validation })).collect(),
-            locally_routed_services.into_iter().collect(),
+            services_routed_locally.into_iter().collect(),
         ))
     }
 }

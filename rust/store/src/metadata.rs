@@ -1,4 +1,4 @@
-//! A snapshot of the objects of a database, as far as they matter for messages.
+//! A snapshot of the objects of a database that matter for messages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -70,7 +70,7 @@ pub struct MetadataSnapshot {
     pub message_types: HashMap<i64, MessageType>,
     /// The services without routes to other instances: a conversation with one of them and this database's broker
     /// id stays in the database.
-    pub locally_routed: HashSet<String>,
+    pub services_routed_locally: HashSet<String>,
     /// The ids of the queues of the default schema by name.
     queue_ids: HashMap<String, i64>,
     /// The names of all services.
@@ -89,7 +89,7 @@ impl MetadataSnapshot {
         services: HashMap<i64, Service>,
         contracts: HashMap<i64, Contract>,
         message_types: HashMap<i64, MessageType>,
-        locally_routed: HashSet<String>,
+        services_routed_locally: HashSet<String>,
     ) -> Self {
         let queue_ids = queues.iter().filter_map(|(id, queue)| Some((queue.name.clone()?, *id))).collect();
         let service_names = services.values().map(|service| service.name.clone()).collect();
@@ -102,7 +102,7 @@ impl MetadataSnapshot {
             services,
             contracts,
             message_types,
-            locally_routed,
+            services_routed_locally,
             queue_ids,
             service_names,
             message_type_ids,

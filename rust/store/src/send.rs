@@ -254,7 +254,7 @@ impl Statements {
             let is_local = metadata.is_delivering
                 && row.get::<_, bool>(7)?
                 && row.get::<_, Option<[u8; 16]>>(6)? == own
-                && metadata.locally_routed.contains(far_service);
+                && metadata.services_routed_locally.contains(far_service);
             let conversation = row.get::<_, [u8; 16]>(1)?;
             let receiver = if is_local { self.receiver(metadata, service_id, &sender, conversation)? } else { None };
             if receiver.is_none() {

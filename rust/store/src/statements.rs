@@ -56,8 +56,8 @@ impl Statements {
             return Ok(Begun::FileReplaced);
         }
         self.db.busy_timeout(Duration::ZERO)?; // another user of the connection may have set a timeout
-        let begun = self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut statement| statement.execute([]));
-        match begun {
+        let result = self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut statement| statement.execute([]));
+        match result {
             Ok(_) => Ok(Begun::Begun),
             Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(Begun::Busy),
             Err(error) => Err(error.into()),

@@ -35,13 +35,13 @@ pub fn register_wal_vfs(below: Option<&CStr>) -> Option<CString> {
             if !known.is_null() {
                 ffi::sqlite3_vfs_unregister(known); // it wrapped a VFS of the same name that has been unregistered
             }
-            let kept = CString::into_raw(name.clone());
+            let leaked_name = CString::into_raw(name.clone());
             let made = sqlite3_vfs {
                 iVersion: base.iVersion.min(2),
                 szOsFile: c_int::try_from(FILE_BYTES).ok()? + base.szOsFile,
                 mxPathname: base.mxPathname,
                 pNext: ptr::null_mut(),
-                zName: kept,
+                zName: leaked_name,
                 pAppData: below.cast(),
                 xOpen: Some(open),
                 xDelete: Some(delete),

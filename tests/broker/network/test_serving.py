@@ -178,7 +178,7 @@ def test_a_server_that_has_ended_or_could_not_begin_says_how_to_get_another(tmp_
 
 @pytest.mark.rule("R41")
 def test_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
-    with pytest.raises(InvalidAddressError, match="'no address' is no address"):
+    with pytest.raises(InvalidAddressError, match="'no address' is not a valid address"):
         made(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])
 
 

@@ -596,14 +596,14 @@ class SqliteDialogStorage:
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         """See `Ledger`."""
         with self._database.file.read() as connection:
-            found, counts = connection.statements.waiting([_asked(each) for each in wanted])
+            found, counts = connection.statements.read_transmission_queue([_asked(each) for each in wanted])
             there = {each.key for each, count in zip(wanted, counts, strict=True) if count}
             if missing := dict.fromkeys(each.key for each in wanted if each.key not in there):
                 errors = [
                     MessageRange(key, at, at, 1, 1)
                     for key, at in endpoints.error_sequence_numbers(connection, missing).items()
                 ]
-                found += connection.statements.waiting([_asked(each) for each in errors])[0]
+                found += connection.statements.read_transmission_queue([_asked(each) for each in errors])[0]
         # A body that was not read is null, though there is one.
         return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
 

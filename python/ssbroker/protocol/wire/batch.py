@@ -132,7 +132,7 @@ def unpack_batch(body: Data) -> pa.Table:
     Examples:
         >>> unpack_batch(b"rows")
         Traceback (most recent call last):
-        ssbroker.exceptions.PeerError: FRAGMENTS: this is no batch of fragments: it does not begin as one
+        ssbroker.exceptions.PeerError: FRAGMENTS: not a valid batch of fragments: missing marker
     """
     try:
         return pa.Table.from_batches([_core.decode_fragments(body)])

@@ -65,8 +65,8 @@ impl Assembler {
             let first = messages.partition_point(|message| message.direction < number);
             for message in &messages[first..first + direction.messages as usize] {
                 write_message(message, &mut out);
-                if let Some(ExtraValues::Stored(kept)) = &message.extra {
-                    extra.push(&**kept);
+                if let Some(ExtraValues::Stored(stored)) = &message.extra {
+                    extra.push(&**stored);
                 }
             }
         }
@@ -194,8 +194,8 @@ impl Assembler {
         owner.bytes += len as u64;
         owner.charge = owner.charge.plus(Charge::fragment(len));
         if number == 0 {
-            let kept = from.extra.next().ok_or(InvalidState("missing extra columns"))?;
-            owner.extra = Some(ExtraValues::Stored(kept));
+            let stored = from.extra.next().ok_or(InvalidState("missing extra columns"))?;
+            owner.extra = Some(ExtraValues::Stored(stored));
         }
         if owner.bytes > i32::MAX as u64 {
             return Err(InvalidState("message too long"));

@@ -257,10 +257,10 @@ mod tests {
 
     /// Numbers in ascending, descending or random order, dense or sparse.
     fn numbers() -> impl Strategy<Value = Vec<i32>> {
-        let far = prop::collection::hash_set(0..i32::MAX, 1..1_200);
-        let near = (1..1_200).prop_map(|count| (0..count).collect());
+        let sparse = prop::collection::hash_set(0..i32::MAX, 1..1_200);
+        let dense = (1..1_200).prop_map(|count| (0..count).collect());
         let with_gaps = prop::collection::hash_set(0..700, 1..600);
-        let numbers = prop_oneof![far, near, with_gaps].prop_map(|numbers| {
+        let numbers = prop_oneof![sparse, dense, with_gaps].prop_map(|numbers| {
             let mut numbers: Vec<i32> = numbers.into_iter().collect();
             numbers.sort_unstable();
             numbers

@@ -190,8 +190,8 @@ impl Push<'_, '_> {
             }
         }
         if !rows.is_empty() {
-            for (number, kept) in owners.into_iter().zip(self.extra.take(&rows)) {
-                messages.get_mut(number).extra = Some(ExtraValues::Stored(kept));
+            for (number, stored) in owners.into_iter().zip(self.extra.take(&rows)) {
+                messages.get_mut(number).extra = Some(ExtraValues::Stored(stored));
             }
         }
     }

@@ -120,7 +120,7 @@ impl Verifier {
         &self.results[position]
     }
 
-    /// Digests the wanted bodies that have not been read.
+    /// Digests the needed bodies that have not been read.
     fn read(&mut self, block: &[Received<'_>], mut is_needed: impl FnMut(usize) -> bool) {
         let mut positions = Vec::with_capacity(block.len());
         positions.extend(

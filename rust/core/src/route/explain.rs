@@ -220,7 +220,7 @@ impl StepTrace {
                 "a request for this service is pending already"
             }
             4 => "there is no live route to the dynamic routing service",
-            5 => "no live route leaves out both service name and broker id",
+            5 => "no live route omits both service name and broker id",
             6 => "no enabled database of the instance has a service of this name",
             _ => "no step yields a route",
         }
@@ -513,18 +513,18 @@ fn result_label(end: &End) -> &'static str {
 }
 
 /// Reports a difference between two names that a person would overlook.
-fn similar_name(wanted: &[u8], other: &[u8]) -> Option<Mismatch> {
-    let (wanted, other) = (std::str::from_utf8(wanted).ok()?, std::str::from_utf8(other).ok()?);
+fn similar_name(name: &[u8], other: &[u8]) -> Option<Mismatch> {
+    let (name, other) = (std::str::from_utf8(name).ok()?, std::str::from_utf8(other).ok()?);
     let lower = |text: &str| text.to_lowercase();
     let bare = |text: &str| text.split_whitespace().collect::<String>();
     let composed = |text: &str| text.nfkc().collect::<String>();
     let all = |text: &str| bare(&lower(&composed(text)));
-    if wanted == other || all(wanted) != all(other) {
+    if name == other || all(name) != all(other) {
         return None;
     }
     Some(match () {
-        () if bare(wanted) == bare(other) => Mismatch::NameDiffersInWhiteSpace,
-        () if composed(wanted) == composed(other) => Mismatch::NameDiffersInUnicodeForm,
+        () if bare(name) == bare(other) => Mismatch::NameDiffersInWhiteSpace,
+        () if composed(name) == composed(other) => Mismatch::NameDiffersInUnicodeForm,
         () => Mismatch::NameDiffersInCase,
     })
 }

@@ -71,7 +71,7 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
 #[inline]
 fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     let blocks: [[u32; 16]; WIDTH] = std::array::from_fn(|lane| words_of(&sources[first + lane][at]));
-    for place in 0..16 {
-        words[place] = std::array::from_fn(|lane| blocks[lane][place]);
+    for position in 0..16 {
+        words[position] = std::array::from_fn(|lane| blocks[lane][position]);
     }
 }
