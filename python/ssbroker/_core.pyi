@@ -303,33 +303,6 @@ class Statements:
     def reset_rollback_count(self, queue_id: int, /) -> None:
         """Resets the number of consecutive rollbacks of a queue."""
 
-    def send(
-        self, metadata: MetadataSnapshot, handle: bytes, body: bytes, message_type_name: str, now: int, /
-    ) -> tuple[int | None, int, bool] | None:
-        """Sends a message if it is a case for the fast path. Requires a transaction.
-
-        Returns:
-            The id of the queue, the priority of the receiver's endpoint, and whether it has received anything over the network; or None, the
-            id of the sender's endpoint and False if the message is in the transmission queue. None if it is not a case for the fast path;
-            then nothing has changed.
-        """
-
-    def send_batch(
-        self, metadata: MetadataSnapshot, batches: list[pa.RecordBatch], message_type_name: str, now: int, /
-    ) -> list[tuple[tuple[int | None, int, bool], int]] | None:
-        """Sends the messages of record batches if all are cases for the fast path.
-
-        Args:
-            metadata: The objects of the database.
-            batches: Batches with the columns of `Transaction.send_batch`.
-            message_type_name: The type of messages without one.
-            now: The time, in microseconds since 1970.
-
-        Returns:
-            For each conversation what `send` returns, and the number of messages. None if any message is not a case for the fast path; then
-            nothing has changed.
-        """
-
     def reserve_queuing_order(self, number: int, /) -> None:
         """Prevents the queuing order of a removed message from being reused: if it was the last one, a row without a queue reserves it."""
 
@@ -362,6 +335,22 @@ class Statements:
             SchemaError: The column is missing or has another type.
             NullError: A body is null.
             IndexError: A run exceeds the rows; then nothing has changed.
+        """
+
+    def insert_queued(self, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]], /) -> None:
+        """Adds messages to queues.
+
+        Args:
+            rows: Queue, status, priority, endpoint, precedence, sequence number, message type, body.
+        """
+
+    def insert_transmissions(
+        self, rows: Sequence[tuple[int, bool, int, str, bool, bool, int, bytes | None]], /
+    ) -> None:
+        """Adds messages at the end of the transmission queue.
+
+        Args:
+            rows: Endpoint, whether inbound, sequence number, message type, whether an error, whether it ends the dialog, time, body.
         """
 
     def receive(
@@ -496,26 +485,24 @@ class Arrivals:
         """Adds to the number of waiting threads; negative to subtract."""
 
 @final
-class Plain:
-    """What the plain transactions of a database have in common.
+class SessionContext:
+    """What the transactions of one database file share.
 
     Args:
-        gate: Whose turn it is.
-        counts: What is counted for the instance.
-        arrivals: Who waits for messages.
-        own_queue_id: The queue whose messages the instance itself reads.
+        gate: The write lock.
+        announcer: Counts commits and wakes receivers without Python: the counters of the instance, the waiters of the database, and the queue
+            whose messages the instance itself reads. None announces nothing.
     """
 
-    def __new__(cls, gate: Gate, counts: Counts, arrivals: Arrivals, own_queue_id: int, /) -> Plain: ...
-    def session(self, thread: int, /) -> PlainSession:
-        """A transaction that is not begun yet, of a thread."""
+    def __new__(cls, gate: Gate, announcer: tuple[Counts, Arrivals, int] | None = None, /) -> SessionContext: ...
 
-@final
-class PlainSession:
-    """One transaction, as far as it is plain. Not for several threads at once."""
+@disjoint_base
+class Session:
+    """One transaction of a database file, with the fast path of SEND, RECEIVE and commit. Not for several threads at once."""
 
+    def __new__(cls, context: SessionContext, thread: int, /, *args: object) -> Self: ...
     def open(self) -> bool:
-        """Enters the transaction's block; whether that was not done before. Nothing is locked yet."""
+        """Enters the block of the transaction, and returns whether that was not done before. Nothing is locked yet."""
 
     @property
     def is_open(self) -> bool:
@@ -523,57 +510,73 @@ class PlainSession:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it is begun here."""
+        """Whether the transaction has begun: it holds the write lock."""
+
+    @property
+    def connection(self) -> Any:
+        """The connection of the begun transaction; None if it has not begun."""
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether rows have changed since the transaction began."""
 
     def send(self, handle: bytes, body: bytes, message_type_name: str, now: int | None, /) -> bool:
-        """Sends a message; whether it was, since that is plain.
+        """Sends a message on the fast path, and returns whether it was sent; otherwise nothing was done.
 
         Args:
-            handle: The handle of the conversation.
+            handle: Handle of the conversation.
             body: The message.
             message_type_name: Its type.
-            now: The moment, in microseconds since 1970; None is that of the system's clock.
+            now: The time in microseconds since 1970; None is that of the system's clock.
+        """
+
+    def send_batch(self, batches: list[Any], message_type_name: str, now: int | None, /) -> bool:
+        """Sends messages on the fast path, and returns whether they were sent; otherwise nothing was done.
+
+        Args:
+            batches: Record batches with the columns of `Transaction.send_batch`.
+            message_type_name: The type of messages that name none.
+            now: The time in microseconds since 1970; None is that of the system's clock.
         """
 
     def receive(
         self, schema: pa.Schema, queue: str, top: int | None, groups: int | None, bytes_max: int, /
     ) -> pa.RecordBatch | None:
-        """Takes messages out of a queue, as `Statements.receive`; None where there are none, or that is not plain."""
+        """Receives messages on the fast path, as `Statements.receive` does; None if there are none, or the fast path cannot be taken."""
 
     def receive_one(
         self, queue: str, /
     ) -> tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str] | None:
-        """Takes one message out of a queue; None where there is none, or that is not plain.
+        """Receives one message on the fast path; None if there is none, or the fast path cannot be taken.
 
         Returns:
-            Body, handle, group, conversation, whether the initiator sent it, number, type, service, contract, priority, queuing order and
-            validation.
+            Body, handle, group, conversation, whether the initiator sent it, sequence number, type, service, contract, priority, queuing order, validation.
         """
 
-    def commit(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
-        """Commits, and leaves the block.
+    def begin_fast(self) -> Any:
+        """Begins, if nobody has to be waited for, and shares the connection with Python; None if it has not begun."""
+
+    def adopt(self, connection: object, /) -> None:
+        """Takes over a transaction that Python has begun on a connection, which goes with the lock from now on."""
+
+    def take_done(self) -> tuple[int, list[Any], list[tuple[int, bool]]]:
+        """Returns what was done on the fast path since the last call."""
+
+    def commit_fast(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
+        """Commits and leaves the block, unless the connection is shared with Python.
 
         Returns:
-            Whether that is done; and where others are to be told of it in Python, whether anything was changed, and what was done.
+            Whether that is done; and if Python has to announce it, whether anything was changed, and what was done.
 
         Raises:
-            FileNotFoundError: It has committed to a file that does not stand at its place any more.
+            FileNotFoundError: It has committed to a file that is no longer at its path.
         """
 
-    @property
-    def is_left(self) -> bool:
-        """Whether what was begun here is another session's."""
+    def give_back(self) -> bool:
+        """Releases the lock together with the connection, of which nothing is open; returns whether the lock had no connection yet."""
 
-    def leave(self, session: object, used: dict[object, int], /) -> tuple[int, list[Any], list[tuple[int, bool]]]:
-        """Leaves what is begun to another session.
-
-        Args:
-            session: It gets `_connection`, and `_changes`: how many rows that had changed before.
-            used: Connections in use, by the thread that uses each.
-
-        Returns:
-            What was done so far.
-        """
+    def leave(self) -> Any:
+        """Leaves the connection to Python; the lock is still held."""
 
     def end(self) -> None:
         """Leaves the block."""

@@ -98,7 +98,7 @@ def test_misspelled_column(tmp_path: Path, catalog: Path, run: Run, suffix: str,
     table = conversations(5)
     names = ["Database" if name == "database" else name for name in table.column_names]
     given = write(table.rename_columns(names), tmp_path / f"in{suffix}")
-    message = f'{given}: database: expected a column of this very name, found "Database"'
+    message = f'{given}: database: expected a column with exactly this name, found "Database"'
     assert refused(run, catalog, given, output=output).startswith(message)
 
 

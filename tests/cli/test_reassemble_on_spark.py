@@ -56,7 +56,7 @@ def test_spark_equals_the_local_run(tmp_path: Path, run: Run, run_on_spark: Spar
     limited = ssbroker.Reassembler(in_order=False, max_fragments_per_message=2, session_keys=KEYS).push(table)
     assert sorted_rows(output) == sorted(map(str, rows_as_text(limited.messages)))
     assert results[2].err.startswith("ssbroker: conversation_id, row ")
-    assert "'no guid' is no GUID" in results[2].err
+    assert "'no guid' is not a valid GUID" in results[2].err
     assert results[2].err.count("\n") == 1
     assert [entry.name for entry in output.parent.iterdir()] == ["out"]
 

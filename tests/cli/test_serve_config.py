@@ -177,7 +177,7 @@ def test_invalid_listen_address(text: Any) -> None:
         (["--log", ""], "--log: expected json or text; got ''"),
         (["--log-level", ""], "--log-level: expected one of debug, info, warning, error; got ''"),
         (["--name", ""], "--name: expected a non-empty string, got ''"),
-        (["--address", "shop"], "--address: 'shop' is no address; expected TCP://host[:port]"),
+        (["--address", "shop"], "--address: 'shop' is not a valid address; expected TCP://host[:port]"),
         (["--dial-only", "10.0.0.0/99"], "--dial-only: '10.0.0.0/99' is no network"),
         (["--listen", "a..b:1"], "--listen: expected HOST:PORT"),
     ],

@@ -48,7 +48,9 @@ def test_error_names_the_row_within_the_whole_traffic(rows: int, *, of_fleet: bo
     wrong = both.slice(1).set_column(2, "conversation_id", pa.array(["no guid"]))
     traffic = pa.concat_tables([good.combine_chunks() if rows > 6 else good, wrong])
     before, after = (BEFORE, AFTER) if of_fleet else (BEFORE["SOUTH"], AFTER["SOUTH"])
-    with pytest.raises(ssbroker.InvalidGuidError, match=f"conversation_id, row {rows}: 'no guid' is no GUID") as caught:
+    with pytest.raises(
+        ssbroker.InvalidGuidError, match=f"conversation_id, row {rows}: 'no guid' is not a valid GUID"
+    ) as caught:
         compare(before, after, traffic)
     assert caught.value.row == rows
 

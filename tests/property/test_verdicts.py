@@ -22,7 +22,7 @@ WORLDS = 300
 
 def unpacked(router: Router, verdicts: pa.RecordBatch, decisions: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Returns the decisions of the numbers, with labels from the dictionaries of the columns."""
-    addresses, databases = router.catalog.native.places() or ([], [])
+    addresses, databases = router.catalog.native.destinations() or ([], [])
     places = [None, *addresses, *databases]
     outcomes, reasons = (decisions[name].dictionary.to_pylist() for name in ("outcome", "reason"))  # type: ignore[attr-defined]
     numbers: list[Any] = verdicts["verdict"].to_pylist()

@@ -161,8 +161,8 @@ def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
     row: Row = dict(zip(MESSAGES.names, usual, strict=True))
     then = changed(row, message_sequence_number=8, message_body=b"")
     other = changed(row, is_initiator=False)
-    assert _core.waiting_runs(NO_MESSAGES) == []
-    assert _core.waiting_runs(messages_table([usual, then, other])) == [
+    assert _core.outgoing_runs(NO_MESSAGES) == []
+    assert _core.outgoing_runs(messages_table([usual, then, other])) == [
         (b"c" * 16, True, 7, [3, 0]),
         (b"c" * 16, False, 7, [3]),
     ]
@@ -173,7 +173,7 @@ def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
         [changed(row, is_conversation_error=True)],
         [changed(row, message_sequence_number=2**63 - 1), changed(row, message_sequence_number=-(2**63))],
     ):
-        assert _core.waiting_runs(messages_table(alone)) is None
+        assert _core.outgoing_runs(messages_table(alone)) is None
     unread = pa.table({name: [row[name]] for name in MESSAGES.names[:-1]} | {"message_body": pa.nulls(1, pa.binary())})
     assert _core.outgoing_runs(unread.cast(pa.schema([field.with_nullable(True) for field in MESSAGES]))) is None
 
@@ -181,7 +181,7 @@ def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
 def test_messages_may_lie_in_several_chunks() -> None:
     rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"%d" % number) for number in range(5)]
     messages = pa.concat_tables([messages_table(rows[:2]), messages_table(rows[2:])])
-    assert _core.waiting_runs(messages) == [(b"c" * 16, True, 0, [1] * 5)]
+    assert _core.outgoing_runs(messages) == [(b"c" * 16, True, 0, [1] * 5)]
     sender = (5, 4, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
     batches = _core.outgoing_rows(messages, [sender])
     assert [batch["message_sequence_number"].to_pylist() for batch in batches] == [[0, 1], [2, 3]]
@@ -192,7 +192,7 @@ def test_as_many_messages_go_as_there_are() -> None:
     for waiting in (1, 3):
         sender = (waiting, 1, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
         with pytest.raises(MalformedDataError, match="not as many messages"):
-            _core.departures(messages_table(rows), [sender])
+            _core.outgoing_rows(messages_table(rows), [sender])
     with pytest.raises(SchemaError, match="message_body"):
         _core.outgoing_runs(NO_MESSAGES.drop(["message_body"]))
     with pytest.raises(SchemaError, match="message_id"):

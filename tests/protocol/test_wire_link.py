@@ -139,7 +139,7 @@ def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_he
 @pytest.mark.rule("P26")
 def test_a_frame_that_is_whole_and_no_batch_ends_the_connection() -> None:
     both = linked()
-    with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
+    with pytest.raises(PeerError, match="FRAGMENTS: not a valid batch of fragments"):
         both.bank.received(encode_frame(FrameKind.FRAGMENTS, b"rows"), now=0)
 
 

@@ -53,7 +53,7 @@ KEYS = "conversation_id binary, to_service_name string"
         (f"{KEYS}, Outcome int", ONE_DATABASE, ["Outcome", "rename or drop"]),
         (f"{KEYS}, To_Service_Name int", ONE_DATABASE, ["to_service_name", "'To_Service_Name'", "ignores case"]),
         (f"{KEYS}, `ssbroker text` string", ONE_DATABASE, ["ssbroker text", "rename or drop"]),
-        (f"{KEYS}, Is_Initiator boolean", ONE_DATABASE, ["is_initiator", 'this very name, found "Is_Initiator"']),
+        (f"{KEYS}, Is_Initiator boolean", ONE_DATABASE, ["is_initiator", 'exactly this name, found "Is_Initiator"']),
     ],
 )
 def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, catalog: Catalog, words: list[str]) -> None:

@@ -77,7 +77,7 @@ def test_decisions_returned_as_numbers(spark: SparkSession, seed: int, *, text_g
     catalog = numbered(catalog)
     tie_break: TieBreak = "first" if seed > 21 else "hash"
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, tie_break=tie_break)
-    assert catalog.native.places() is not None
+    assert catalog.native.destinations() is not None
     assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 

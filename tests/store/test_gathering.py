@@ -258,7 +258,7 @@ def test_a_file_system_registered_later_with_the_same_name(tmp_path: Path) -> No
 
 
 def test_an_unknown_file_system() -> None:
-    assert _core.gathering("nobody's") is None
+    assert _core.register_wal_vfs("nobody's") is None
 
 
 def test_an_application_can_load_extensions_and_attach_files(tmp_path: Path) -> None:

@@ -510,7 +510,7 @@ class ScriptRun:
         try:
             guid = uuid.UUID(text).bytes
         except ValueError:
-            raise RefusalError(f"the annotation service_broker_guid={text} is no GUID") from None
+            raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
         identity.set_guid(self._alteration, database, guid)
 
 

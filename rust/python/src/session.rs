@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use pyo3::exceptions::{PyFileNotFoundError, PyResourceWarning, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
-use ssbroker_columnar::outgoing;
+use ssbroker_columnar::read_outgoing;
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
 use ssbroker_store::{Asked, Begun, Only, Statements};
@@ -216,8 +216,9 @@ impl PySession {
         let mut state = self.state()?;
         let Some((statements, picture, done)) = self.fast(py, &mut state)? else { return Ok(false) };
         let batches = batches.iter().map(|batch| import_batch(&batch)).collect::<PyResult<Vec<_>>>()?;
-        let sent = statements.at_length(py, |statements| {
-            let messages: Option<Vec<_>> = batches.iter().map(|batch| outgoing(batch, message_type_name)).collect();
+        let sent = statements.detached(py, |statements| {
+            let messages: Option<Vec<_>> =
+                batches.iter().map(|batch| read_outgoing(batch, message_type_name)).collect();
             messages.map_or(Ok(None), |messages| statements.send_all(&picture.0, &messages.concat(), now))
         })?;
         let Some(sent) = sent else { return Ok(false) };

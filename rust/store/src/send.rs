@@ -203,10 +203,10 @@ impl Statements {
     /// Adds messages at the end of the transmission queue.
     ///
     /// # Errors
-    /// The file cannot be written; then the transaction is to be undone.
+    /// The file cannot be written; the transaction must be rolled back.
     pub fn insert_transmissions<'m>(&self, rows: impl Iterator<Item = TransmissionRow<'m>>) -> Result<()> {
-        self.check()?;
-        let mut statement = self.db.prepare_cached(PUT_OFF)?;
+        self.ensure_transaction()?;
+        let mut statement = self.db.prepare_cached(INSERT_TRANSMISSION)?;
         for row in rows {
             statement.execute(params![
                 row.endpoint_id,
@@ -316,15 +316,15 @@ impl Statements {
             number += 1;
             (number - 1, message, (!message.message_body.is_empty()).then_some(message.message_body))
         });
-        if let Some(far) = &sender.far {
+        if let Some(receiver) = &sender.receiver {
             self.insert_queued(numbered.map(|(message_sequence_number, message, message_body)| QueueRow {
-                queue_id: far.queue_id,
+                queue_id: receiver.queue_id,
                 status: READY,
-                priority: far.priority,
-                endpoint_id: far.endpoint_id,
+                priority: receiver.priority,
+                endpoint_id: receiver.endpoint_id,
                 precedence: IN_ORDER,
                 message_sequence_number,
-                message_type_id: far.takes(picture, message, sender.is_initiator).unwrap_or_default(),
+                message_type_id: receiver.accepted_type(metadata, message, sender.is_initiator).unwrap_or_default(),
                 message_body,
             }))?;
         } else {
