@@ -191,7 +191,7 @@ def test_as_many_messages_go_as_there_are() -> None:
     rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"") for number in range(2)]
     for waiting in (1, 3):
         sender = (waiting, 1, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
-        with pytest.raises(MalformedDataError, match="not as many messages"):
+        with pytest.raises(MalformedDataError, match="number of messages differs"):
             _core.outgoing_rows(messages_table(rows), [sender])
     with pytest.raises(SchemaError, match="message_body"):
         _core.outgoing_runs(NO_MESSAGES.drop(["message_body"]))
