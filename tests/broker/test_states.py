@@ -19,7 +19,7 @@ from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import ERROR_TEXTS
 from ssbroker.protocol.message_types import DEFAULT, END_DIALOG, ERROR
-from ssbroker.protocol.states import CALLS, TABLE, ConversationInput, ConversationState, after
+from ssbroker.protocol.states import CALLS, TABLE, ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker import talk
@@ -110,7 +110,7 @@ def test_each_call_in_each_state(
         other = brought_to(shared, ConversationState.SO if side == "initiator" else ConversationState.CO, side)
         group = talk.group_of(shared, other)
     before = talk.contents(shared)
-    expected = after(state, happened)
+    expected = next_state(state, happened)
     if isinstance(expected, int):
         with shared.transaction() as t:
             with pytest.raises(BrokerError) as refused:
@@ -142,7 +142,7 @@ def test_each_arrival_in_each_state(
     assert near is not None
     with shared.transaction() as t, t._call() as work:
         happens(work, near, happened)
-    expected = after(state, happened)
+    expected = next_state(state, happened)
     assert talk.state(shared, dialog) == (state if isinstance(expected, int) else shown(expected, side))
     rows = []
     with shared.transaction() as t:

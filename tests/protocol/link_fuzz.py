@@ -69,13 +69,13 @@ def altered(frame: bytes, chance: random.Random) -> bytes:
 def attack(chance: random.Random) -> str:
     """One input; what it came to."""
     link = Link(own(), is_accept=True, limits=LinkLimits(), now=0)
-    link.ask_role(DATABASE)
+    link.query_role(DATABASE)
     data, took, answered = stream(chance), Counter[str](), 0
     while data:
         cut = chance.randrange(len(data)) + 1
         piece, data = data[:cut], data[cut:]
         try:
-            occurrences = link.received(piece, now=0)
+            occurrences = link.receive(piece, now=0)
         except PeerError as error:
             assert len(b"".join(said(link))) <= ANSWER_BYTES_MAX
             assert link.is_closed

@@ -176,4 +176,4 @@ def is_error(row: Row) -> bool:
 
 def take_no_runs(dialogs: DialogEngine) -> None:
     """Has a machine look at each row, whatever is plain."""
-    dialogs._plain = cast("FastInboundFinder", SimpleNamespace(take=lambda table, *_, **__: FastInbound(table)))
+    dialogs._fast_inbound = cast("FastInboundFinder", SimpleNamespace(find=lambda table, *_, **__: FastInbound(table)))

@@ -259,8 +259,8 @@ def runs_of(places: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> Inb
     """A direction in which these fragments wait, each put there once."""
     made = InboundDirection((CONVERSATION, False), 0)
     for number, fragment in places:
-        if (number, fragment) not in made.runs:
-            made.note((number, fragment), count=counts[number], digest=None, size=0)
+        if (number, fragment) not in made.ranges:
+            made.add((number, fragment), count=counts[number], digest=None, size=0)
     return made
 
 
@@ -278,16 +278,16 @@ def test_runs_hold_each_fragment_once_in_order_and_with_gaps_between_them(
     """Also when the parts of a message have gone, or messages are whole."""
     made = runs_of(places, COUNTS)
     if gone is not None:
-        made.drop(gone)
-    made.reach(reached)
+        made.drop_message(gone)
+    made.advance_to(reached)
     there = {place for place in places if place[0] >= reached and place[0] != gone}
-    told = made.runs.told()
+    told = made.ranges.to_ack_ranges()
     named = [place for place in PLACES if any(run[:2] <= place <= run[2:] for run in told)]
-    assert named == sorted(there) == [place for place in PLACES if place in made.runs]
+    assert named == sorted(there) == [place for place in PLACES if place in made.ranges]
     assert told == sorted(told)
-    assert made.fragments == len(there)
+    assert made.pending_fragments == len(there)
     expected = sum(before is None or before not in there for before in map(_before, there))
-    assert len(told) == len(made.runs) == expected
+    assert len(told) == len(made.ranges) == expected
 
 
 def _before(place: tuple[int, int]) -> tuple[int, int] | None:
@@ -300,10 +300,10 @@ def _before(place: tuple[int, int]) -> tuple[int, int] | None:
 def test_runs_say_what_is_there_and_are_bounded() -> None:
     """What nobody could have meant is refused."""
     every_second = range(0, 4 * ACK_RANGES_MAX, 2)
-    told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).runs.told()
+    told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).ranges.to_ack_ranges()
     assert told == [(number, 0, number, 0) for number in every_second[:ACK_RANGES_MAX]]
     there = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
-    assert there.runs.told() == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    assert there.ranges.to_ack_ranges() == [(3, 1, 5, 0), (5, 2, 5, 2)]
     assert unpack_ack_ranges(pack_ack_ranges([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
     nonsense = ([(3, 0, 2, 0)], [(3, 1, 3, 0)], [(-1, 0, 0, 0)], [(1, -1, 1, 0)], [(3, 0, 3, 5), (3, 5, 4, 0)])
     assert [unpack_ack_ranges(pack_ack_ranges(runs)) for runs in nonsense] == [None] * len(nonsense)

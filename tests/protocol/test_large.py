@@ -23,7 +23,7 @@ SMALL = b"s" * 16
 @pytest.fixture
 def both(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Three dialogs with a message of 2 MiB each, of which one can be kept and half of one may be unacknowledged; one with a small message."""
-    monkeypatch.setattr(sender, "UNDER_WAY_MAX", 3 * MIB)
+    monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 3 * MIB)
     made = pair(machine, window_bytes=MIB)
     for conversation in ALL:
         made.a.send(made.begin(conversation=conversation, far_broker_instance=B), conversation * (MIB // 8))
@@ -189,7 +189,7 @@ def test_a_message_larger_than_all_that_is_kept_is_begun_though_others_never_end
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two others one is always under way. After ten seconds none of them is begun any more before the one that waits."""
-    monkeypatch.setattr(sender, "UNDER_WAY_MAX", 5 * MIB)
+    monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 5 * MIB)
     both = pair(machine, window_bytes=MIB)
     lanes = [both.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
     giant = both.begin(conversation=b"g" * 16, far_broker_instance=B)

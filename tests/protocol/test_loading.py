@@ -137,7 +137,7 @@ def test_dialogs_that_take_too_much_to_know_leave_memory_for_each_other(machine:
     loaded: list[int] = []
     for name in names:
         both.b.take(sent[name][::2])
-        residents = both.b.dialogs._residents.known
+        residents = both.b.dialogs._cache.loaded
         loaded.append(sum(residents[each, False].incoming is not None for each in names if (each, False) in residents))
     assert loaded == [1, 2, 2, 2, 2, 2, 2, 2]
     for name in names:

@@ -19,24 +19,24 @@ def drawn(seed: int, most: int) -> Transmission:
     """An object that has sent and heard of this and that."""
     random = Random(seed)
     begins = random.choice([0, 1, 10**12])
-    made = Transmission(KEY, acked=begins - 1, head=begins, passed=begins, used=random.randrange(10**15))
-    made.unsent = random.choice([0, begins, 2**63 - 1])
+    made = Transmission(KEY, acked=begins - 1, head=begins, last_interleaved=begins, last_used=random.randrange(10**15))
+    made.first_unsent = random.choice([0, begins, 2**63 - 1])
     for _ in range(random.randrange(most)):
         flight: dict[int, int] = {}
         head, count = made.head, random.choice([1, 1, 1, 1, 5, 40])
         for fragment in range(random.choice([count, random.randrange(count + 1)])):
-            if made.is_next(head, fragment, count):
-                made.send(head, fragment, count, 100)
+            if made.is_next_unsent(head, fragment, count):
+                made.mark_sent(head, fragment, count, 100)
                 flight[head] = flight.get(head, 0) | 1 << fragment
         if made.cursor and random.random() < 0.5:
-            after = max(made.head, made.passed) + 1
-            made.send(after, 0, 1, 50)
+            after = max(made.head, made.last_interleaved) + 1
+            made.mark_sent(after, 0, 1, 50)
             flight[after] = 1
         if made.cursor:
             break
-        made.launch(flight, due=random.randrange(1, 10**15), attempt=random.randrange(9))
-    for number in [number for number in made.flying if random.random() < 0.5]:
-        first, last = sorted(random.randrange(made.flying[number].bit_length()) for _ in range(2))
+        made.add_flight(flight, due=random.randrange(1, 10**15), attempt=random.randrange(9))
+    for number in [number for number in made.in_flight if random.random() < 0.5]:
+        first, last = sorted(random.randrange(made.in_flight[number].bit_length()) for _ in range(2))
         made.acknowledge(-1, [(number, first, number, last)])
     return made
 
@@ -49,17 +49,21 @@ def test_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: int, m
     data = pack_transmission(made)
     back = unpack_transmission(data)
     assert len(data) <= PACKED_MAX == 1024
-    assert (back.key, back.acked, back.used, back.is_dirty) == (made.key, made.acked, made.used, False)
-    assert back.unsent == made.unsent
+    assert (back.key, back.acked, back.last_used, back.is_dirty) == (made.key, made.acked, made.last_used, False)
+    assert back.first_unsent == made.first_unsent
     due = min((flight.due for flight in made.flights), default=None)
     assert [flight.due for flight in back.flights] == ([] if due is None else [due])
-    if (back.head, back.cursor, back.passed) == (made.head, made.cursor, made.passed):
-        assert (back.flying, back.counts, back.fragments) == (made.flying, made.counts, made.fragments)
-        assert back.bytes >= made.bytes
+    if (back.head, back.cursor, back.last_interleaved) == (made.head, made.cursor, made.last_interleaved):
+        assert (back.in_flight, back.fragment_counts, back.fragments_in_flight) == (
+            made.in_flight,
+            made.fragment_counts,
+            made.fragments_in_flight,
+        )
+        assert back.bytes_in_flight >= made.bytes_in_flight
         assert pack_transmission(back) == data
     else:
-        assert (back.head, back.cursor, back.passed) == (made.acked + 1, 0, made.acked + 1)
-        assert back.flying == {}
+        assert (back.head, back.cursor, back.last_interleaved) == (made.acked + 1, 0, made.acked + 1)
+        assert back.in_flight == {}
         assert most == 400  # only where much is scattered
 
 
@@ -68,10 +72,10 @@ def test_what_is_usual_fits_exactly() -> None:
     random = Random(3)
     made = Transmission(KEY)
     for number in range(1024):
-        made.send(number, 0, 1, 100)
-    made.launch(dict.fromkeys(range(1024), 1), due=5, attempt=2)
+        made.mark_sent(number, 0, 1, 100)
+    made.add_flight(dict.fromkeys(range(1024), 1), due=5, attempt=2)
     made.acknowledge(-1, [(number, 0, number, 0) for number in range(1, 1024) if random.random() < 0.7])
-    assert unpack_transmission(pack_transmission(made)).flying == made.flying
+    assert unpack_transmission(pack_transmission(made)).in_flight == made.in_flight
 
 
 @given(data=st.binary(max_size=1100), cut=st.integers(0, 66), flip=st.integers(0, 8 * 66 - 1))

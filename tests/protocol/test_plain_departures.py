@@ -14,7 +14,7 @@ from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.protocol import sender
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.message_types import END_DIALOG, ERROR
-from ssbroker.protocol.sender import FastOutbound, cut_plain
+from ssbroker.protocol.sender import FastOutbound, take_fast
 from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_table
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
 
@@ -28,10 +28,10 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[FastOutbound | None]:
     made: list[FastOutbound | None] = []
 
     def watched(*given: Any) -> FastOutbound | None:
-        made.append(cut_plain(*given))
+        made.append(take_fast(*given))
         return made[-1]
 
-    monkeypatch.setattr(sender, "cut_plain", watched)
+    monkeypatch.setattr(sender, "take_fast", watched)
     return made
 
 
@@ -59,7 +59,7 @@ def played(seed: int) -> list[Any]:
         if chance.random() < 0.05:
             both.restart(both.a)
         rows = both.a.rows(now, most=chance.choice([3, 4096]))
-        known = both.a.dialogs._residents.known
+        known = both.a.dialogs._cache.loaded
         states = {key: repr(known[key].transmission) for key in sorted(known)}
         found += [rows, both.a.dialogs.next_timeout(), states]
         kept = [row for row in rows if chance.random() > 0.1]
@@ -88,7 +88,7 @@ def test_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
     """The same rows in the same order at the same moments, whatever is lost, too long, ended or forgotten in between."""
     in_runs = played(seed)
     assert any(cuts)
-    monkeypatch.setattr(sender, "cut_plain", lambda *_: None)
+    monkeypatch.setattr(sender, "take_fast", lambda *_: None)
     assert in_runs == played(seed)
 
 
@@ -98,7 +98,7 @@ def test_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[FastOutbound | No
     for step in range(10):
         both.a.send(both.outgoing, *(b"%d" % number for number in range(step)))
         both.exchange((20 + 10 * step) * SECOND)
-    assert [sum(run.going for run in cut.runs) for cut in cuts if cut is not None] == list(range(1, 10))
+    assert [sum(run.sent for run in cut.runs) for cut in cuts if cut is not None] == list(range(1, 10))
     assert None not in cuts
 
 

@@ -85,7 +85,7 @@ class Twins:
 
     def _watch(self) -> None:
         """Has the one tell how much it took in runs, and the other take none."""
-        take = self.quick.dialogs._plain.take
+        take = self.quick.dialogs._fast_inbound.find
 
         def watched(table: pa.Table, *given: Any, **options: Any) -> FastInbound:
             found = take(table, *given, **options)
@@ -93,7 +93,7 @@ class Twins:
             self.rows += found.messages.num_rows
             return found
 
-        self.quick.dialogs._plain = cast("FastInboundFinder", SimpleNamespace(take=watched))
+        self.quick.dialogs._fast_inbound = cast("FastInboundFinder", SimpleNamespace(find=watched))
         take_no_runs(self.slow.dialogs)
 
     def take(self, rows: list[Row], now: int, *, peer: bytes, is_committed: bool) -> None:

@@ -102,12 +102,12 @@ def test_one_batch_at_a_time(machine: Machine) -> None:
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
     effects = both.b.arrived(rows)
-    with pytest.raises(ProtocolError, match="confirmed or undone first"):
+    with pytest.raises(ProtocolError, match="confirm or undo the changes"):
         both.b.arrived(rows)
     both.b.ledger.commit(effects)
     both.b.dialogs.confirm(effects, now=0)
     for settle in (both.b.dialogs.undo, lambda again: both.b.dialogs.confirm(again, now=0)):
-        with pytest.raises(ProtocolError, match="settled already"):
+        with pytest.raises(ProtocolError, match="already confirmed or undone"):
             settle(effects)
     with pytest.raises(OptionError, match="expected the columns"):
         both.b.dialogs.receive(ENVELOPE.empty_table().drop(["priority"]), now=0)

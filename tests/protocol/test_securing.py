@@ -267,7 +267,7 @@ def test_contradicting_headers_are_refused(machine: Machine) -> None:
 
 def test_a_session_key_does_not_show_itself(machine: Machine) -> None:
     both = pair(machine, dialog=SECURED)
-    shown = repr(both.a.ledger.accounts) + repr(both.a.dialogs._residents.load([both.outgoing]))
+    shown = repr(both.a.ledger.accounts) + repr(both.a.dialogs._cache.load([both.outgoing]))
     assert "Shop" in shown
     assert repr(KEY)[2:20] not in shown
 

@@ -343,9 +343,11 @@ def test_what_comes_back_while_a_large_message_is_under_way_counts_as_much_as_it
         both.a.take(both.b.rows(moment + SECOND), moment + SECOND)
         moment += 2 * SECOND
         sent = both.a.rows(moment)
-        transmission = both.a.dialogs._residents.known[both.outgoing].transmission
-        flying = {number: mask.bit_count() for number, mask in transmission.flying.items()}
-        assert transmission.bytes == sum(transmission.charges[number] * count for number, count in flying.items())
+        transmission = both.a.dialogs._cache.loaded[both.outgoing].transmission
+        flying = {number: mask.bit_count() for number, mask in transmission.in_flight.items()}
+        assert transmission.bytes_in_flight == sum(
+            transmission.fragment_bytes[number] * count for number, count in flying.items()
+        )
         assert sum(count * (1000 if number == 1 else 1) for number, count in flying.items()) <= 41_000
         both.b.take(sent, moment)
     both.exchange(moment, times=30)

@@ -330,7 +330,7 @@ def test_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -
 
 
 def test_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -> None:
-    with pytest.raises(ProtocolError, match="the columns are conversation_id"):
+    with pytest.raises(ProtocolError, match="got the columns conversation_id"):
         check_rows(SMALL.select(ENVELOPE.names))
     with pytest.raises(ProtocolError, match="priority: expected a value in every row; there are 1 nulls"):
         check_rows(table(row(), row(priority=None)))

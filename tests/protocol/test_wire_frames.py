@@ -28,7 +28,7 @@ FRAMES = [
     encode_frame(FrameKind.ROLE_REPLY, frames.pack_role(bytes(16), "mirror", 3)),
     encode_frame(FrameKind.PING),
     encode_frame(FrameKind.PONG),
-    encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.IDLE, "nothing to carry")),
+    encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.IDLE, "no traffic")),
 ]
 
 
@@ -139,7 +139,7 @@ def test_what_is_no_frame_is_refused_at_its_first_byte_that_shows_it(start: byte
 
 
 def test_who_speaks_tls_where_none_is_spoken_is_told_of_as_that() -> None:
-    with pytest.raises(PeerError, match="that is how TLS begins, which is not spoken here"):
+    with pytest.raises(PeerError, match="the peer starts TLS, which this port does not use"):
         read(b"\x16\x03\x01")
 
 

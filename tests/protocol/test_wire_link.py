@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.wire.batch import pack_batch
-from ssbroker.protocol.wire.connection import WAITING_MAX, Link, LinkLimits, PeerGreeted, PeerLeft, RoleQuery, RoleReply
+from ssbroker.protocol.wire.connection import (
+    UNREAD_QUERIES_MAX,
+    Link,
+    LinkLimits,
+    PeerGreeted,
+    PeerLeft,
+    RoleQuery,
+    RoleReply,
+)
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame
 from tests.protocol.link_fuzz import figures
 from tests.protocol.wire import BANK, SHOP, Linked, bytes_of, linked, numbered, numbers, own, row, said, table
@@ -36,35 +44,35 @@ def test_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
         FrameKind.GOODBYE: b"\x01",
     }
     both = linked(greet=False)
-    with pytest.raises(PeerError, match=f"{kind.name}: it may not come while the connection is GREETING"):
-        both.bank.received(encode_frame(kind, bodies.get(kind, b"")), now=0)
+    with pytest.raises(PeerError, match=f"{kind.name}: not allowed while the connection is GREETING"):
+        both.bank.receive(encode_frame(kind, bodies.get(kind, b"")), now=0)
     assert both.bank.is_closed
     assert said(both.bank) == []  # whoever has not even said HELLO is told nothing
 
 
 def test_a_second_hello_ends_the_connection() -> None:
     both = linked()
-    with pytest.raises(PeerError, match="HELLO: it may not come while the connection is OPEN"):
-        both.bank.received(said(Link(own(), is_accept=False, limits=LinkLimits(), now=0))[0], now=0)
+    with pytest.raises(PeerError, match="HELLO: not allowed while the connection is OPEN"):
+        both.bank.receive(said(Link(own(), is_accept=False, limits=LinkLimits(), now=0))[0], now=0)
 
 
 def test_rows_that_are_sent_before_hello_wait_for_it() -> None:
     both = linked(greet=False)
     both.shop.send(numbered(3))
-    both.shop.ask_role(DATABASE)
+    both.shop.query_role(DATABASE)
     hello = said(both.shop)
     assert len(hello) == 1
     assert len(hello[0]) < 100
-    both.bank.received(hello[0], now=0)
+    both.bank.receive(hello[0], now=0)
     both.to_shop()
     assert numbers(both.to_bank()) == [0, 1, 2]
 
 
 def test_after_hello_the_limit_of_a_frame_is_what_this_side_has_said() -> None:
     shop = Link(own(max_frame_bytes=2 << 20), is_accept=False, limits=LinkLimits(), now=0)
-    shop.received(said(linked(greet=False).bank)[0], now=0)
+    shop.receive(said(linked(greet=False).bank)[0], now=0)
     with pytest.raises(PeerError, match=f"expected a body of 1 to {2 << 20} bytes"):
-        shop.received(encode_frame(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
+        shop.receive(encode_frame(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
 
 
 def test_an_instance_that_hears_its_own_id_leaves() -> None:
@@ -96,7 +104,7 @@ def test_rows_arrive_in_order_however_the_bytes_are_cut(counts: list[int], data:
     came = [
         occurrence
         for start, end in zip([0, *cuts], ends, strict=True)
-        for occurrence in both.bank.received(stream[start:end], now=0)
+        for occurrence in both.bank.receive(stream[start:end], now=0)
     ]
     assert numbers(came) == list(range(sent))
     assert both.shop.waiting == (0, 0)
@@ -116,8 +124,8 @@ def test_questions_go_before_rows() -> None:
     both = linked()
     both.shop.send(numbered(3000))
     said_first = b"".join(both.shop.data_to_send(now=0))
-    both.shop.ask_role(DATABASE)
-    both.bank.received(said_first, now=0)
+    both.shop.query_role(DATABASE)
+    both.bank.receive(said_first, now=0)
     assert isinstance(both.to_bank()[0], RoleQuery)
 
 
@@ -127,8 +135,8 @@ def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_he
     both.shop.send(numbered(3))
     [data] = said(both.shop)
     with pytest.raises(PeerError, match="does not match its checksum"):
-        both.bank.received(data[:-1] + bytes([data[-1] ^ 1]), now=0)
-    assert both.bank.received(data, now=0) == []
+        both.bank.receive(data[:-1] + bytes([data[-1] ^ 1]), now=0)
+    assert both.bank.receive(data, now=0) == []
     [left] = both.to_shop()
     assert left == PeerLeft(GoodbyeReason.BROKEN, "FRAGMENTS: the frame does not match its checksum")
     assert both.bank.is_closed
@@ -140,12 +148,12 @@ def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_he
 def test_a_frame_that_is_whole_and_no_batch_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="FRAGMENTS: not a valid batch of fragments"):
-        both.bank.received(encode_frame(FrameKind.FRAGMENTS, b"rows"), now=0)
+        both.bank.receive(encode_frame(FrameKind.FRAGMENTS, b"rows"), now=0)
 
 
 def test_a_role_is_asked_and_told() -> None:
     both = linked()
-    both.shop.ask_role(DATABASE)
+    both.shop.query_role(DATABASE)
     assert both.to_bank() == [RoleQuery(DATABASE)]
     both.bank.reply_role(DATABASE, "principal", 7)
     assert both.to_shop() == [RoleReply(DATABASE, "principal", 7)]
@@ -154,20 +162,20 @@ def test_a_role_is_asked_and_told() -> None:
 @pytest.mark.threat("T6")
 def test_a_role_that_nobody_asked_for_ends_the_connection() -> None:
     both = linked()
-    both.shop.ask_role(DATABASE)
+    both.shop.query_role(DATABASE)
     answer = encode_frame(FrameKind.ROLE_REPLY, DATABASE + b"\x01" + bytes(8))
-    both.shop.received(answer, now=0)
-    with pytest.raises(PeerError, match="nobody has asked"):
-        both.shop.received(answer, now=0)
+    both.shop.receive(answer, now=0)
+    with pytest.raises(PeerError, match="was not queried"):
+        both.shop.receive(answer, now=0)
 
 
 def test_nobody_tells_a_role_unasked() -> None:
     both = linked()
-    with pytest.raises(ProtocolError, match="has asked nothing"):
+    with pytest.raises(ProtocolError, match="no unanswered query"):
         both.bank.reply_role(DATABASE, "mirror", 0)
     for wrong in (b"short", bytes(17)):
         with pytest.raises(ProtocolError, match="a broker id"):
-            both.shop.ask_role(wrong)
+            both.shop.query_role(wrong)
         with pytest.raises(ProtocolError, match="a broker id"):
             both.bank.reply_role(wrong, "mirror", 0)
 
@@ -176,17 +184,17 @@ def test_nobody_tells_a_role_unasked() -> None:
 def test_who_asks_on_and_on_without_reading_is_cut_off() -> None:
     both = linked()
     question = encode_frame(FrameKind.ROLE_QUERY, DATABASE)
-    both.bank.received(question * WAITING_MAX, now=0)
-    for _ in range(WAITING_MAX):
+    both.bank.receive(question * UNREAD_QUERIES_MAX, now=0)
+    for _ in range(UNREAD_QUERIES_MAX):
         both.bank.reply_role(DATABASE, "principal", 1)
-    with pytest.raises(PeerError, match="without reading the answers"):
-        both.bank.received(question, now=0)
+    with pytest.raises(PeerError, match="without reading the replies"):
+        both.bank.receive(question, now=0)
 
 
 @pytest.mark.threat("T4")
 def test_pings_without_end_are_answered_by_one_pong() -> None:
     both = linked()
-    both.bank.received(encode_frame(FrameKind.PING) * 10_000, now=0)
+    both.bank.receive(encode_frame(FrameKind.PING) * 10_000, now=0)
     assert said(both.bank) == [encode_frame(FrameKind.PONG)]
 
 
@@ -196,9 +204,9 @@ def test_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greeted:
     bank = linked(greet=greeted).bank
     try:
         for piece in pieces:
-            assert bank.received(piece, now=0) == []
+            assert bank.receive(piece, now=0) == []
     except PeerError:
-        assert bank.received(b"more", now=0) == []
+        assert bank.receive(b"more", now=0) == []
         said(bank)
         assert bank.is_closed
 
@@ -221,7 +229,7 @@ def test_any_sequence_of_frames_is_followed_or_refused(kinds: list[FrameKind], l
             bank.leave(GoodbyeReason.STOPPING, now=0)
         was_over, was_greeted, before = bank.is_closed, bank.peer is not None, rows
         try:
-            rows += len(numbers(bank.received(frames[kind], now=0)))
+            rows += len(numbers(bank.receive(frames[kind], now=0)))
         except PeerError:
             assert (kind is FrameKind.HELLO) is was_greeted or kind is FrameKind.ROLE_REPLY or bank.is_leaving
             break

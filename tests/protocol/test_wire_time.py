@@ -14,7 +14,7 @@ def test_hello_has_ten_seconds() -> None:
     bank = linked(greet=False).bank
     assert bank.next_timeout() == 10 * SECOND
     assert bank.handle_timeout(now=10 * SECOND - 1) == []
-    bank.received(b"SSBW", now=9 * SECOND)
+    bank.receive(b"SSBW", now=9 * SECOND)
     assert bank.handle_timeout(now=10 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no HELLO within 10 s")]
     assert bank.is_closed
     assert bank.next_timeout() is None
@@ -24,14 +24,14 @@ def test_a_connection_that_carries_nothing_for_thirty_seconds_is_closed() -> Non
     both = linked()
     both.shop.send(numbered(1))
     both.to_bank(7 * SECOND)
-    both.bank.received(encode_frame(FrameKind.PONG), now=36 * SECOND)
+    both.bank.receive(encode_frame(FrameKind.PONG), now=36 * SECOND)
     assert both.bank.next_timeout() == 37 * SECOND
     assert both.bank.handle_timeout(now=37 * SECOND - 1) == []
     assert said(both.bank, 37 * SECOND - 1) == []
     assert both.bank.handle_timeout(now=37 * SECOND) == []
     assert both.bank.is_leaving
     both.settle(37 * SECOND)
-    assert both.at_shop[-1] == PeerLeft(GoodbyeReason.IDLE, "nothing to carry")
+    assert both.at_shop[-1] == PeerLeft(GoodbyeReason.IDLE, "no traffic")
     assert both.shop.is_closed
     assert both.bank.is_closed
 
@@ -51,7 +51,7 @@ def test_after_ten_seconds_of_silence_a_ping_goes_and_the_answer_is_a_sign() -> 
     [ping] = said(both.shop, 11 * SECOND)
     assert ping == encode_frame(FrameKind.PING)
     assert both.shop.next_timeout() == 21 * SECOND
-    both.bank.received(ping, now=12 * SECOND)
+    both.bank.receive(ping, now=12 * SECOND)
     assert both.to_shop(12 * SECOND) == []
     assert both.shop.next_timeout() == 31 * SECOND  # that is when it has been idle
 
@@ -63,7 +63,7 @@ def test_without_a_sign_for_twenty_seconds_the_far_side_is_gone() -> None:
     both.shop.handle_timeout(now=10 * SECOND)
     said(both.shop, 10 * SECOND)
     assert both.shop.handle_timeout(now=20 * SECOND - 1) == []
-    assert both.shop.handle_timeout(now=20 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no sign within 20 s")]
+    assert both.shop.handle_timeout(now=20 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no answer within 20 s")]
     assert both.shop.is_closed
 
 
@@ -71,7 +71,7 @@ def test_any_byte_is_a_sign() -> None:
     both = linked()
     both.shop.send(numbered(1))
     said(both.shop, 0)
-    both.shop.received(b"S", now=9 * SECOND)
+    both.shop.receive(b"S", now=9 * SECOND)
     assert both.shop.next_timeout() == 30 * SECOND
 
 
@@ -85,7 +85,7 @@ def test_a_link_is_probed_when_the_far_side_dials_anew() -> None:
     both.bank.probe(now=3 * SECOND)
     assert said(both.bank, 3 * SECOND) == [encode_frame(FrameKind.PING)]
     assert both.bank.next_timeout() == 13 * SECOND
-    assert both.bank.handle_timeout(now=13 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no sign within 20 s")]
+    assert both.bank.handle_timeout(now=13 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no answer within 20 s")]
 
 
 def test_who_does_not_read_gives_signs_and_expects_none() -> None:
@@ -109,7 +109,7 @@ def test_signs_keep_the_far_side_patient() -> None:
     both.shop.send(numbered(1))
     said(both.shop, 0)
     for second in range(5, 60, 5):
-        both.shop.received(encode_frame(FrameKind.PONG), now=second * SECOND)
+        both.shop.receive(encode_frame(FrameKind.PONG), now=second * SECOND)
         if second < 30:
             assert both.shop.handle_timeout(now=second * SECOND) == []
             assert not both.shop.is_leaving
@@ -163,12 +163,12 @@ def test_leaving_twice_is_as_leaving_once() -> None:
 def test_a_frame_after_goodbye_is_refused() -> None:
     both = linked()
     goodbye = encode_frame(FrameKind.GOODBYE, b"\x01")
-    with pytest.raises(PeerError, match="PING: it may not come while the connection is LEFT"):
-        both.bank.received(goodbye + encode_frame(FrameKind.PING), now=0)
+    with pytest.raises(PeerError, match="PING: not allowed while the connection is LEFT"):
+        both.bank.receive(goodbye + encode_frame(FrameKind.PING), now=0)
     both.shop.leave(GoodbyeReason.IDLE, now=0)
     said(both.shop)
-    with pytest.raises(PeerError, match="GOODBYE: it may not come while the connection is OVER"):
-        both.shop.received(goodbye * 2, now=0)
+    with pytest.raises(PeerError, match="GOODBYE: not allowed while the connection is OVER"):
+        both.shop.receive(goodbye * 2, now=0)
 
 
 def test_a_goodbye_that_is_not_answered_has_five_seconds_from_the_last_that_came_or_went() -> None:
@@ -189,7 +189,7 @@ def test_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
         both.shop.leave(GoodbyeReason.IDLE, now=SECOND)
         said(both.shop, SECOND)
         for second, data in enumerate(trickled, start=1):
-            both.shop.received(data, now=4 * second * SECOND)
+            both.shop.receive(data, now=4 * second * SECOND)
             assert both.shop.handle_timeout(now=4 * second * SECOND) == []
         assert both.shop.next_timeout() == 61 * SECOND
         assert both.shop.handle_timeout(now=61 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no GOODBYE within 60 s")]
@@ -199,7 +199,7 @@ def test_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
     left.shop.leave(GoodbyeReason.STOPPING, now=0)
     left.to_bank(0)
     for second in range(1, 15):
-        left.bank.received(frame[second - 1 : second], now=4 * second * SECOND)
+        left.bank.receive(frame[second - 1 : second], now=4 * second * SECOND)
     assert left.bank.next_timeout() == 60 * SECOND
     left.bank.handle_timeout(now=60 * SECOND)
     assert left.bank.is_closed
@@ -228,7 +228,7 @@ def test_who_leaves_before_hello_says_hello_and_goodbye() -> None:
 
 def test_who_leaves_answers_nothing() -> None:
     both = linked()
-    both.shop.ask_role(DATABASE)
+    both.shop.query_role(DATABASE)
     both.to_bank()
     both.bank.leave(GoodbyeReason.STOPPING, now=0)
     both.bank.reply_role(DATABASE, "principal", 1)

@@ -83,13 +83,13 @@ class Linked:
 
     def to_bank(self, now: int = 0) -> list[LinkEvent]:
         """Carries all that the shop has to send; gives what it comes to."""
-        come = [occurrence for data in said(self.shop, now) for occurrence in self.bank.received(data, now=now)]
+        come = [occurrence for data in said(self.shop, now) for occurrence in self.bank.receive(data, now=now)]
         self.at_bank += come
         return come
 
     def to_shop(self, now: int = 0) -> list[LinkEvent]:
         """The same, the other way."""
-        come = [occurrence for data in said(self.bank, now) for occurrence in self.shop.received(data, now=now)]
+        come = [occurrence for data in said(self.bank, now) for occurrence in self.shop.receive(data, now=now)]
         self.at_shop += come
         return come
 
@@ -99,7 +99,7 @@ class Linked:
             (self.shop, self.at_shop, data) for data in said(self.bank, now)
         ]:
             for link, come, data in waiting:
-                come.extend(link.received(data, now=now))
+                come.extend(link.receive(data, now=now))
 
 
 def said(link: Link, now: int = 0) -> list[bytes]:

@@ -1,18 +1,18 @@
-"""The dialog protocol between instances (P11 to P26, P31, P32, R8), without I/O, clock or randomness.
+"""The dialog protocol between instances (P11 to P26, P31, P32, R8), without I/O, clocks or randomness.
 
-One machine, `Dialogs`, stands on each side. Whoever runs it brings the durable state (a `Ledger`), the moment (`now`, in microseconds)
-and the numbers for the jitter, and carries what the machine gives to the other side:
+Each side runs one `DialogEngine`. The caller provides the durable state (a `DialogStorage`), the current time (`now`, in microseconds)
+and the random numbers for the jitter, and transfers the output of one engine to the other:
 
-    dialogs.queued(keys)                                these dialogs have committed messages in the transmission queue
-    table = dialogs.data_to_send(now=now)               rows of `envelope.ENVELOPE`, to be routed and framed; None: nothing is due
-    effects = dialogs.arrived(table, peer=..., now=now) what a batch from the network comes to, as a value: nothing is durable yet
-        ... the ledger's owner puts the effects into one transaction ...
-    dialogs.confirm(effects, now=now)                   it has committed: only now is anything acknowledged (P16)
-    dialogs.undo(effects)                               it was rolled back: everything is as it was before
-    dialogs.next_timeout()                              the moment at which `data_to_send` has something again, None: never by itself
-    dialogs.flush(now=now)                              what has been idle goes to the work table (P32)
+    engine.notify_queued(keys)                          these dialogs have committed messages in the transmission queue
+    table = engine.data_to_send(now=now)                rows of `envelope.ENVELOPE`, to be routed and framed; None: nothing is due
+    changes = engine.receive(table, peer=..., now=now)  the changes that a batch from the network makes; nothing is durable yet
+        ... the caller writes the changes in one transaction ...
+    engine.confirm(changes, now=now)                    committed: only now is anything acknowledged (P16)
+    engine.undo(changes)                                rolled back: the state is as before
+    engine.next_timeout()                               when `data_to_send` has data next; None: not before another call
+    engine.flush(now=now)                               writes the state of idle dialogs to the work table (P32)
 
-A batch is a table: what is done for each row is little, and signatures, cuts and reassembly are done for all rows at once.
+A batch is a table: little is done for each row, while signatures, fragmentation and reassembly are done for all rows together.
 """
 
 from __future__ import annotations

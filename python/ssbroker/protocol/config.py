@@ -17,25 +17,25 @@ BODY_MAX: Final = 10**9 - 2**10
 """The maximum length of a message, in bytes: a SQLite row holds no more, and the other columns need some of it."""
 
 SECOND: Final = 1_000_000
-"""In microseconds, as all times of the protocol."""
+"""One second in microseconds, the unit of all times in the protocol."""
 
 RETRY_WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
-"""The waits, the last of which repeats (fact 91)."""
+"""The waits between retries; the last one repeats."""
 
 JITTER: Final = 0.125
-"""How much longer or shorter a wait may be. Without it an outage that recurs in step with the waits starves a dialog for ever."""
+"""The maximum deviation of a wait, up or down. Without it, an outage in step with the waits would starve a dialog forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The waits, with numbers for their jitter.
+    """The waits between retries, with jitter.
 
     Attributes:
-        random: Gives numbers from 0 to below 1; such as `random.Random(seed).random`.
+        random: Returns numbers in [0, 1), such as `random.Random(seed).random`.
 
     Examples:
-        >>> patience = Backoff(random=lambda: 0.5)
-        >>> [patience.wait(attempt) // SECOND for attempt in range(7)]
+        >>> backoff = Backoff(random=lambda: 0.5)
+        >>> [backoff.wait(attempt) // SECOND for attempt in range(7)]
         [4, 8, 16, 32, 64, 64, 64]
         >>> Backoff(random=lambda: 0.0).wait(0) / SECOND
         3.5
@@ -44,63 +44,48 @@ class Backoff:
     random: Callable[[], float]
 
     def wait(self, attempt: int) -> int:
-        """How long to wait for an acknowledgement.
+        """Returns how many microseconds to wait for an acknowledgement after `attempt` retransmissions."""
+        return round(self._base_wait(attempt) * (1 + JITTER * (2 * self.random() - 1)))
 
-        Args:
-            attempt: How often the fragment was sent again before.
-
-        Returns:
-            Microseconds.
-
-        Examples:
-            >>> Backoff(random=lambda: 0.5).wait(2)
-            16000000
-        """
-        return round(self._base(attempt) * (1 + JITTER * (2 * self.random() - 1)))
-
-    def _base(self, attempt: int) -> int:
+    def _base_wait(self, attempt: int) -> int:
         return RETRY_WAITS[min(attempt, len(RETRY_WAITS) - 1)]
 
     @property
     def max_wait(self) -> int:
-        """The longest wait.
-
-        Examples:
-            >>> Backoff(random=lambda: 0.5).max_wait / SECOND
-            72.0
-        """
+        """The longest wait in microseconds."""
         return round(RETRY_WAITS[-1] * (1 + JITTER))
 
 
 WINDOW_FRAGMENTS_MAX: Final = 1024
 SEQUENCE_DISTANCE_MAX: Final = 4 * WINDOW_FRAGMENTS_MAX
-"""How far ahead of the first message that is missing one is taken, whatever window its sender has."""
+"""How far a message may be ahead of the next expected one, whatever the sender's window."""
 FRAGMENT_BYTES_MIN: Final = 2048
-"""With smaller parts the largest message has more than 2**20 fragments, and far sides refuse every one of them, for ever (M16)."""
+"""With smaller fragments, the largest message would have more than 2**20 of them, and peers would always refuse it."""
 Integrity: TypeAlias = Literal["strict", "compat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolSettings:
-    """How the protocol is set up; what is not given is as the decisions have it.
+    """The settings of the protocol.
 
     Attributes:
-        max_fragment_bytes: The largest part of a message that goes in one fragment.
-        window_fragments: How many fragments of a dialog may be unacknowledged (B33).
-        window_bytes: And how many bytes of them.
-        ahead_bytes: With how many bytes of messages begun and not acknowledged in order no further one is begun: the far side keeps them (P14).
-        turn_fragments: How many fragments of one dialog go before it is another's turn (P13).
-        acknowledgement_wait: How long an acknowledgement waits for a message that could carry it, in microseconds (B35).
-        max_pending_bytes: What may wait for one dialog of incomplete and early messages (P26), with 512 bytes for each fragment, and how much of
-            what has waited becomes whole at once (N38). A message that is larger than that never becomes whole here, and its sender tries
-            until its lifetime ends.
-        max_message_bytes: The largest message that is received; no more than a row of a queue holds.
-        integrity: "strict" seals secured dialogs and takes only what is sealed; "compat" sends and takes encrypted MD5 signatures alone,
-            which find accidents and not attackers (P22), and leaves acknowledgements without proof.
-        honor_priority: Whether dialogs with a higher priority send first (B19).
+        max_fragment_bytes: The maximum size of the message part in a fragment.
+        window_fragments: How many fragments of a dialog may be unacknowledged.
+        window_bytes: How many bytes of fragments of a dialog may be unacknowledged.
+        ahead_bytes: No further message is started while more bytes of started messages than this are not acknowledged in order, because
+            the peer has to buffer them (P14).
+        turn_fragments: How many fragments of one dialog are sent before the next dialog has its turn (P13).
+        acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
+        max_pending_bytes: How many bytes of incomplete and early messages may wait for one dialog (P26), with 512 bytes added for each
+            fragment, and how much of them is reassembled at a time. A larger message is never received; its sender retries until the
+            lifetime of the conversation ends.
+        max_message_bytes: The size of the largest message that is received; at most what a queue row can hold.
+        integrity: "strict" seals secured dialogs and accepts only sealed fragments. "compat" sends and accepts encrypted MD5 signatures,
+            which detect accidents but not attackers (P22), and does not authenticate acknowledgements.
+        honor_priority: Whether dialogs with a higher priority send first.
 
     Raises:
-        OptionError: One of them is not what it can be.
+        OptionError: A value is invalid.
 
     Examples:
         >>> ProtocolSettings(window_fragments=0)
@@ -138,5 +123,5 @@ class ProtocolSettings:
 
     @property
     def max_sequence_distance(self) -> int:
-        """How far ahead of the first message that is not acknowledged another may be sent."""
+        """How far ahead of the first unacknowledged message another may be sent."""
         return 4 * self.window_fragments

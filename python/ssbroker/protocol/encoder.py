@@ -17,9 +17,9 @@ from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, column_values, rows_to_table, tuples_to_table
 from ssbroker.protocol.receiver import ErrorNotice
-from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, departing
+from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, encode_fast
 
-_OF_ENDPOINTS: Final = {
+_ENDPOINT_COLUMNS: Final = {
     "from_service_name": "service_name",
     "from_broker_instance": "broker_instance",
     "to_service_name": "far_service_name",
@@ -29,42 +29,35 @@ _OF_ENDPOINTS: Final = {
     "lifetime": "lifetime",
 }
 """Columns whose values are attributes of the sender's endpoint."""
-_ATTRIBUTES: Final = attrgetter(*_OF_ENDPOINTS.values())
-_ENDPOINT: Final = pa.struct([ENVELOPE.field(name) for name in _OF_ENDPOINTS])
+_ATTRIBUTES: Final = attrgetter(*_ENDPOINT_COLUMNS.values())
+_ENDPOINT: Final = pa.struct([ENVELOPE.field(name) for name in _ENDPOINT_COLUMNS])
 _SIGNATURE: Final = ENVELOPE.field("header_signature")
 _SIGNED: Final = pa.schema([field for field in ENVELOPE if field.name != _SIGNATURE.name])
 
 
-def plain_rows(cut: FragmentedTurn) -> pa.Table:
-    """The fragments of conversations that have no keys; the first one of each carries the acknowledgement that is due (P15).
-
-    Args:
-        cut: The fragments, at least one, none of a secured conversation.
-
-    Returns:
-        The rows (`envelope.ENVELOPE`), in their order.
-    """
-    count = cut.rows.num_rows
+def encode_unsecured(batch: FragmentedTurn) -> pa.Table:
+    """Encodes fragments of conversations without keys; the first of each conversation carries the due acknowledgement (P15)."""
+    count = batch.rows.num_rows
     acked: list[int | None] = [None] * count
-    ahead: list[bytes | None] = [None] * count
+    acked_ahead: list[bytes | None] = [None] * count
     endpoints: list[tuple[Any, ...]] = []
     senders: list[int] = []
-    for _, rows_of_one in groupby(cut.turns, id):  # each has its turn once
-        turn, *others = rows_of_one
+    for _, turns_of_dialog in groupby(batch.turns, id):  # each dialog has one turn
+        turn, *others = turns_of_dialog
         dialog = turn.dialog
         if dialog.ack_due is not None:
-            acked[len(senders)], ahead[len(senders)] = dialog.ack
-            dialog.paid()
+            acked[len(senders)], acked_ahead[len(senders)] = dialog.ack
+            dialog.mark_ack_sent()
         senders += [len(endpoints)] * (1 + len(others))
         endpoints.append(_ATTRIBUTES(dialog.endpoint))
-    of_rows = pa.array(senders, pa.int32())
+    sender_of_row = pa.array(senders, pa.int32())
     columns: dict[str, Any] = {
-        **_columns(cut.rows),
-        **_columns(tuples_to_table(endpoints, _ENDPOINT).take(of_rows)),
+        **_columns(batch.rows),
+        **_columns(tuples_to_table(endpoints, _ENDPOINT).take(sender_of_row)),
         "is_sequenced": pa.repeat(True, count),
         "security": pa.repeat(pa.scalar(Protection.PLAIN, pa.int8()), count),
         "acked_sequence_number": pa.array(acked, pa.int64()),
-        "acked_ahead": pa.array(ahead, pa.binary()),
+        "acked_ahead": pa.array(acked_ahead, pa.binary()),
     }
     rows = pa.Table.from_arrays([columns[name] for name in _SIGNED.names], schema=_SIGNED)
     return rows.append_column(_SIGNATURE, _core.header_digests(rows))
@@ -74,7 +67,7 @@ def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray[Any]]:
     return dict(zip(table.column_names, table.columns, strict=True))
 
 
-_OF_FRAGMENTS: Final = (
+_FRAGMENT_COLUMNS: Final = (
     "message_sequence_number",
     "fragment_number",
     "fragment_count",
@@ -89,14 +82,7 @@ _OF_FRAGMENTS: Final = (
 
 
 def error_body(code: int, text: str) -> bytes:
-    """The body of an Error message (fact 131).
-
-    Args:
-        code: Service Broker's number, negative where the broker says it.
-        text: What it means.
-
-    Returns:
-        The XML.
+    """Returns the XML body of an Error message; the code is negative if the broker reports the error.
 
     Examples:
         >>> error_body(-8462, "gone").decode()
@@ -106,7 +92,7 @@ def error_body(code: int, text: str) -> bytes:
 
 
 class Encoder:
-    """Makes rows of what dialogs send.
+    """Encodes what dialogs send as envelope rows.
 
     Args:
         integrity: How secured dialogs are protected (P22).
@@ -117,21 +103,21 @@ class Encoder:
     def __init__(self, integrity: Integrity) -> None:
         self._security = Protection.SEALED if integrity == "strict" else Protection.SIGNED
 
-    def fragments(self, cut: FragmentedTurn | FastOutbound) -> pa.Table:
-        """The fragments of messages; the first one of each dialog carries the acknowledgement that is due (P15)."""
-        if isinstance(cut, FastOutbound):
-            return departing(cut)
-        if not cut.turns:
+    def fragments(self, batch: FragmentedTurn | FastOutbound) -> pa.Table:
+        """Encodes fragments; the first one of each dialog carries the acknowledgement that is due (P15)."""
+        if isinstance(batch, FastOutbound):
+            return encode_fast(batch)
+        if not batch.turns:
             return rows_to_table([])
-        if all(turn.dialog.outbound is None for turn in cut.turns):
-            return plain_rows(cut)
-        return rows_to_table(self._one_by_one(cut))
+        if all(turn.dialog.outbound_cipher is None for turn in batch.turns):
+            return encode_unsecured(batch)
+        return rows_to_table(self._encode_rows(batch))
 
-    def _one_by_one(self, cut: FragmentedTurn) -> list[EnvelopeRow]:
-        columns: list[list[Any]] = [column_values(cut.rows[name]) for name in _OF_FRAGMENTS]
+    def _encode_rows(self, batch: FragmentedTurn) -> list[EnvelopeRow]:
+        columns: list[list[Any]] = [column_values(batch.rows[name]) for name in _FRAGMENT_COLUMNS]
         rows: list[EnvelopeRow] = []
         for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error, body in zip(
-            cut.turns, *columns, strict=True
+            batch.turns, *columns, strict=True
         ):
             dialog = turn.dialog
             endpoint = dialog.endpoint
@@ -163,58 +149,58 @@ class Encoder:
             )
             if dialog.ack_due is not None:
                 row.acked, row.acked_ahead = dialog.ack
-                dialog.paid()
-            rows.append(self._secured(row, dialog))
+                dialog.mark_ack_sent()
+            rows.append(self._protect(row, dialog))
         return rows
 
-    def answers(self, owing: Iterable[Dialog], notices: Iterable[ErrorNotice]) -> pa.Table:
-        """Acknowledgements that go alone, and errors of the broker; whose acknowledgement a fragment has carried owes nothing any more."""
-        rows = [self._acknowledgement(dialog) for dialog in owing if dialog.ack_due is not None]
-        return rows_to_table(rows + [self._notice(notice) for notice in notices])
+    def replies(self, acknowledging: Iterable[Dialog], notices: Iterable[ErrorNotice]) -> pa.Table:
+        """Encodes separate acknowledgements and errors of the broker, unless a fragment has already carried the acknowledgement."""
+        rows = [self._encode_acknowledgement(dialog) for dialog in acknowledging if dialog.ack_due is not None]
+        return rows_to_table(rows + [self._encode_notice(notice) for notice in notices])
 
-    def _acknowledgement(self, dialog: Dialog) -> EnvelopeRow:
-        row = _unsequenced(dialog)
+    def _encode_acknowledgement(self, dialog: Dialog) -> EnvelopeRow:
+        row = _unsequenced_row(dialog)
         row.acked, row.acked_ahead = dialog.ack
-        dialog.paid()
-        return self._secured(row, dialog)
+        dialog.mark_ack_sent()
+        return self._protect(row, dialog)
 
-    def _notice(self, notice: ErrorNotice) -> EnvelopeRow:
-        asked = notice.row
+    def _encode_notice(self, notice: ErrorNotice) -> EnvelopeRow:
+        original = notice.row
         if notice.dialog is not None:
-            row = _unsequenced(notice.dialog)
-            if asked is not None:
-                row.to_broker = asked.from_broker
-        elif asked is not None:
-            row = _answer(asked)
+            row = _unsequenced_row(notice.dialog)
+            if original is not None:
+                row.to_broker = original.from_broker
+        elif original is not None:
+            row = _reply_row(original)
         else:
             raise ValueError(notice)
         row.body = error_body(notice.code, notice.text)
         row.message_type = message_types.ERROR
         row.is_error = True
-        return self._secured(row, notice.dialog)
+        return self._protect(row, notice.dialog)
 
-    def _secured(self, row: EnvelopeRow, dialog: Dialog | None) -> EnvelopeRow:
-        secured = None if dialog is None else dialog.outbound
-        if secured is not None:
+    def _protect(self, row: EnvelopeRow, dialog: Dialog | None) -> EnvelopeRow:
+        cipher = None if dialog is None else dialog.outbound_cipher
+        if cipher is not None:
             row.security = self._security
         header = row.header
         signed = row.signature_input(header)
-        if secured is None or row.security != Protection.SEALED:
-            covered = signed if row.is_sequenced else signed + row.body
-            row.header_signature = hashlib.md5(covered, usedforsecurity=False).digest()
+        if cipher is None or row.security != Protection.SEALED:
+            digested = signed if row.is_sequenced else signed + row.body
+            row.header_signature = hashlib.md5(digested, usedforsecurity=False).digest()
             return row
-        row.header_signature = secured.sign_header(signed)
+        row.header_signature = cipher.sign_header(signed)
         if row.is_sequenced:
             bound = row.to_broker is not None
-            row.body = secured.seal(
+            row.body = cipher.seal(
                 row.body, sequence=row.sequence, fragment=row.fragment, is_bound=bound, header=header
             )
         elif row.message_type is not None:
-            row.body = secured.seal_notice(row.body, header=header)
+            row.body = cipher.seal_notice(row.body, header=header)
         return row
 
 
-def _unsequenced(dialog: Dialog) -> EnvelopeRow:
+def _unsequenced_row(dialog: Dialog) -> EnvelopeRow:
     endpoint = dialog.endpoint
     return EnvelopeRow(
         endpoint.conversation_id,
@@ -244,8 +230,8 @@ def _unsequenced(dialog: Dialog) -> EnvelopeRow:
     )
 
 
-def _answer(asked: EnvelopeRow) -> EnvelopeRow:
-    """What goes back to who sent a row for which there is no endpoint."""
+def _reply_row(asked: EnvelopeRow) -> EnvelopeRow:
+    """Returns the base of a reply to a row that has no endpoint."""
     return EnvelopeRow(
         asked.conversation_id,
         not asked.is_initiator,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, Backoff, ProtocolSettings
-from ssbroker.protocol.dialog import Dialog, Flight, dialog_of, pack_transmission, unpack_transmission
+from ssbroker.protocol.dialog import Dialog, Flight, make_dialog, pack_transmission, unpack_transmission
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, AckRange, pack_ack_ranges, table_to_rows
 from ssbroker.protocol.events import EventLog
@@ -24,130 +24,130 @@ from ssbroker.protocol.receiver import (
     ReceivePlan,
     ReceivePlanner,
     RowOpener,
-    tell_acknowledgements,
+    emit_acknowledgements,
 )
 from ssbroker.protocol.sender import Sender, SendTurn, TurnPacing
 from ssbroker.protocol.storage import BatchChanges, DialogStorage, Key, SessionKeys
 
-IDLE: Final = 10_000_000
-"""After how many microseconds without a change an endpoint is put aside."""
-_USUAL_PRIORITY: Final = 5
+IDLE_AFTER: Final = 10_000_000
+"""An endpoint leaves memory after this many microseconds without a change."""
+_DEFAULT_PRIORITY: Final = 5
 
 
 class DialogCache:
-    """The endpoints that are in memory, whose turn it is, and when something is due.
+    """The endpoints in memory: which of them are ready to send, and when they are due.
 
     Args:
-        ledger: Where their rows and the work table are.
-        honor_priority: Whether those with a higher priority come first (B19).
+        storage: Holds their rows and the work table.
+        honor_priority: Whether endpoints with a higher priority send first.
     """
 
     __slots__ = (
+        "_clean",
         "_held",
         "_honor_priority",
-        "_ledger",
-        "_marked",
-        "_outdated",
+        "_newly_dirty",
         "_ready",
+        "_stale_saved",
+        "_storage",
         "_timers",
-        "_unmarked",
-        "_unread",
-        "known",
+        "_unloaded",
+        "loaded",
     )
 
-    def __init__(self, ledger: DialogStorage, *, honor_priority: bool) -> None:
-        self._ledger = ledger
+    def __init__(self, storage: DialogStorage, *, honor_priority: bool) -> None:
+        self._storage = storage
         self._honor_priority = honor_priority
         self._ready: dict[int, dict[Key, None]] = {}
         self._timers: list[tuple[int, bytes, bool]] = []
-        # Those that were told of and are to be read in.
-        self._unread: dict[Key, None] = {}
-        # Whether they became ready since they are held.
+        # Endpoints that may have something to send and are still to be loaded.
+        self._unloaded: dict[Key, None] = {}
+        # Whether each became ready while it was held.
         self._held: dict[Key, bool] = {}
-        # Those that were forgotten: what the work table has of them is of a time before.
-        self._outdated: set[Key] = set()
-        # Those whose transmission objects nobody has seen dirty since they came into memory, and how many were seen that nobody has taken.
-        self._unmarked: set[Key] = set()
-        self._marked = 0
-        self.known: dict[Key, Dialog] = {}
+        # Removed endpoints: their rows in the work table are outdated.
+        self._stale_saved: set[Key] = set()
+        # Endpoints whose transmission objects have been clean since they were loaded, and how many became dirty and are not reported yet.
+        self._clean: set[Key] = set()
+        self._newly_dirty = 0
+        self.loaded: dict[Key, Dialog] = {}
 
     def load(self, keys: Iterable[Key]) -> dict[Key, Dialog]:
-        """Endpoints by key, read in where they are not in memory; what the ledger does not have is left out."""
+        """Returns the existing endpoints of the given keys, loading those that are not in memory."""
         keys = list(keys)
-        missing = [key for key in keys if key not in self.known]
+        missing = [key for key in keys if key not in self.loaded]
         if missing:
-            aside = self._ledger.load_transmissions(missing)
-            for key, endpoint in zip(missing, self._ledger.endpoints(missing), strict=True):
+            saved = self._storage.load_transmissions(missing)
+            for key, endpoint in zip(missing, self._storage.endpoints(missing), strict=True):
                 if endpoint is None:
-                    self._outdated.discard(key)
+                    self._stale_saved.discard(key)
                 else:
-                    data = None if key in self._outdated else aside.get(key)
-                    self.take_in(dialog_of(endpoint, None if data is None else unpack_transmission(data)))
-        known = self.known
+                    data = None if key in self._stale_saved else saved.get(key)
+                    self.add(make_dialog(endpoint, None if data is None else unpack_transmission(data)))
+        known = self.loaded
         return {key: known[key] for key in keys if key in known}
 
-    def take_in(self, dialog: Dialog) -> None:
-        """Has an endpoint in memory from now on."""
-        self.known[dialog.key] = dialog
-        self._unmarked.add(dialog.key)
+    def add(self, dialog: Dialog) -> None:
+        """Adds an endpoint."""
+        self.loaded[dialog.key] = dialog
+        self._clean.add(dialog.key)
 
-    def take_marked(self) -> int:
-        """How many transmission objects became dirty since the last call (fact 170): changed for the first time since they came into memory."""
-        self._count([self.known[key] for key in self._unmarked])
-        marked, self._marked = self._marked, 0
+    def take_newly_dirty(self) -> int:
+        """Returns how many transmission objects became dirty, for the first time in memory, since the last call."""
+        self._count_newly_dirty([self.loaded[key] for key in self._clean])
+        marked, self._newly_dirty = self._newly_dirty, 0
         return marked
 
-    def is_ready(self, dialog: Dialog) -> None:
-        """Notes that a dialog may have something to send."""
+    def mark_ready(self, dialog: Dialog) -> None:
+        """Records that a dialog may have something to send."""
         if dialog.key in self._held:
             self._held[dialog.key] = True
             return
-        priority = dialog.endpoint.priority if self._honor_priority else _USUAL_PRIORITY
+        priority = dialog.endpoint.priority if self._honor_priority else _DEFAULT_PRIORITY
         self._ready.setdefault(priority, {})[dialog.key] = None
 
-    def are_ready(self, dialogs: Iterable[Dialog]) -> None:
-        """Notes that dialogs may have something to send."""
+    def mark_all_ready(self, dialogs: Iterable[Dialog]) -> None:
+        """Records that dialogs may have something to send."""
         for dialog in dialogs:
-            self.is_ready(dialog)
+            self.mark_ready(dialog)
 
-    def are_told(self, keys: Iterable[Key]) -> None:
-        """Notes that endpoints may have something to send, in memory or not: those that are not are read in when turns are given."""
+    def mark_keys_ready(self, keys: Iterable[Key]) -> None:
+        """Records that endpoints may have something to send; those not in memory are loaded when they get a turn."""
         for key in keys:
-            if key in self.known:
-                self.is_ready(self.known[key])
+            if key in self.loaded:
+                self.mark_ready(self.loaded[key])
             else:
-                self._unread[key] = None
+                self._unloaded[key] = None
 
     def take_ready(self) -> Iterator[Dialog]:
-        """Dialogs in turn, the highest priority first; each is taken off."""
-        if self._unread:
-            self.are_ready(self.load(self._unread).values())  # where that fails, they are read in the next time
-            self._unread.clear()
+        """Removes and yields the ready dialogs, the highest priority first."""
+        if self._unloaded:
+            self.mark_all_ready(self.load(self._unloaded).values())  # kept until loading succeeds
+            self._unloaded.clear()
         for priority in sorted(self._ready, reverse=True):
             waiting = self._ready[priority]
             while waiting:
                 key = next(iter(waiting))
-                dialog = self.known.get(key) or self.load([key]).get(key)  # where that fails, it is still its turn
+                dialog = self.loaded.get(key) or self.load([key]).get(key)  # kept until loading succeeds
                 del waiting[key]
                 if dialog is not None:
                     yield dialog
 
-    def put_back(self, turns: Iterable[tuple[Dialog, list[Flight]]], owing: Iterable[Dialog], moment: int) -> None:
-        """Has those whose turn failed, since something could not be read, have it again.
+    def restore(self, turns: Iterable[tuple[Dialog, list[Flight]]], owing: Iterable[Dialog], now: int) -> None:
+        """Makes dialogs ready again whose turns failed because something could not be read.
 
         Args:
-            turns: The dialogs, and what each was to send again.
-            owing: Those that were to acknowledge.
-            moment: When that was.
+            turns: The dialogs, and the retransmissions of each.
+            owing: The dialogs that owe an acknowledgement.
+            now: The time of the failed turns.
         """
         for dialog, lost in turns:
             dialog.transmission.flights += lost
-            self.is_ready(dialog)
+            self.mark_ready(dialog)
         for dialog in owing:
-            self.wake(dialog.key, moment)
+            self.schedule(dialog.key, now)
 
     def hold(self, keys: Iterable[Key]) -> None:
-        """Has endpoints send nothing."""
+        """Prevents endpoints from sending."""
         for key in keys:
             if key not in self._held:
                 found = [waiting for waiting in self._ready.values() if key in waiting]
@@ -156,169 +156,101 @@ class DialogCache:
                 self._held[key] = bool(found)
 
     def is_held(self, dialog: Dialog) -> bool:
-        """Whether a dialog sends nothing."""
+        """Returns whether a dialog is prevented from sending."""
         return dialog.key in self._held
 
     def release(self, keys: Iterable[Key]) -> list[Dialog]:
-        """Has endpoints send again; those of them that are in memory."""
+        """Lets endpoints send again and returns those that are in memory."""
         was_ready = {key: self._held.pop(key) for key in keys if key in self._held}
-        self.are_told([key for key, ready in was_ready.items() if ready])
-        return [self.known[key] for key in was_ready if key in self.known]
+        self.mark_keys_ready([key for key, ready in was_ready.items() if ready])
+        return [self.loaded[key] for key in was_ready if key in self.loaded]
 
     @property
     def has_ready(self) -> bool:
         """Whether a dialog may have something to send."""
-        return bool(self._unread) or any(self._ready.values())
+        return bool(self._unloaded) or any(self._ready.values())
 
-    def wake(self, key: Key, due: int) -> None:
-        """Has an endpoint looked at when the moment has come."""
+    def schedule(self, key: Key, due: int) -> None:
+        """Schedules a check of an endpoint."""
         heapq.heappush(self._timers, (due, *key))
 
     @property
     def next_due(self) -> int | None:
-        """When the next one is looked at; what has been settled since is forgotten."""
+        """Returns the time of the next check, and discards outdated ones."""
         while self._timers:
             due, conversation_id, is_initiator = self._timers[0]
-            dialog = self.known.get((conversation_id, is_initiator))
+            dialog = self.loaded.get((conversation_id, is_initiator))
             if dialog is None or dialog.is_due(due):
                 return due
             heapq.heappop(self._timers)
         return None
 
-    def due(self, moment: int) -> list[Dialog]:
-        """The dialogs whose moment has come."""
+    def take_due(self, now: int) -> list[Dialog]:
+        """Removes and returns the dialogs whose check is due."""
         keys: dict[Key, None] = {}
-        while self._timers and self._timers[0][0] <= moment:
+        while self._timers and self._timers[0][0] <= now:
             _, conversation_id, is_initiator = heapq.heappop(self._timers)
             keys[conversation_id, is_initiator] = None
         try:
             return list(self.load(keys).values())
         except BaseException:
             for key in keys:
-                self.wake(key, moment)
+                self.schedule(key, now)
             raise
 
-    def idle(self, moment: int) -> list[Dialog]:
-        """The dialogs that nothing has happened to lately, and that owe nothing."""
+    def find_idle(self, now: int) -> list[Dialog]:
+        """Returns the dialogs without recent activity that owe nothing."""
         ready = {key for waiting in self._ready.values() for key in waiting}
         return [
             dialog
-            for key, dialog in self.known.items()
-            if dialog.transmission.used + IDLE <= moment
+            for key, dialog in self.loaded.items()
+            if dialog.transmission.last_used + IDLE_AFTER <= now
             and dialog.ack_due is None
             and key not in ready
             and not self._held.get(key)
         ]
 
-    def put_aside(self, dialogs: Sequence[Dialog]) -> None:
-        """Writes what has changed of dialogs to the work table, all at once, and frees their memory."""
+    def evict(self, dialogs: Sequence[Dialog]) -> None:
+        """Writes changed transmission objects to the work table in one batch, and frees the memory of the dialogs."""
         changed = {
             dialog.key: pack_transmission(dialog.transmission)
             for dialog in dialogs
-            if dialog.transmission.is_dirty and dialog.is_known
+            if dialog.transmission.is_dirty and dialog.knows_queue_start
         }
         if changed:
-            self._ledger.save_transmissions(changed)
-            self._outdated.difference_update(changed)
-        self._count(dialogs)
+            self._storage.save_transmissions(changed)
+            self._stale_saved.difference_update(changed)
+        self._count_newly_dirty(dialogs)
         for dialog in dialogs:
-            del self.known[dialog.key]
-            self._unmarked.discard(dialog.key)
+            del self.loaded[dialog.key]
+            self._clean.discard(dialog.key)
 
-    def forget(self, keys: Iterable[Key]) -> list[Dialog]:
-        """Drops endpoints that are no more."""
-        gone = [self.known.pop(key) for key in keys if key in self.known]
-        self._count(gone)
+    def remove(self, keys: Iterable[Key]) -> list[Dialog]:
+        """Removes deleted endpoints."""
+        gone = [self.loaded.pop(key) for key in keys if key in self.loaded]
+        self._count_newly_dirty(gone)
         for dialog in gone:
-            self._unmarked.discard(dialog.key)
+            self._clean.discard(dialog.key)
             for waiting in self._ready.values():
                 waiting.pop(dialog.key, None)
             if dialog.key in self._held:
                 self._held[dialog.key] = False
-            self._outdated.add(dialog.key)
+            self._stale_saved.add(dialog.key)
         return gone
 
-    def _count(self, dialogs: Iterable[Dialog]) -> None:
+    def _count_newly_dirty(self, dialogs: Iterable[Dialog]) -> None:
         for dialog in dialogs:
-            if dialog.transmission.is_dirty and dialog.key in self._unmarked:
-                self._unmarked.remove(dialog.key)
-                self._marked += 1
-
-
-class Steering:
-    """The methods of the machine by which its owner says whose turn may come, and looks at what is in memory."""
-
-    _residents: DialogCache
-
-    def notify_queued(self, keys: Iterable[Key]) -> None:
-        """Tells that endpoints have messages in their transmission queues, committed.
-
-        Args:
-            keys: The endpoints; after a restart, all that have any.
-        """
-        keys = list(keys)
-        for dialog in [self._residents.known[key] for key in keys if key in self._residents.known]:
-            dialog.is_drained, dialog.is_told = False, True
-        self._residents.are_told(keys)
-
-    def hold(self, keys: Iterable[Key]) -> None:
-        """Has endpoints send nothing until `release`: where they send to takes no more for now (N12).
-
-        Args:
-            keys: The endpoints, in memory or not.
-        """
-        self._residents.hold(keys)
-
-    def release(self, keys: Iterable[Key]) -> None:
-        """Has endpoints send again.
-
-        Args:
-            keys: The endpoints; those that were not held stay as they are.
-        """
-        for dialog in self._residents.release(keys):
-            due = [dialog.ack_due, dialog.transmission.next_due()]
-            for moment in due:
-                if moment is not None:
-                    self._residents.wake(dialog.key, moment)
-
-    def retransmit(self, keys: Iterable[Key]) -> None:
-        """Tells that what endpoints have under way did not arrive: it goes again at once, not after its wait (P17).
-
-        Args:
-            keys: The endpoints.
-        """
-        for key in keys:
-            dialog = self._residents.known.get(key)
-            if dialog is not None and dialog.transmission.flights:
-                dialog.transmission.hasten()
-                self._residents.is_ready(dialog)
-
-    def is_loaded(self, key: Key) -> bool:
-        """Whether an endpoint is in memory.
-
-        Args:
-            key: The endpoint.
-
-        Returns:
-            Whether it is.
-        """
-        return key in self._residents.known
-
-    def take_newly_dirty(self) -> int:
-        """How many transmission objects became dirty since the last call: changed for the first time since they were made or read back (P32).
-
-        Returns:
-            The number.
-        """
-        return self._residents.take_marked()
+            if dialog.transmission.is_dirty and dialog.key in self._clean:
+                self._clean.remove(dialog.key)
+                self._newly_dirty += 1
 
 
 class MonotonicClock:
-    """Counts on where the wall clock is set back, so that nobody waits an hour longer for a retry.
+    """Keeps counting when the wall clock is set back, so that no retry is delayed by that.
 
     Examples:
         >>> clock = MonotonicClock()
-        >>> clock.moment(1000), clock.moment(400), clock.moment(500), clock.wall(1100)
+        >>> clock.monotonic(1000), clock.monotonic(400), clock.monotonic(500), clock.wall_time(1100)
         (1000, 1000, 1100, 500)
     """
 
@@ -328,31 +260,31 @@ class MonotonicClock:
         self._last: int | None = None
         self._set_back = 0
 
-    def moment(self, now: int) -> int:
-        """The steady moment of a reading of the wall clock."""
+    def monotonic(self, now: int) -> int:
+        """Returns the monotonic time of a wall-clock time."""
         if self._last is not None and now < self._last:
             self._set_back += self._last - now
         self._last = now
         return now + self._set_back
 
-    def wall(self, moment: int) -> int:
-        """What the wall clock shows at a steady moment, unless it is set again."""
-        return moment - self._set_back
+    def wall_time(self, monotonic: int) -> int:
+        """Returns the wall-clock time of a monotonic time, assuming that the clock is not set again."""
+        return monotonic - self._set_back
 
 
 _NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 
 
-class DialogEngine(Steering):
-    """The dialogs of an instance with others: what they send, and what arrives for them.
+class DialogEngine:
+    """The networked dialogs of a database: what they send, and what arrives for them.
 
-    Nothing in it waits, writes or draws a number. It is used by one thread at a time.
+    The engine does not wait, write or generate random numbers. Only one thread at a time may use it.
 
     Args:
-        ledger: The durable state.
-        random: Numbers from 0 to below 1 for the jitter of waits (P17), such as `random.Random(seed).random`.
-        settings: Windows, limits and what is demanded of secured dialogs.
-        log: Where events are told.
+        storage: The durable state.
+        random: Returns numbers in [0, 1) for the jitter of waits (P17), such as `random.Random(seed).random`.
+        settings: Windows, limits and the protection required of secured dialogs.
+        log: Receives the events.
     """
 
     def __init__(
@@ -363,101 +295,103 @@ class DialogEngine(Steering):
         settings: ProtocolSettings | None = None,
         log: EventLog | None = None,
     ) -> None:
-        self._ledger = storage
+        self._storage = storage
         self._settings = settings = settings or ProtocolSettings()
         self._log = log or EventLog()
         self._backoff = Backoff(random)
-        self._loading = DirectionLoader(storage, most=settings.max_pending_bytes // 8)
-        assembly = Assembler(
+        self._loader = DirectionLoader(storage, max_bytes=settings.max_pending_bytes // 8)
+        assembler = Assembler(
             storage,
             max_pending_bytes=settings.max_pending_bytes,
             max_message_bytes=settings.max_message_bytes,
             max_sequence_distance=SEQUENCE_DISTANCE_MAX,
         )
-        self._plain = FastInboundFinder(storage, max_message_bytes=settings.max_message_bytes)
-        self._sending = Sender(storage, settings, self._backoff)
-        self._planning = ReceivePlanner(storage, BatchReceiver(storage, self._loading, assembly, self._log), self._log)
-        self._outbound = Encoder(settings.integrity)
-        self._residents = DialogCache(storage, honor_priority=settings.honor_priority)
+        self._fast_inbound = FastInboundFinder(storage, max_message_bytes=settings.max_message_bytes)
+        self._sender = Sender(storage, settings, self._backoff)
+        self._planner = ReceivePlanner(storage, BatchReceiver(storage, self._loader, assembler, self._log), self._log)
+        self._encoder = Encoder(settings.integrity)
+        self._cache = DialogCache(storage, honor_priority=settings.honor_priority)
         self._notices: list[ErrorNotice] = []
         self._plan: ReceivePlan | None = None
         self._clock = MonotonicClock()
-        self._pace = TurnPacing()
+        self._pacing = TurnPacing()
 
     @property
     def log(self) -> EventLog:
-        """Where events are told."""
+        """Receives the events."""
         return self._log
 
     def data_to_send(self, *, now: int, max_rows: int = 4096, max_bytes: int = 64 << 20) -> pa.Table | None:
-        """What is due: fragments, acknowledgements, errors of the broker.
+        """Returns what is due: fragments, acknowledgements and errors of the broker.
 
         Args:
-            now: The moment, in microseconds since 1970.
-            max_rows: About how many fragments; what is left comes at the next call.
-            max_bytes: About how many bytes of them, and of the messages that are read for them.
+            now: The current time, in microseconds since 1970.
+            max_rows: The approximate maximum number of fragments; the rest is returned by the next call.
+            max_bytes: The approximate maximum size of these fragments, and of the messages that are read for them.
 
         Returns:
-            Rows of `envelope.ENVELOPE`; None where nothing is due.
+            Rows of `envelope.ENVELOPE`; None if nothing is due.
         """
-        moment = self._clock.moment(now)
-        self._residents.are_ready(self._sending.large.let_go(moment))
-        owing = [dialog for dialog in self._residents.due(moment) if self._is_due(dialog, moment)]
+        monotonic_now = self._clock.monotonic(now)
+        self._cache.mark_all_ready(self._sender.large.take_waiting(monotonic_now))
+        acknowledging = [
+            dialog for dialog in self._cache.take_due(monotonic_now) if self._must_acknowledge(dialog, monotonic_now)
+        ]
         tables: list[pa.Table] = []
         turns: list[SendTurn] = []
-        count, pace = 0, self._pace
-        pace.begin()
+        count, pacing = 0, self._pacing
+        pacing.start()
         try:
-            while count < max_rows and pace.bytes < max_bytes and self._turns(turns, moment, now, pace.number):
-                tables.append(self._outbound.fragments(cut := self._sending.cut(turns, moment)))
+            while (
+                count < max_rows
+                and pacing.bytes < max_bytes
+                and self._collect_turns(turns, monotonic_now, now, pacing.batch_size)
+            ):
+                tables.append(self._encoder.fragments(batch := self._sender.take_fragments(turns, monotonic_now)))
                 count += tables[-1].num_rows
-                pace.took(len(turns), max(cut.read_bytes, tables[-1]["message_body"].nbytes))
-                self._residents.are_ready(turn.dialog for turn in turns if turn.is_full)
+                pacing.record(len(turns), max(batch.read_bytes, tables[-1]["message_body"].nbytes))
+                self._cache.mark_all_ready(turn.dialog for turn in turns if turn.has_more)
                 for turn in turns:
-                    for due in turn.dues:
-                        self._residents.wake(turn.dialog.key, due)
+                    for due in turn.due_times:
+                        self._cache.schedule(turn.dialog.key, due)
                 turns.clear()
         except BaseException:
-            self._residents.put_back([(turn.dialog, turn.lost) for turn in turns], owing, moment)
+            self._cache.restore([(turn.dialog, turn.retransmissions) for turn in turns], acknowledging, monotonic_now)
             raise
-        if owing or self._notices:
-            tables.append(self._outbound.answers(owing, self._notices))
+        if acknowledging or self._notices:
+            tables.append(self._encoder.replies(acknowledging, self._notices))
             self._notices.clear()
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return None
         rows = pa.concat_tables(tables)
-        tell_acknowledgements(self._log, rows, is_sent=True, now=now)
+        emit_acknowledgements(self._log, rows, is_sent=True, now=now)
         return rows
 
-    def _is_due(self, dialog: Dialog, moment: int) -> bool:
-        """Whether a dialog has to acknowledge now; where something is to be sent again, it gets its turn."""
-        if any(flight.due <= moment for flight in dialog.transmission.flights):
-            self._residents.is_ready(dialog)
-        return dialog.ack_due is not None and dialog.ack_due <= moment and not self._residents.is_held(dialog)
+    def _must_acknowledge(self, dialog: Dialog, monotonic_now: int) -> bool:
+        """Returns whether a dialog must acknowledge now; a dialog with a due retransmission becomes ready."""
+        if any(flight.due <= monotonic_now for flight in dialog.transmission.flights):
+            self._cache.mark_ready(dialog)
+        return dialog.ack_due is not None and dialog.ack_due <= monotonic_now and not self._cache.is_held(dialog)
 
-    def _turns(self, turns: list[SendTurn], moment: int, now: int, most: int) -> bool:
-        for dialog in self._residents.take_ready():
+    def _collect_turns(self, turns: list[SendTurn], monotonic_now: int, now: int, most: int) -> bool:
+        for dialog in self._cache.take_ready():
             if (lifetime := dialog.endpoint.lifetime) is not None and lifetime <= now:
-                self._sending.abandon(dialog)
+                self._sender.abandon(dialog)
                 continue
-            turn = self._sending.turn(dialog, moment)
-            if turn.lost or turn.room or turn.is_asking:
+            turn = self._sender.plan_turn(dialog, monotonic_now)
+            if turn.retransmissions or turn.fragment_budget or turn.checks_ending_error:
                 turns.append(turn)
             if len(turns) == most:
                 break
         return bool(turns)
 
     def next_timeout(self) -> int | None:
-        """The moment at which there is something to send again, if nothing happens before.
-
-        Returns:
-            The moment, in microseconds since 1970, or 0 for at once, if anything; None for never.
-        """
-        if self._notices or self._residents.has_ready:
+        """Returns when there is something to send next, in microseconds since 1970: 0 for immediately, None for never."""
+        if self._notices or self._cache.has_ready:
             return 0
-        dues = [due for due in (self._residents.next_due, self._sending.large.due) if due is not None]
-        return self._clock.wall(min(dues)) if dues else None
+        dues = [due for due in (self._cache.next_due, self._sender.large.next_check) if due is not None]
+        return self._clock.wall_time(min(dues)) if dues else None
 
     def receive(
         self,
@@ -467,138 +401,157 @@ class DialogEngine(Steering):
         peer: bytes | None = None,
         session_keys: SessionKeys = _NO_KEYS,
     ) -> BatchChanges:
-        """Takes a batch from the network.
+        """Receives a batch from the network.
 
         Args:
             table: Rows of `envelope.ENVELOPE`.
-            now: The moment.
-            peer: Who the far side is, as its certificate says (P25).
-            session_keys: Keys of conversations that begin with this batch, or are answered for the first time, by conversation id.
+            now: The current time.
+            peer: The identity of the peer, from its certificate (P25).
+            session_keys: Keys of conversations that this batch creates or answers for the first time, by conversation id.
 
         Returns:
-            What has to be written, in one transaction. `confirm` or `undo` has to follow before the next batch.
+            The changes to write in one transaction. Call `confirm` or `undo` before the next batch.
 
         Raises:
-            ProtocolError: The effects of the last batch were neither confirmed nor undone.
+            ProtocolError: The changes of the last batch were neither confirmed nor undone.
             OptionError: The table has other columns.
         """
         if self._plan is not None:
-            raise ProtocolError("the effects of the batch before have to be confirmed or undone first")
+            raise ProtocolError("confirm or undo the changes of the previous batch first")
         if not table.schema.equals(ENVELOPE):
             raise OptionError("table: expected the columns of ssbroker.protocol.envelope.ENVELOPE")
-        tell_acknowledgements(self._log, table, is_sent=False, now=now)
-        plain = self._plain.take(table, self._residents.known, peer=peer, session_keys=session_keys, now=now)
-        rows = table_to_rows(plain.rest)
-        known = self._residents.load({(row.conversation_id, not row.is_initiator): None for row in rows})
+        emit_acknowledgements(self._log, table, is_sent=False, now=now)
+        fast = self._fast_inbound.find(table, self._cache.loaded, peer=peer, session_keys=session_keys, now=now)
+        rows = table_to_rows(fast.rest)
+        known = self._cache.load({(row.conversation_id, not row.is_initiator): None for row in rows})
         opened = RowOpener(
             known, session_keys=session_keys, integrity=self._settings.integrity, peer=peer, now=now, log=self._log
         ).open(rows)
         try:
-            self._plan = self._planning.plan(opened, plain, self._residents.known, now)
+            self._plan = self._planner.plan(opened, fast, self._cache.loaded, now)
         except BaseException:
-            self._loading.unload([*plain.dialogs, *opened.dialogs])  # some may count as received by now
+            self._loader.unload([*fast.dialogs, *opened.dialogs])  # some may count as received by now
             raise
         return self._plan.changes
 
     def confirm(self, changes: BatchChanges, *, now: int) -> None:
-        """Tells that the effects of the last batch have been committed: acknowledgements may go.
-
-        Args:
-            changes: What `receive` gave.
-            now: The moment.
+        """Records that the changes of the last batch are committed, so that they may be acknowledged.
 
         Raises:
-            ProtocolError: They are not those of the last batch, or were settled already.
+            ProtocolError: `changes` are not those of the last batch, or were already confirmed or undone.
         """
-        plan = self._settled(changes)
-        moment = self._clock.moment(now)
-        known = self._residents.known
+        plan = self._take_plan(changes)
+        monotonic_now = self._clock.monotonic(now)
+        known = self._cache.loaded
         for endpoint in changes.created:
             dialog = plan.opened.created[endpoint.key]
-            dialog.is_known = True
-            self._residents.take_in(dialog)
+            dialog.knows_queue_start = True
+            self._cache.add(dialog)
         for endpoint in changes.bound:
             known[endpoint.key].bind(endpoint)
-            self._residents.is_ready(known[endpoint.key])
+            self._cache.mark_ready(known[endpoint.key])
         for key, acknowledgements in plan.acknowledged.items():
-            self._acknowledge(known[key], acknowledgements, moment)
+            self._acknowledge(known[key], acknowledgements, monotonic_now)
         for key in (*changes.errors, *changes.lost_by_peer):
-            self._sending.abandon(known[key])
+            self._sender.abandon(known[key])
         self._notices += [*plan.opened.notices, *plan.received.notices]
-        self._loading.unload(plan.received.unloaded)
-        self._owe(plan.received, moment)
+        self._loader.unload(plan.received.dialogs_to_reload)
+        self._schedule_acknowledgements(plan.received, monotonic_now)
 
     def undo(self, changes: BatchChanges) -> None:
-        """Tells that the effects of the last batch were rolled back: nothing has arrived.
-
-        Args:
-            changes: What `receive` gave.
+        """Records that the changes of the last batch were rolled back, so that the batch counts as not received.
 
         Raises:
-            ProtocolError: They are not those of the last batch, or were settled already.
+            ProtocolError: `changes` are not those of the last batch, or were already confirmed or undone.
         """
-        self._loading.unload(self._settled(changes).dialogs)
+        self._loader.unload(self._take_plan(changes).dialogs)
 
     def flush(self, *, now: int) -> int:
-        """Puts aside what has been idle: changed objects go to the work table in one batch, and all leave memory (P32).
-
-        Args:
-            now: The moment.
-
-        Returns:
-            How many left.
-        """
+        """Writes changed transmission objects of idle dialogs to the work table (P32), frees these dialogs, returns their number."""
         if self._plan is not None:
             return 0
-        idle = self._residents.idle(self._clock.moment(now))
-        self._loading.unload(idle)
-        self._residents.put_aside(idle)
+        idle = self._cache.find_idle(self._clock.monotonic(now))
+        self._loader.unload(idle)
+        self._cache.evict(idle)
         return len(idle)
 
+    def notify_queued(self, keys: Iterable[Key]) -> None:
+        """Records that endpoints have committed messages to send; after a restart, call it for all that have any."""
+        keys = list(keys)
+        for dialog in [self._cache.loaded[key] for key in keys if key in self._cache.loaded]:
+            dialog.is_drained, dialog.has_new_messages = False, True
+        self._cache.mark_keys_ready(keys)
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """Prevents endpoints from sending until `release`, because their next hop accepts no more for now."""
+        self._cache.hold(keys)
+
+    def release(self, keys: Iterable[Key]) -> None:
+        """Lets endpoints send again."""
+        for dialog in self._cache.release(keys):
+            due = [dialog.ack_due, dialog.transmission.next_due()]
+            for due_time in due:
+                if due_time is not None:
+                    self._cache.schedule(dialog.key, due_time)
+
+    def retransmit(self, keys: Iterable[Key]) -> None:
+        """Records that what endpoints have in flight was lost, so that it is sent again immediately (P17)."""
+        for key in keys:
+            dialog = self._cache.loaded.get(key)
+            if dialog is not None and dialog.transmission.flights:
+                dialog.transmission.expire_all()
+                self._cache.mark_ready(dialog)
+
+    def is_loaded(self, key: Key) -> bool:
+        """Returns whether an endpoint is in memory."""
+        return key in self._cache.loaded
+
+    def take_newly_dirty(self) -> int:
+        """Returns how many transmission objects became dirty, for the first time in memory, since the last call (P32)."""
+        return self._cache.take_newly_dirty()
+
     def forget(self, keys: Iterable[Key]) -> None:
-        """Tells that endpoints are no more, such as after END CONVERSATION WITH CLEANUP.
-
-        Args:
-            keys: The endpoints.
-        """
-        gone = self._residents.forget(keys)
-        self._loading.unload(gone)
+        """Removes deleted endpoints, such as after END CONVERSATION WITH CLEANUP."""
+        gone = self._cache.remove(keys)
+        self._loader.unload(gone)
         for dialog in gone:
-            self._sending.abandon(dialog)
+            self._sender.abandon(dialog)
 
-    def _settled(self, changes: BatchChanges) -> ReceivePlan:
+    def _take_plan(self, changes: BatchChanges) -> ReceivePlan:
         plan = self._plan
         if plan is None or plan.changes is not changes:
-            raise ProtocolError("these are not the effects of the last batch, or they were settled already")
+            raise ProtocolError("not the changes of the last batch, or already confirmed or undone")
         self._plan = None
         return plan
 
-    def _acknowledge(self, dialog: Dialog, acknowledgements: Sequence[tuple[int, list[AckRange]]], moment: int) -> None:
+    def _acknowledge(
+        self, dialog: Dialog, acknowledgements: Sequence[tuple[int, list[AckRange]]], monotonic_now: int
+    ) -> None:
         for acked, runs in acknowledgements:
             dialog.transmission.acknowledge(acked, runs)
-        dialog.transmission.used = moment
-        if not dialog.is_drained or dialog.transmission.is_mended:
-            self._residents.is_ready(dialog)
+        dialog.transmission.last_used = monotonic_now
+        if not dialog.is_drained or dialog.transmission.has_immediate_retransmission:
+            self._cache.mark_ready(dialog)
 
-    def _owe(self, received: ReceivedBatch, moment: int) -> None:
-        """Notes the acknowledgements that are due, of what is durable now (P15, P16, P18)."""
+    def _schedule_acknowledgements(self, received: ReceivedBatch, monotonic_now: int) -> None:
+        """Schedules the acknowledgements of what is durable now (P15, P16, P18)."""
         settings = self._settings
-        for key, owed in received.owed.items():
-            dialog = self._residents.known.get(key)
+        for key, owed in received.due_acknowledgements.items():
+            dialog = self._cache.loaded.get(key)
             if dialog is None:
                 continue
             incoming = dialog.incoming
             reached, early = (
                 (received.received.get(key, 0), b"")
                 if incoming is None
-                else (incoming.next, pack_ack_ranges(incoming.runs.told()))
+                else (incoming.next, pack_ack_ranges(incoming.ranges.to_ack_ranges()))
             )
             dialog.ack = (reached - 1 if reached else None, early)
-            dialog.ack_owed += owed.fragments
-            dialog.ack_owed_bytes += owed.bytes
-            at_once = owed.at_once or dialog.is_pressed(settings)
-            due = moment if at_once else moment + settings.acknowledgement_wait
+            dialog.unacked_fragments += owed.fragments
+            dialog.unacked_bytes += owed.bytes
+            is_immediate = owed.is_immediate or dialog.must_ack_now(settings)
+            due = monotonic_now if is_immediate else monotonic_now + settings.acknowledgement_wait
             if dialog.ack_due is None or due < dialog.ack_due:
                 dialog.ack_due = due
-                self._residents.wake(key, due)
-            dialog.transmission.used = moment
+                self._cache.schedule(key, due)
+            dialog.transmission.last_used = monotonic_now

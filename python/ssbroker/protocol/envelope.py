@@ -20,11 +20,11 @@ class Protection(IntEnum):
     """How a fragment is protected."""
 
     PLAIN = 0
-    """Digests only: they find accidents."""
+    """Digests only, which detect accidents."""
     SIGNED = 1
-    """MD5 signatures encrypted with the session key (`integrity="compat"`): the body is in clear."""
+    """MD5 signatures encrypted with the session key (`integrity="compat"`); the body is not encrypted."""
     SEALED = 2
-    """Header signed and part sealed with keys of the session key."""
+    """Header signed and body sealed with keys derived from the session key."""
 
 
 def _field(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field[Any]:
@@ -49,39 +49,30 @@ HEADER: Final = (
     _field("acked_ahead", pa.binary(), nullable=True),
     _field("header_signature", pa.binary(16)),
 )
-"""The header's columns. `acked_ahead` is null where no acknowledgement rides along (P15)."""
+"""The columns of the header. `acked_ahead` is null if the row carries no acknowledgement (P15)."""
 
 ENVELOPE: Final = pa.schema([*schemas.FRAGMENTS, *HEADER])
-"""A fragment on its way; an acknowledgement or an error of the broker is one without a number (`is_sequenced` false)."""
+"""A fragment in transit. An acknowledgement or an error of the broker is a row without a number (`is_sequenced` false)."""
 
 NAMES: Final = tuple(ENVELOPE.names)
 NULL_GUID: Final = bytes(16)
 SEQUENCE_MAX: Final = 2**63 - 2
 
-_NAMES_KEPT: Final = 1 << 11  # neighbours may bring names of 4 KiB in each row: so many of them take less than 20 MiB
+_CACHED_NAMES: Final = 1 << 11  # peers may send names of 4 KiB in each row: this many of them take less than 20 MiB
 _STABLE: Final = struct.Struct(">16s16s16s16sqiiqHbb")
-_RIDING: Final = struct.Struct(">BqI")
+_ACKNOWLEDGEMENT: Final = struct.Struct(">BqI")
 _LENGTH: Final = struct.Struct(">I")
 _NULL: Final = 0xFFFF_FFFF
 
 INITIATOR, SEQUENCED, END_OF_DIALOG, CONVERSATION_ERROR, HAS_TO_BROKER, HAS_MESSAGE_ID, HAS_LIFETIME = (
     1 << bit for bit in range(7)
 )
-"""Flags of the header as bytes; `BOUND`, `IDENTIFIED` and `ENDS` say that broker id, message id and lifetime are there."""
+"""The flags in the header bytes; the last three mark that broker id, message id and lifetime are present."""
 
 
-@lru_cache(maxsize=_NAMES_KEPT)
+@lru_cache(maxsize=_CACHED_NAMES)
 def encode_names(from_service: str, to_service: str, contract: str, message_type: str | None) -> bytes:
-    """The names of a header, each with its length.
-
-    Args:
-        from_service: The sender.
-        to_service: The receiver.
-        contract: The contract.
-        message_type: The message's type; None for an acknowledgement.
-
-    Returns:
-        The bytes; others for any other names.
+    """Encodes the names of a header, each with its length; `message_type` is None for an acknowledgement.
 
     Examples:
         >>> encode_names("a", "b", "", None).hex()
@@ -108,26 +99,26 @@ def encode_header(
     security: int,
     names: bytes,
 ) -> bytes:
-    """What a part is sealed with (P22): every field of the header that is the same each time the fragment is sent.
+    """Encodes the header fields that do not change between transmissions; a fragment is sealed with them (P22).
 
-    Positional and plain, since it is called for every row.
+    The arguments are positional because this is called for every row.
 
     Args:
         conversation_id: The conversation.
         from_broker: The sender's broker id.
-        to_broker: The receiver's, where it is known.
-        message_id: The message's id, where it has one.
-        sequence: The message's number.
-        fragment: The fragment's number.
-        count: The count of fragments.
-        lifetime: The moment at which the conversation ends, in microseconds, where there is one.
+        to_broker: The receiver's broker id, if known.
+        message_id: The message id, if the message has one.
+        sequence: The message number.
+        fragment: The fragment number.
+        count: The number of fragments of the message.
+        lifetime: When the conversation expires, in microseconds, if it does.
         flags: `INITIATOR`, `SEQUENCED`, `END_OF_DIALOG` and `CONVERSATION_ERROR`.
-        priority: The conversation's priority.
+        priority: The priority of the conversation.
         security: How the fragment is protected.
-        names: `names_as_bytes`.
+        names: The result of `encode_names`.
 
     Returns:
-        The bytes; others for any other header.
+        Bytes that are unique to the header.
 
     Examples:
         >>> len(encode_header(bytes(16), bytes(16), None, None, 0, 0, 1, None, 0, 5, 0, b""))
@@ -164,14 +155,14 @@ def signature_input(
     acked: int | None,
     ahead: bytes | None,
 ) -> bytes:
-    """What a header's signature is of: the header, the signatures of the content, and the acknowledgement that rides along.
+    """Returns the bytes that a header signature covers: header, content signatures and acknowledgement.
 
     Args:
-        header: `header_as_bytes`.
+        header: The result of `encode_header`.
         message_signature: The signature of the message.
         fragment_signature: The signature of the fragment.
-        acked: The number up to which all is acknowledged.
-        ahead: What is acknowledged beyond; None for no acknowledgement.
+        acked: The last message acknowledged in order.
+        ahead: The ranges acknowledged beyond it; None for no acknowledgement.
 
     Returns:
         The bytes.
@@ -180,54 +171,41 @@ def signature_input(
         >>> signature_input(b"", None, None, None, None) == signature_input(b"", None, None, None, b"")
         False
     """
-    there = (
+    present = (
         (message_signature is not None)
         | (fragment_signature is not None) << 1
         | (acked is not None) << 2
         | (ahead is not None) << 3
     )
-    riding = _RIDING.pack(there, acked or 0, len(ahead or b""))
-    return b"".join((header, riding, message_signature or b"", fragment_signature or b"", ahead or b""))
+    acknowledgement = _ACKNOWLEDGEMENT.pack(present, acked or 0, len(ahead or b""))
+    return b"".join((header, acknowledgement, message_signature or b"", fragment_signature or b"", ahead or b""))
 
 
 SHARED_BYTES_MIN: Final = 1 << 20
-"""From so many bytes on, a value is not copied."""
-_WORTH_CASTING: Final = 32
-"""From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
-_WORTH_VIEWING: Final = 4096
-"""From so many bytes on, a value is not copied where it can be looked at."""
+"""Values of at least this size are not copied."""
+_CAST_VALUES_MIN: Final = 32
+"""For at least this many values, casting to variable length before listing is faster than listing."""
+_VIEW_BYTES_MIN: Final = 4096
+"""Values of at least this size are not copied if a view can refer to them."""
 _VIEW: Final = struct.Struct("<i4sii")
-"""A view of a value beyond `_INLINE_BYTES`: its length, how it begins, in which buffer it lies, and where there."""
+"""A view of a value longer than `_INLINE_BYTES`: length, prefix, buffer index, offset."""
 _INLINE: Final = struct.Struct("<i12s")
 _INLINE_BYTES: Final = 12
 
 
 def tuples_to_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType) -> pa.Table:
-    """Rows as a table, all columns at once: it takes a third of the time that they take one by one.
-
-    Args:
-        rows: The values of each.
-        row: The columns.
-
-    Returns:
-        The table.
+    """Converts rows to a table column by column, which takes a third of the time of row by row.
 
     Examples:
         >>> tuples_to_table([(1, b"a"), (2, None)], pa.struct([("number", pa.int64()), ("body", pa.binary())])).to_pydict()
         {'number': [1, 2], 'body': [b'a', None]}
     """
-    made: Any = pa.array(rows, row)  # a StructArray, which the stubs do not say
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(made)])
+    array: Any = pa.array(rows, row)  # a StructArray, which the stubs do not state
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array)])
 
 
 def body_column(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
-    """Bytes as a column; large values stay where they are, each in a chunk of its own.
-
-    Args:
-        values: The values, None for null.
-
-    Returns:
-        The column.
+    """Converts values to a binary column; large values are not copied but become chunks of their own.
 
     Examples:
         >>> body_column([b"ab", bytes(1 << 20), b"c"]).num_chunks
@@ -247,12 +225,12 @@ def body_column(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
 
 
 def tuples_to_view_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at: int) -> pa.Table:
-    """Rows as a table, with one column of views, whose values stay where they are if they are long.
+    """Converts rows to a table with one non-null column of views, whose long values are not copied.
 
     Args:
-        rows: The values of each; there is none missing in that column.
-        row: The columns.
-        at: Which of them is of views.
+        rows: The rows.
+        row: The type of a row.
+        at: The index of the column of views.
 
     Returns:
         The table.
@@ -263,35 +241,28 @@ def tuples_to_view_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at
         b'a'
     """
     values = [each[at] for each in rows]
-    if sum(map(len, values)) < _WORTH_VIEWING * max(1, len(values)):
+    if sum(map(len, values)) < _VIEW_BYTES_MIN * max(1, len(values)):
         return tuples_to_table(rows, row)
     fields = list(row)
     field = fields.pop(at)
     others = tuples_to_table([(*each[:at], *each[at + 1 :]) for each in rows], pa.struct(fields))
-    return others.add_column(at, field, _views(values))
+    return others.add_column(at, field, _view_array(values))
 
 
-def _views(values: Sequence[bytes]) -> pa.Array[Any]:
-    made = bytearray(len(values) * _VIEW.size)
+def _view_array(values: Sequence[bytes]) -> pa.Array[Any]:
+    views = bytearray(len(values) * _VIEW.size)
     shared: list[pa.Buffer] = []
     for at, value in enumerate(values):
         if len(value) <= _INLINE_BYTES:
-            _INLINE.pack_into(made, at * _VIEW.size, len(value), value)
+            _INLINE.pack_into(views, at * _VIEW.size, len(value), value)
         else:
-            _VIEW.pack_into(made, at * _VIEW.size, len(value), value[:4], len(shared), 0)
+            _VIEW.pack_into(views, at * _VIEW.size, len(value), value[:4], len(shared), 0)
             shared.append(pa.py_buffer(value))
-    return pa.Array.from_buffers(pa.binary_view(), len(values), [None, pa.py_buffer(made), *shared])
+    return pa.Array.from_buffers(pa.binary_view(), len(values), [None, pa.py_buffer(views), *shared])
 
 
 def sliced_column(data: bytes, size: int) -> pa.Array[Any]:
-    """Bytes as a column of parts; they stay where they are.
-
-    Args:
-        data: The bytes.
-        size: How many a part has; the last may have fewer.
-
-    Returns:
-        The column.
+    """Splits bytes into a column of slices of `size` bytes without copying; the last may be shorter.
 
     Examples:
         >>> sliced_column(b"onetwox", 3).to_pylist()
@@ -303,33 +274,19 @@ def sliced_column(data: bytes, size: int) -> pa.Array[Any]:
 
 
 def column_values(column: pa.ChunkedArray[Any]) -> list[Any]:
-    """The values of a column. Those of a fixed length are listed as if they had any: pyarrow is twenty times as fast with these.
-
-    Args:
-        column: The column.
-
-    Returns:
-        The values.
+    """Lists the values of a column. Fixed-size binary is cast first, because pyarrow lists that twenty times faster.
 
     Examples:
         >>> column_values(pa.chunked_array([pa.array([b"ab", None], pa.binary(2))]))
         [b'ab', None]
     """
-    if len(column) >= _WORTH_CASTING and pa.types.is_fixed_size_binary(column.type):
+    if len(column) >= _CAST_VALUES_MIN and pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
     return column.to_pylist()
 
 
 def replace_columns(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """A table with other values in some of its columns.
-
-    Args:
-        table: The table.
-        schema: What the columns are.
-        columns: The values by name.
-
-    Returns:
-        The table.
+    """Returns a table with the values of some columns replaced.
 
     Examples:
         >>> schema = pa.schema([("number", pa.int64())])
@@ -344,35 +301,29 @@ def replace_columns(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Se
 
 
 AckRange: TypeAlias = tuple[int, int, int, int]
-"""From which message and fragment to which, both included; all that lies between is there."""
+"""First message and fragment, last message and fragment, both inclusive; everything between them has arrived."""
 
 ACK_RANGES_MAX: Final = 512
-"""More runs than this are not told; their fragments are sent once more."""
+"""Further ranges are not acknowledged; their fragments are sent again."""
 
 _RUN: Final = struct.Struct(">qiqi")
 
 
 def bit_ranges(mask: int) -> Iterator[tuple[int, int]]:
-    """The runs of ones in a number, as first and last bit."""
+    """Yields the runs of ones in a number as first and last bit."""
     first = 0
     while mask:
-        zeros = (mask & -mask).bit_length() - 1
-        mask >>= zeros
+        skipped = (mask & -mask).bit_length() - 1
+        mask >>= skipped
         ones = (mask ^ (mask + 1)).bit_length() - 1
         mask >>= ones
-        first += zeros
+        first += skipped
         yield first, first + ones - 1
         first += ones
 
 
 def pack_ack_ranges(runs: Iterable[AckRange]) -> bytes:
-    """The runs as they travel.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        24 bytes for each.
+    """Packs ranges into 24 bytes each.
 
     Examples:
         >>> unpack_ack_ranges(pack_ack_ranges([(3, 0, 4, 2)]))
@@ -382,13 +333,7 @@ def pack_ack_ranges(runs: Iterable[AckRange]) -> bytes:
 
 
 def unpack_ack_ranges(data: bytes) -> list[AckRange] | None:
-    """The runs that somebody sent.
-
-    Args:
-        data: What came.
-
-    Returns:
-        The runs; None where they are cut off, too many, not ascending or below nothing.
+    """Unpacks ranges from a peer; None if they are truncated, too many, not ascending or negative.
 
     Examples:
         >>> unpack_ack_ranges(b"x") is None, unpack_ack_ranges(pack_ack_ranges([(1, 2, 1, 1)])) is None
@@ -405,42 +350,27 @@ def unpack_ack_ranges(data: bytes) -> list[AckRange] | None:
     return runs
 
 
-def lowest_bits(mask: int, most: int) -> int:
-    """The lowest ones of a number, as many as may be.
-
-    Args:
-        mask: The number.
-        most: How many.
-
-    Returns:
-        The number without its other ones.
+def lowest_bits(mask: int, limit: int) -> int:
+    """Returns a number with only its lowest `limit` one-bits.
 
     Examples:
         >>> bin(lowest_bits(0b10110, 2))
         '0b110'
     """
-    if mask.bit_count() <= most:
+    if mask.bit_count() <= limit:
         return mask
     taken = 0
     for first, last in bit_ranges(mask):
-        number = min(most, last + 1 - first)
+        number = min(limit, last + 1 - first)
         taken |= ((1 << number) - 1) << first
-        most -= number
-        if not most:
+        limit -= number
+        if not limit:
             break
     return taken
 
 
 def fragments_in_range(run: AckRange, sequence: int, count: int) -> int:
-    """Which fragments of a message a run names.
-
-    Args:
-        run: The run.
-        sequence: The message.
-        count: How many fragments it has.
-
-    Returns:
-        They as bits.
+    """Returns a bit mask of the fragments of a message that a range names.
 
     Examples:
         >>> bin(fragments_in_range((3, 1, 4, 0), 3, 4))
@@ -454,10 +384,11 @@ def fragments_in_range(run: AckRange, sequence: int, count: int) -> int:
 
 @dataclass(slots=True)
 class EnvelopeRow:
-    """A fragment as it came; the attributes are the columns of `envelope.ENVELOPE`, in their order, and one more.
+    """A received fragment; the attributes are the columns of `envelope.ENVELOPE`, in their order, and one more.
 
     Attributes:
-        is_digested: Whether the header's signature is its MD5, as in a plain conversation; an error of the broker has its body in it.
+        has_valid_digest: Whether the header signature is a matching MD5 digest, as in an unsecured conversation. The digest of an error
+            of the broker covers its body too.
     """
 
     conversation_id: bytes
@@ -488,7 +419,7 @@ class EnvelopeRow:
 
     @property
     def header(self) -> bytes:
-        """All that stays the same whenever the fragment is sent, as bytes."""
+        """The encoded header fields that do not change between transmissions."""
         flags = self.is_initiator | self.is_sequenced << 1 | self.is_end << 2 | self.is_error << 3
         names = encode_names(self.from_service, self.to_service, self.contract, self.message_type)
         return encode_header(
@@ -507,16 +438,12 @@ class EnvelopeRow:
         )
 
     def signature_input(self, header: bytes) -> bytes:
-        """What the header's signature is of.
-
-        Args:
-            header: That of this row.
-        """
+        """Returns the bytes that the header signature covers, given the encoded header."""
         return signature_input(header, self.message_signature, self.fragment_signature, self.acked, self.acked_ahead)
 
     @property
     def is_well_formed(self) -> bool:
-        """Whether the fields agree with each other (fact 84)."""
+        """Whether the fields are consistent with each other."""
         if self.acked_ahead is None:
             rides = self.acked is None
         else:
@@ -526,7 +453,7 @@ class EnvelopeRow:
         if self.is_sequenced:
             numbered = 0 <= self.sequence <= SEQUENCE_MAX and 0 <= self.fragment < self.count
             return self.message_type is not None and numbered
-        if self.message_type is None:  # an acknowledgement, whose signature has no body in it
+        if self.message_type is None:  # an acknowledgement, whose signature does not cover a body
             return (self.sequence, self.fragment, self.count) == (0, 0, 1) and not self.is_error and not self.body
         return (self.sequence, self.fragment, self.count) == (0, 0, 1) and self.is_error
 
@@ -537,34 +464,12 @@ _LIFETIME: Final = ENVELOPE.get_field_index("lifetime")
 
 
 def rows_to_table(rows: Sequence[EnvelopeRow]) -> pa.Table:
-    """A batch of rows.
-
-    Args:
-        rows: The rows.
-
-    Returns:
-        The same, as `envelope.ENVELOPE`.
-
-    Examples:
-        >>> table_to_rows(rows_to_table([])) == []
-        True
-    """
+    """Converts rows to a table (`ENVELOPE`)."""
     return tuples_to_table([_VALUES(row) for row in rows], _ROW)
 
 
 def table_to_rows(table: pa.Table) -> list[EnvelopeRow]:
-    """The rows of a batch.
-
-    Args:
-        table: Rows of `envelope.ENVELOPE`.
-
-    Returns:
-        The same, as objects.
-
-    Examples:
-        >>> table_to_rows(ENVELOPE.empty_table())
-        []
-    """
+    """Converts a table (`ENVELOPE`) to rows."""
     found = list(table.columns)
     if found[_LIFETIME].null_count < table.num_rows:
         found[_LIFETIME] = found[_LIFETIME].cast(pa.int64())
@@ -578,18 +483,6 @@ SenderKey: TypeAlias = tuple[bytes, bool, bytes | None]
 
 
 def sender_runs(rows: pa.Table) -> tuple[list[tuple[SenderKey, int]], bool]:
-    """The senders of rows, as they follow each other.
-
-    Args:
-        rows: The rows (`envelope.ENVELOPE`).
-
-    Returns:
-        Each with how many rows it sends there; and whether no row is secured.
-
-    Examples:
-        >>> from ssbroker.protocol.envelope import ENVELOPE
-        >>> sender_runs(ENVELOPE.empty_table())
-        ([], True)
-    """
+    """Returns the runs of rows with the same sender and their lengths, and whether all rows are unsecured."""
     found, are_plain = _core.sender_runs(rows)
     return [((conversation_id, side, broker), number) for conversation_id, side, broker, number in found], are_plain

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ssbroker import _core
 from ssbroker.protocol.config import Integrity
-from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment, dialog_of, inbound_of
+from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment, make_dialog, make_inbound_cipher
 from ssbroker.protocol.envelope import (
     NULL_GUID,
     SEQUENCE_MAX,
@@ -29,7 +29,7 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
     RemoteMessageAcknowledgement,
 )
-from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader, senders_of, stored_table
+from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader, sender_keys, stored_fragment_table
 from ssbroker.protocol.storage import (
     MESSAGES,
     NO_FRAGMENTS,
@@ -46,26 +46,26 @@ from ssbroker.protocol.storage import (
 from ssbroker.security import SecuredDirection
 
 _ANSWERED_ELSEWHERE: Final = 8495
-GONE: Final = 8462
+ENDPOINT_GONE: Final = 8462
 _MALFORMED: Final = 11271
-_UNSIGNED: Final = 11230
-_UNSECURED: Final = 11231
-_UNKNOWN: Final = 11209
+_BAD_SIGNATURE: Final = 11230
+_NOT_SEALED: Final = 11231
+_NO_CONVERSATION: Final = 11209
 _CLOSED: Final = 11212
-_NOT_THE_ENDPOINTS: Final = 11222
-_NOT_HERE: Final = 11220
-_ELSEWHERE: Final = 11224
+_WRONG_SERVICE: Final = 11222
+_WRONG_BROKER: Final = 11220
+_OTHER_COPY: Final = 11224
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorNotice:
-    """An error of the broker that is to be sent (P11): not kept, since whoever it is for tries again.
+    """An error of the broker that is sent to a peer (P11); it is not stored, because the peer retries.
 
     Attributes:
-        dialog: The endpoint that says it; None where there is none.
-        row: The fragment that it answers, where another than the endpoint's far side sent it.
-        code: Service Broker's number, negative.
-        text: What it means.
+        dialog: The endpoint that reports it; None if there is none.
+        row: The fragment that it answers, if that did not come from the endpoint's peer.
+        code: The Service Broker error number, negative.
+        text: The description.
     """
 
     dialog: Dialog | None
@@ -76,16 +76,16 @@ class ErrorNotice:
 
 @dataclass(slots=True)
 class OpenedBatch:
-    """What a batch holds.
+    """The verified content of a batch.
 
     Attributes:
-        peer: Who handed it over.
-        messages: Fragments that were opened, with their dialogs.
-        acknowledgements: What the far sides have, by endpoint, in the order of arrival.
-        errors: Errors of far brokers.
-        created: Dialogs that begin here with this batch.
-        bound: Endpoints as they are now that the far side has answered.
-        notices: What is answered.
+        peer: The peer that delivered the batch.
+        messages: The verified fragments with their dialogs.
+        acknowledgements: The acknowledgements for each endpoint, in order of arrival.
+        errors: The errors of remote brokers.
+        created: The dialogs that this batch creates.
+        bound: The rows of endpoints that this batch binds to their peers.
+        notices: The errors to send back.
     """
 
     peer: bytes | None
@@ -103,15 +103,15 @@ class OpenedBatch:
 
 
 class RowOpener:
-    """Judges rows by what is known of their endpoints.
+    """Verifies and decrypts the rows of a batch.
 
     Args:
-        dialogs: The endpoints of the batch, as far as there are any.
-        session_keys: Keys of conversations that begin with this batch, or are answered for the first time, by conversation id.
-        integrity: What is demanded of secured dialogs (P22).
-        peer: Who handed the batch over.
-        now: The moment.
-        log: Where damaged and misled rows are told of.
+        dialogs: The existing endpoints that the batch is for.
+        session_keys: Keys of conversations that this batch creates or answers for the first time, by conversation id.
+        integrity: The protection required of secured dialogs (P22).
+        peer: The peer that delivered the batch.
+        now: The current time.
+        log: Receives the events of damaged and misdirected rows.
     """
 
     def __init__(
@@ -131,66 +131,59 @@ class RowOpener:
         self._now = now
         self._log = log
         self._opened = OpenedBatch(peer)
-        self._answers: dict[Key, tuple[ExchangedKeys, SecuredDirection]] = {}
+        self._peer_keys: dict[Key, tuple[ExchangedKeys, SecuredDirection]] = {}
 
     def open(self, rows: list[EnvelopeRow]) -> OpenedBatch:
-        """Opens a batch.
-
-        Args:
-            rows: The rows.
-
-        Returns:
-            What they hold; what is damaged, forged or misled is left out and told of.
-        """
+        """Opens a batch; damaged, forged and misdirected rows are omitted and logged."""
         for row in rows:
-            self._take(row)
+            self._open_row(row)
         return self._opened
 
-    def _take(self, row: EnvelopeRow) -> None:
+    def _open_row(self, row: EnvelopeRow) -> None:
         key = (row.conversation_id, not row.is_initiator)
         dialog = self._dialogs.get(key) or self._opened.created.get(key)
         is_new = dialog is None
         if dialog is None:
-            dialog = self._beginning(row)
+            dialog = self._new_dialog(row)
             if dialog is None:
                 return
-        body = self._proven(row, dialog)
+        body = self._verify(row, dialog)
         if body is None:
             return
-        if self._is_misled(row, dialog):
+        if self._is_misdirected(row, dialog):
             return
         if is_new:
             self._opened.created[key] = dialog
         else:
             self._bind(row, dialog)
         if row.acked_ahead is not None:
-            self._acknowledged(row, key, unpack_ack_ranges(row.acked_ahead))
+            self._add_acknowledgement(row, key, unpack_ack_ranges(row.acked_ahead))
         if row.is_sequenced:
             self._opened.messages.append((dialog, row, body))
         elif row.message_type is not None:
             self._opened.errors[key] = body
 
-    def _beginning(self, row: EnvelopeRow) -> Dialog | None:
-        """The endpoint that the first fragments of a conversation make at the target."""
+    def _new_dialog(self, row: EnvelopeRow) -> Dialog | None:
+        """Returns the target endpoint that the first fragment of a conversation creates; None if it creates none."""
         if not row.is_initiator:
-            # Nobody has the key of a conversation that is gone, so only who needs no proof can be told.
+            # The key of a deleted conversation is gone, so only an unsecured sender can be notified.
             if row.security == Protection.PLAIN and row.is_sequenced and row.has_valid_digest:
                 self._opened.notices.append(
-                    ErrorNotice(None, row, -GONE, "the remote endpoint of the conversation no longer exists")
+                    ErrorNotice(None, row, -ENDPOINT_GONE, "the remote endpoint of the conversation no longer exists")
                 )
-            self._undeliverable(row, _UNKNOWN, "the conversation id does not match an active conversation")
+            self._undeliverable(row, _NO_CONVERSATION, "the conversation id does not match an active conversation")
             return None
         if not row.is_sequenced:
-            self._undeliverable(row, _UNKNOWN, "the conversation id does not match an active conversation")
+            self._undeliverable(row, _NO_CONVERSATION, "the conversation id does not match an active conversation")
             return None
-        given = self._session_keys.get(row.conversation_id)
-        keys = ExchangedKeys(given) if isinstance(given, bytes) else given
+        session_keys = self._session_keys.get(row.conversation_id)
+        keys = ExchangedKeys(session_keys) if isinstance(session_keys, bytes) else session_keys
         if keys is not None and keys.valid_for not in (None, (True, row.from_service, row.to_service)):
-            keys = None  # whoever was proven to send something else is nobody here
-        # Where the first that is heard of a conversation is its error, no endpoint is made, with which a key would go.
-        own = None if keys is None or row.is_error else keys.session_key
-        far = None if keys is None else keys.far_session_key
-        return dialog_of(
+            keys = None  # the keys were proven for another service or direction
+        # An error as the first message creates no endpoint, so no key of its own could be sent back.
+        own_key = None if keys is None or row.is_error else keys.session_key
+        peer_key = None if keys is None else keys.far_session_key
+        return make_dialog(
             DialogEndpoint(
                 conversation_id=row.conversation_id,
                 is_initiator=False,
@@ -201,73 +194,73 @@ class RowOpener:
                 service_contract_name=row.contract,
                 priority=row.priority,
                 lifetime=row.lifetime,
-                session_key=own or far,
-                far_session_key=None if own is None else far,
+                session_key=own_key or peer_key,
+                far_session_key=None if own_key is None else peer_key,
                 far_certificate=None if keys is None else keys.far_certificate,
                 is_bound=True,
                 far_peer=self._peer if keys is None else None,
             )
         )
 
-    def _proven(self, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
-        """The part, if header and part are what the far side sent; else it is told of and dropped (P21, P22)."""
+    def _verify(self, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
+        """Returns the verified body; None, after logging, if the row is damaged or forged (P21, P22)."""
         if not row.is_well_formed:
-            return self._corrupted(row, _MALFORMED, "the header contradicts itself")
-        secured = self._inbound(row, dialog)
-        if secured is None:
+            return self._corrupted(row, _MALFORMED, "the header is inconsistent")
+        cipher = self._cipher_for(row, dialog)
+        if cipher is None:
             if row.security != Protection.PLAIN:
-                return self._corrupted(row, _UNSIGNED, "there is no key for the conversation")
-            return row.body if row.has_valid_digest else self._corrupted(row, _UNSIGNED, "the header is damaged")
+                return self._corrupted(row, _BAD_SIGNATURE, "there is no key for the conversation")
+            return row.body if row.has_valid_digest else self._corrupted(row, _BAD_SIGNATURE, "the header is damaged")
         if row.security == Protection.SIGNED and self._integrity == "compat":
-            return row.body if row.has_valid_digest else self._corrupted(row, _UNSIGNED, "the header is damaged")
+            return row.body if row.has_valid_digest else self._corrupted(row, _BAD_SIGNATURE, "the header is damaged")
         if row.security != Protection.SEALED:
-            return self._corrupted(row, _UNSECURED, "the conversation is secured and the fragment is not sealed")
+            return self._corrupted(row, _NOT_SEALED, "the conversation is secured and the fragment is not sealed")
         header = row.header
-        if not secured.verify_header(row.signature_input(header), row.header_signature):
-            return self._corrupted(row, _UNSIGNED, "the header is damaged or forged")
+        if not cipher.verify_header(row.signature_input(header), row.header_signature):
+            return self._corrupted(row, _BAD_SIGNATURE, "the header is damaged or forged")
         if row.is_sequenced:
             bound = row.to_broker is not None
-            part = secured.open(row.body, sequence=row.sequence, fragment=row.fragment, is_bound=bound, header=header)
+            part = cipher.open(row.body, sequence=row.sequence, fragment=row.fragment, is_bound=bound, header=header)
         else:
-            part = secured.open_notice(row.body, header=header) if row.message_type is not None else b""
+            part = cipher.open_notice(row.body, header=header) if row.message_type is not None else b""
         if part is None:
-            return self._corrupted(row, _UNSIGNED, "the part is damaged or forged")
+            return self._corrupted(row, _BAD_SIGNATURE, "the fragment is damaged or forged")
         if not dialog.endpoint.is_bound:
-            dialog.inbound = secured  # proven now, whether the batch is committed or not
+            dialog.inbound_cipher = cipher  # verified, whether the batch is committed or not
         return part
 
-    def _inbound(self, row: EnvelopeRow, dialog: Dialog) -> SecuredDirection | None:
-        """What opens a row: by the far side's own key, where that came with its first answer, or with that of another copy."""
+    def _cipher_for(self, row: EnvelopeRow, dialog: Dialog) -> SecuredDirection | None:
+        """Returns the cipher that opens a row; the peer's first answer may bring the peer's own key."""
         endpoint = dialog.endpoint
-        given = self._session_keys.get(endpoint.conversation_id)
+        session_keys = self._session_keys.get(endpoint.conversation_id)
         is_settled = endpoint.is_bound and row.from_broker == endpoint.far_broker_instance
-        is_answer = endpoint.is_initiator and not is_settled and dialog.inbound is not None
-        if not is_answer or not isinstance(given, ExchangedKeys):
-            return dialog.inbound
-        if given.valid_for not in (None, (False, endpoint.far_service_name, endpoint.service_name)):
-            return dialog.inbound  # the owner of another service, or of the other direction, answers for nobody here
-        if dialog.key not in self._answers:
-            self._answers[dialog.key] = (given, inbound_of(dialog.key, given.far_session_key))
-        return self._answers[dialog.key][1]
+        is_answer = endpoint.is_initiator and not is_settled and dialog.inbound_cipher is not None
+        if not is_answer or not isinstance(session_keys, ExchangedKeys):
+            return dialog.inbound_cipher
+        if session_keys.valid_for not in (None, (False, endpoint.far_service_name, endpoint.service_name)):
+            return dialog.inbound_cipher  # the keys were proven for another service or direction
+        if dialog.key not in self._peer_keys:
+            self._peer_keys[dialog.key] = (session_keys, make_inbound_cipher(dialog.key, session_keys.far_session_key))
+        return self._peer_keys[dialog.key][1]
 
-    def _is_misled(self, row: EnvelopeRow, dialog: Dialog) -> bool:
-        """Whether the row is for another copy of the service, from another one, or for nobody any more."""
+    def _is_misdirected(self, row: EnvelopeRow, dialog: Dialog) -> bool:
+        """Logs and returns whether a row is for or from another broker instance, service or peer, or too late."""
         endpoint = self._opened.bound.get(dialog.key, dialog.endpoint)
         if row.to_broker is not None and row.to_broker != endpoint.broker_instance:
-            self._undeliverable(row, _NOT_HERE, "the broker id is another one")
+            self._undeliverable(row, _WRONG_BROKER, "the broker id does not match")
         elif (row.to_service, row.from_service, row.contract) != (
             endpoint.service_name,
             endpoint.far_service_name,
             endpoint.service_contract_name,
         ):
-            self._undeliverable(row, _NOT_THE_ENDPOINTS, "services or contract are not those of the conversation")
+            self._undeliverable(row, _WRONG_SERVICE, "services or contract do not match the conversation")
         elif endpoint.far_broker_instance is not None and row.from_broker != endpoint.far_broker_instance:
-            self._undeliverable(row, _ELSEWHERE, "another copy of the service has already answered this conversation")
+            self._undeliverable(row, _OTHER_COPY, "another copy of the service has already answered this conversation")
             if endpoint.is_initiator and (row.is_sequenced or row.acked_ahead is not None):
                 text = "another copy of the service has already answered this conversation"
                 self._opened.notices.append(ErrorNotice(dialog, row, -_ANSWERED_ELSEWHERE, text))
         elif endpoint.is_bound and endpoint.far_peer is not None and self._peer != endpoint.far_peer:
-            self._undeliverable(row, _ELSEWHERE, "the conversation is bound to another certificate")
+            self._undeliverable(row, _OTHER_COPY, "the conversation is bound to another certificate")
         elif endpoint.lifetime is not None and endpoint.lifetime <= self._now:
             self._undeliverable(row, _CLOSED, "the lifetime of the conversation has expired")
         else:
@@ -275,7 +268,7 @@ class RowOpener:
         return True
 
     def _bind(self, row: EnvelopeRow, dialog: Dialog) -> None:
-        """The first answer of the far side settles its broker id and its peer (R8, P25)."""
+        """Binds an endpoint to the broker id and peer of the first answer (R8, P25)."""
         endpoint = dialog.endpoint
         if (
             endpoint.is_bound
@@ -285,13 +278,13 @@ class RowOpener:
             return
         bound = replace(endpoint, far_broker_instance=row.from_broker, is_bound=True)
         if endpoint.session_key is None:
-            bound = replace(bound, far_peer=self._peer)  # N17: a secured dialog is bound by its key
-        elif endpoint.key in self._answers:
-            answer, _ = self._answers[endpoint.key]
+            bound = replace(bound, far_peer=self._peer)  # a secured dialog is bound by its key
+        elif endpoint.key in self._peer_keys:
+            answer, _ = self._peer_keys[endpoint.key]
             bound = replace(bound, far_session_key=answer.far_session_key, far_certificate=answer.far_certificate)
         self._opened.bound[endpoint.key] = bound
 
-    def _acknowledged(self, row: EnvelopeRow, key: Key, runs: list[AckRange] | None) -> None:
+    def _add_acknowledgement(self, row: EnvelopeRow, key: Key, runs: list[AckRange] | None) -> None:
         acked = -1 if row.acked is None else row.acked
         self._opened.acknowledgements.setdefault(key, []).append((acked, runs or []))
 
@@ -328,24 +321,24 @@ class RowOpener:
 
 
 class FastInboundRun(NamedTuple):
-    """Messages of one conversation, one number behind the other."""
+    """Consecutive messages of one conversation."""
 
     dialog: Dialog
     incoming: InboundDirection
     run: MessageRun
     body_bytes: int
     is_bound: bool
-    """Whether they name the broker that they are for."""
+    """Whether the messages name their target broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastInbound:
-    """What of a batch is plain.
+    """The part of a batch that takes the fast path.
 
     Attributes:
+        rest: The other rows (`envelope.ENVELOPE`).
         runs: The runs.
-        messages: Their messages (`ledger.MESSAGES`), run behind run.
-        rest: The rows that are left (`envelope.ENVELOPE`).
+        messages: Their messages (`storage.MESSAGES`), one run after another.
     """
 
     rest: pa.Table
@@ -354,12 +347,12 @@ class FastInbound:
 
     @property
     def dialogs(self) -> list[Dialog]:
-        """The dialogs that they are for."""
+        """The receiving dialogs."""
         return [each.dialog for each in self.runs]
 
 
-class _Found(NamedTuple):
-    """A run as it was found."""
+class _FoundRun(NamedTuple):
+    """A run as the native code returns it."""
 
     conversation_id: bytes
     is_initiator: bool
@@ -369,90 +362,77 @@ class _Found(NamedTuple):
     first: int
     rows: int
     body_bytes: int
-    longest: int
+    max_body_bytes: int
 
     @property
     def key(self) -> Key:
-        """The endpoint that it is for."""
+        """The receiving endpoint."""
         return (self.conversation_id, not self.is_initiator)
 
 
 class FastInboundFinder:
-    """Finds what is plain in batches.
+    """Finds the messages of a batch that can take the fast path."""
 
-    Args:
-        ledger: What judges messages.
-        max_message_bytes: The largest message.
-    """
+    __slots__ = ("_max_message_bytes", "_storage")
 
-    __slots__ = ("_ledger", "_max_message_bytes")
-
-    def __init__(self, ledger: DialogStorage, *, max_message_bytes: int) -> None:
-        self._ledger: Final = ledger
+    def __init__(self, storage: DialogStorage, *, max_message_bytes: int) -> None:
+        self._storage: Final = storage
         self._max_message_bytes: Final = max_message_bytes
 
-    def take(
+    def find(
         self, table: pa.Table, known: Mapping[Key, Dialog], *, peer: bytes | None, session_keys: SessionKeys, now: int
     ) -> FastInbound:
-        """Takes what is plain. Nothing is changed by it.
+        """Splits a batch into runs for the fast path and other rows, without changing state.
 
-        Args:
-            table: The rows (`envelope.ENVELOPE`).
-            known: The dialogs in memory.
-            peer: Who handed them over.
-            session_keys: Keys that came with them, by conversation id.
-            now: The moment.
-
-        Returns:
-            The runs whose dialogs are in memory, have no keys, are bound to where they come from, have nothing that waits, and expect just them;
-            all of it is left where one of their messages cannot be taken.
+        A run takes the fast path if its dialog is in memory, has no keys, is bound to the peer, has nothing pending and expects these
+        messages next, and if all of them are valid.
         """
-        found, of_rows = _core.incoming_runs(table)
+        found, run_of_row = _core.incoming_runs(table)
         taken: list[FastInboundRun | None] = []
-        for each in map(_Found._make, found):
+        for each in map(_FoundRun._make, found):
             dialog = None if each.conversation_id in session_keys else known.get(each.key)
-            taken.append(None if dialog is None else self._run(each, dialog, peer, now))
+            taken.append(None if dialog is None else self._match(each, dialog, peer, now))
         runs = [run for run in taken if run is not None]
         if not runs:
             return FastInbound(table)
-        rest, messages = _parted(table, of_rows, [run is not None for run in taken])
+        rest, messages = _split(table, run_of_row, [run is not None for run in taken])
         contracts: list[str] = []
         for run in runs:
             contracts += [run.dialog.endpoint.service_contract_name] * run.run.rows
-        if self._ledger.validate(messages, contracts):
+        if self._storage.validate(messages, contracts):
             return FastInbound(table)
         return FastInbound(rest, runs, messages)
 
-    def _run(self, found: _Found, dialog: Dialog, peer: bytes | None, now: int) -> FastInboundRun | None:
+    def _match(self, found: _FoundRun, dialog: Dialog, peer: bytes | None, now: int) -> FastInboundRun | None:
         endpoint, incoming = dialog.endpoint, dialog.incoming
         to_service, from_service = endpoint.service_name, endpoint.far_service_name
         is_expected = (
-            dialog.inbound is None
+            dialog.inbound_cipher is None
             and endpoint.is_bound
             and endpoint.far_broker_instance == found.from_broker
             and found.to_broker in (None, endpoint.broker_instance)
             and found.names[:-1] == [from_service, to_service, endpoint.service_contract_name]
             and endpoint.far_peer in (None, peer)
             and (endpoint.lifetime is None or endpoint.lifetime > now)
-            and found.longest <= self._max_message_bytes
+            and found.max_body_bytes <= self._max_message_bytes
             and found.first + found.rows - 1 <= SEQUENCE_MAX
         )
-        if not is_expected or incoming is None or incoming.early or incoming.next != found.first:
+        if not is_expected or incoming is None or incoming.pending or incoming.next != found.first:
             return None
         run = MessageRun(found.key, found.first, found.rows, found.names[-1])
         return FastInboundRun(dialog, incoming, run, found.body_bytes, found.to_broker is not None)
 
 
-def _parted(table: pa.Table, of_rows: pa.Int32Array, are_taken: list[bool]) -> tuple[pa.Table, pa.Table]:
-    """The rows that are in no run that is taken, in their order; and the messages of the others, run behind run."""
+def _split(table: pa.Table, run_of_row: pa.Int32Array, is_taken_run: list[bool]) -> tuple[pa.Table, pa.Table]:
+    """Returns the rows outside the taken runs, in order, and the messages of the taken runs, one run after another."""
     number = -1
-    numbers = [number]  # of rows in no run, which have -1
-    for is_taken in are_taken:
+    numbers = [number]  # -1 marks rows that belong to no run
+    for is_taken in is_taken_run:
         number += is_taken
         numbers.append(number if is_taken else -1)
-    places: Any = pc.add(of_rows, 1)
+    places: Any = pc.add(run_of_row, 1)
     ranks: Any = pa.array(numbers, pa.int32()).take(places)
-    order: Any = pc.array_sort_indices(ranks)  # a stable one
+    order: Any = pc.array_sort_indices(ranks)  # a stable sort
     left: int = pc.sum(pc.equal(ranks, pa.scalar(-1, pa.int32()))).as_py()
     rest = table.take(order[:left]) if left else table.schema.empty_table()
     columns = pa.Table.from_arrays([table[name] for name in MESSAGES.names], schema=MESSAGES)
@@ -465,170 +445,156 @@ _CORRUPT: Final = ("corrupt_fragment", "corrupt_message")
 
 @dataclass(slots=True)
 class DueAcknowledgement:
-    """What a batch makes a dialog owe to its sender.
+    """What a batch makes a dialog acknowledge.
 
     Attributes:
-        fragments: How many fragments were taken.
-        bytes: And how many bytes.
-        at_once: Whether the sender waits for the acknowledgement, or asks for it again (P18).
+        fragments: How many fragments were received.
+        bytes: How many bytes were received.
+        is_immediate: Whether the sender waits for the acknowledgement, or sent something again (P18).
     """
 
     fragments: int = 0
     bytes: int = 0
-    at_once: bool = False
+    is_immediate: bool = False
 
 
 @dataclass(slots=True)
 class ReceivedBatch:
-    """What came of a batch.
+    """The result of receiving a batch.
 
     Attributes:
-        messages: The messages that enter their queues (`ledger.MESSAGES`).
-        stored: The fragments that are kept (`ledger.STORED`).
-        received: The new receive sequence of endpoints.
-        dropped: Stored fragments of messages whose whole does not match.
-        owed: What is owed to the senders.
-        notices: What is answered to messages that cannot be taken.
-        unloaded: Dialogs that have to be read back, since a message of theirs was refused.
-        refused: Why, by endpoint.
+        messages: The messages to enqueue (`storage.MESSAGES`).
+        stored: The fragments to store (`storage.STORED_FRAGMENTS`).
+        received: The new receive sequence number of each endpoint.
+        dropped: Messages whose stored fragments do not match their digest.
+        due_acknowledgements: What to acknowledge for each endpoint.
+        notices: The errors to send back.
+        dialogs_to_reload: Dialogs whose receive state has to be reloaded, because a message was refused.
+        refusals: The reason of the refusal, by endpoint.
     """
 
     messages: pa.Table = field(default_factory=lambda: NO_MESSAGES)
     stored: pa.Table = field(default_factory=lambda: NO_FRAGMENTS)
     received: dict[Key, int] = field(default_factory=dict)
     dropped: list[tuple[Key, int]] = field(default_factory=list)
-    owed: dict[Key, DueAcknowledgement] = field(default_factory=dict)
+    due_acknowledgements: dict[Key, DueAcknowledgement] = field(default_factory=dict)
     notices: list[ErrorNotice] = field(default_factory=list)
-    unloaded: list[Dialog] = field(default_factory=list)
-    refused: dict[Key, Refusal] = field(default_factory=dict)
+    dialogs_to_reload: list[Dialog] = field(default_factory=list)
+    refusals: dict[Key, Refusal] = field(default_factory=dict)
 
-    def join(self, plain: FastInbound) -> None:
-        """Takes in what is plain, before what came of the others; the directions go on.
-
-        Args:
-            plain: What is plain, of other endpoints.
-        """
-        if not plain.runs:
+    def add_fast(self, fast: FastInbound) -> None:
+        """Adds the fast path's messages before the others, and advances the receive state of their dialogs."""
+        if not fast.runs:
             return
-        self.messages = pa.concat_tables([plain.messages, self.messages.cast(MESSAGES)])
-        for each in plain.runs:
+        self.messages = pa.concat_tables([fast.messages, self.messages.cast(MESSAGES)])
+        for each in fast.runs:
             number = each.run.first + each.run.rows
-            each.incoming.reach(number)
+            each.incoming.advance_to(number)
             self.received[each.run.key] = number
-            self.owed[each.run.key] = DueAcknowledgement(each.run.rows, each.body_bytes, at_once=not each.is_bound)
+            self.due_acknowledgements[each.run.key] = DueAcknowledgement(
+                each.run.rows, each.body_bytes, is_immediate=not each.is_bound
+            )
 
 
 class BatchReceiver:
-    """Puts opened fragments together.
+    """Reassembles verified fragments."""
 
-    Args:
-        ledger: What judges messages.
-        loading: Has the directions in memory.
-        assembly: Puts their parts together.
-        log: Where what is refused is told of.
-    """
+    __slots__ = ("_assembler", "_loader", "_log", "_storage")
 
-    __slots__ = ("_assembly", "_ledger", "_loading", "_log")
-
-    def __init__(self, ledger: DialogStorage, loading: DirectionLoader, assembly: Assembler, log: EventLog) -> None:
-        self._ledger = ledger
-        self._loading = loading
-        self._assembly = assembly
+    def __init__(self, storage: DialogStorage, loader: DirectionLoader, assembler: Assembler, log: EventLog) -> None:
+        self._storage = storage
+        self._loader = loader
+        self._assembler = assembler
         self._log = log
 
-    def take(
-        self, opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], *, begun: Mapping[Key, Dialog], now: int
+    def receive(
+        self, opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], *, new_dialogs: Mapping[Key, Dialog], now: int
     ) -> ReceivedBatch:
-        """Takes fragments in.
-
-        Args:
-            opened: The fragments, with their dialogs.
-            begun: Dialogs that begin with this batch.
-            now: The moment.
-
-        Returns:
-            What came of them. The directions are changed; `Loading.unload` takes that back.
-        """
+        """Receives fragments and updates the receive state of their dialogs; `DirectionLoader.unload` reverts that."""
         result = ReceivedBatch()
         dialogs = {dialog.key: dialog for dialog, _, _ in opened}
-        self._loading.load(dialogs, begun=begun)
+        self._loader.load(dialogs, new_dialogs=new_dialogs)
         before = {key: dialog.incoming.next for key, dialog in dialogs.items() if dialog.incoming is not None}
-        parts = self._digested(list(_fresh(opened, result.owed)), now)
+        parts = self._with_digests(list(_new_fragments(opened, result.due_acknowledgements)), now)
         if parts:
-            assembled = self._assembly.push(parts)
-            self._refused(assembled, dialogs, result, now)
-            self._released(assembled, dialogs, result)
-            self._answered(assembled, dialogs, result)
+            assembled = self._assembler.push(parts)
+            self._report_rejected(assembled, dialogs, result, now)
+            self._release(assembled, dialogs, result)
+            self._reply_to_broken(assembled, dialogs, result)
         for key, dialog in dialogs.items():
             incoming = dialog.incoming
             if incoming is not None and incoming.next != before[key]:
                 result.received.setdefault(key, incoming.next)
-        self._loading.weigh(dialogs)
+        self._loader.account(dialogs)
         return result
 
-    def _digested(self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int) -> list[OpenedFragment]:
-        """The fragments with digests instead of signatures; in a secured dialog, the signature of the message has to be there (P21)."""
+    def _with_digests(self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int) -> list[OpenedFragment]:
+        """Yields fragments with digests instead of signatures; a secured message must have a signature (P21)."""
         parts: list[OpenedFragment] = []
         secured: dict[Key, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:
             incoming, message_type = dialog.incoming, row.message_type
-            if incoming is None or message_type is None:  # both are there: loaded, and proven to be a message
+            if (
+                incoming is None or message_type is None
+            ):  # both are set: the state is loaded and the row is a verified message
                 continue
             kind = (message_type, row.message_id, row.is_end, row.is_error)
             digests = (row.message_signature, row.fragment_signature)
             part = OpenedFragment(incoming, row.sequence, row.fragment, row.count, body, *digests, kind)
-            if dialog.inbound is not None:
+            if dialog.inbound_cipher is not None:
                 signatures = digests if row.security == Protection.SIGNED and row.count > 1 else digests[:1]
                 if any(signature is None or len(signature) != _DIGEST_BYTES for signature in signatures):
-                    self._corrupted(dialog, part, "a signature is missing", now)
+                    self._emit_corrupted(dialog, part, "a signature is missing", now)
                     continue
                 secured.setdefault(dialog.key, []).append((part, row))
             parts.append(part)
         by_key = {dialog.key: dialog for dialog, _, _ in fresh} if secured else {}
         for key, rows in secured.items():
-            _decrypt(by_key[key], rows)
+            _decrypt_digests(by_key[key], rows)
         return parts
 
-    def _refused(
+    def _report_rejected(
         self, assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch, now: int
     ) -> None:
         for part, reason in assembled.rejected:
             dialog = dialogs[part.incoming.key]
-            owed = result.owed.setdefault(dialog.key, DueAcknowledgement())
+            owed = result.due_acknowledgements.setdefault(dialog.key, DueAcknowledgement())
             if reason == "duplicate":
-                owed.at_once = True
+                owed.is_immediate = True
             elif reason in _CORRUPT:
-                self._corrupted(dialog, part, "the content does not match its signature", now)
+                self._emit_corrupted(dialog, part, "the content does not match its signature", now)
             else:
-                self._undelivered(dialog, part, reason, now)
-        result.dropped += assembled.forgotten
+                self._emit_undeliverable(dialog, part, reason, now)
+        result.dropped += assembled.dropped
 
-    def _released(self, assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
-        """Messages and kept fragments; from a message on that cannot be taken, nothing of its dialog (B11)."""
+    def _release(self, assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
+        """Sets the messages and fragments of the result; after a refused message, everything else of its dialog is omitted."""
         messages = assembled.messages
         stopped: dict[Key, int] = {}
         if messages.num_rows:
-            of_each = [dialogs[conversation_id, not side] for conversation_id, side in senders_of(messages)]
-            refusals = self._ledger.validate(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
+            of_each = [dialogs[conversation_id, not side] for conversation_id, side in sender_keys(messages)]
+            refusals = self._storage.validate(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
             if refusals:
-                messages = self._stopped(messages, of_each, refusals, result, stopped)
+                messages = self._stop_at_refusals(messages, of_each, refusals, result, stopped)
         result.messages = messages
-        result.stored = stored_table([part for part in assembled.kept if part.incoming.key not in stopped])
+        result.stored = stored_fragment_table([part for part in assembled.to_store if part.incoming.key not in stopped])
         for key, sequence in stopped.items():
             result.received[key] = sequence
 
     @staticmethod
-    def _answered(assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
-        """Whoever has sent a broken conversation a message is told, as often as it comes (N31)."""
+    def _reply_to_broken(assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
+        """Notifies the sender of every message that arrives for a broken conversation."""
         for dialog in [dialogs[key] for key in assembled.broken]:
             result.received[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
-            result.unloaded.append(dialog)
+            result.dialogs_to_reload.append(dialog)
             result.notices.append(
-                ErrorNotice(dialog, None, -GONE, "the remote endpoint of the conversation accepts no more messages")
+                ErrorNotice(
+                    dialog, None, -ENDPOINT_GONE, "the remote endpoint of the conversation accepts no more messages"
+                )
             )
 
     @staticmethod
-    def _stopped(
+    def _stop_at_refusals(
         messages: pa.Table,
         dialogs: Sequence[Dialog],
         refusals: Mapping[int, Refusal],
@@ -636,19 +602,19 @@ class BatchReceiver:
         stopped: dict[Key, int],
     ) -> pa.Table:
         sequences: list[Any] = messages["message_sequence_number"].to_pylist()
-        stays: list[bool] = []
+        is_kept: list[bool] = []
         for row, (dialog, sequence) in enumerate(zip(dialogs, sequences, strict=True)):
             key = dialog.key
             refusal = refusals.get(row)
             if refusal is not None and key not in stopped:
                 stopped[key] = sequence
-                result.unloaded.append(dialog)
-                result.refused[key] = refusal
+                result.dialogs_to_reload.append(dialog)
+                result.refusals[key] = refusal
                 result.notices.append(ErrorNotice(dialog, None, refusal.code, refusal.description))
-            stays.append(key not in stopped)
-        return messages.filter(pa.array(stays, pa.bool_()))
+            is_kept.append(key not in stopped)
+        return messages.filter(pa.array(is_kept, pa.bool_()))
 
-    def _undelivered(self, dialog: Dialog, part: OpenedFragment, reason: str, now: int) -> None:
+    def _emit_undeliverable(self, dialog: Dialog, part: OpenedFragment, reason: str, now: int) -> None:
         self._log.emit(
             MessageUndeliverable(
                 at=now,
@@ -659,7 +625,7 @@ class BatchReceiver:
             )
         )
 
-    def _corrupted(self, dialog: Dialog, part: OpenedFragment, text: str, now: int) -> None:
+    def _emit_corrupted(self, dialog: Dialog, part: OpenedFragment, text: str, now: int) -> None:
         endpoint = dialog.endpoint
         self._log.emit(
             CorruptedMessage(
@@ -675,35 +641,35 @@ class BatchReceiver:
         )
 
 
-def _fresh(
+def _new_fragments(
     opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed_of: dict[Key, DueAcknowledgement]
 ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
-    """What is not there already; what is owed for all of it is noted."""
-    there: set[tuple[Key, int, int]] = set()
+    """Yields fragments that have not arrived before, and records what to acknowledge for all of them."""
+    seen: set[tuple[Key, int, int]] = set()
     for item in opened:
         dialog, row, body = item
         incoming = dialog.incoming
-        if incoming is None:  # it is loaded
+        if incoming is None:  # always loaded by the caller
             continue
         owed = owed_of.setdefault(dialog.key, DueAcknowledgement())
         place = (dialog.key, row.sequence, row.fragment)
-        if row.sequence < incoming.next or (row.sequence, row.fragment) in incoming.runs or place in there:
-            owed.at_once = True
+        if row.sequence < incoming.next or (row.sequence, row.fragment) in incoming.ranges or place in seen:
+            owed.is_immediate = True
             continue
-        owed.at_once |= row.to_broker is None
-        there.add(place)
+        owed.is_immediate |= row.to_broker is None
+        seen.add(place)
         owed.fragments += 1
         owed.bytes += len(body)
         yield item
 
 
-def _decrypt(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, EnvelopeRow]]) -> None:
-    """Puts digests into the parts of a secured dialog. A sealed part needs no digest of its own: its seal has proven it."""
-    secured = dialog.inbound
-    if secured is None:
+def _decrypt_digests(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, EnvelopeRow]]) -> None:
+    """Decrypts the signatures of a secured dialog into digests; a sealed fragment needs none, because its seal is verified."""
+    cipher = dialog.inbound_cipher
+    if cipher is None:
         return
     signatures = [row.message_signature or b"" for _, row in rows]
-    digests = secured.message_digests([part.sequence for part, _ in rows], signatures)
+    digests = cipher.message_digests([part.sequence for part, _ in rows], signatures)
     for (part, _), digest in zip(rows, digests, strict=True):
         part.message_digest = digest
         part.fragment_digest = None
@@ -711,7 +677,7 @@ def _decrypt(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, EnvelopeRow]])
         (part, row) for part, row in rows if row.security == Protection.SIGNED and row.fragment_signature is not None
     ]
     if signed:
-        digests = secured.fragment_digests(
+        digests = cipher.fragment_digests(
             [(part.sequence, part.fragment, part.count) for part, _ in signed],
             [row.message_signature or b"" for _, row in signed],
             [row.fragment_signature or b"" for _, row in signed],
@@ -720,7 +686,7 @@ def _decrypt(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, EnvelopeRow]])
             part.fragment_digest = digest
 
 
-_BEYOND: Final = 28010
+_ACKNOWLEDGED_UNSENT: Final = 28010
 _STEPS: Final = {
     (True, True): AcknowledgementStep.MESSAGE_WITH_ACK_SENT,
     (True, False): AcknowledgementStep.ACK_SENT,
@@ -729,19 +695,8 @@ _STEPS: Final = {
 }
 
 
-def tell_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now: int) -> None:
-    """Tells of the acknowledgements in a batch, if anybody listens.
-
-    Args:
-        log: Who is told.
-        table: The batch (`envelope.ENVELOPE`).
-        is_sent: Whether it goes out.
-        now: The moment.
-
-    Examples:
-        >>> from ssbroker.protocol.envelope import ENVELOPE
-        >>> tell_acknowledgements(EventLog(), ENVELOPE.empty_table(), is_sent=True, now=0)
-    """
+def emit_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now: int) -> None:
+    """Emits an event for each acknowledgement in a batch, if anything subscribes to them."""
     if not log.wants(RemoteMessageAcknowledgement):
         return
     for row in table_to_rows(table):
@@ -759,181 +714,137 @@ def tell_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now:
             )
 
 
-def false_acknowledgement(key: Key, acked: int, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
-    """The event of an acknowledgement that names what was not sent.
-
-    Args:
-        key: The endpoint that it is for.
-        acked: What it names, -1 for no message.
-        now: The moment.
-        peer: Who handed it over.
-
-    Returns:
-        The event.
-
-    Examples:
-        >>> false_acknowledgement((bytes(16), True), 7, 0).error
-        28010
-    """
+def false_acknowledgement_event(key: Key, acked: int, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
+    """Returns the event of an acknowledgement that names unsent messages; `acked` is -1 for no message."""
     return MessageUndeliverable(
         at=now,
         conversation_id=uuid.UUID(bytes=key[0]),
         is_sequenced=False,
         acked_sequence_number=None if acked < 0 else acked,
         peer=peer,
-        error=_BEYOND,
+        error=_ACKNOWLEDGED_UNSENT,
         text="the peer acknowledged messages that were not sent",
     )
 
 
-def undeliverable(key: Key, why: Refusal, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
-    """The event of a first message for a service that does not take it now.
-
-    Args:
-        key: The endpoint that it would make.
-        why: Why.
-        now: The moment.
-        peer: Who handed it over.
-
-    Returns:
-        The event.
-
-    Examples:
-        >>> undeliverable((bytes(16), False), Refusal(-28013, "the broker of the database is disabled", notifies_sender=False), 0).error
-        28013
-    """
+def undeliverable_event(key: Key, why: Refusal, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
+    """Returns the event of a first message that its service refuses."""
     conversation = uuid.UUID(bytes=key[0])
     return MessageUndeliverable(at=now, conversation_id=conversation, peer=peer, error=-why.code, text=why.description)
 
 
-Acknowledged: TypeAlias = dict[Key, list[tuple[int, list[AckRange]]]]
-"""What far sides have: for each endpoint, up to which number, and what beyond."""
+Acknowledgements: TypeAlias = dict[Key, list[tuple[int, list[AckRange]]]]
+"""The acknowledgements for each endpoint: the last number received in order, and the ranges beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivePlan:
-    """What a batch changes.
+    """The changes of a batch.
 
     Attributes:
-        effects: What has to be written.
-        opened: What the batch held, but for what is plain.
-        plain: What is plain.
-        received: What came of its messages.
-        acknowledged: What its acknowledgements are believed to say.
+        changes: The changes to write.
+        opened: The verified content, apart from the fast path.
+        fast: The part that takes the fast path.
+        received: The result of reassembly.
+        acknowledged: The acknowledgements, limited to what was sent.
     """
 
     changes: BatchChanges
     opened: OpenedBatch
-    plain: FastInbound
+    fast: FastInbound
     received: ReceivedBatch
-    acknowledged: Acknowledged
+    acknowledged: Acknowledgements
 
     @property
     def dialogs(self) -> list[Dialog]:
-        """The dialogs whose directions have gone on."""
-        return [*self.plain.dialogs, *self.opened.dialogs]
+        """The dialogs whose receive state has changed."""
+        return [*self.fast.dialogs, *self.opened.dialogs]
 
 
 class ReceivePlanner:
-    """Makes plans.
+    """Plans the changes of received batches."""
 
-    Args:
-        ledger: Who admits conversations.
-        receiving: What puts fragments together.
-        log: Where false acknowledgements are told of.
-    """
+    __slots__ = ("_log", "_receiver", "_storage")
 
-    __slots__ = ("_ledger", "_log", "_receiving")
-
-    def __init__(self, ledger: DialogStorage, receiving: BatchReceiver, log: EventLog) -> None:
-        self._ledger = ledger
-        self._receiving = receiving
+    def __init__(self, storage: DialogStorage, receiver: BatchReceiver, log: EventLog) -> None:
+        self._storage = storage
+        self._receiver = receiver
         self._log = log
 
-    def plan(self, opened: OpenedBatch, plain: FastInbound, known: Mapping[Key, Dialog], now: int) -> ReceivePlan:
-        """Plans a batch.
-
-        Args:
-            opened: What it holds, but for what is plain.
-            plain: What is plain.
-            known: The endpoints.
-            now: The moment.
-
-        Returns:
-            The plan. The directions that are received have gone on already.
-        """
+    def plan(self, opened: OpenedBatch, fast: FastInbound, known: Mapping[Key, Dialog], now: int) -> ReceivePlan:
+        """Plans a batch; the receive state of its dialogs is changed already."""
         self._admit(opened, now)
-        received = self._receiving.take(opened.messages, begun=opened.created, now=now)
-        received.join(plain)
-        acknowledged = self._acknowledged(opened, known, now)
-        effects = self._effects(opened, plain, received, acknowledged, known, now)
-        return ReceivePlan(effects, opened, plain, received, acknowledged)
+        received = self._receiver.receive(opened.messages, new_dialogs=opened.created, now=now)
+        received.add_fast(fast)
+        acknowledged = self._valid_acknowledgements(opened, known, now)
+        changes = self._changes(opened, fast, received, acknowledged, known, now)
+        return ReceivePlan(changes, opened, fast, received, acknowledged)
 
     def _admit(self, opened: OpenedBatch, now: int) -> None:
-        """Has the services of new conversations looked at; where one does not take its conversation, nothing of that is taken (B11)."""
+        """Lets the services of new conversations admit them; the messages of refused conversations are removed."""
         if not opened.created:
             return
-        asked = list(opened.created.values())
+        candidates = list(opened.created.values())
         refused: set[Key] = set()
-        for dialog, answer in zip(asked, self._ledger.admit([each.endpoint for each in asked]), strict=True):
+        for dialog, answer in zip(candidates, self._storage.admit([each.endpoint for each in candidates]), strict=True):
             if isinstance(answer, Refusal):
                 del opened.created[dialog.key]
                 refused.add(dialog.key)
                 if answer.notifies_sender:
-                    dialog.answers_unmade()
+                    dialog.reply_with_peer_key()
                     opened.notices.append(ErrorNotice(dialog, None, answer.code, answer.description))
                 else:
-                    self._log.emit(undeliverable(dialog.key, answer, now, peer=opened.peer))
+                    self._log.emit(undeliverable_event(dialog.key, answer, now, peer=opened.peer))
             else:
                 dialog.endpoint = answer
         if refused:
             opened.messages = [message for message in opened.messages if message[0].key not in refused]
 
-    def _acknowledged(self, opened: OpenedBatch, known: Mapping[Key, Dialog], now: int) -> Acknowledged:
-        """The acknowledgements, as far as they name what was sent; the others are told of (fact 84)."""
-        good: Acknowledged = {}
+    def _valid_acknowledgements(self, opened: OpenedBatch, known: Mapping[Key, Dialog], now: int) -> Acknowledgements:
+        """Returns the acknowledgements, limited to what was sent; false ones are logged."""
+        valid: Acknowledgements = {}
         for key, acknowledgements in opened.acknowledgements.items():
             dialog = known.get(key)
             for acknowledgement in acknowledgements:
-                believed = (-1, []) if dialog is None else dialog.transmission.believed(*acknowledgement)
-                if believed != acknowledgement:
-                    self._log.emit(false_acknowledgement(key, acknowledgement[0], now, peer=opened.peer))
+                clamped = (-1, []) if dialog is None else dialog.transmission.clamp_acknowledgement(*acknowledgement)
+                if clamped != acknowledgement:
+                    self._log.emit(false_acknowledgement_event(key, acknowledgement[0], now, peer=opened.peer))
                 if dialog is not None:
-                    good.setdefault(key, []).append(believed)
-        return good
+                    valid.setdefault(key, []).append(clamped)
+        return valid
 
     @staticmethod
-    def _effects(
+    def _changes(
         opened: OpenedBatch,
-        plain: FastInbound,
+        fast: FastInbound,
         received: ReceivedBatch,
-        acknowledged: Acknowledged,
+        acknowledged: Acknowledgements,
         known: Mapping[Key, Dialog],
         now: int,
     ) -> BatchChanges:
-        refused = {dialog.key for dialog in received.unloaded}
-        begun = [key for key in opened.created if not (key in refused and received.received.get(key) == 0)]
-        gone = opened.created.keys() - begun
-        for key in gone:
-            opened.created[key].answers_unmade()
+        refused = {dialog.key for dialog in received.dialogs_to_reload}
+        created = [key for key in opened.created if not (key in refused and received.received.get(key) == 0)]
+        discarded = opened.created.keys() - created
+        for key in discarded:
+            opened.created[key].reply_with_peer_key()
         reached = {key: max(acked for acked, _ in each) for key, each in acknowledged.items()}
         return BatchChanges(
             at=now,
-            created=tuple(opened.created[key].endpoint for key in begun),
+            created=tuple(opened.created[key].endpoint for key in created),
             bound=tuple(opened.bound.values()),
             messages=received.messages,
             stored=received.stored,
-            received={key: number for key, number in received.received.items() if key not in gone},
+            received={key: number for key, number in received.received.items() if key not in discarded},
             dropped=tuple(received.dropped),
             acknowledged={key: acked for key, acked in reached.items() if acked > known[key].transmission.acked},
             errors={key: body for key, body in opened.errors.items() if key in known},
-            refusals={key: why for key, why in received.refused.items() if key not in gone},
-            lost_by_peer=tuple(key for key, each in acknowledged.items() if _is_forgotten(known[key], each)),
-            runs=tuple(each.run for each in plain.runs),
+            refusals={key: why for key, why in received.refusals.items() if key not in discarded},
+            lost_by_peer=tuple(key for key, each in acknowledged.items() if _has_lost_messages(known[key], each)),
+            runs=tuple(each.run for each in fast.runs),
         )
 
 
-def _is_forgotten(dialog: Dialog, acknowledgements: list[tuple[int, list[AckRange]]]) -> bool:
-    """Whether the far side has lost what it had acknowledged; who has ended with an error has dropped it as well."""
-    forgets = dialog.transmission.is_forgotten
-    return not dialog.has_ended and any(forgets(*acknowledgement) for acknowledgement in acknowledgements)
+def _has_lost_messages(dialog: Dialog, acknowledgements: list[tuple[int, list[AckRange]]]) -> bool:
+    """Returns whether the peer has lost messages that it had acknowledged, unless an error has ended the dialog anyway."""
+    forgets = dialog.transmission.shows_data_loss
+    return not dialog.ended_with_error and any(forgets(*acknowledgement) for acknowledgement in acknowledgements)

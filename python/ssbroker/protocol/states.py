@@ -1,4 +1,4 @@
-"""The states of a conversation's endpoint, and what each input makes of each (fact 102, B12)."""
+"""The states of a conversation endpoint, and the transition for each input."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ class ConversationState(StrEnum):
     """`state` of `sys.conversation_endpoints`."""
 
     SO = "SO"
-    """STARTED_OUTBOUND: begun here, nothing sent."""
+    """STARTED_OUTBOUND: started here, nothing sent."""
     SI = "SI"
-    """STARTED_INBOUND: the first message is on its way, not whole yet."""
+    """STARTED_INBOUND: the first message has arrived incompletely."""
     CO = "CO"
     """CONVERSING: both sides may send."""
     DI = "DI"
-    """DISCONNECTED_INBOUND: the far side has ended; this one has to."""
+    """DISCONNECTED_INBOUND: the remote endpoint has ended; this one has to end."""
     DO = "DO"
-    """DISCONNECTED_OUTBOUND: ended here; the far side does not know yet."""
+    """DISCONNECTED_OUTBOUND: ended here; the remote endpoint does not know yet."""
     ER = "ER"
-    """ERROR: broken; this side has to end it."""
+    """ERROR: broken; this side has to end the conversation."""
     CD = "CD"
-    """CLOSED: over. Only a target's endpoint is kept so, against replays (B14); an initiator's goes at once."""
+    """CLOSED: ended. Only a target's endpoint stays, to detect replays; an initiator's is deleted immediately."""
 
 
 class ConversationInput(StrEnum):
-    """What may happen to an endpoint."""
+    """An input to the state machine of an endpoint."""
 
     SEND = "SEND"
     """The application sends a message."""
     END = "END"
     """The application ends the conversation, with an error or without."""
     CLEANUP = "CLEANUP"
-    """The application ends it with cleanup: whatever the state, the endpoint goes."""
+    """The application ends the conversation with cleanup: the endpoint is deleted in any state."""
     TIMER = "TIMER"
     """The application sets the conversation's timer."""
     MOVE = "MOVE"
-    """The application moves it to another group."""
+    """The application moves the conversation to another group."""
     MESSAGE = "MESSAGE"
-    """The next message in order has arrived, whole."""
+    """The next message in order has arrived completely."""
     PART = "PART"
-    """A part of a message has arrived, or one that is not the next."""
+    """A fragment of a message has arrived, or a message that is not the next."""
     END_DIALOG = "END_DIALOG"
-    """EndDialog has arrived in its turn."""
+    """EndDialog has arrived in order."""
     ERROR = "ERROR"
-    """Error has arrived, from the far application in its turn, or from its broker."""
+    """Error has arrived: from the remote application in order, or from its broker."""
     FAILURE = "FAILURE"
-    """The broker here ends it with an error: its lifetime has passed, its service or its broker id is gone."""
+    """The local broker ends the conversation with an error: its lifetime expired, or its service or broker id no longer exists."""
     ACKNOWLEDGED = "ACKNOWLEDGED"
-    """The far side has what END sent."""
+    """The remote endpoint has received what END sent."""
 
 
 CALLS: Final = (
@@ -59,7 +59,7 @@ CALLS: Final = (
     ConversationInput.TIMER,
     ConversationInput.MOVE,
 )
-"""What the application does; a number refuses it. All else happens to it; there a number says why it is dropped."""
+"""The calls of the application. An error number refuses a call; for the other inputs, it is the reason for dropping them."""
 
 DESCRIPTIONS: Final = {
     ConversationState.SO: "STARTED_OUTBOUND",
@@ -76,7 +76,7 @@ _SO, _SI, _CO, _DI, _DO, _ER, _CD = ConversationState
 
 # fmt: off
 TABLE: Final[dict[ConversationInput, dict[ConversationState, ConversationState | int]]] = {
-    #                    begun       beginning   conversing  far ended   ended here  broken      closed
+    #                    started out started in  conversing  ended there ended here  broken      closed
     ConversationInput.SEND:         {_SO: _CO,   _SI: 8429,  _CO: _CO,   _DI: 8429,  _DO: 8429,  _ER: 8429,  _CD: 8429},
     ConversationInput.END:          {_SO: _CD,   _SI: 8427,  _CO: _DO,   _DI: _CD,   _DO: 8427,  _ER: _CD,   _CD: 8427},
     ConversationInput.CLEANUP:      {_SO: _CD,   _SI: _CD,   _CO: _CD,   _DI: _CD,   _DO: _CD,   _ER: _CD,   _CD: _CD},
@@ -90,28 +90,21 @@ TABLE: Final[dict[ConversationInput, dict[ConversationState, ConversationState |
     ConversationInput.ACKNOWLEDGED: {_SO: 28010, _SI: 28010, _CO: 28010, _DI: 28010, _DO: _CD,   _ER: 28010, _CD: _CD},
 }
 # fmt: on
-"""For each input and state the next state, or Service Broker's number of what refuses or drops it; then the state stays."""
+"""The next state for each input and state, or the error number for which the input is refused or dropped without a transition."""
 
-BEGUN: Final = ConversationState.SO
+INITIAL_STATE: Final = ConversationState.SO
 """The state after BEGIN DIALOG."""
-FIRST_WHOLE: Final = ConversationState.CO
-"""The state of a target's endpoint that the whole first message makes."""
-FIRST_PART: Final = ConversationState.SI
-"""The state of one that a part of it makes, or a message that came before it."""
+STATE_AFTER_FIRST_MESSAGE: Final = ConversationState.CO
+"""The state of a target endpoint that a complete first message creates."""
+STATE_AFTER_FIRST_FRAGMENT: Final = ConversationState.SI
+"""The state of a target endpoint that a fragment creates, or a message out of order."""
 
 
-def after(state: ConversationState, happened: ConversationInput) -> ConversationState | int:
-    """The next state, or the number of what refuses the call or drops what arrived; then the state stays.
-
-    Args:
-        state: The endpoint's state.
-        happened: The call or the arrival.
-
-    Returns:
-        A state or a number.
+def next_state(state: ConversationState, event: ConversationInput) -> ConversationState | int:
+    """Returns the next state, or the error number for which the input is refused or dropped without a transition.
 
     Examples:
-        >>> after(ConversationState.SO, ConversationInput.SEND), after(ConversationState.DO, ConversationInput.SEND)
+        >>> next_state(ConversationState.SO, ConversationInput.SEND), next_state(ConversationState.DO, ConversationInput.SEND)
         (<ConversationState.CO: 'CO'>, 8429)
     """
-    return TABLE[happened][state]
+    return TABLE[event][state]

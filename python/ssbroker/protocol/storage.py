@@ -14,69 +14,59 @@ from ssbroker.protocol.states import ConversationState
 
 
 class MessageRun(NamedTuple):
-    """Messages that enter a queue one behind the other, and are no more than that (B47)."""
+    """Consecutive messages of one conversation that can be enqueued together."""
 
     key: tuple[bytes, bool]
-    """The endpoint that receives them: its conversation's id, and whether it is the initiator."""
+    """The receiving endpoint."""
     first: int
-    """The number of the first; each has the number behind that of the one before."""
+    """The number of the first message."""
     rows: int
-    """How many."""
+    """The number of messages."""
     message_type_name: str
-    """Their type."""
+    """The message type of all of them."""
 
 
 Key: TypeAlias = tuple[bytes, bool]
-"""An endpoint: its conversation's id, and whether it is the initiator."""
+"""An endpoint: the conversation id, and whether it is the initiator."""
 
 
-def _columns(*fields: pa.Field[Any]) -> pa.Schema:
+def _schema_of(*fields: pa.Field[Any]) -> pa.Schema:
     return pa.schema(list(fields))
 
 
-_KIND: Final = _columns(
+_KIND_COLUMNS: Final = _schema_of(
     pa.field("message_type_name", pa.string(), nullable=False),
     pa.field("message_id", schemas.GUID),
     pa.field("is_end_of_dialog", pa.bool_(), nullable=False),
     pa.field("is_conversation_error", pa.bool_(), nullable=False),
 )
 
-MESSAGES: Final = _columns(
+MESSAGES: Final = _schema_of(
     *(schemas.FRAGMENTS.field(name) for name in ("conversation_id", "is_initiator", "message_sequence_number")),
-    *_KIND,
+    *_KIND_COLUMNS,
     schemas.FRAGMENTS.field("message_body"),
 )
-"""Whole messages: what a transmission queue gives, and what enters a queue. `is_initiator` is the sender's."""
+"""Whole messages, as read from a transmission queue or written to a queue. `is_initiator` refers to the sender."""
 
 _BODY: Final = schemas.FRAGMENTS.get_field_index("message_body")
-STORED_FRAGMENTS: Final = _columns(*schemas.FRAGMENTS, *_KIND).set(
+STORED_FRAGMENTS: Final = _schema_of(*schemas.FRAGMENTS, *_KIND_COLUMNS).set(
     _BODY, pa.field("message_body", pa.binary_view(), nullable=False)
 )
-"""Fragments of what is incomplete or early (P14), opened, with digests instead of signatures."""
+"""Decrypted fragments of incomplete or early messages (P14), with digests instead of signatures."""
 
-_HEAD: Final = pa.struct([each for each in MESSAGES if each.name != "message_body"])
-_PART: Final = pa.struct(list(STORED_FRAGMENTS))
+_HEADER_COLUMNS: Final = pa.struct([each for each in MESSAGES if each.name != "message_body"])
+_FRAGMENT_COLUMNS: Final = pa.struct(list(STORED_FRAGMENTS))
 
 
 def messages_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Messages as a table (`MESSAGES`); large bodies stay where they are.
-
-    Examples:
-        >>> messages_table([]).schema == MESSAGES
-        True
-    """
-    made = tuples_to_table([row[:-1] for row in rows], _HEAD)
+    """Converts rows to a table (`MESSAGES`) without copying large bodies."""
+    made = tuples_to_table([row[:-1] for row in rows], _HEADER_COLUMNS)
     return made.append_column(MESSAGES.field("message_body"), body_column([row[-1] for row in rows]))
 
 
 def fragments_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Fragments as a table (`STORED`); large bodies stay where they are.
-
-    Examples:
-        >>> fragments_table([]).schema == STORED_FRAGMENTS
-        True
-    """
-    return tuples_to_view_table(rows, _PART, _BODY)
+    """Converts rows to a table (`STORED_FRAGMENTS`) without copying large bodies."""
+    return tuples_to_view_table(rows, _FRAGMENT_COLUMNS, _BODY)
 
 
 NO_MESSAGES: Final = pa.Table.from_batches([], MESSAGES)
@@ -85,26 +75,26 @@ NO_FRAGMENTS: Final = pa.Table.from_batches([], STORED_FRAGMENTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogEndpoint:
-    """One side of a conversation, as far as the protocol has to know it.
+    """One side of a conversation, as the protocol sees it.
 
     Attributes:
         conversation_id: The conversation.
-        is_initiator: Whether this side began it.
-        service_name: The service of this side.
-        broker_instance: The broker id of this side's database.
-        far_service_name: The far side's service.
-        far_broker_instance: The far side's broker id; None while it is not known (R8).
+        is_initiator: Whether this side started it.
+        service_name: The local service.
+        broker_instance: The broker id of the local database.
+        far_service_name: The remote service.
+        far_broker_instance: The broker id of the remote database; None if it is not known yet (R8).
         service_contract_name: The contract.
         priority: From 1 to 10.
-        lifetime: The moment at which the conversation ends, in microseconds since 1970; None for never.
-        session_key: With what this side seals, 32 bytes; None for a plain conversation.
-        far_session_key: With what the far side seals; None for the same key, or where it has not answered with its own (N19).
-        far_certificate: By which certificate the far side has proven itself, as its fingerprint; None for none.
-        is_bound: Whether the far side has answered, so that broker id and peer are settled (R8, P25).
-        far_peer: Who brought the far side's first answer in a plain conversation (N17); None where connections have no certificates.
-        receive_sequence: The number of the message that is expected next; all before it are in the queue.
-        state: Its state, when it was read.
-        send_sequence: The number of the message that it sends next, when it was read.
+        lifetime: When the conversation expires, in microseconds since 1970; None for never.
+        session_key: The key with which this side seals, 32 bytes; None for an unsecured conversation.
+        far_session_key: The key with which the peer seals; None if it is the same, or if the peer has not answered with its own.
+        far_certificate: The fingerprint of the certificate that authenticated the peer; None if none did.
+        is_bound: Whether the peer has answered, so that broker id and peer are fixed (R8, P25).
+        far_peer: The peer that delivered the first answer of an unsecured conversation; None if connections have no certificates.
+        receive_sequence: The number of the next expected message; all earlier ones are in the queue.
+        state: The state when the row was read.
+        send_sequence: The number of the next message to send, when the row was read.
     """
 
     conversation_id: bytes
@@ -127,19 +117,19 @@ class DialogEndpoint:
 
     @property
     def key(self) -> Key:
-        """The conversation's id, and which side this is."""
+        """The key of the endpoint."""
         return (self.conversation_id, self.is_initiator)
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangedKeys:
-    """The keys that came with the first row of a direction (N19).
+    """The keys that came with the first row of a direction.
 
     Attributes:
-        far_session_key: With what its sender seals.
-        session_key: With what this side answers, where the conversation begins here; None for the same key.
-        far_certificate: By which certificate the sender has proven itself, as its fingerprint; None for none.
-        of: Whether the initiator sends, from which service, and to which: for other rows they are no keys. None for any.
+        far_session_key: The key with which the sender seals.
+        session_key: The key for answers, if this side is the target; None if it is the same.
+        far_certificate: The fingerprint of the certificate that authenticated the sender; None if none did.
+        valid_for: The rows that the keys are for: whether the initiator sends, from which service, and to which. None for any.
     """
 
     far_session_key: bytes = field(repr=False)
@@ -149,49 +139,49 @@ class ExchangedKeys:
 
 
 SessionKeys: TypeAlias = Mapping[bytes, bytes | ExchangedKeys]
-"""What came with a batch, by conversation id; where it is bytes alone, they are the one key of both directions."""
+"""The keys that came with a batch, by conversation id; plain bytes are the one key of both directions."""
 
 
 class MessageRange(NamedTuple):
-    """Messages of one transmission queue that are to be sent."""
+    """A range of messages to read from a transmission queue."""
 
     key: Key
-    """The endpoint that sends them."""
+    """The sending endpoint."""
     first: int
-    """The first number."""
+    """The first message number."""
     last: int
-    """The last number."""
+    """The last message number."""
     max_messages: int
-    """How many are wanted."""
+    """The maximum number of messages."""
     max_bytes: int
-    """After how many bytes of bodies the rest may stay where it is; at least one message is given."""
+    """Reading may stop after this many bytes of bodies; at least one message is returned."""
     max_body_bytes: int = 2**63 - 1
-    """The longest body that is read. A longer message is given without one, and none after it."""
+    """The longest body that is read. A longer message is returned without its body, and as the last one."""
 
 
 class StoredFragmentInfo(NamedTuple):
-    """A fragment that is kept until its turn comes (P14)."""
+    """A fragment that is stored until its message is complete and next in order (P14)."""
 
     key: Key
-    """The endpoint that receives it."""
+    """The receiving endpoint."""
     position: tuple[int, int]
-    """Its message and its own number."""
+    """Its message number and fragment number."""
     fragment_count: int
-    """How many its message has."""
+    """The number of fragments of its message."""
     message_digest: bytes | None
-    """The MD5 of the whole."""
+    """The MD5 digest of the whole message."""
     size: int
-    """How many bytes it has."""
+    """Its size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a message cannot be taken (B11).
+    """Why a message or a conversation is refused.
 
     Attributes:
-        code: Service Broker's number, negative.
-        description: What it means.
-        is_told: Whether its sender is told, which ends the conversation; else nothing is answered, so that it is sent again.
+        code: The Service Broker error number, negative.
+        description: The error text.
+        notifies_sender: Whether the sender is notified, which ends the conversation; otherwise nothing is sent, and the sender retries.
     """
 
     code: int
@@ -201,21 +191,21 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChanges:
-    """What a batch of arrivals changes. All of it belongs into one transaction; what is acknowledged waits for its commit (P16).
+    """The changes of a received batch, to be written in one transaction; acknowledgements wait for its commit (P16).
 
     Attributes:
-        at: The moment of the arrival.
-        created: Endpoints that the first messages of conversations make here.
-        bound: Endpoints whose far side has answered for the first time, with its broker id and its peer (R8, P25).
-        messages: Messages that enter their queues now, in order (`MESSAGES`); what the endpoint's state does not take is dropped.
-        runs: What the first of these messages are, run behind run; the others are of other endpoints.
-        stored: Fragments to be kept until their turn comes (`STORED`, P14).
-        received: The new `receive_sequence` of endpoints; stored fragments of smaller numbers have served.
-        dropped: Stored fragments of messages whose whole does not match (P23): endpoint and number.
-        acknowledged: Up to which number the far side has the messages of an endpoint, which so leave its transmission queue.
-        errors: Errors of the far broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
-        refused: Endpoints of which a message cannot be taken, and why: they go to ER, with this in their own queue (B11).
-        forgotten: Endpoints whose far sides have lost messages that they had acknowledged: both ends go to ER (B28).
+        at: The time of arrival.
+        created: Endpoints that first messages create.
+        bound: Endpoints whose peer has answered for the first time, with its broker id and identity (R8, P25).
+        messages: Messages to enqueue, in order (`MESSAGES`); those that the endpoint's state does not accept are dropped.
+        runs: Runs that make up the first of these messages; the others are for other endpoints.
+        stored: Fragments to store until their messages are complete and next in order (`STORED_FRAGMENTS`, P14).
+        received: The new `receive_sequence` of endpoints; stored fragments of earlier messages can be deleted.
+        dropped: Messages that do not match their digest (P23): endpoint and number. Their stored fragments are deleted.
+        acknowledged: The last message acknowledged by the peer, by endpoint; messages up to it leave the transmission queue.
+        errors: Errors of the remote broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
+        refusals: Endpoints with a refused message, and the reason: they go to ER, with an error in their own queue.
+        lost_by_peer: Endpoints whose peers have lost messages that they had acknowledged: both ends go to ER.
     """
 
     at: int
@@ -233,7 +223,7 @@ class BatchChanges:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be written, so that no transaction is needed before it is confirmed."""
+        """Whether nothing has to be written, so that no transaction is needed before `confirm`."""
         made = (self.created, self.bound, self.received, self.dropped, self.acknowledged)
         return (
             not any((*made, self.errors, self.refusals, self.lost_by_peer))
@@ -242,71 +232,65 @@ class BatchChanges:
 
 
 class DialogStorage(Protocol):
-    """What the machine reads. It writes nothing: its owner puts `Effects` into the store."""
+    """What the engine reads. The engine does not write: the caller writes its `BatchChanges`."""
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
-        """The endpoints, None where there is none. One that was closed lately is still given, so that replays are told."""
+        """Returns the endpoints, None for missing ones. Recently closed ones are included, to recognize replays."""
 
     def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
-        """Notes, durably, with how long fragments messages are cut from now on; asked once, by each machine that begins.
-
-        Args:
-            max_fragment_bytes: How long they are.
+        """Stores the fragment size durably; each engine calls it once when it starts.
 
         Returns:
-            The endpoints that go on with another length: they had messages in their transmission queues when it was that, and their far
-            sides may keep fragments of these, which others would contradict.
+            The endpoints that keep another size: they have messages in their transmission queues from the time of that size, and their
+            peers may hold fragments that fragments of a new size would contradict.
         """
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
-        """Committed messages of transmission queues (`MESSAGES`), by endpoint and number; what is not there is left out.
+        """Returns committed messages of transmission queues (`MESSAGES`) by endpoint and number, omitting missing ones.
 
-        Where there is nothing, the error with which the application has ended the dialog is given, if any: it has dropped what was
-        before that (B13).
+        If a range is empty, the error with which the application ended the dialog is returned, if any, because the earlier messages
+        were dropped.
         """
 
     def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
-        """The number of the error with which applications have ended dialogs, as far as it is in the transmission queue still.
-
-        They have dropped what was before that (B13).
-        """
+        """Returns the numbers of queued errors with which applications ended dialogs and dropped the earlier messages."""
 
     def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
-        """Parts of the body of a committed message of a transmission queue, without the rest of it being read.
+        """Reads slices of the body of a committed message in a transmission queue.
 
         Args:
-            key: The endpoint that sends it.
-            sequence: Its number.
-            spans: From which byte to before which; what is beyond the end is left out.
+            key: The sending endpoint.
+            sequence: The message number.
+            spans: First byte and end of each slice; what is beyond the body is omitted.
 
         Returns:
-            The bytes of each part; None where the message is not there.
+            The bytes of each slice; None if the message does not exist.
         """
 
     def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
-        """Which fragments are kept for endpoints, without their bodies being read, in any order."""
+        """Lists the stored fragments of endpoints in any order, without reading their bodies."""
 
     def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
-        """Fragments that are kept for an endpoint (`STORED`), in order. For one that is in ER or CD none need be kept.
+        """Reads stored fragments of an endpoint in order (`STORED_FRAGMENTS`); none have to exist for one in ER or CD.
 
         Args:
-            key: The endpoint that receives.
-            first: From which message and fragment on.
-            end: Before which message.
-            most_bytes: After how many bytes of bodies the rest may stay where it is.
+            key: The receiving endpoint.
+            first: The first message and fragment.
+            end: The message before which to stop.
+            most_bytes: Reading may stop after this many bytes of bodies.
 
         Returns:
-            The fragments; none where there are no more.
+            The fragments; none if there are no more.
         """
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
-        """The endpoints of new conversations with what is settled here (broker id, priority), or why a service does not take one."""
+        """Returns the endpoint of each new conversation with its broker id and priority set, or why its service refuses it."""
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
-        """Which of the messages (`MESSAGES`), each with its conversation's contract, cannot be taken, by row: type, direction, validation (B11)."""
+        """Returns the refused messages (`MESSAGES`) by row, checking message type, direction and validation against the contracts."""
 
     def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
-        """Writes transmission objects to the work table (P32), over what is there; it has to be emptied when the instance starts."""
+        """Writes transmission objects to the work table (P32), replacing older ones. Empty the table when the instance starts."""
 
     def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
-        """Reads transmission objects from the work table, where they stay."""
+        """Reads transmission objects from the work table."""

@@ -1,4 +1,4 @@
-"""Session keys, sealing and signatures of dialogs (P21, P22, B32), on the library `cryptography`, which is imported at first use."""
+"""Session keys, sealing and signatures of dialogs (P21, P22). The `cryptography` package is imported on first use."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class CertificateWithKey:
 
     Attributes:
         certificate: The certificate in PEM.
-        key: The private key in PEM (PKCS 8), not encrypted.
+        key: The private key in PEM (PKCS #8), not encrypted.
     """
 
     certificate: bytes
@@ -33,14 +33,7 @@ class CertificateWithKey:
 
 
 def require_cryptography() -> None:
-    """Says what is missing where the library is.
-
-    Raises:
-        MissingDependencyError: The library `cryptography` is not installed.
-
-    Examples:
-        >>> require_cryptography()
-    """
+    """Raises MissingDependencyError if the `cryptography` package is not installed."""
     try:
         import cryptography  # noqa: F401, PLC0415 - imported only where certificates are made or read
     except ImportError as error:
@@ -50,48 +43,26 @@ def require_cryptography() -> None:
 
 
 def read_certificate(data: bytes) -> x509.Certificate:
-    """Reads one certificate.
-
-    Args:
-        data: In PEM or DER.
-
-    Returns:
-        The certificate.
+    """Reads a certificate in PEM or DER.
 
     Raises:
-        InputError: It is none.
-        MissingDependencyError: The library `cryptography` is not installed.
-
-    Examples:
-        >>> read_certificate(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
+        InputError: The data is not a valid certificate.
+        MissingDependencyError: The `cryptography` package is not installed.
     """
     require_cryptography()
     from cryptography import x509  # noqa: PLC0415 - imported only where certificates are made or read
 
     load = x509.load_pem_x509_certificate if b"-----BEGIN" in data else x509.load_der_x509_certificate
-    with raise_input_error(f"expected a certificate in PEM or DER; got {len(data)} bytes that are none"):
+    with raise_input_error(f"expected a certificate in PEM or DER; got {len(data)} bytes of something else"):
         return load(data)
 
 
 def validity_period(certificate: bytes) -> tuple[datetime, datetime]:
-    """From when until when a certificate holds, in UTC.
-
-    Args:
-        certificate: In PEM or DER; of several in PEM, the first.
-
-    Returns:
-        Its first and its last moment.
+    """Returns the start and end of a certificate's validity in UTC; for several certificates in PEM, those of the first.
 
     Raises:
-        InputError: It is none, or when it holds cannot be read.
-        MissingDependencyError: The library `cryptography` is not installed.
-
-    Examples:
-        >>> validity_period(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
+        InputError: The data is not a valid certificate, or its validity cannot be read.
+        MissingDependencyError: The `cryptography` package is not installed.
     """
     found = read_certificate(certificate)
     with raise_input_error("expected a certificate; when it holds cannot be read"):
@@ -100,13 +71,7 @@ def validity_period(certificate: bytes) -> tuple[datetime, datetime]:
 
 @contextmanager
 def raise_input_error(reason: str) -> Iterator[None]:
-    """Turns all that the library says of a certificate that it cannot read into one error: it reads each part of it when it is asked for.
-
-    Args:
-        reason: The words of the error.
-
-    Raises:
-        InputError: Something cannot be read.
+    """Converts all errors of the `cryptography` package, which parses certificates lazily, to one InputError.
 
     Examples:
         >>> with raise_input_error("no certificate"):
@@ -120,7 +85,7 @@ def raise_input_error(reason: str) -> Iterator[None]:
     try:
         yield
     except (
-        KeyError,  # of a kind of text that it does not know: in cryptography 46.0.0
+        KeyError,  # raised for unknown string types by cryptography 46.0.0
         ValueError,
         UnsupportedAlgorithm,
         x509.InvalidVersion,
@@ -131,23 +96,11 @@ def raise_input_error(reason: str) -> Iterator[None]:
 
 
 def read_key(data: bytes, *, password: bytes | None = None) -> PrivateKey:
-    """Reads the private key of a certificate.
-
-    Args:
-        data: In PEM or DER.
-        password: What it is encrypted with; None where it is not.
-
-    Returns:
-        The key.
+    """Reads a private key in PEM or DER; `password` is None if it is not encrypted.
 
     Raises:
-        InputError: It is none, of a kind that is not used here, or the password is not its own.
-        MissingDependencyError: The library `cryptography` is not installed.
-
-    Examples:
-        >>> read_key(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a private key in PEM or DER that its password opens; it cannot be read
+        InputError: The data is not a valid key of a supported kind, or the password is wrong.
+        MissingDependencyError: The `cryptography` package is not installed.
     """
     require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - the reason is above
@@ -158,49 +111,29 @@ def read_key(data: bytes, *, password: bytes | None = None) -> PrivateKey:
     try:
         key = load(data, password)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        # What the library says may hold parts of the key's file.
-        raise InputError("expected a private key in PEM or DER that its password opens; it cannot be read") from error
+        # The library's error message may contain parts of the key file.
+        raise InputError(
+            "cannot read the private key; expected PEM or DER, and the right password if it is encrypted"
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise InputError("expected a private key of RSA or of an elliptic curve; it is another kind's")
+        raise InputError("expected an RSA or elliptic-curve private key; got another kind")
     return key
 
 
 def fingerprint(certificate: bytes) -> bytes:
-    """What a certificate is known by.
-
-    Args:
-        certificate: In PEM or DER.
-
-    Returns:
-        SHA-256 of its DER form.
+    """Returns the SHA-256 digest of the DER form of a certificate in PEM or DER.
 
     Raises:
-        InputError: It is none.
-
-    Examples:
-        >>> fingerprint(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
+        InputError: The data is not a valid certificate.
     """
     return hashlib.sha256(to_der(certificate)).digest()
 
 
 def to_der(certificate: bytes) -> bytes:
-    """A certificate in its binary form.
-
-    Args:
-        certificate: In PEM or DER.
-
-    Returns:
-        The DER form.
+    """Converts a certificate in PEM or DER to DER.
 
     Raises:
-        InputError: It is none.
-
-    Examples:
-        >>> to_der(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
+        InputError: The data is not a valid certificate.
     """
     found = read_certificate(certificate)
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - the reason is above
@@ -209,55 +142,31 @@ def to_der(certificate: bytes) -> bytes:
 
 
 def read_all_der(data: bytes) -> list[bytes]:
-    """All certificates of a file, in their binary form.
-
-    Args:
-        data: Certificates in PEM, one after the other, or one in DER.
-
-    Returns:
-        The DER form of each.
+    """Reads certificates in PEM, or one in DER, and returns the DER form of each.
 
     Raises:
-        InputError: There is none, or one of them is broken off or cannot be read.
-
-    Examples:
-        >>> read_all_der(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected certificates in PEM, or one in DER; got 9 bytes that are not, or not whole
+        InputError: There is no certificate, or one is truncated or invalid.
     """
     require_cryptography()
     from cryptography import x509  # noqa: PLC0415 - the reason is above
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - the same
 
     with raise_input_error(
-        f"expected certificates in PEM, or one in DER; got {len(data)} bytes that are not, or not whole"
+        f"expected certificates in PEM, or one in DER; got {len(data)} bytes that are invalid or truncated"
     ):
         if b"-----BEGIN" not in data:
             return [x509.load_der_x509_certificate(data).public_bytes(Encoding.DER)]
         found = x509.load_pem_x509_certificates(data)
         if len(found) < data.count(b"-----BEGIN CERTIFICATE"):
-            raise ValueError  # the library passes over one that is broken off
+            raise ValueError  # the library skips a truncated certificate
         return [each.public_bytes(Encoding.DER) for each in found]
 
 
 def can_sign(certificate: bytes) -> bool:
-    """Whether others would be believed because this certificate signed them.
-
-    Args:
-        certificate: In PEM or DER.
-
-    Returns:
-        Whether it is an authority's, or does not say that it is none.
+    """Returns whether certificates signed by this one would be trusted: it is an authority's, or does not state otherwise.
 
     Raises:
-        InputError: It is none, or its extensions cannot be read.
-
-    Examples:
-        >>> from datetime import UTC, datetime, timedelta
-        >>> from ssbroker.security.certificates import Validity, make_certificate
-        >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
-        >>> can_sign(make_certificate(["shop"], Validity(begins, begins + timedelta(days=1))).certificate)
-        False
+        InputError: The data is not a valid certificate, or its extensions cannot be read.
     """
     found = read_certificate(certificate)
     from cryptography import x509  # noqa: PLC0415 - the reason is above
@@ -270,24 +179,24 @@ def can_sign(certificate: bytes) -> bool:
 
 
 KeyKind: TypeAlias = Literal["EC", "RSA"]
-"""P-256 is quick, and enough for connections; dialogs need RSA (N19)."""
+"""P-256 is fast, and sufficient for connections; dialogs need RSA."""
 
 RSA_BITS_MIN: Final = 2048
 _RSA_EXPONENT: Final = 65_537
-_NAME_LONGEST: Final = 64
-_YEAR_LEAST: Final = 1950
+_NAME_MAX: Final = 64
+_YEAR_MIN: Final = 1950
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """From when until when a certificate holds.
+    """The validity period of a certificate.
 
     Attributes:
-        begins: The first moment, in UTC.
-        ends: The last one.
+        not_before: The start, in UTC.
+        not_after: The end, in UTC.
 
     Raises:
-        OptionError: It ends before it begins, or begins before the year 1950, which certificates do not know.
+        OptionError: It ends before it begins, or begins before 1950, which certificates cannot express.
     """
 
     not_before: datetime
@@ -295,43 +204,36 @@ class Validity:
 
     def __post_init__(self) -> None:
         if self.not_after <= self.not_before:
-            raise OptionError(f"a certificate has to end after it begins; got {self.not_before} to {self.not_after}")
-        if self.not_before.year < _YEAR_LEAST:
-            raise OptionError(f"a certificate begins in the year {_YEAR_LEAST} or later; got {self.not_before}")
+            raise OptionError(f"a certificate must end after it begins; got {self.not_before} to {self.not_after}")
+        if self.not_before.year < _YEAR_MIN:
+            raise OptionError(f"a certificate must begin in {_YEAR_MIN} or later; got {self.not_before}")
 
 
 def make_authority(name: str, validity: Validity) -> CertificateWithKey:
-    """Makes a certificate authority: a certificate that signs those of instances.
+    """Creates a certificate authority, which signs the certificates of instances.
 
     Args:
-        name: What it is called.
-        validity: How long it holds.
+        name: The common name.
+        validity: The validity period.
 
     Returns:
-        Its certificate and key.
+        The certificate and its key.
 
     Raises:
         OptionError: The name is empty or too long.
-        MissingDependencyError: The library `cryptography` is not installed.
-
-    Examples:
-        >>> from datetime import UTC, timedelta
-        >>> from ssbroker.security.certificates import can_sign
-        >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
-        >>> can_sign(make_authority("Test", Validity(begins, begins + timedelta(days=1))).certificate)
-        True
+        MissingDependencyError: The `cryptography` package is not installed.
     """
     require_cryptography()
     from cryptography import x509  # noqa: PLC0415 - imported only where certificates are made or read
 
     key = _new_key("EC", RSA_BITS_MIN)
-    subject = _named(name)
+    subject = _subject_name(name)
     builder = (
         _builder(subject, subject, key, validity)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
     )
-    return _signed(builder, key, key)
+    return _sign(builder, key, key)
 
 
 def make_certificate(
@@ -342,22 +244,22 @@ def make_certificate(
     kind: KeyKind = "EC",
     bits: int = RSA_BITS_MIN,
 ) -> CertificateWithKey:
-    """Makes a certificate for an instance or for the owner of a service, which cannot sign others.
+    """Creates a certificate for an instance or for the owner of a service; it cannot sign others.
 
     Args:
-        names: Its names; the first is the subject's too, and the principal's (N8). What is an IP address becomes one.
-        validity: How long it holds.
-        authority: Who signs it; None has it sign itself.
-        kind: The kind of its key.
-        bits: How long a key of RSA is.
+        names: DNS names or IP addresses; the first is also the subject's common name, and so the principal's name.
+        validity: The validity period.
+        authority: The signing authority; None for a self-signed certificate.
+        kind: The kind of the key.
+        bits: The length of an RSA key.
 
     Returns:
         The certificate and its key.
 
     Raises:
-        OptionError: There is no name, one is empty or too long, or the key would be too short.
-        InputError: The authority is none.
-        MissingDependencyError: The library `cryptography` is not installed.
+        OptionError: There is no name, a name is empty or too long, or the key would be too short.
+        InputError: The authority is invalid.
+        MissingDependencyError: The `cryptography` package is not installed.
 
     Examples:
         >>> from datetime import UTC, timedelta
@@ -374,52 +276,38 @@ def make_certificate(
     from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415 - the same
 
     if isinstance(names, str) or not names:
-        raise OptionError(f"names: expected a list of at least one; got {names!r:.80}")
+        raise OptionError(f"names: expected a list of at least one name; got {names!r:.80}")
     if bits < RSA_BITS_MIN:
-        raise OptionError(f"bits: a key of RSA has at least {RSA_BITS_MIN}; got {bits}")
-    subject = _named(names[0])
+        raise OptionError(f"bits: an RSA key must have at least {RSA_BITS_MIN} bits; got {bits}")
+    subject = _subject_name(names[0])
     key = _new_key(kind, bits)
     if authority is None:
         issuer, signer = subject, key
     else:
         issuer, signer = read_certificate(authority.certificate).subject, read_key(authority.key)
     builder = (
-        _leaf(subject, issuer, key, validity)
+        _leaf_builder(subject, issuer, key, validity)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             critical=False,
         )
-        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
-    return _signed(builder, key, signer)
+    return _sign(builder, key, signer)
 
 
 def make_dialog_certificate(subject: str, validity: Validity) -> CertificateWithKey:
-    """Makes a certificate that signs itself, for the owner of a service (N19): known by itself, so its subject is for people alone.
-
-    Args:
-        subject: Whose it is, in any letters.
-        validity: How long it holds.
-
-    Returns:
-        The certificate and its key, of RSA.
+    """Creates a self-signed RSA certificate for the owner of a service; its subject is for display only.
 
     Raises:
         OptionError: The subject is empty or too long.
-        MissingDependencyError: The library `cryptography` is not installed.
-
-    Examples:
-        >>> from datetime import UTC, timedelta
-        >>> from ssbroker.security.certificates import can_sign
-        >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
-        >>> can_sign(make_dialog_certificate("Aufträge", Validity(begins, begins + timedelta(days=1))).certificate)
-        False
+        MissingDependencyError: The `cryptography` package is not installed.
     """
     require_cryptography()
-    named = _named(subject)
+    name = _subject_name(subject)
     key = _new_key("RSA", RSA_BITS_MIN)
-    return _signed(_leaf(named, named, key, validity), key, key)
+    return _sign(_leaf_builder(name, name, key, validity), key, key)
 
 
 def _new_key(kind: KeyKind, bits: int) -> PrivateKey:
@@ -432,15 +320,15 @@ def _new_key(kind: KeyKind, bits: int) -> PrivateKey:
     raise OptionError(f'kind: expected "EC" or "RSA"; got {kind!r:.80}')
 
 
-def _named(name: str) -> x509.Name:
+def _subject_name(name: str) -> x509.Name:
     from cryptography import x509  # noqa: PLC0415 - the reason is above
 
-    if not name or len(name) > _NAME_LONGEST:
-        raise OptionError(f"name: expected 1 to {_NAME_LONGEST} characters; got {name!r:.80}")
+    if not name or len(name) > _NAME_MAX:
+        raise OptionError(f"name: expected 1 to {_NAME_MAX} characters; got {name!r:.80}")
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _alternative(name: str) -> x509.GeneralName:
+def _alternative_name(name: str) -> x509.GeneralName:
     from cryptography import x509  # noqa: PLC0415 - the reason is above
 
     try:
@@ -450,7 +338,7 @@ def _alternative(name: str) -> x509.GeneralName:
     try:
         return x509.DNSName(name)
     except ValueError as error:
-        raise OptionError(f"name: a name of DNS has only characters of ASCII; got {name!r:.80}") from error
+        raise OptionError(f"name: a DNS name may contain ASCII characters only; got {name!r:.80}") from error
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: Validity) -> x509.CertificateBuilder:
@@ -468,18 +356,20 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: V
     )
 
 
-def _leaf(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: Validity) -> x509.CertificateBuilder:
-    """What cannot sign others."""
+def _leaf_builder(
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: Validity
+) -> x509.CertificateBuilder:
+    """Returns a builder for a certificate that cannot sign others."""
     from cryptography import x509  # noqa: PLC0415 - the reason is above
 
     return (
         _builder(subject, issuer, key, validity)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
     )
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     from cryptography import x509  # noqa: PLC0415 - the reason is above
 
     return x509.KeyUsage(
@@ -495,37 +385,25 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _signed(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey) -> CertificateWithKey:
+def _sign(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey) -> CertificateWithKey:
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 - the reason is above
 
-    made = builder.sign(signer, hashes.SHA256())
+    certificate = builder.sign(signer, hashes.SHA256())
     return CertificateWithKey(
-        made.public_bytes(serialization.Encoding.PEM),
+        certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
 
 
 KEY_PASSWORD_BYTES_MAX: Final = 1023
-"""OpenSSL encrypts no key under a longer password."""
+"""OpenSSL does not accept longer passwords."""
 
 
 def key_to_der(data: bytes, *, password: str | None) -> bytes:
-    """A private key as it is kept.
-
-    Args:
-        data: In PEM or DER.
-        password: What it is encrypted with; None where it is not.
-
-    Returns:
-        The key in DER (PKCS 8), not encrypted.
+    """Converts a private key in PEM or DER to unencrypted DER (PKCS #8); `password` is None if it is not encrypted.
 
     Raises:
-        InputError: It is none, or the password is not its own.
-
-    Examples:
-        >>> key_to_der(b"something", password=None)
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a private key in PEM or DER that its password opens; it cannot be read
+        InputError: The data is not a valid key, or the password is wrong.
     """
     key = read_key(data, password=None if password is None else password.encode())
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - imported only where it is needed
@@ -536,22 +414,10 @@ def key_to_der(data: bytes, *, password: str | None) -> bytes:
 
 
 def key_to_pem(key: bytes, *, password: str) -> bytes:
-    """A private key as it goes into a file.
-
-    Args:
-        key: In DER, not encrypted.
-        password: What it is encrypted with, not empty.
-
-    Returns:
-        The key in PEM (PKCS 8), encrypted.
+    """Converts an unencrypted private key in DER to PEM (PKCS #8), encrypted with a non-empty password.
 
     Raises:
-        InputError: It is none.
-
-    Examples:
-        >>> key_to_pem(b"something", password="long")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a private key in PEM or DER that its password opens; it cannot be read
+        InputError: The data is not a valid key.
     """
     found = read_key(key)
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - imported only where it is needed
@@ -561,21 +427,10 @@ def key_to_pem(key: bytes, *, password: str) -> bytes:
 
 
 def certificate_to_pem(certificate: bytes) -> bytes:
-    """A certificate as it goes into a file.
-
-    Args:
-        certificate: In PEM or DER.
-
-    Returns:
-        The certificate in PEM.
+    """Converts a certificate in PEM or DER to PEM.
 
     Raises:
-        InputError: It is none.
-
-    Examples:
-        >>> certificate_to_pem(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
+        InputError: The data is not a valid certificate.
     """
     found = read_certificate(certificate)
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - imported only where it is needed

@@ -1,4 +1,4 @@
-"""Exchanges session keys of dialogs, with the certificates of users."""
+"""Exchanges session keys of dialogs, using the certificates of users."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 RSA_BITS_MIN: Final = 2048
-"""How long a key has to be at least (fact 180)."""
+"""The minimum length of an RSA key."""
 CERTIFICATE_BYTES_MAX: Final = 32 * 1024
-_BITS_STEP: Final = 64
+_RSA_BITS_STEP: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateDescription:
-    """What a certificate says of itself.
+    """The properties of a certificate.
 
     Attributes:
-        subject: Whose it is.
-        issuer: Who signed it.
-        serial_number: Its number with the issuer, in hexadecimal digits.
-        begins: From when on it holds.
-        ends: Until when.
+        subject: The subject.
+        issuer: The issuer.
+        serial_number: The serial number, in hexadecimal digits.
+        not_before: The start of its validity.
+        not_after: The end of its validity.
         bits: The length of its key.
     """
 
@@ -46,20 +46,15 @@ class CertificateDescription:
 
 
 class DialogCertificate:
-    """A certificate that session keys are exchanged under.
+    """A certificate for the exchange of session keys.
 
     Args:
-        certificate: In PEM or DER.
-        key: Its private key in PEM or DER, not encrypted; None where that is another's.
+        certificate: The certificate, in PEM or DER.
+        key: Its private key in PEM or DER, not encrypted; None for another party's certificate.
 
     Raises:
-        InputError: It is none, its key is not RSA or too short, or the private key is another's.
-        MissingDependencyError: The library `cryptography` is not installed.
-
-    Examples:
-        >>> DialogCertificate(b"something")
-        Traceback (most recent call last):
-        ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
+        InputError: The certificate is invalid, its key is not RSA or too short, or the private key does not match.
+        MissingDependencyError: The `cryptography` package is not installed.
     """
 
     __slots__ = ("_key", "_public", "der", "description", "fingerprint")
@@ -75,17 +70,15 @@ class DialogCertificate:
         ):
             public = found.public_key()
         if not isinstance(public, rsa.RSAPublicKey):
+            raise InputError("expected a certificate with an RSA key, which dialog security requires; got another kind")
+        if public.key_size < RSA_BITS_MIN or public.key_size % _RSA_BITS_STEP:
             raise InputError(
-                "expected a certificate whose key is RSA, as dialog security needs it; it is another kind's"
-            )
-        if public.key_size < RSA_BITS_MIN or public.key_size % _BITS_STEP:
-            raise InputError(
-                f"expected a key of at least {RSA_BITS_MIN} bits, a multiple of {_BITS_STEP}; it has {public.key_size}"
+                f"expected a key of at least {RSA_BITS_MIN} bits, a multiple of {_RSA_BITS_STEP}; it has {public.key_size}"
             )
         if len(self.der) > CERTIFICATE_BYTES_MAX:
             raise InputError(f"expected a certificate of at most {CERTIFICATE_BYTES_MAX} bytes; it has {len(self.der)}")
         self._public: rsa.RSAPublicKey = public
-        with raise_input_error("expected a certificate whose key seals something; it seals nothing"):
+        with raise_input_error("expected a certificate whose key can encrypt; encryption failed"):
             self.wrap(b"")
         with raise_input_error("expected a certificate; whose it is, or when it holds, cannot be read"):
             described = CertificateDescription(
@@ -97,91 +90,57 @@ class DialogCertificate:
                 public.key_size,
             )
         self.description: Final = described
-        self._key: rsa.RSAPrivateKey | None = None if key is None else self._own(key)
+        self._key: rsa.RSAPrivateKey | None = None if key is None else self._load_key(key)
 
-    def _own(self, key: bytes) -> rsa.RSAPrivateKey:
+    def _load_key(self, key: bytes) -> rsa.RSAPrivateKey:
         from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - imported only where it is needed
 
         private = read_key(key)
         if not isinstance(private, rsa.RSAPrivateKey) or private.public_key() != self._public:
-            raise InputError("expected the private key of the certificate; it is another one's")
+            raise InputError("expected the private key of the certificate; got the key of another one")
         return private
 
     @property
     def thumbprint(self) -> bytes:
-        """By what SQL Server knows it: SHA-1, for which nothing is believed here."""
+        """The SHA-1 thumbprint by which SQL Server identifies it; not used for trust."""
         return hashlib.sha1(self.der, usedforsecurity=False).digest()
 
     @property
     def has_key(self) -> bool:
-        """Whether the private key is here."""
+        """Whether the private key is available."""
         return self._key is not None
 
     def is_valid(self, now: datetime) -> bool:
-        """Whether it holds at a moment.
-
-        Args:
-            now: The moment.
-
-        Returns:
-            Whether it has begun and not ended.
-        """
+        """Returns whether the certificate is valid at the given time."""
         return self.description.not_before <= now < self.description.not_after
 
     def wrap(self, key: bytes) -> bytes:
-        """Seals a key for whoever has the private key, by RSA-OAEP with SHA-256.
-
-        Args:
-            key: The key.
-
-        Returns:
-            As many bytes as the RSA key has.
-        """
+        """Encrypts a key for the owner of the private key, with RSA-OAEP and SHA-256."""
         return self._public.encrypt(key, _oaep())
 
     def unwrap(self, data: bytes) -> bytes | None:
-        """Opens what `wrapped` made.
-
-        Args:
-            data: The sealed key.
-
-        Returns:
-            The key; None where it was made for another, or changed.
+        """Decrypts a wrapped key; None if it was made for another certificate, or changed.
 
         Raises:
-            InputError: The private key is not here.
+            InputError: The private key is not available.
         """
         try:
-            return self._private().decrypt(data, _oaep())
+            return self._require_key().decrypt(data, _oaep())
         except ValueError:
             return None
 
     def sign(self, data: bytes) -> bytes:
-        """Signs by RSA-PSS with SHA-256.
-
-        Args:
-            data: What is signed.
-
-        Returns:
-            The signature.
+        """Signs data with RSA-PSS and SHA-256.
 
         Raises:
-            InputError: The private key is not here.
+            InputError: The private key is not available.
         """
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - imported only where it is needed
 
-        return self._private().sign(data, _pss(), hashes.SHA256())
+        return self._require_key().sign(data, _pss(), hashes.SHA256())
 
     def verify(self, data: bytes, signature: bytes) -> bool:
-        """Whether a signature is this certificate's.
-
-        Args:
-            data: What is said to be signed.
-            signature: The signature.
-
-        Returns:
-            Whether it is.
-        """
+        """Returns whether the signature of the data is from this certificate."""
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - imported only where it is needed
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - the same
 
@@ -191,9 +150,9 @@ class DialogCertificate:
             return False
         return True
 
-    def _private(self) -> rsa.RSAPrivateKey:
+    def _require_key(self) -> rsa.RSAPrivateKey:
         if self._key is None:
-            raise InputError("expected a certificate whose private key is here")
+            raise InputError("expected a certificate with its private key")
         return self._key
 
     def __repr__(self) -> str:
@@ -218,32 +177,32 @@ SECOND: Final = 1_000_000
 KEY_LIFETIME: Final = 3600 * SECOND
 """How long a key exchange key is used, in microseconds."""
 BLOB_RENEWAL_AGE: Final = 600 * SECOND
-"""After how long a blob is made anew while nobody has answered, in microseconds."""
+"""A blob without an answer is replaced after this time, in microseconds."""
 BLOB_AGE_MAX: Final = 25 * 60 * SECOND
-"""How old a blob may be when it arrives. With `FARTHEST` it is as long as a closed endpoint stays against replays (B14)."""
+"""The maximum age of an arriving blob. With `CLOCK_SKEW_MAX`, it equals the time that closed endpoints are kept against replays."""
 CLOCK_SKEW_MAX: Final = 5 * 60 * SECOND
-"""How far a blob may come from the future: by so much the clocks may differ."""
+"""How far in the future a blob may be made, to tolerate differences between clocks."""
 
 _VERSION: Final = 1
 _ANONYMOUS, _FULL = 0, 1
 _FIXED: Final = struct.Struct(">BBq32s32sqHH")
 _LENGTH: Final = struct.Struct(">I")
-_NOBODY: Final = bytes(32)
+_ANONYMOUS_SENDER: Final = bytes(32)
 _SEALED_BYTES: Final = 12 + KEY_BYTES + 16
-_SIGNED: Final = b"ssbroker key exchange key 1\0"
-_BOUND: Final = b"ssbroker session key 1\0"
-_CACHED_MOST: Final = 1024
+_SIGNATURE_LABEL: Final = b"ssbroker key exchange key 1\0"
+_SEAL_LABEL: Final = b"ssbroker session key 1\0"
+_CACHED_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """What a session key is for: it opens in no other conversation, no other direction, between no other services.
+    """The conversation, direction and services that a session key is valid for.
 
     Attributes:
         conversation_id: The conversation.
-        is_initiator: Whether it is the initiator who sends.
-        from_service_name: The sender.
-        to_service_name: The receiver.
+        is_initiator: Whether the initiator is the sender.
+        from_service_name: The sending service.
+        to_service_name: The receiving service.
     """
 
     conversation_id: bytes
@@ -253,24 +212,24 @@ class Direction:
 
     @property
     def as_bytes(self) -> bytes:
-        """Other bytes for any other direction."""
+        """Returns bytes that are unique to the direction."""
         names = (self.from_service_name.encode(), self.to_service_name.encode())
-        told = b"".join(_LENGTH.pack(len(name)) + name for name in names)
-        return self.conversation_id + (b"\1" if self.is_initiator else b"\0") + told
+        encoded_names = b"".join(_LENGTH.pack(len(name)) + name for name in names)
+        return self.conversation_id + (b"\1" if self.is_initiator else b"\0") + encoded_names
 
 
 @dataclass(frozen=True, slots=True)
 class KeyExchangeBlob:
-    """What rides in the column `key_exchange`, taken apart and not yet believed.
+    """The parsed content of the column `key_exchange`, not verified.
 
     Attributes:
         made_at: When it was made, in microseconds since 1970.
-        to_certificate: For whom, as a fingerprint.
-        from_certificate: By whom, as a fingerprint; None for anonymous security.
+        to_certificate: The fingerprint of the receiver's certificate.
+        from_certificate: The fingerprint of the sender's certificate; None for anonymous security.
         key_made_at: When its key exchange key was made.
-        wrapped_key: The key exchange key under the receiver's certificate.
-        signature: The sender's, of the key exchange key; empty for anonymous security.
-        sealed_key: The session key under the key exchange key.
+        wrapped_key: The key exchange key, encrypted with the receiver's certificate.
+        signature: The sender's signature of the key exchange key; empty for anonymous security.
+        sealed_key: The session key, sealed with the key exchange key.
     """
 
     created_at: int
@@ -282,20 +241,20 @@ class KeyExchangeBlob:
     sealed_key: bytes = field(repr=False)
 
     @property
-    def signed(self) -> bytes:
-        """What the signature is of."""
-        return _signed(self.to_certificate, self.from_certificate, self.key_created_at, self.wrapped_key)
+    def signature_input(self) -> bytes:
+        """Returns the signed bytes."""
+        return _signature_input(self.to_certificate, self.from_certificate, self.key_created_at, self.wrapped_key)
 
     @property
     def header(self) -> bytes:
-        """All but the keys."""
+        """Returns everything except the keys."""
         kind = _ANONYMOUS if self.from_certificate is None else _FULL
         return _FIXED.pack(
             _VERSION,
             kind,
             self.created_at,
             self.to_certificate,
-            self.from_certificate or _NOBODY,
+            self.from_certificate or _ANONYMOUS_SENDER,
             self.key_created_at,
             len(self.wrapped_key),
             len(self.signature),
@@ -303,28 +262,17 @@ class KeyExchangeBlob:
 
     @property
     def as_bytes(self) -> bytes:
-        """As it rides."""
+        """Returns the encoded blob."""
         return self.header + self.wrapped_key + self.signature + self.sealed_key
 
 
 def parse_blob(data: bytes) -> KeyExchangeBlob | None:
-    """Takes a blob apart.
-
-    Args:
-        data: What came.
-
-    Returns:
-        The blob; None where it is none of this version.
-
-    Examples:
-        >>> parse_blob(b"something") is None
-        True
-    """
+    """Parses a blob; None if it is not a valid blob of this version."""
     if len(data) < _FIXED.size:
         return None
     version, kind, made_at, to, by, key_made_at, wrapped, signature = _FIXED.unpack_from(data)
     sizes = len(data) == _FIXED.size + wrapped + signature + _SEALED_BYTES
-    anonymous = by == _NOBODY and not signature
+    anonymous = by == _ANONYMOUS_SENDER and not signature
     if version != _VERSION or kind not in (_ANONYMOUS, _FULL) or not sizes or (kind == _ANONYMOUS) != anonymous:
         return None
     ends = _FIXED.size + wrapped
@@ -342,13 +290,13 @@ def parse_blob(data: bytes) -> KeyExchangeBlob | None:
 @dataclass(frozen=True, slots=True)
 class _ExchangeKey:
     key: bytes = field(repr=False)
-    made_at: int
+    created_at: int
     wrapped: bytes = field(repr=False)
     signature: bytes = field(repr=False)
 
 
 class KeyOffers:
-    """Makes blobs. A key exchange key is used for an hour and one pair of certificates, so RSA is not paid for each dialog."""
+    """Makes blobs. A key exchange key is used for an hour for a pair of certificates, to avoid RSA operations for each dialog."""
 
     __slots__ = ("_keys",)
 
@@ -364,29 +312,26 @@ class KeyOffers:
         sender: DialogCertificate | None,
         now: int,
     ) -> bytes:
-        """Makes a blob.
+        """Makes a blob for the column `key_exchange`.
 
         Args:
-            session_key: What it is to carry.
-            direction: What that is for.
+            session_key: The session key.
+            direction: What the key is valid for.
             receiver: The receiver's certificate.
-            sender: The sender's, with its private key; None for anonymous security.
-            now: The moment, in microseconds since 1970.
-
-        Returns:
-            What rides in the column `key_exchange`.
+            sender: The sender's certificate with its private key; None for anonymous security.
+            now: The current time, in microseconds since 1970.
         """
         pair = (receiver.fingerprint, None if sender is None else sender.fingerprint)
         found = self._keys.get(pair)
-        if found is None or not found.made_at <= now < found.made_at + KEY_LIFETIME:
-            found = self._keys[pair] = _made(receiver, sender, now)
-        blob = KeyExchangeBlob(now, *pair, found.made_at, found.wrapped, found.signature, b"")
-        sealed = seal_with_key(found.key, session_key, purpose=_BOUND + blob.header + direction.as_bytes)
+        if found is None or not found.created_at <= now < found.created_at + KEY_LIFETIME:
+            found = self._keys[pair] = _make_exchange_key(receiver, sender, now)
+        blob = KeyExchangeBlob(now, *pair, found.created_at, found.wrapped, found.signature, b"")
+        sealed = seal_with_key(found.key, session_key, purpose=_SEAL_LABEL + blob.header + direction.as_bytes)
         return blob.as_bytes + sealed
 
 
 class KeyOpenings:
-    """Opens blobs. Key exchange keys are remembered, the bad ones too, so that RSA is paid once for each."""
+    """Opens blobs. Key exchange keys are cached, invalid ones too, so that each costs RSA operations only once."""
 
     __slots__ = ("_keys",)
 
@@ -403,18 +348,18 @@ class KeyOpenings:
         now: int,
         may_use_rsa: Callable[[], bool],
     ) -> bytes | None:
-        """The session key that a blob carries.
+        """Returns the session key of a blob.
 
         Args:
             blob: The blob.
-            direction: What its key has to be for.
-            receiver: The receiver's certificate, with its private key.
-            sender: The sender's; None for anonymous security.
-            now: The moment.
-            may_use_rsa: Is asked before RSA is paid for a key exchange key that is new; where it says no, nothing is remembered of that.
+            direction: What the key must be valid for.
+            receiver: The receiver's certificate with its private key.
+            sender: The sender's certificate; None for anonymous security.
+            now: The current time.
+            may_use_rsa: Called before the RSA operations for a new key exchange key; if it returns false, nothing is cached.
 
         Returns:
-            The key; None where the blob is forged, changed, for something else, too old or new to be more than a replay, or not paid for.
+            The key; None if the blob is forged, changed, for something else, too old or from the future, or `may_use_rsa` refused it.
         """
         is_fresh = now - BLOB_AGE_MAX < blob.created_at <= now + CLOCK_SKEW_MAX
         is_of_key = blob.key_created_at <= blob.created_at < blob.key_created_at + KEY_LIFETIME
@@ -424,35 +369,43 @@ class KeyOpenings:
         )
         if not (is_fresh and is_of_key and is_for_us):
             return None
-        key = self._exchange_key(blob, receiver, sender, may_use_rsa)
+        key = self._open_exchange_key(blob, receiver, sender, may_use_rsa)
         if key is None:
             return None
-        return open_with_key(key, blob.sealed_key, purpose=_BOUND + blob.header + direction.as_bytes)
+        return open_with_key(key, blob.sealed_key, purpose=_SEAL_LABEL + blob.header + direction.as_bytes)
 
-    def _exchange_key(
-        self, blob: KeyExchangeBlob, own: DialogCertificate, by: DialogCertificate | None, pays: Callable[[], bool]
+    def _open_exchange_key(
+        self,
+        blob: KeyExchangeBlob,
+        receiver: DialogCertificate,
+        sender: DialogCertificate | None,
+        may_use_rsa: Callable[[], bool],
     ) -> bytes | None:
-        name = hashlib.sha256(blob.signed + blob.signature).digest()
-        if name in self._keys:
-            self._keys.move_to_end(name)
-            return self._keys[name]
-        if not pays():
+        digest = hashlib.sha256(blob.signature_input + blob.signature).digest()
+        if digest in self._keys:
+            self._keys.move_to_end(digest)
+            return self._keys[digest]
+        if not may_use_rsa():
             return None
-        is_proven = by is None or by.verify(blob.signed, blob.signature)
-        key = own.unwrap(blob.wrapped_key) if is_proven else None
-        self._keys[name] = key if key is not None and len(key) == KEY_BYTES else None
-        if len(self._keys) > _CACHED_MOST:
+        is_signed = sender is None or sender.verify(blob.signature_input, blob.signature)
+        key = receiver.unwrap(blob.wrapped_key) if is_signed else None
+        self._keys[digest] = key if key is not None and len(key) == KEY_BYTES else None
+        if len(self._keys) > _CACHED_MAX:
             self._keys.popitem(last=False)
-        return self._keys[name]
+        return self._keys[digest]
 
 
-def _made(to: DialogCertificate, by: DialogCertificate | None, now: int) -> _ExchangeKey:
+def _make_exchange_key(receiver: DialogCertificate, sender: DialogCertificate | None, now: int) -> _ExchangeKey:
     key = new_master_key()
-    wrapped = to.wrap(key)
-    told = _signed(to.fingerprint, None if by is None else by.fingerprint, now, wrapped)
-    return _ExchangeKey(key, now, wrapped, b"" if by is None else by.sign(told))
+    wrapped = receiver.wrap(key)
+    signed = _signature_input(receiver.fingerprint, None if sender is None else sender.fingerprint, now, wrapped)
+    return _ExchangeKey(key, now, wrapped, b"" if sender is None else sender.sign(signed))
 
 
-def _signed(to: bytes, by: bytes | None, made_at: int, wrapped: bytes) -> bytes:
+def _signature_input(to: bytes, by: bytes | None, made_at: int, wrapped: bytes) -> bytes:
     kind = _ANONYMOUS if by is None else _FULL
-    return _SIGNED + _FIXED.pack(_VERSION, kind, made_at, to, by or _NOBODY, made_at, len(wrapped), 0) + wrapped
+    return (
+        _SIGNATURE_LABEL
+        + _FIXED.pack(_VERSION, kind, made_at, to, by or _ANONYMOUS_SENDER, made_at, len(wrapped), 0)
+        + wrapped
+    )

@@ -14,65 +14,52 @@ from ssbroker.exceptions import MissingDependencyError, OptionError
 
 
 class Sealer(Protocol):
-    """AES in GCM mode, under one key."""
+    """AES-GCM with one key."""
 
     def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None, /) -> bytes:
-        """The sealed data: as long as they are, and a tag of 16 bytes."""
+        """Returns the encrypted data with a tag of 16 bytes."""
 
     def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None, /) -> bytes:
-        """The data; it raises where anything differs."""
+        """Returns the data; raises if anything differs."""
 
 
 class NoticeSealer(Protocol):
-    """AES in SIV mode, under one key: without a nonce, and safe to use twice."""
+    """AES-SIV with one key, which needs no nonce and is deterministic."""
 
     def encrypt(self, data: bytes, associated_data: list[bytes] | None, /) -> bytes:
-        """The sealed data: a tag of 16 bytes, then as long as they are."""
+        """Returns a tag of 16 bytes with the encrypted data."""
 
     def decrypt(self, data: bytes, associated_data: list[bytes] | None, /) -> bytes:
-        """The data; it raises where anything differs."""
+        """Returns the data; raises if anything differs."""
 
 
 class Blocks(Protocol):
-    """AES on blocks, one way."""
+    """AES on single blocks, in one direction."""
 
     def update(self, data: bytes, /) -> bytes:
-        """The blocks, each by itself."""
+        """Returns the processed blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CryptographyLibrary:
-    """What is used of the library.
+    """The functions used from the `cryptography` package.
 
     Attributes:
-        gcm: A sealer by key.
-        siv: A sealer of notices by key.
-        encryptor: AES forwards by key.
-        decryptor: AES backwards by key.
-        invalid: What the sealers raise where a tag does not match.
+        gcm: Creates a sealer from a key.
+        siv: Creates a notice sealer from a key.
+        encryptor: Creates an AES block encryptor from a key.
+        decryptor: Creates an AES block decryptor from a key.
+        invalid: The exception that sealers raise if a tag does not match.
     """
 
     gcm: Callable[[bytes], Sealer]
     siv: Callable[[bytes], NoticeSealer]
     encryptor: Callable[[bytes], Blocks]
     decryptor: Callable[[bytes], Blocks]
-    invalid: type[Exception]
+    invalid_tag: type[Exception]
 
     def hkdf(self, key: bytes, *, length: int, info: bytes) -> bytes:
-        """HKDF-SHA-256 without salt: the key is random already.
-
-        Args:
-            key: What is derived from.
-            length: How many bytes are wanted.
-            info: What they are for.
-
-        Returns:
-            The bytes.
-
-        Examples:
-            >>> len(load_cryptography().hkdf(bytes(32), length=48, info=b"example"))
-            48
-        """
+        """Derives `length` bytes from a random key with HKDF-SHA-256 without salt; `info` is their purpose."""
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - the reason is the module's
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - the same
 
@@ -81,10 +68,7 @@ class CryptographyLibrary:
 
 @cache
 def load_cryptography() -> CryptographyLibrary:
-    """The library.
-
-    Returns:
-        What is used of it.
+    """Imports the `cryptography` package.
 
     Raises:
         MissingDependencyError: It is not installed.
@@ -104,7 +88,7 @@ def load_cryptography() -> CryptographyLibrary:
         ) from error
 
     def encryptor(key: bytes) -> Blocks:
-        # ECB is right here: a block at a time is what the signatures are made of, and nothing else is encrypted by it.
+        # ECB is safe here: it encrypts nothing but the single blocks that the signatures consist of.
         return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - as said above
 
     def decryptor(key: bytes) -> Blocks:
@@ -127,8 +111,8 @@ class DirectionKeys:
     """The keys of one direction of a conversation.
 
     Attributes:
-        seal: From this and a salt comes the key that seals parts of messages (AES-256-GCM).
-        notice: Seals what has no number of its own, so no nonce: errors of the broker (AES-256-SIV).
+        seal: Together with a salt, yields the key that seals fragments (AES-256-GCM).
+        notice: Seals errors of the broker, which have no number and so no nonce (AES-256-SIV).
         header: Signs headers and acknowledgements (HMAC-SHA-256).
         signature: Encrypts the MD5 signatures of messages and fragments (AES-256).
     """
@@ -139,23 +123,20 @@ class DirectionKeys:
     signature: bytes
 
     def __repr__(self) -> str:
-        return "DirectionKeys(...)"  # what is printed ends up in logs
+        return "DirectionKeys(...)"  # printed values end up in logs
 
 
 def derive_keys(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -> DirectionKeys:
-    """The keys of what one side of a conversation sends.
+    """Derives the keys of one direction of a conversation from its session key, with HKDF-SHA-256.
 
     Args:
-        session_key: The conversation's session key, 32 bytes.
+        session_key: The session key of the conversation, 32 bytes.
         conversation_id: The conversation.
-        is_initiator: Whether it is the initiator who sends.
-
-    Returns:
-        The keys, by HKDF-SHA-256 from the session key, for this conversation and direction only.
+        is_initiator: Whether the initiator is the sender.
 
     Raises:
         OptionError: The session key is not 32 bytes.
-        MissingDependencyError: The library `cryptography` is not installed.
+        MissingDependencyError: The `cryptography` package is not installed.
 
     Examples:
         >>> one, other = (derive_keys(bytes(32), conversation_id=bytes(16), is_initiator=side) for side in (True, False))
@@ -168,14 +149,14 @@ def derive_keys(session_key: bytes, *, conversation_id: bytes, is_initiator: boo
         raise OptionError(f"session_key: expected {SESSION_KEY_BYTES} bytes; got something else")
     library = load_cryptography()
     lengths = (_AES_256, _AES_256_SIV, _HMAC, _AES_256)
-    told = _LABEL + (b"initiator\0" if is_initiator else b"target\0") + conversation_id
-    material = library.hkdf(session_key, length=sum(lengths), info=told)
+    info = _LABEL + (b"initiator\0" if is_initiator else b"target\0") + conversation_id
+    material = library.hkdf(session_key, length=sum(lengths), info=info)
     ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
     return DirectionKeys(*(material[end - length : end] for end, length in zip(ends, lengths, strict=True)))
 
 
 KEY_BYTES: Final = 32
-"""The length of a master key, of an instance's key and of a session key."""
+"""The length of a master key, an instance key and a session key."""
 
 _SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
@@ -186,28 +167,12 @@ _SCRYPT_MEMORY: Final = 1 << 26
 
 
 def new_master_key() -> bytes:
-    """A key, from the operating system.
-
-    Returns:
-        32 bytes.
-
-    Examples:
-        >>> len(new_master_key()), new_master_key() == new_master_key()
-        (32, False)
-    """
+    """Returns 32 random bytes from the operating system."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
-    """Seals data by AES-256-GCM.
-
-    Args:
-        key: 32 bytes.
-        data: What is to be kept.
-        purpose: What it is, and whose; it opens as nothing else.
-
-    Returns:
-        A random nonce and the sealed data.
+    """Seals data with AES-256-GCM; it can be opened with the same purpose only. Returns a random nonce and the sealed data.
 
     Examples:
         >>> sealed = seal_with_key(bytes(32), b"secret", purpose=b"of Ann")
@@ -219,36 +184,16 @@ def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
 
 
 def open_with_key(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
-    """Opens what `sealed_under` made.
-
-    Args:
-        key: The same key.
-        sealed: What was kept.
-        purpose: The same purpose.
-
-    Returns:
-        The data; None where key, purpose or a bit of it is another.
-
-    Examples:
-        >>> open_with_key(bytes(32), b"", purpose=b"") is None
-        True
-    """
+    """Opens what `seal_with_key` sealed; None if key, purpose or data differ."""
     library = load_cryptography()
     try:
         return library.gcm(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], purpose)
-    except (library.invalid, ValueError):
+    except (library.invalid_tag, ValueError):
         return None
 
 
 def seal_with_password(key: bytes, password: str) -> bytes:
-    """Seals a key under a password, by scrypt and AES-256-GCM.
-
-    Args:
-        key: The key.
-        password: The password, not empty.
-
-    Returns:
-        A random salt and the sealed key.
+    """Seals a key with a password, by scrypt and AES-256-GCM. Returns a random salt and the sealed key.
 
     Raises:
         OptionError: The password is empty.
@@ -261,28 +206,16 @@ def seal_with_password(key: bytes, password: str) -> bytes:
     if not password:
         raise OptionError("password: expected at least one character")
     salt = secrets.token_bytes(_SALT_BYTES)
-    return salt + seal_with_key(_stretched(password, salt), key, purpose=_PASSWORD_PURPOSE)
+    return salt + seal_with_key(_stretch_password(password, salt), key, purpose=_PASSWORD_PURPOSE)
 
 
 def open_with_password(sealed: bytes, password: str) -> bytes | None:
-    """Opens what `sealed_by_password` made.
-
-    Args:
-        sealed: What was kept.
-        password: The password.
-
-    Returns:
-        The key; None where the password is another.
-
-    Examples:
-        >>> open_with_password(bytes(76), "guessed") is None
-        True
-    """
+    """Opens what `seal_with_password` sealed; None if the password is wrong."""
     salt, rest = sealed[:_SALT_BYTES], sealed[_SALT_BYTES:]
-    return open_with_key(_stretched(password, salt), rest, purpose=_PASSWORD_PURPOSE)
+    return open_with_key(_stretch_password(password, salt), rest, purpose=_PASSWORD_PURPOSE)
 
 
-def _stretched(password: str, salt: bytes) -> bytes:
+def _stretch_password(password: str, salt: bytes) -> bytes:
     return hashlib.scrypt(
         password.encode(), salt=salt, n=_SCRYPT_COST, r=_SCRYPT_BLOCK, p=1, maxmem=_SCRYPT_MEMORY, dklen=KEY_BYTES
     )

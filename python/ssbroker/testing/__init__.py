@@ -1,6 +1,6 @@
-"""A virtual network with a clock of its own, faults drawn from a seed, and instances that crash: how the dialog protocol is proven.
+"""Deterministic tests of the dialog protocol: a virtual network with its own clock, seeded faults, and instances that crash.
 
-python -m ssbroker.testing --seeds 200
+Run from the command line: `python -m ssbroker.testing --seeds 200`.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ from ssbroker.protocol.storage import (
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message in a transmission queue or a queue.
+    """A message in a queue or transmission queue.
 
     Attributes:
-        sequence: Its number.
-        body: Its body.
-        message_type: Its type.
-        message_id: Its id.
+        sequence: The message number.
+        body: The message body.
+        message_type: The message type.
+        message_id: The message id.
         is_end: Whether it ends the dialog.
         is_error: Whether it is an error of the application.
     """
@@ -45,38 +45,38 @@ class StoredMessage:
 
 
 class SimulatedInstanceStorage(DialogStorage, Protocol):
-    """A ledger with applications; what it says is committed."""
+    """Dialog storage with an application interface for simulations. Everything it returns is committed."""
 
     @property
     def broker_instance(self) -> bytes:
-        """The broker id of its database."""
+        """The broker id of the database."""
 
     def begin(self, endpoint: DialogEndpoint) -> Key:
-        """Begins a dialog."""
+        """Starts a dialog from the initiator's endpoint and returns its key."""
 
     def send(self, key: Key, body: bytes, *, message_type: str = message_types.DEFAULT) -> int:
-        """Sends a message; its number."""
+        """Sends a message and returns its number."""
 
     def waiting(self) -> list[Key]:
-        """The endpoints whose transmission queues hold messages."""
+        """Returns the endpoints whose transmission queues hold messages."""
 
     def is_waiting(self, key: Key) -> bool:
-        """Whether the transmission queue holds messages of an endpoint."""
+        """Returns whether the transmission queue holds messages of an endpoint."""
 
     def can_send(self, key: Key) -> bool:
-        """Whether an endpoint is there, and its application may send."""
+        """Returns whether an endpoint exists and its application may send."""
 
     def received(self, key: Key) -> Sequence[StoredMessage]:
-        """What the application of an endpoint has received, in order."""
+        """Returns what the application of an endpoint has received, in order."""
 
     def failed(self, key: Key) -> str | None:
-        """The error of the broker that has ended an endpoint; None for none."""
+        """Returns the broker error that ended an endpoint; None if none did."""
 
     def commit(self, effects: BatchChanges) -> object:
-        """Writes what a batch has come to, as one transaction; what it says of that is None where all is written."""
+        """Writes the changes of a batch in one transaction; returns None if all were written."""
 
     def restart(self) -> None:
-        """Loses what a crash loses."""
+        """Discards what a crash discards."""
 
 
 Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]
@@ -87,15 +87,15 @@ _COUNT, _BODY, _DIGEST = (
 
 @dataclass(slots=True)
 class EndpointRecord:
-    """All that is durable of one endpoint.
+    """The durable state of one endpoint.
 
     Attributes:
-        endpoint: Its row.
-        outgoing: Its transmission queue, by number.
-        next: The number of the message that is sent next.
-        stored: Fragments that are kept until their turn comes, by message and fragment.
+        endpoint: The row of the endpoint.
+        outgoing: The transmission queue, by message number.
+        next: The number of the next message to send.
+        stored: Fragments of incomplete or early messages, by message and fragment number.
         queue: What the application received, in order.
-        error: The broker's error that ended it; None for none.
+        error: The broker error that ended the endpoint; None if none did.
     """
 
     endpoint: DialogEndpoint
@@ -106,23 +106,23 @@ class EndpointRecord:
     error: bytes | None = None
 
     def drop_stored(self, first: int, end: int) -> None:
-        """Drops the fragments of messages, from one number to before another."""
+        """Deletes the fragments of messages from `first` up to but excluding `end`."""
         for place in [place for place in self.stored if first <= place[0] < end]:
             del self.stored[place]
 
 
 class MemoryDialogStorage:
-    """A ledger in memory: `commit` is what a store's transaction is, and what was not committed is not there.
+    """Dialog storage in memory. `commit` takes the place of a transaction; uncommitted changes are not visible.
 
     Args:
-        broker_instance: The broker id of its database.
-        refuses: Says why a message is not taken; None for all are.
+        broker_instance: The broker id of the database, 16 bytes.
+        refuses: Called with message type and body; returns why a message is refused, or None. By default, no message is refused.
 
     Examples:
-        >>> ledger = MemoryDialogStorage(bytes(16))
-        >>> key = ledger.begin(DialogEndpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop",
-        ...                             broker_instance=bytes(16), far_service_name="Bank"))
-        >>> ledger.send(key, b"Hello"), ledger.waiting() == [key]
+        >>> storage = MemoryDialogStorage(bytes(16))
+        >>> key = storage.begin(DialogEndpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop",
+        ...                              broker_instance=bytes(16), far_service_name="Bank"))
+        >>> storage.send(key, b"Hello"), storage.waiting() == [key]
         (0, True)
     """
 
@@ -137,33 +137,33 @@ class MemoryDialogStorage:
         self._refuses = refuses
 
     def begin(self, endpoint: DialogEndpoint) -> Key:
-        """Begins a dialog, committed.
+        """Starts and commits a dialog.
 
         Args:
             endpoint: The initiator's endpoint.
 
         Returns:
-            Its key.
+            The key of the endpoint.
         """
         self.accounts[endpoint.key] = EndpointRecord(endpoint)
         return endpoint.key
 
     def send(self, key: Key, body: bytes, *, message_type: str = message_types.DEFAULT) -> int:
-        """Sends a message, committed.
+        """Sends and commits a message.
 
         Args:
             key: The endpoint.
-            body: The body.
-            message_type: The type.
+            body: The message body.
+            message_type: The message type.
 
         Returns:
-            Its number.
+            The message number.
         """
         account = self.accounts[key]
         number = account.next
         account.next += 1
         if message_type == message_types.ERROR:
-            account.outgoing.clear()  # as END CONVERSATION WITH ERROR has it (B13)
+            account.outgoing.clear()  # END CONVERSATION WITH ERROR drops unsent messages
         message_id = number.to_bytes(8) + key[0][8:]
         is_end = message_type == message_types.END_DIALOG
         account.outgoing[number] = StoredMessage(
@@ -172,35 +172,31 @@ class MemoryDialogStorage:
         return number
 
     def waiting(self) -> list[Key]:
-        """The endpoints whose transmission queues hold messages.
-
-        Returns:
-            Their keys.
-        """
+        """Returns the keys of the endpoints whose transmission queues hold messages."""
         return [key for key, account in self.accounts.items() if account.outgoing]
 
     def is_waiting(self, key: Key) -> bool:
-        """See `Book`."""
+        """See `SimulatedInstanceStorage`."""
         return bool(key in self.accounts and self.accounts[key].outgoing)
 
     def can_send(self, key: Key) -> bool:
-        """See `Book`."""
+        """See `SimulatedInstanceStorage`."""
         return key in self.accounts
 
     def received(self, key: Key) -> Sequence[StoredMessage]:
-        """See `Book`."""
+        """See `SimulatedInstanceStorage`."""
         return self.accounts[key].queue if key in self.accounts else []
 
     def failed(self, key: Key) -> str | None:
-        """See `Book`."""
+        """See `SimulatedInstanceStorage`."""
         error = self.accounts[key].error if key in self.accounts else None
         return None if error is None else repr(error)
 
     def commit(self, effects: BatchChanges) -> None:
-        """Writes what a batch has come to, as one transaction.
+        """Writes the changes of a batch in one transaction.
 
         Args:
-            effects: What `Dialogs.arrived` gave.
+            effects: The result of `DialogEngine.receive`.
         """
         for endpoint in effects.created:
             self.accounts[endpoint.key] = EndpointRecord(endpoint)
@@ -214,10 +210,10 @@ class MemoryDialogStorage:
             number, kind, message_id, is_end, is_error, body = message
             queue = self.accounts[conversation, not side].queue
             queue.append(StoredMessage(number, body, kind, message_id, is_end, is_error))
-        self._settle(effects)
+        self._apply_progress(effects)
 
-    def _settle(self, effects: BatchChanges) -> None:
-        """Takes out what has served."""
+    def _apply_progress(self, effects: BatchChanges) -> None:
+        """Deletes acknowledged messages and obsolete fragments."""
         for key, sequence in effects.received.items():
             account = self.accounts[key]
             account.endpoint = replace(account.endpoint, receive_sequence=sequence)
@@ -234,21 +230,21 @@ class MemoryDialogStorage:
             account.outgoing.clear()
         for key in effects.lost_by_peer:
             account = self.accounts[key]
-            account.error = account.error or b"the far side has forgotten"
+            account.error = account.error or b"the peer has lost messages"
             account.next += 1 << 40
-            self.send(key, b"the far side has forgotten", message_type=message_types.ERROR)
+            self.send(key, b"the peer has lost messages", message_type=message_types.ERROR)
 
     def restart(self) -> None:
-        """What a restart of the instance loses: the work table."""
+        """Discards the work table, as a restart of the instance does."""
         self.work_table.clear()
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         accounts = [self.accounts.get(key) for key in keys]
         return [None if each is None else replace(each.endpoint, send_sequence=each.next) for each in accounts]
 
     def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         if self.fragment_bytes is None:
             self.fragment_bytes = max_fragment_bytes
         waiting = dict.fromkeys(self.waiting(), self.fragment_bytes)
@@ -258,7 +254,7 @@ class MemoryDialogStorage:
         return self.other_lengths
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         rows: list[tuple[Any, ...]] = []
         for each in wanted:
             account = self.accounts.get(each.key)
@@ -293,18 +289,18 @@ class MemoryDialogStorage:
         return messages_table(rows)
 
     def ending_errors(self, keys: Sequence[Key]) -> dict[Key, int]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         outgoing = {key: self.accounts[key].outgoing for key in keys if key in self.accounts}
         return {key: number for key, each in outgoing.items() for number, message in each.items() if message.is_error}
 
     def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         account = self.accounts.get(key)
         message = None if account is None else account.outgoing.get(sequence)
         return None if message is None else [message.body[begin:end] for begin, end in spans]
 
     def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         return [
             StoredFragmentInfo(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
             for key in keys
@@ -312,7 +308,7 @@ class MemoryDialogStorage:
         ]
 
     def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         stored = self.accounts[key].stored
         rows: list[tuple[Any, ...]] = []
         for place in sorted(place for place in stored if first <= place < (end, 0)):
@@ -323,11 +319,11 @@ class MemoryDialogStorage:
         return fragments_table(rows)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it knows none
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         if self._refuses is None:
             return {}
         kinds: list[Any] = messages["message_type_name"].to_pylist()
@@ -336,11 +332,11 @@ class MemoryDialogStorage:
         return {row: refusal for row, refusal in found.items() if refusal is not None}
 
     def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         self.work_table.update(objects)
 
     def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         return {key: self.work_table[key] for key in keys if key in self.work_table}
 
 

@@ -1,4 +1,4 @@
-"""A virtual network with faults drawn from a seed."""
+"""A virtual network with seeded faults."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ import pyarrow as pa
 from ssbroker._arguments import real_number
 from ssbroker.protocol.config import SECOND
 
-_NO_SHARES: Final = ("delay", "partitions", "partition_seconds", "outage_period", "clock_jumps")
-_MOST: Final = 86_400
-"""Of the seconds of something, and of its times a minute."""
+_NOT_SHARES: Final = ("delay", "partitions", "partition_seconds", "outage_period", "clock_jumps")
+_VALUE_MAX: Final = 86_400
+"""The maximum of values that are seconds or a number per minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What goes wrong, and how often. Without arguments nothing does.
+    """The faults of a simulation and their frequencies. By default, there are none.
 
     Attributes:
         loss: The share of fragments that are lost.
         duplication: The share that arrives twice.
-        reordering: The share that is held up, and so overtaken.
-        delay: How long what is held up may take, in seconds.
-        corruption: The share of which a bit is flipped, in any field.
+        reordering: The share that is delayed, and so overtaken by others.
+        delay: The maximum delay of these, in seconds.
+        corruption: The share in which one bit of any field is flipped.
         partitions: How many times a minute an instance is cut off from the others.
-        one_way: The share of partitions that stop one direction only.
-        partition_seconds: How long one lasts at most.
-        outage_period: Every so many seconds the network fails; 0 for never.
-        outage_share: For which share of this period.
-        crashes: The share of batches at which the instance that receives them crashes and starts anew.
+        one_way: The share of partitions that affect one direction only.
+        partition_seconds: The maximum duration of a partition, in seconds.
+        outage_period: The interval between network outages, in seconds; 0 for none.
+        outage_share: The share of this interval during which the network is down.
+        crashes: The share of batches at which the receiving instance crashes and restarts.
         rollbacks: The share of batches whose transaction is rolled back.
         clock_jumps: How many times a minute the clock of an instance is set, by up to an hour.
 
     Raises:
-        OptionError: A share is no number from 0 to 1, or another one none from 0 to 86,400.
+        OptionError: A share is not a number from 0 to 1, or another value is not from 0 to 86,400.
 
     Examples:
         >>> Faults(loss=0.3).loss
@@ -63,18 +63,21 @@ class Faults:
     def __post_init__(self) -> None:
         for field in fields(self):
             real_number(
-                getattr(self, field.name), name=field.name, minimum=0, maximum=_MOST if field.name in _NO_SHARES else 1
+                getattr(self, field.name),
+                name=field.name,
+                minimum=0,
+                maximum=_VALUE_MAX if field.name in _NOT_SHARES else 1,
             )
 
     @classmethod
     def drawn(cls, seed: int) -> Faults:
-        """A menu of faults: most seeds have most of them, each to a degree of its own.
+        """Draws random faults; most seeds have most kinds, each with its own frequency.
 
         Args:
             seed: The seed.
 
         Returns:
-            The faults; loss to 30 %, duplication and reordering to 50 %, corruption to 10 %.
+            The faults; loss up to 30 %, duplication and reordering up to 50 %, corruption up to 10 %.
 
         Examples:
             >>> Faults.drawn(7) == Faults.drawn(7) != Faults.drawn(8)
@@ -99,14 +102,14 @@ class Faults:
         )
 
     def __str__(self) -> str:
-        said = [f"{field.name}={getattr(self, field.name):g}" for field in fields(self) if getattr(self, field.name)]
-        return ", ".join(said)
+        values = [f"{field.name}={getattr(self, field.name):g}" for field in fields(self) if getattr(self, field.name)]
+        return ", ".join(values)
 
 
 TICK: Final = SECOND // 4
-"""What is under way arrives at multiples of this, so that it arrives in batches."""
-_HELD_UP: Final = 4
-"""In how many steps what is held up arrives."""
+"""Arrival times are multiples of this, so that rows arrive in batches."""
+_DELAY_STEPS: Final = 4
+"""The number of different delays."""
 
 
 @dataclass(slots=True)
@@ -114,11 +117,11 @@ class NetworkCounts:
     """What the network did.
 
     Attributes:
-        sent: Fragments, acknowledgements and errors that were given to it.
-        lost: How many of them it lost.
-        duplicated: How many it delivered twice.
-        delayed: How many it held up.
-        corrupted: Of how many it flipped a bit.
+        sent: The number of fragments, acknowledgements and errors sent.
+        lost: How many of them were lost.
+        duplicated: How many were delivered twice.
+        delayed: How many were delayed.
+        corrupted: In how many a bit was flipped.
     """
 
     sent: int = 0
@@ -129,11 +132,11 @@ class NetworkCounts:
 
 
 class Network:
-    """Carries batches between instances that are known by name.
+    """Transfers batches between named instances.
 
     Args:
-        faults: What goes wrong.
-        random: Where chance comes from.
+        faults: The faults of the network.
+        random: The random number generator.
 
     Examples:
         >>> import pyarrow as pa
@@ -147,35 +150,35 @@ class Network:
         self.faults = faults
         self.carried = NetworkCounts()
         self._random = random
-        self._under_way: list[tuple[int, int, str, str, pa.Table]] = []
+        self._in_transit: list[tuple[int, int, str, str, pa.Table]] = []
         self._numbers = count()
         self._cut_off: dict[tuple[str, str], int] = {}
 
     @property
     def next_arrival(self) -> int | None:
-        """When something arrives next; None where nothing is under way."""
-        return self._under_way[0][0] if self._under_way else None
+        """The time of the next arrival, in microseconds; None if nothing is in transit."""
+        return self._in_transit[0][0] if self._in_transit else None
 
     def cut_off(self, source: str, target: str, *, until: int) -> None:
-        """Stops what goes from one instance to another.
+        """Interrupts one direction between two instances.
 
         Args:
-            source: The one.
-            target: The other.
-            until: The moment at which it goes again.
+            source: The sending instance.
+            target: The receiving instance.
+            until: When the interruption ends, in microseconds.
         """
         self._cut_off[source, target] = until
 
     def is_up(self, source: str, target: str, now: int) -> bool:
-        """Whether anything gets through from one instance to another.
+        """Returns whether there is neither an outage nor a partition between two instances.
 
         Args:
-            source: The one.
-            target: The other.
-            now: The moment.
+            source: The sending instance.
+            target: The receiving instance.
+            now: The current time, in microseconds.
 
         Returns:
-            Whether there is neither an outage nor a partition.
+            Whether rows get through in this direction.
         """
         period = round(self.faults.outage_period * SECOND)
         if period and now % period < self.faults.outage_share * period:
@@ -183,31 +186,31 @@ class Network:
         return self._cut_off.get((source, target), 0) <= now
 
     def send(self, table: pa.Table, *, source: str, target: str, now: int) -> None:
-        """Takes a batch.
+        """Sends a batch.
 
         Args:
             table: The rows.
-            source: Who sends them.
-            target: Whom they are for.
-            now: The moment.
+            source: The sending instance.
+            target: The receiving instance.
+            now: The current time, in microseconds.
         """
         self.carried.sent += table.num_rows
         if not self.is_up(source, target, now):
             self.carried.lost += table.num_rows
             return
-        by_moment: dict[int, list[int]] = {}
+        by_delay: dict[int, list[int]] = {}
         for row in range(table.num_rows):
-            for delay in self._fates():
-                by_moment.setdefault(delay, []).append(row)
-        for delay, rows in by_moment.items():
-            part = self._damaged(
+            for delay in self._arrival_delays():
+                by_delay.setdefault(delay, []).append(row)
+        for delay, rows in by_delay.items():
+            part = self._corrupt_some(
                 table if rows == list(range(table.num_rows)) else table.take(pa.array(rows, pa.int64()))
             )
             arrival = (now // TICK + 1) * TICK + delay
-            heapq.heappush(self._under_way, (arrival, next(self._numbers), source, target, part))
+            heapq.heappush(self._in_transit, (arrival, next(self._numbers), source, target, part))
 
-    def _fates(self) -> Iterator[int]:
-        """When a fragment arrives: once, twice or never."""
+    def _arrival_delays(self) -> Iterator[int]:
+        """Yields the delay of each arrival of a fragment: none if it is lost, two if it is duplicated."""
         faults, random, carried = self.faults, self._random, self.carried
         times = 1
         if faults.duplication and random.random() < faults.duplication:
@@ -218,12 +221,12 @@ class Network:
                 carried.lost += 1
             elif faults.reordering and random.random() < faults.reordering:
                 carried.delayed += 1
-                step = round(faults.delay * SECOND / _HELD_UP) // TICK * TICK
-                yield step * random.randrange(1, _HELD_UP + 1)
+                step = round(faults.delay * SECOND / _DELAY_STEPS) // TICK * TICK
+                yield step * random.randrange(1, _DELAY_STEPS + 1)
             else:
                 yield 0
 
-    def _damaged(self, table: pa.Table) -> pa.Table:
+    def _corrupt_some(self, table: pa.Table) -> pa.Table:
         share = self.faults.corruption
         if not share:
             return table
@@ -234,38 +237,31 @@ class Network:
         rows: list[dict[str, Any]] = table.to_pylist()
         for row in hit:
             name = self._random.choice(list(rows[row]))
-            rows[row][name] = flipped(rows[row][name], self._random)
+            rows[row][name] = flip_bit(rows[row][name], self._random)
         return pa.Table.from_pylist(rows, schema=table.schema)
 
     def arriving(self, *, now: int) -> Iterator[tuple[str, str, pa.Table]]:
-        """What has arrived.
+        """Removes and yields what has arrived.
 
         Args:
-            now: The moment.
+            now: The current time, in microseconds.
 
         Yields:
-            Who sent it, whom it is for, and the rows; what several batches brought at once comes as one.
+            Sender, receiver and rows; batches that arrive together are merged.
         """
         there: dict[tuple[str, str], list[pa.Table]] = {}
-        while self._under_way and self._under_way[0][0] <= now:
-            _, _, source, target, table = heapq.heappop(self._under_way)
+        while self._in_transit and self._in_transit[0][0] <= now:
+            _, _, source, target, table = heapq.heappop(self._in_transit)
             there.setdefault((source, target), []).append(table)
         for (source, target), tables in there.items():
             yield source, target, pa.concat_tables(tables)
 
 
-def flipped(value: Any, random: Random) -> Any:
-    """A value with one bit flipped; of what has none (null, empty) nothing changes.
-
-    Args:
-        value: A number, a truth, bytes, ASCII text or a moment.
-        random: Where chance comes from.
-
-    Returns:
-        The value.
+def flip_bit(value: Any, random: Random) -> Any:
+    """Flips a bit of a number, boolean, bytes, ASCII text or timestamp; null and empty values do not change.
 
     Examples:
-        >>> flipped(True, Random(1)), flipped(b"", Random(1)), flipped(0, Random(1)).bit_count()
+        >>> flip_bit(True, Random(1)), flip_bit(b"", Random(1)), flip_bit(0, Random(1)).bit_count()
         (False, b'', 1)
     """
     if isinstance(value, bool):

@@ -19,11 +19,11 @@ LARGE_MESSAGES: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """One simulation that has ended.
+    """A finished simulation.
 
     Attributes:
-        said: The seed, the menu of faults and the settings.
-        figures: What it counted.
+        said: The seed, the faults and the settings.
+        figures: The result.
     """
 
     said: str
@@ -31,16 +31,16 @@ class FinishedRun:
 
 
 def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) -> Iterator[FinishedRun]:
-    """Runs seeds.
+    """Runs one simulation for each seed.
 
     Args:
         first: The first seed.
-        number: How many.
-        dialogs: How many dialogs each has.
+        number: The number of seeds.
+        dialogs: The number of dialogs in each simulation.
         messages: How many messages each side of a dialog sends.
 
     Yields:
-        Each as it ends.
+        The simulations as they finish.
 
     Examples:
         >>> [run.figures.is_right for run in run_seeds(7, 1, dialogs=2, messages=4)]
@@ -54,16 +54,16 @@ def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) 
 def run_messages(
     first: int, number: int, *, dialogs: int = LARGE_DIALOGS, messages: int = LARGE_MESSAGES
 ) -> Iterator[FinishedRun]:
-    """Runs seeds of many dialogs until that many messages were sent.
+    """Runs simulations with many dialogs until enough messages were sent.
 
     Args:
         first: The first seed.
-        number: How many messages.
-        dialogs: How many dialogs a seed has.
+        number: The minimum number of messages.
+        dialogs: The number of dialogs in each simulation.
         messages: How many messages each side of a dialog sends.
 
     Yields:
-        Each seed as it ends.
+        The simulations as they finish.
 
     Examples:
         >>> list(run_messages(7, 0))
@@ -80,20 +80,20 @@ def run_messages(
 
 
 class RunJournal:
-    """A line of JSON for what runs, then one for each seed.
+    """A file of JSON lines: a description of the run, then the result of each seed.
 
     Args:
-        path: The file; it need not be there yet.
-        what: What tells these seeds from others, such as how many dialogs each has.
+        path: The file; created if missing.
+        what: The parameters that must be the same to resume the run, such as the first seed.
 
     Raises:
-        MalformedDataError: The file is no journal, or one of other seeds or of another version of ssbroker.
+        MalformedDataError: The file is not a journal, or is one with other parameters or from another version of ssbroker.
 
     Examples:
         >>> journal = RunJournal(Path("journal"), {"first": 7})
         >>> journal.add(SimulationResult(messages=20))
-        >>> again = RunJournal(Path("journal"), {"first": 7})
-        >>> again.seeds, again.total.messages
+        >>> reopened = RunJournal(Path("journal"), {"first": 7})
+        >>> reopened.seeds, reopened.total.messages
         (1, 20)
     """
 
@@ -103,20 +103,20 @@ class RunJournal:
         self._path = path
         head = json.dumps({"ssbroker": version("ssbroker"), **what})
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        # What was being written when the run was stopped has no end of line: that seed runs again.
+        # A line that was cut off when the run stopped has no line end: its seed runs again.
         *lines, rest = text.split("\n")
         is_ours = lines[0] == head if lines else head.startswith(rest)
         if not is_ours:
             raise MalformedDataError(f"{path}: expected a journal of {head}, got one of {text[:200]}")
         for number, line in enumerate(lines[1:], start=2):
-            self._count(_figures(path, number, line))
+            self._count(_parse_result(path, number, line))
         with path.open("a", encoding="utf-8") as file:
             file.truncate(len(text.encode()) - len(rest.encode()))
             if not lines:
                 file.write(f"{head}\n")
 
     def add(self, figures: SimulationResult) -> None:
-        """Writes down what the next seed counted."""
+        """Appends the result of the next seed."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(asdict(figures))}\n")
         self._count(figures)
@@ -126,9 +126,9 @@ class RunJournal:
         self.total.add(figures)
 
 
-def _figures(path: Path, number: int, line: str) -> SimulationResult:
+def _parse_result(path: Path, number: int, line: str) -> SimulationResult:
     try:
-        told: dict[str, Any] = json.loads(line)
-        return SimulationResult(**told)
+        values: dict[str, Any] = json.loads(line)
+        return SimulationResult(**values)
     except (ValueError, TypeError) as error:
-        raise MalformedDataError(f"{path}, line {number}: expected the figures of a seed, got {line[:200]}") from error
+        raise MalformedDataError(f"{path}, line {number}: expected the result of a seed, got {line[:200]}") from error

@@ -23,35 +23,24 @@ Machine: TypeAlias = Callable[..., DialogEngine]
 Books: TypeAlias = Callable[[str], SimulatedInstanceStorage]
 
 
-def memory_of(name: str) -> MemoryDialogStorage:
-    """A ledger in memory for the instance of a name, of which its broker id is made.
-
-    Args:
-        name: The name.
-
-    Returns:
-        The ledger.
-
-    Examples:
-        >>> memory_of("A").broker_instance
-        b'A---------------'
-    """
+def memory_storage(name: str) -> MemoryDialogStorage:
+    """Returns an empty storage in memory; its broker id is derived from the name of the instance."""
     return MemoryDialogStorage(name.encode().ljust(16, b"-"))
 
 
 class SimulatedInstance:
-    """An instance: what is committed stands in its ledger, all else is lost when it crashes.
+    """An instance whose storage survives a crash; everything else is lost.
 
     Args:
-        name: Its name on the network.
-        settings: How the protocol is set up.
-        random: Where chance comes from.
-        machine: What makes its machine; `Dialogs` unless a test plants a bug.
-        books: What keeps what is durable, by the name; in memory unless told otherwise.
+        name: The name on the network.
+        settings: The protocol settings.
+        random: The random number generator.
+        machine: Creates the protocol engine; a test may plant a bug here.
+        books: Creates the storage from the name; by default, in memory.
 
     Examples:
-        >>> node = SimulatedInstance("A", ProtocolSettings(), Random(7))
-        >>> node.data_to_send(now=0) is None
+        >>> instance = SimulatedInstance("A", ProtocolSettings(), Random(7))
+        >>> instance.data_to_send(now=0) is None
         True
     """
 
@@ -62,7 +51,7 @@ class SimulatedInstance:
         random: Random,
         *,
         machine: Machine = DialogEngine,
-        books: Books = memory_of,
+        books: Books = memory_storage,
     ) -> None:
         self.name = name
         self.ledger = books(name)
@@ -74,27 +63,27 @@ class SimulatedInstance:
         self._random = random
         self._machine = machine
         self._outbox: list[pa.Table] = []
-        self.dialogs = self._started()
+        self.dialogs = self._start_engine()
 
-    def _started(self) -> DialogEngine:
+    def _start_engine(self) -> DialogEngine:
         self.ledger.restart()
         made = self._machine(self.ledger, random=self._random.random, settings=self._settings, log=self.log)
         made.notify_queued(self.ledger.waiting())
         return made
 
     def crash(self) -> None:
-        """Loses all that is not committed, and starts anew."""
+        """Loses all uncommitted state and restarts."""
         self.crashes += 1
-        self.dialogs = self._started()
+        self.dialogs = self._start_engine()
 
     def data_to_send(self, *, now: int) -> pa.Table | None:
-        """What it sends now.
+        """Returns what the instance sends now.
 
         Args:
-            now: The moment of the network; its own clock may show another.
+            now: The time of the network, in microseconds; the clock of the instance may differ.
 
         Returns:
-            The rows; None for nothing.
+            The rows; None if there are none.
         """
         self._collect(now)
         tables, self._outbox = self._outbox, []
@@ -105,7 +94,7 @@ class SimulatedInstance:
             self._outbox.append(table)
 
     def next_timeout(self) -> int | None:
-        """When it has something to send again, by the network's clock."""
+        """Returns when the instance has something to send next, in the time of the network."""
         due = self.dialogs.next_timeout()
         return None if due is None else due - self.clock_offset if due else 0
 
@@ -119,21 +108,21 @@ class SimulatedInstance:
         crashes: float = 0.0,
         rollbacks: float = 0.0,
     ) -> None:
-        """Takes a batch and commits what it comes to, unless something goes wrong.
+        """Receives a batch and commits its changes, unless a fault is injected.
 
         Args:
             table: The rows.
-            now: The moment.
-            peer: Who handed it over.
-            session_keys: Keys of conversations that begin with it.
-            crashes: How likely a crash is, just before or just after the commit.
-            rollbacks: How likely the transaction is rolled back.
+            now: The time of the network, in microseconds.
+            peer: The peer that delivered the batch.
+            session_keys: Keys of conversations that the batch starts.
+            crashes: The probability of a crash, just before or just after the commit.
+            rollbacks: The probability that the transaction is rolled back.
         """
-        moment = now + self.clock_offset
+        local_now = now + self.clock_offset
         chance = self._random.random()
         options: dict[str, Any] = {"peer": peer, "session_keys": session_keys}
-        effects = self.dialogs.receive(table, now=moment, **options)
-        # What it sends while the transaction runs is out, whatever becomes of that.
+        effects = self.dialogs.receive(table, now=local_now, **options)
+        # What is sent while the transaction runs stays sent, even if it is rolled back.
         self._collect(now)
         if chance < crashes / 2:
             self.crash()
@@ -143,11 +132,11 @@ class SimulatedInstance:
             self.dialogs.undo(effects)
             return
         if self.ledger.commit(effects) is not None:
-            raise ProtocolError(f"{self.name}: the ledger did not take what is its own")
+            raise ProtocolError(f"{self.name}: the storage refused the changes of its own engine")
         if chance < crashes:
             self.crash()
             return
-        self.dialogs.confirm(effects, now=moment)
+        self.dialogs.confirm(effects, now=local_now)
 
 
 Sent: TypeAlias = tuple[str, bytes]
@@ -156,25 +145,25 @@ Sent: TypeAlias = tuple[str, bytes]
 
 @dataclass(slots=True)
 class SimulationResult:
-    """What was counted.
+    """The result of one or more simulations.
 
     Attributes:
-        messages: Messages that applications sent.
-        lost: Of those, how many never came out.
-        twice: How many came out more than once.
-        out_of_order: How many came out before or after their turn.
-        altered: How many came out that nobody sent so.
-        fragments: Fragments, acknowledgements and errors that were sent.
+        messages: The number of messages that applications sent.
+        lost: How many of them never arrived.
+        twice: How many arrived more than once.
+        out_of_order: How many arrived too early or too late.
+        altered: How many arrived that were not sent in this form.
+        fragments: The number of fragments, acknowledgements and errors sent.
         fragments_lost: How many the network lost.
         fragments_duplicated: How many it delivered twice.
-        fragments_delayed: How many it held up.
-        fragments_corrupted: Of how many it flipped a bit.
-        rejected: How many the instances refused as damaged or misled.
+        fragments_delayed: How many it delayed.
+        fragments_corrupted: In how many it flipped a bit.
+        rejected: How many the instances rejected as damaged or misdirected.
         crashes: How often an instance crashed.
         rollbacks: How often a transaction was rolled back.
-        seconds: How many virtual seconds it took.
-        drained: After how many virtual seconds without faults all had arrived; None where it never had.
-        undrained: How many simulations did not drain in time.
+        seconds: The virtual duration, in seconds.
+        drained: How many virtual seconds after the end of the faults everything had arrived; None if that never happened.
+        undrained: How many simulations did not deliver everything in time.
     """
 
     messages: int = 0
@@ -197,21 +186,21 @@ class SimulationResult:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was lost, twice, out of order or altered, and all arrived in time."""
+        """Whether no message was lost, duplicated, out of order or altered, and all arrived in time."""
         return not (self.lost or self.twice or self.out_of_order or self.altered or self.undrained or self.problems)
 
     def compare(self, sent: Sequence[Sent], received: Sequence[StoredMessage], *, what: str) -> None:
-        """Compares what one side sent with what the other received.
+        """Compares what one side sent with what the other received, and adds the differences.
 
         Args:
-            sent: The messages as they were sent, each different from the others.
-            received: The messages as they came out.
-            what: What it is about, for the report.
+            sent: The messages as sent, each different from the others.
+            received: The messages as received.
+            what: A description of the direction, for the report.
 
         Examples:
-            >>> figures = SimulationResult()
-            >>> figures.compare([("DEFAULT", b"a"), ("DEFAULT", b"b")], [StoredMessage(1, b"b")], what="A to B")
-            >>> figures.lost, figures.out_of_order
+            >>> result = SimulationResult()
+            >>> result.compare([("DEFAULT", b"a"), ("DEFAULT", b"b")], [StoredMessage(1, b"b")], what="A to B")
+            >>> result.lost, result.out_of_order
             (1, 1)
         """
         places = {message: place for place, message in enumerate(sent)}
@@ -232,10 +221,10 @@ class SimulationResult:
             self.problems.append(f"{what}: {len(sent)} sent, {len(received)} came out")
 
     def add(self, other: Self) -> None:
-        """Adds what another simulation counted.
+        """Adds the result of another simulation.
 
         Args:
-            other: Its figures.
+            other: The other result.
 
         Examples:
             >>> total = SimulationResult(messages=1, drained=3.0)
@@ -261,8 +250,8 @@ class SimulationResult:
         )
 
 
-IN_TIME: Final = 240
-"""Within how many virtual seconds after the faults everything has to have arrived: four minutes."""
+DRAIN_SECONDS_MAX: Final = 240
+"""Everything has to arrive within this many virtual seconds after the end of the faults."""
 _REJECTIONS: Final = ("Broker:Corrupted Message", "Broker:Message Undeliverable")
 _HOUR: Final = 3600 * SECOND
 _MINUTE: Final = 60 * SECOND
@@ -280,8 +269,8 @@ class SendPlan:
     Attributes:
         node: The instance.
         key: The endpoint.
-        bursts: Moments, and how many messages are sent at each.
-        sent: What was sent.
+        bursts: Send times, and the number of messages sent at each.
+        sent: The messages that were sent.
     """
 
     node: SimulatedInstance
@@ -291,25 +280,25 @@ class SendPlan:
 
 
 class Simulation:
-    """A number of dialogs between two instances, both of which begin some, under faults and then without.
+    """A number of dialogs between two instances, first with faults and then without. Both instances start some of the dialogs.
 
     Args:
-        seed: What everything follows from.
-        dialogs: How many dialogs.
-        messages: How many messages each side of a dialog sends; the last ends the dialog.
-        faults: What goes wrong; drawn from the seed unless given.
-        settings: How the protocol is set up; drawn from the seed unless given.
-        faulty_seconds: For how long there are faults.
-        sending_seconds: For how long applications send; two thirds of that unless given.
-        machine: What makes the machines; `Dialogs` unless a test plants a bug.
-        books: What keeps what is durable of each instance, by its name; in memory unless told otherwise.
+        seed: The seed that determines the simulation.
+        dialogs: The number of dialogs.
+        messages: How many messages each side of a dialog sends; the last one ends the dialog.
+        faults: The faults; by default, drawn from the seed.
+        settings: The protocol settings; by default, drawn from the seed.
+        faulty_seconds: How long faults occur, in virtual seconds.
+        sending_seconds: How long applications send, in virtual seconds; by default, two thirds of `faulty_seconds`.
+        machine: Creates the protocol engines; a test may plant a bug here.
+        books: Creates the storage of an instance from its name; by default, in memory.
 
     Raises:
-        OptionError: There is nothing to send, it takes longer than the faults, or one of the arguments is not what it can be.
+        OptionError: There is nothing to send, sending takes longer than the faults, or another argument is invalid.
 
     Examples:
-        >>> figures = Simulation(7, dialogs=2, messages=5).run()
-        >>> figures.is_right, figures.messages
+        >>> result = Simulation(7, dialogs=2, messages=5).run()
+        >>> result.is_right, result.messages
         (True, 20)
     """
 
@@ -324,7 +313,7 @@ class Simulation:
         faulty_seconds: float = 45,
         sending_seconds: float | None = None,
         machine: Machine = DialogEngine,
-        books: Books = memory_of,
+        books: Books = memory_storage,
     ) -> None:
         whole_number(dialogs, name="dialogs", minimum=1, maximum=_DIALOGS_MAX)
         whole_number(messages, name="messages", minimum=1, maximum=_MESSAGES_MAX)
@@ -337,7 +326,7 @@ class Simulation:
         self.seed = seed
         self.faults = Faults.drawn(seed) if faults is None else faults
         self._random = random = Random(f"simulation {seed}")  # noqa: S311 - chance that can be repeated
-        self.settings = _settings(random) if settings is None else settings
+        self.settings = _random_settings(random) if settings is None else settings
         self._nodes = {
             name: SimulatedInstance(name, self.settings, random, machine=machine, books=books) for name in ("A", "B")
         }
@@ -346,33 +335,33 @@ class Simulation:
         sending = faulty_seconds * 2 / 3 if sending_seconds is None else sending_seconds
         self._sending_until = round(sending * SECOND)
         self._session_keys: dict[bytes, bytes] = {}
-        self._plans = [plan for number in range(dialogs) for plan in self._dialog(number, messages)]
+        self._plans = [plan for number in range(dialogs) for plan in self._plan_dialog(number, messages)]
         self._now = 0
 
     def __str__(self) -> str:
         return f"seed {self.seed}: {self.faults}; {self.settings}"
 
     def run(self) -> SimulationResult:
-        """Runs it to its end.
+        """Runs the simulation to its end.
 
         Returns:
-            What was counted.
+            The result.
         """
         figures = SimulationResult()
-        while not self._is_done():
-            if self._now > self._faulty_until + IN_TIME * SECOND:
+        while not self._has_drained():
+            if self._now > self._faulty_until + DRAIN_SECONDS_MAX * SECOND:
                 figures.undrained = 1
                 figures.problems.append(f"{self}: not drained")
                 break
             if self._network.faults is not self.faults or self._now < self._faulty_until:
-                self._go_wrong()
+                self._inject_faults()
             else:
-                self._mend()
+                self._end_faults()
             self._step()
         self._count(figures)
         return figures
 
-    def _dialog(self, number: int, messages: int) -> Iterator[SendPlan]:
+    def _plan_dialog(self, number: int, messages: int) -> Iterator[SendPlan]:
         random = self._random
         initiator, target = random.sample(sorted(self._nodes.values(), key=lambda node: node.name), 2)
         conversation = random.randbytes(12) + number.to_bytes(4)
@@ -402,7 +391,7 @@ class Simulation:
             left -= number
         return sorted(bursts, reverse=True)
 
-    def _is_done(self) -> bool:
+    def _has_drained(self) -> bool:
         return not any(plan.bursts or plan.node.ledger.is_waiting(plan.key) for plan in self._plans)
 
     def _step(self) -> None:
@@ -418,22 +407,22 @@ class Simulation:
                 rollbacks=faulty.rollbacks,
             )
         for plan in self._plans:
-            self._send(plan)
+            self._send_due(plan)
         for name, node in self._nodes.items():
             node.dialogs.flush(now=now + node.clock_offset)
             sent = node.data_to_send(now=now)
             if sent is not None:
                 network.send(sent, source=name, target="AB".replace(name, ""), now=now)
-        moments = [plan.bursts[-1][0] for plan in self._plans if plan.bursts]
-        moments += [due for node in self._nodes.values() if (due := node.next_timeout()) is not None]
+        due_times = [plan.bursts[-1][0] for plan in self._plans if plan.bursts]
+        due_times += [due for node in self._nodes.values() if (due := node.next_timeout()) is not None]
         if network.next_arrival is not None:
-            moments.append(network.next_arrival)
+            due_times.append(network.next_arrival)
         if now < self._faulty_until and (self.faults.partitions or self.faults.clock_jumps):
-            moments.append(now + SECOND)
-        self._now = max(now + TICK, -(-min(moments, default=0) // TICK) * TICK)
+            due_times.append(now + SECOND)
+        self._now = max(now + TICK, -(-min(due_times, default=0) // TICK) * TICK)
 
-    def _send(self, plan: SendPlan) -> None:
-        """Sends what is due; a target can when the dialog has reached it."""
+    def _send_due(self, plan: SendPlan) -> None:
+        """Sends the messages that are due; a target can send once the dialog has reached it."""
         random = self._random
         while plan.bursts and plan.bursts[-1][0] <= self._now and plan.node.ledger.can_send(plan.key):
             _, number = plan.bursts.pop()
@@ -446,8 +435,8 @@ class Simulation:
                 plan.sent.append((kind, body))
             plan.node.dialogs.notify_queued([plan.key])
 
-    def _go_wrong(self) -> None:
-        """Partitions and clock jumps, as often as the menu says."""
+    def _inject_faults(self) -> None:
+        """Injects partitions and clock jumps at their frequencies."""
         random, faults, now = self._random, self._network.faults, self._now
         ticks = _MINUTE / TICK
         if random.random() < faults.partitions / ticks * 5:
@@ -459,7 +448,7 @@ class Simulation:
         if random.random() < faults.clock_jumps / ticks * 5:
             random.choice([*self._nodes.values()]).clock_offset += random.randrange(-_HOUR, _HOUR)
 
-    def _mend(self) -> None:
+    def _end_faults(self) -> None:
         """Ends all faults."""
         self._network.faults = Faults()
         for source, target in (("A", "B"), ("B", "A")):
@@ -467,19 +456,19 @@ class Simulation:
 
     def _count(self, figures: SimulationResult) -> None:
         for plan in self._plans:
-            far = next(node for node in self._nodes.values() if node is not plan.node)
+            receiver = next(node for node in self._nodes.values() if node is not plan.node)
             key = (plan.key[0], not plan.key[1])
             what = f"{self}: {plan.key[0].hex()} from {plan.node.name}"
-            figures.compare(plan.sent, far.ledger.received(key), what=what)
-            error = far.ledger.failed(key)
+            figures.compare(plan.sent, receiver.ledger.received(key), what=what)
+            error = receiver.ledger.failed(key)
             if error is not None:
                 figures.problems.append(f"{what}: {error}")
-        carried = self._network.carried
-        figures.fragments = carried.sent
-        figures.fragments_lost = carried.lost
-        figures.fragments_duplicated = carried.duplicated
-        figures.fragments_delayed = carried.delayed
-        figures.fragments_corrupted = carried.corrupted
+        counts = self._network.carried
+        figures.fragments = counts.sent
+        figures.fragments_lost = counts.lost
+        figures.fragments_duplicated = counts.duplicated
+        figures.fragments_delayed = counts.delayed
+        figures.fragments_corrupted = counts.corrupted
         nodes = self._nodes.values()
         figures.rejected = sum(node.log.counts[name] for node in nodes for name in _REJECTIONS)
         figures.crashes = sum(node.crashes for node in nodes)
@@ -488,7 +477,7 @@ class Simulation:
         figures.drained = max(0.0, (self._now - self._faulty_until) / SECOND)
 
 
-def _settings(random: Random) -> ProtocolSettings:
+def _random_settings(random: Random) -> ProtocolSettings:
     return ProtocolSettings(
         max_fragment_bytes=_FRAGMENT_BYTES,
         window_fragments=random.choice([8, 64, 1024]),

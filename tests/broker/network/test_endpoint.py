@@ -380,4 +380,4 @@ def test_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> None:
             while read < 8 << 20:
                 read += len(far_side.recv(1 << 16))
             [closed] = shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
-            assert closed.text == "no sign within 1 s"
+            assert closed.text == "no answer within 1 s"

@@ -8,7 +8,7 @@ import pytest
 
 from ssbroker import Reassembler
 from ssbroker.protocol import reassembly, receiver
-from ssbroker.protocol.dialog import Dialog, InboundDirection, NumberRuns, OpenedFragment
+from ssbroker.protocol.dialog import Dialog, FragmentRanges, InboundDirection, OpenedFragment
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import AckRange, EnvelopeRow
 from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader
@@ -24,8 +24,8 @@ def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
         effects = arrived(self, table, now=now, **options)
         plan = self._plan
         assert plan is not None
-        self._residents.known.update(plan.opened.created)
-        self._owe(plan.received, self._clock.moment(now))
+        self._cache.loaded.update(plan.opened.created)
+        self._schedule_acknowledgements(plan.received, self._clock.monotonic(now))
         return effects
 
     patch.setattr(DialogEngine, "receive", at_once)
@@ -35,14 +35,14 @@ def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
     """B31: after a rollback the machine goes on as if it had been a commit."""
 
     def undo(self: DialogEngine, effects: BatchChanges) -> None:
-        self._settled(effects)
+        self._take_plan(effects)
 
     patch.setattr(DialogEngine, "undo", undo)
 
 
 def no_dedupe(patch: pytest.MonkeyPatch) -> None:
     """P12, P18: what was received before is received again."""
-    fresh = receiver._fresh
+    fresh = receiver._new_fragments
 
     def all_of_it(
         opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
@@ -52,7 +52,7 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
                 dialog.incoming = InboundDirection(dialog.key, row.sequence)
         return fresh(opened, owed)
 
-    patch.setattr(receiver, "_fresh", all_of_it)
+    patch.setattr(receiver, "_new_fragments", all_of_it)
 
 
 def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None]) -> None:
@@ -71,7 +71,7 @@ def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None
 
 def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     """P12, P18: where a dialog stands is known in memory only."""
-    _loaded(patch, lambda incoming: incoming.skip(0))
+    _loaded(patch, lambda incoming: incoming.skip_to(0))
 
 
 def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
@@ -96,23 +96,23 @@ def out_of_order(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     """P14, P16: what is acknowledged and waits is in memory only."""
-    keep = Assembler._keep
+    keep = Assembler._hold
 
     def forgets(*given: Any) -> list[OpenedFragment]:
         keep(*given)
         return []
 
-    patch.setattr(Assembler, "_keep", forgets)
+    patch.setattr(Assembler, "_hold", forgets)
 
 
 def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
     """P14: after a restart what waits is forgotten, though it was acknowledged."""
-    _loaded(patch, lambda incoming: incoming.skip(incoming.next))
+    _loaded(patch, lambda incoming: incoming.skip_to(incoming.next))
 
 
 def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P18: who asks again gets no answer."""
-    fresh = receiver._fresh
+    fresh = receiver._new_fragments
 
     def silent(
         opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
@@ -123,62 +123,62 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
             del owed[key]
         return iter(kept)
 
-    patch.setattr(receiver, "_fresh", silent)
+    patch.setattr(receiver, "_new_fragments", silent)
 
 
 def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P15, P16: an acknowledgement names the last message that is there, whatever is missing before it."""
-    owe = DialogEngine._owe
+    owe = DialogEngine._schedule_acknowledgements
 
     def to_the_last(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
         owe(self, received, moment)
-        for key in received.owed:
-            dialog = self._residents.known.get(key)
-            if dialog is not None and dialog.incoming is not None and dialog.incoming.early:
-                dialog.ack = (max(dialog.incoming.early), b"")
+        for key in received.due_acknowledgements:
+            dialog = self._cache.loaded.get(key)
+            if dialog is not None and dialog.incoming is not None and dialog.incoming.pending:
+                dialog.ack = (max(dialog.incoming.pending), b"")
 
-    patch.setattr(DialogEngine, "_owe", to_the_last)
+    patch.setattr(DialogEngine, "_schedule_acknowledgements", to_the_last)
 
 
 def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
     """P15: a run names one fragment more than is there."""
 
-    told = NumberRuns.told
+    told = FragmentRanges.to_ack_ranges
 
-    def longer(self: NumberRuns) -> list[AckRange]:
+    def longer(self: FragmentRanges) -> list[AckRange]:
         return [(first, number, last, end + 1) for first, number, last, end in told(self)]
 
-    patch.setattr(NumberRuns, "told", longer)
+    patch.setattr(FragmentRanges, "to_ack_ranges", longer)
 
 
 def no_runs(patch: pytest.MonkeyPatch) -> None:
     """P13, P15: only whole messages are acknowledged."""
-    patch.setattr(NumberRuns, "told", lambda _: [])
+    patch.setattr(FragmentRanges, "to_ack_ranges", lambda _: [])
 
 
 def acknowledges_every_batch_at_once(patch: pytest.MonkeyPatch) -> None:
     """B35, P15: no acknowledgement waits for a message that could carry it."""
-    owe = DialogEngine._owe
+    owe = DialogEngine._schedule_acknowledgements
 
     def hasty(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
-        for owed in received.owed.values():
-            owed.at_once = True
+        for owed in received.due_acknowledgements.values():
+            owed.is_immediate = True
         owe(self, received, moment)
 
-    patch.setattr(DialogEngine, "_owe", hasty)
+    patch.setattr(DialogEngine, "_schedule_acknowledgements", hasty)
 
 
 def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
     """P18, B35: nobody is answered before a second has passed."""
-    owe = DialogEngine._owe
+    owe = DialogEngine._schedule_acknowledgements
 
     def slow(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
-        for owed in received.owed.values():
-            owed.at_once = False
+        for owed in received.due_acknowledgements.values():
+            owed.is_immediate = False
             owed.fragments = owed.bytes = 0
         owe(self, received, moment)
 
-    patch.setattr(DialogEngine, "_owe", slow)
+    patch.setattr(DialogEngine, "_schedule_acknowledgements", slow)
 
 
 def no_limits(patch: pytest.MonkeyPatch) -> None:
@@ -191,27 +191,27 @@ def no_limits(patch: pytest.MonkeyPatch) -> None:
 
 def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """B11: a message that is refused counts as received."""
-    stopped = BatchReceiver._stopped
+    stopped = BatchReceiver._stop_at_refusals
 
     def goes_on(*given: Any) -> pa.Table:
         messages = stopped(*given)
         given[-1].clear()
-        given[-2].unloaded.clear()
+        given[-2].dialogs_to_reload.clear()
         return messages
 
-    patch.setattr(BatchReceiver, "_stopped", staticmethod(goes_on))
+    patch.setattr(BatchReceiver, "_stop_at_refusals", staticmethod(goes_on))
 
 
 def refusals_are_not_told(patch: pytest.MonkeyPatch) -> None:
     """B11, P11: who sends what cannot be taken hears nothing."""
-    stopped = BatchReceiver._stopped
+    stopped = BatchReceiver._stop_at_refusals
 
     def silent(*given: Any) -> pa.Table:
         messages = stopped(*given)
         given[-2].notices.clear()
         return messages
 
-    patch.setattr(BatchReceiver, "_stopped", staticmethod(silent))
+    patch.setattr(BatchReceiver, "_stop_at_refusals", staticmethod(silent))
 
 
 def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
 
     def keeps(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         assembled = push(self, parts)
-        assembled.forgotten.clear()
+        assembled.dropped.clear()
         return assembled
 
     patch.setattr(Assembler, "push", keeps)
@@ -228,13 +228,13 @@ def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
 
 def errors_of_the_broker_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """P11: what the far broker says is not handed on."""
-    effects = ReceivePlanner._effects
+    effects = ReceivePlanner._changes
 
     def deaf(opened: OpenedBatch, *rest: Any) -> BatchChanges:
         opened.errors.clear()
         return effects(opened, *rest)
 
-    patch.setattr(ReceivePlanner, "_effects", staticmethod(deaf))
+    patch.setattr(ReceivePlanner, "_changes", staticmethod(deaf))
 
 
 def errors_wait_for_what_is_missing(patch: pytest.MonkeyPatch) -> None:

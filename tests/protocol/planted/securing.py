@@ -28,7 +28,7 @@ def digests_of_headers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """P21, P23: in a plain dialog a damaged body is believed."""
-    opened = RowOpener._proven
+    opened = RowOpener._verify
 
     def trusting(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
         part = opened(self, row, dialog)
@@ -36,7 +36,7 @@ def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
             row.fragment_signature = row.message_signature = None
         return part
 
-    patch.setattr(RowOpener, "_proven", trusting)
+    patch.setattr(RowOpener, "_verify", trusting)
 
 
 def neither_seal_nor_header_know_the_number(patch: pytest.MonkeyPatch) -> None:
@@ -102,18 +102,18 @@ def downgrades_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 def plain_fragments_of_a_secured_dialog_are_taken(patch: pytest.MonkeyPatch) -> None:
     """P22: who leaves out the seal needs no key."""
-    proven = RowOpener._proven
+    proven = RowOpener._verify
 
     def either(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
-        if row.security != Protection.PLAIN or dialog.inbound is None:
+        if row.security != Protection.PLAIN or dialog.inbound_cipher is None:
             return proven(self, row, dialog)
-        inbound, dialog.inbound = dialog.inbound, None
+        inbound, dialog.inbound_cipher = dialog.inbound_cipher, None
         try:
             return proven(self, row, dialog)
         finally:
-            dialog.inbound = None if row.is_sequenced else inbound
+            dialog.inbound_cipher = None if row.is_sequenced else inbound
 
-    patch.setattr(RowOpener, "_proven", either)
+    patch.setattr(RowOpener, "_verify", either)
 
 
 def headers_may_contradict_themselves(patch: pytest.MonkeyPatch) -> None:
@@ -131,12 +131,11 @@ def peers_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def anybody_may_answer(patch: pytest.MonkeyPatch) -> None:
     """R8, P25: services, contract, broker ids and certificate are not compared with the endpoint's."""
-    patch.setattr(RowOpener, "_is_misled", lambda *_: False)
+    patch.setattr(RowOpener, "_is_misdirected", lambda *_: False)
 
 
 def the_second_copy_is_not_told(patch: pytest.MonkeyPatch) -> None:
     """R8: another copy of the service that answers too waits for ever."""
-    patch.setattr(receiver, "ErrorNotice", lambda *_: None)
     opened = RowOpener.open
 
     def silent(self: RowOpener, rows: list[EnvelopeRow]) -> receiver.OpenedBatch:

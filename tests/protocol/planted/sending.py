@@ -14,12 +14,12 @@ from ssbroker.protocol.dialog import Dialog, Flight, Transmission
 from ssbroker.protocol.engine import DialogCache, DialogEngine, MonotonicClock
 from ssbroker.protocol.envelope import EnvelopeRow
 from ssbroker.protocol.receiver import RowOpener
-from ssbroker.protocol.sender import FragmentedTurn, Sender, SendTurn
+from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, Sender, SendTurn
 
 
 def no_jitter(patch: pytest.MonkeyPatch) -> None:
     """P17: waits are exact."""
-    patch.setattr(Backoff, "wait", Backoff._base)
+    patch.setattr(Backoff, "wait", Backoff._base_wait)
 
 
 def waits_do_not_grow(patch: pytest.MonkeyPatch) -> None:
@@ -30,13 +30,13 @@ def waits_do_not_grow(patch: pytest.MonkeyPatch) -> None:
 
 def waits_grow_for_ever(patch: pytest.MonkeyPatch) -> None:
     """P17: waits double beyond a minute."""
-    patch.setattr(Backoff, "_base", lambda _, attempt: 4 * SECOND << attempt)
+    patch.setattr(Backoff, "_base_wait", lambda _, attempt: 4 * SECOND << attempt)
 
 
 def gives_up_after_three_times(patch: pytest.MonkeyPatch) -> None:
     """P16, P17: what was sent again three times is not sent any more."""
-    landed = Transmission.landed
-    patch.setattr(Transmission, "landed", lambda *given: [each for each in landed(*given) if each.attempt < 3])
+    landed = Transmission.take_due
+    patch.setattr(Transmission, "take_due", lambda *given: [each for each in landed(*given) if each.attempt < 3])
 
 
 def never_sends_again(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def never_sends_again(patch: pytest.MonkeyPatch) -> None:
         self.flights = [flight for flight in self.flights if flight.due > now]
         return []
 
-    patch.setattr(Transmission, "landed", landed)
+    patch.setattr(Transmission, "take_due", landed)
 
 
 def sends_everything_again(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def sends_everything_again(patch: pytest.MonkeyPatch) -> None:
     def still_flying(self: Transmission, fragments: dict[int, int]) -> dict[int, int]:
         return {number: mask for number, mask in fragments.items() if number > self.acked}
 
-    patch.setattr(Transmission, "still_flying", still_flying)
+    patch.setattr(Transmission, "unacknowledged", still_flying)
 
 
 def acknowledged_fragments_are_not_noted(patch: pytest.MonkeyPatch) -> None:
@@ -66,74 +66,78 @@ def acknowledged_fragments_are_not_noted(patch: pytest.MonkeyPatch) -> None:
 
 def believes_beyond_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     """P16, T11: an acknowledgement is believed, whatever it names."""
-    patch.setattr(Transmission, "believed", lambda _, acked, runs: (acked, runs))
+    patch.setattr(Transmission, "clamp_acknowledgement", lambda _, acked, runs: (acked, runs))
 
 
 def believes_only_what_is_wholly_its_own(patch: pytest.MonkeyPatch) -> None:
     """P16: after a restart an acknowledgement that names more than was sent since is worth nothing."""
-    believed = Transmission.believed
+    believed = Transmission.clamp_acknowledgement
 
     def nothing_or_all(self: Transmission, acked: int, runs: list[Any]) -> tuple[int, list[Any]]:
         good = believed(self, acked, runs)
         return good if good == (acked, runs) else (-1, [])
 
-    patch.setattr(Transmission, "believed", nothing_or_all)
+    patch.setattr(Transmission, "clamp_acknowledgement", nothing_or_all)
 
 
 def what_is_old_counts_as_lost(patch: pytest.MonkeyPatch) -> None:
     """B28: an acknowledgement of less than was acknowledged ends the conversation, whatever it names."""
-    patch.setattr(Transmission, "is_forgotten", lambda self, acked, runs: bool(runs) and acked < self.acked)
+    patch.setattr(Transmission, "shows_data_loss", lambda self, acked, runs: bool(runs) and acked < self.acked)
 
 
 def what_lives_before_have_sent_counts_as_new(patch: pytest.MonkeyPatch) -> None:
     """B28: after a restart an old acknowledgement of what goes again ends the conversation."""
-    patch.setattr("ssbroker.protocol.dialog.Transmission", lambda key, unsent: Transmission(key, unsent=0 * unsent))
+
+    def without_first_unsent(*given: Any, **options: Any) -> Transmission:
+        return Transmission(*given, **{**options, "first_unsent": 0} if "first_unsent" in options else options)
+
+    patch.setattr("ssbroker.protocol.dialog.Transmission", without_first_unsent)
 
 
 def large_messages_begin_anew(patch: pytest.MonkeyPatch) -> None:
     """P16, N40: after a restart a large message goes again from its first fragment on."""
-    patch.setattr(Transmission, "_pass_by", lambda _: None)
+    patch.setattr(Transmission, "_advance_cursor", lambda _: None)
 
 
 def what_the_far_side_forgot_is_not_sent(patch: pytest.MonkeyPatch) -> None:
     """P23: a message that was dropped whole does not go again."""
-    patch.setattr(Transmission, "_mend", lambda _: None)
+    patch.setattr(Transmission, "_requeue_lost", lambda _: None)
 
 
 def no_window(patch: pytest.MonkeyPatch) -> None:
     """B33: everything goes at once."""
-    turn = Sender.turn
+    turn = Sender.plan_turn
 
     def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
-        made.room, made.room_bytes = 10_000, 1 << 40
+        made.fragment_budget, made.byte_budget = 10_000, 1 << 40
         return made
 
-    patch.setattr(Sender, "turn", wide)
+    patch.setattr(Sender, "plan_turn", wide)
 
 
 def no_window_of_bytes(patch: pytest.MonkeyPatch) -> None:
     """B33: fragments are counted, bytes are not."""
-    turn = Sender.turn
+    turn = Sender.plan_turn
 
     def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
-        made.room_bytes = 1 << 40
+        made.byte_budget = 1 << 40
         return made
 
-    patch.setattr(Sender, "turn", wide)
+    patch.setattr(Sender, "plan_turn", wide)
 
 
 def one_dialog_until_it_is_through(patch: pytest.MonkeyPatch) -> None:
     """P13: the large message of one dialog keeps all others waiting."""
-    turn = Sender.turn
+    turn = Sender.plan_turn
 
     def all_of_it(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
-        made.room = self._settings.window_fragments - dialog.transmission.fragments
+        made.fragment_budget = self._settings.window_fragments - dialog.transmission.fragments_in_flight
         return made
 
-    patch.setattr(Sender, "turn", all_of_it)
+    patch.setattr(Sender, "plan_turn", all_of_it)
 
 
 def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
@@ -143,12 +147,12 @@ def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
         del sequences, counts
         return iter(rows)
 
-    patch.setattr(sender, "interleaved", in_order)
+    patch.setattr(sender, "interleave", in_order)
 
 
 def does_not_wait_for_the_first_answer(patch: pytest.MonkeyPatch) -> None:
     """R8: later messages go before it is settled which copy of the service took the first."""
-    patch.setattr(Sender, "last_of", lambda *_: 1 << 40)
+    patch.setattr(Sender, "last_sendable", lambda *_: 1 << 40)
 
 
 def the_binding_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -163,25 +167,27 @@ def the_binding_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """B19: all dialogs are equal."""
-    ready = DialogCache.is_ready
+    ready = DialogCache.mark_ready
 
     def equal(self: DialogCache, dialog: Dialog) -> None:
         self._honor_priority = False
         ready(self, dialog)
 
-    patch.setattr(DialogCache, "is_ready", equal)
+    patch.setattr(DialogCache, "mark_ready", equal)
 
 
 def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """B16: what is over is still sent."""
-    turns = DialogEngine._turns
-    patch.setattr(DialogEngine, "_turns", lambda self, found, moment, _, most: turns(self, found, moment, -1, most))
+    turns = DialogEngine._collect_turns
+    patch.setattr(
+        DialogEngine, "_collect_turns", lambda self, found, moment, _, most: turns(self, found, moment, -1, most)
+    )
 
 
 def a_clock_that_is_set_back_is_believed(patch: pytest.MonkeyPatch) -> None:
     """P17: after the clock was set back an hour, an hour passes before anything goes again."""
-    patch.setattr(MonotonicClock, "moment", lambda _, now: now)
-    patch.setattr(MonotonicClock, "wall", lambda _, moment: moment)
+    patch.setattr(MonotonicClock, "monotonic", lambda _, now: now)
+    patch.setattr(MonotonicClock, "wall_time", lambda _, moment: moment)
 
 
 def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +196,7 @@ def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
     def empty(data: bytes) -> Transmission:
         made = unpacked(data)
-        made.flying.clear()
+        made.in_flight.clear()
         made.flights.clear()
         return made
 
@@ -204,9 +210,16 @@ def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
     def coarse(transmission: Transmission) -> bytes:
         first = transmission.acked + 1
         flights = [Flight(min(flight.due for flight in transmission.flights), 0, {})] if transmission.flights else []
-        unsent = transmission.unsent
+        unsent = transmission.first_unsent
         return packed(
-            Transmission(transmission.key, transmission.acked, first, passed=first, unsent=unsent, flights=flights)
+            Transmission(
+                transmission.key,
+                transmission.acked,
+                first,
+                last_interleaved=first,
+                first_unsent=unsent,
+                flights=flights,
+            )
         )
 
     patch.setattr(engine, "pack_transmission", coarse)
@@ -219,25 +232,26 @@ def packed_objects_have_no_bound(patch: pytest.MonkeyPatch) -> None:
 
 def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
     """P17: of what was sent at several moments only the first goes again by itself."""
-    launch = Sender._launch
+    launch = Sender._record_flights
 
     def first_only(self: Sender, turns: Sequence[SendTurn], now: int) -> None:
         launch(self, turns, now)
         for turn in turns:
-            del turn.dues[1:]
+            del turn.due_times[1:]
 
-    patch.setattr(Sender, "_launch", first_only)
+    patch.setattr(Sender, "_record_flights", first_only)
 
 
 def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement goes alone, even where a message goes anyway."""
     fragments = encoder.Encoder.fragments
 
-    def alone(self: encoder.Encoder, cut: FragmentedTurn) -> pa.Table:
-        dues = [(turn.dialog, turn.dialog.ack_due) for turn in cut.turns]
+    def alone(self: encoder.Encoder, batch: FragmentedTurn | FastOutbound) -> pa.Table:
+        turns = batch.turns if isinstance(batch, FragmentedTurn) else [run.turn for run in batch.runs]
+        dues = [(turn.dialog, turn.dialog.ack_due) for turn in turns]
         for dialog, _ in dues:
             dialog.ack_due = None
-        rows = fragments(self, cut)
+        rows = fragments(self, batch)
         for dialog, due in reversed(dues):
             dialog.ack_due = due if due is not None else dialog.ack_due
         return rows
@@ -247,15 +261,15 @@ def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement waits for a message, and if it takes for ever."""
-    due = DialogEngine._is_due
+    due = DialogEngine._must_acknowledge
 
     def never(self: DialogEngine, dialog: Dialog, moment: int) -> bool:
         due(self, dialog, moment)
         return False
 
-    patch.setattr(DialogEngine, "_is_due", never)
+    patch.setattr(DialogEngine, "_must_acknowledge", never)
 
 
 def errors_wait_for_what_was_dropped(patch: pytest.MonkeyPatch) -> None:
     """B13: an application's error is sent only after all that was before it, which is not there any more."""
-    patch.setattr(Transmission, "skip", lambda self, _: setattr(self, "is_dirty", True))
+    patch.setattr(Transmission, "skip_to", lambda self, _: setattr(self, "is_dirty", True))

@@ -19,7 +19,7 @@ from ssbroker.protocol.config import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.message_types import END_DIALOG, ERROR
-from ssbroker.protocol.states import BEGUN, ConversationInput, ConversationState, after
+from ssbroker.protocol.states import INITIAL_STATE, ConversationInput, ConversationState, next_state
 from ssbroker.security import keys
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store import security as stored
@@ -65,7 +65,7 @@ def begin(
         far_broker_instance=_broker_instance(work, broker_instance),
         is_bound=False,
         is_encrypted=encryption,
-        state=BEGUN,
+        state=INITIAL_STATE,
         lifetime=expires,
         priority=contract_rules.priority(
             objects,
@@ -154,7 +154,7 @@ def failure_of(error: object) -> ConversationError | None:
 
 def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError | None) -> None:
     """Ends this side, and tells the other where it does not know (B13)."""
-    state = after(ConversationState(endpoint.state), ConversationInput.END)
+    state = next_state(ConversationState(endpoint.state), ConversationInput.END)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     is_owed = endpoint.state == ConversationState.ER and transmission_queue.has_waiting(
@@ -193,7 +193,7 @@ def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:
 
 def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> None:
     """BEGIN CONVERSATION TIMER (fact 137)."""
-    state = after(ConversationState(endpoint.state), ConversationInput.TIMER)
+    state = next_state(ConversationState(endpoint.state), ConversationInput.TIMER)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     moment = work.now() + seconds(timeout, name="timeout") * SECOND
@@ -205,7 +205,7 @@ def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> No
 
 def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
     """MOVE CONVERSATION (fact 123)."""
-    state = after(ConversationState(endpoint.state), ConversationInput.MOVE)
+    state = next_state(ConversationState(endpoint.state), ConversationInput.MOVE)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     members = endpoints.in_group(work.connection, group, limit=1)

@@ -19,7 +19,7 @@ from ssbroker.broker.dialogs.send import send_batch
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, NullError
 from ssbroker.protocol.message_types import DEFAULT
-from ssbroker.protocol.states import ConversationInput, ConversationState, after
+from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
 from ssbroker.store import bulk_senders, endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 
@@ -175,7 +175,7 @@ class BulkSender:
 
 def _goes_on(endpoint: ConversationEndpoint, now: int) -> bool:
     return (
-        not isinstance(after(ConversationState(endpoint.state), ConversationInput.SEND), int)
+        not isinstance(next_state(ConversationState(endpoint.state), ConversationInput.SEND), int)
         and endpoint.lifetime > now
     )
 

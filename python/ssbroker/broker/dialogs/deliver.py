@@ -17,7 +17,13 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import error_text
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent, ConversationStep, GroupStep
 from ssbroker.protocol.message_types import END_DIALOG, ERROR
-from ssbroker.protocol.states import FIRST_PART, FIRST_WHOLE, ConversationInput, ConversationState, after
+from ssbroker.protocol.states import (
+    STATE_AFTER_FIRST_FRAGMENT,
+    STATE_AFTER_FIRST_MESSAGE,
+    ConversationInput,
+    ConversationState,
+    next_state,
+)
 from ssbroker.protocol.storage import MessageRun
 from ssbroker.store import due_work, endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
@@ -69,7 +75,7 @@ def end_with_error(
     Returns:
         None, or the number of the reason why the message is dropped: this side is over or broken already.
     """
-    state = after(ConversationState(endpoint.state), happened)
+    state = next_state(ConversationState(endpoint.state), happened)
     if isinstance(state, int):
         take_all_off(work, endpoint.endpoint_id)
         return state
@@ -134,7 +140,7 @@ class InboundDialog:
             if message.is_conversation_error:
                 return self._broken_by(message)
             is_early = number > self._next
-            state = after(self._state, _happened(message, is_early=is_early))
+            state = next_state(self._state, _happened(message, is_early=is_early))
             if isinstance(state, int):
                 dropped = number + 1
                 emit_undeliverable_event(
@@ -166,7 +172,9 @@ class InboundDialog:
     def _promote(self, number: int) -> None:
         """The turn of a message that came before it."""
         queuing_order, kind = self._early.pop(number)
-        state = after(self._state, ConversationInput.END_DIALOG if kind == END_DIALOG else ConversationInput.MESSAGE)
+        state = next_state(
+            self._state, ConversationInput.END_DIALOG if kind == END_DIALOG else ConversationInput.MESSAGE
+        )
         if isinstance(state, int):
             return  # its sender had ended before it; it is never received
         if queuing_order is None:
@@ -403,7 +411,7 @@ def begin_here(
         far_broker_instance=envelope.from_broker_instance,
         is_bound=True,
         is_encrypted=envelope.is_encrypted,
-        state=FIRST_WHOLE if is_whole else FIRST_PART,
+        state=STATE_AFTER_FIRST_MESSAGE if is_whole else STATE_AFTER_FIRST_FRAGMENT,
         lifetime=envelope.lifetime,
         priority=contract_rules.priority(
             work.objects,
@@ -487,7 +495,7 @@ def _settle(work: Work, endpoint: ConversationEndpoint, arrival: DeliveryOutcome
     if not endpoint.is_bound and arrival.acknowledged:
         endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)
     if endpoint.end_dialog_sequence is not None and arrival.acknowledged > endpoint.end_dialog_sequence:
-        state = after(ConversationState(endpoint.state), ConversationInput.ACKNOWLEDGED)
+        state = next_state(ConversationState(endpoint.state), ConversationInput.ACKNOWLEDGED)
         if state != endpoint.state and not isinstance(state, int):
             emit_conversation_event(work, endpoint, ConversationStep.RECEIVED_END_CONVERSATION_ACK, state=state)
             close(work, endpoint)

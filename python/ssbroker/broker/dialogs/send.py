@@ -21,7 +21,7 @@ from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.message_types import DEFAULT
-from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, after
+from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
@@ -63,7 +63,7 @@ def check(work: Work, endpoint: ConversationEndpoint, message_types: Iterable[st
     Raises:
         BrokerError: It may not.
     """
-    state = after(ConversationState(endpoint.state), ConversationInput.SEND)
+    state = next_state(ConversationState(endpoint.state), ConversationInput.SEND)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     for name in message_types:

@@ -419,7 +419,7 @@ class SecureLink:
             self._unproven += len(data)
         plain = self.channel.received(data)
         link = self._begin(now)
-        occurrences = link.received(plain, now=now) if plain and link is not None else []
+        occurrences = link.receive(plain, now=now) if plain and link is not None else []
         if self.room_to_read == 0:
             raise PeerError(f"the far side has sent {self._unproven} bytes and not said who it is")
         if self.channel.unsent_bytes > _UNREAD_MOST:
@@ -515,7 +515,7 @@ class SecureLink:
             broker_instance: Its broker id.
         """
         if self._link is not None and self.is_usable:
-            self._link.ask_role(broker_instance)
+            self._link.query_role(broker_instance)
 
     def tell_role(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """Answers that.

@@ -25,7 +25,7 @@ from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.broker.routes import Decision, database_missing_route, explain, needs_route_request
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.config import ProtocolSettings
-from ssbroker.protocol.engine import DialogEngine, Steering
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, column_values, sender_runs
 from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
 from ssbroker.protocol.wire.batch import to_wire_rows
@@ -45,7 +45,7 @@ class DialogsByNextHop:
         closed: The gates that are closed, for all machines; whoever owns it keeps it.
     """
 
-    def __init__(self, dialogs: Steering, closed: set[str]) -> None:
+    def __init__(self, dialogs: DialogEngine, closed: set[str]) -> None:
         self._dialogs: Final = dialogs
         self._closed: Final = closed
         self._gate_of: dict[Key, str] = {}

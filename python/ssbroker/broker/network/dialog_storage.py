@@ -35,7 +35,7 @@ from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.message_types import END_DIALOG, ERROR
-from ssbroker.protocol.states import BEGUN, ConversationState
+from ssbroker.protocol.states import INITIAL_STATE, ConversationState
 from ssbroker.protocol.storage import (
     MESSAGES,
     BatchChanges,
@@ -666,7 +666,7 @@ class SqliteDialogStorage:
             begins = self._admitted.get(key)
             contract = None if begins is None else objects.contracts.get(begins.service_contract_name)
             if contract is not None:  # else endpoint or contract have gone meanwhile, and the commit finds that
-                contracts[key] = (contract, BEGUN)
+                contracts[key] = (contract, INITIAL_STATE)
         return judged(objects, messages, contracts)
 
     def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:

@@ -180,13 +180,13 @@ class MirroredRoutes:
         Returns:
             When to call again; None where nobody wants to send.
         """
-        steady = self._clock.moment(now)
+        steady = self._clock.monotonic(now)
         if self._due is not None and self._due <= steady:
             self._due = None
             for pair, known in [*self._known.items()]:
                 known.mirroring.handle_timeout(now=steady)
                 self._proceed(pair, now=steady)
-        return None if self._due is None else self._clock.wall(self._due)
+        return None if self._due is None else self._clock.wall_time(self._due)
 
     def _add(self, pair: MirroredAddresses) -> _PairState:
         while len(self._known) >= ROUTES_MAX:
@@ -214,7 +214,7 @@ class MirroredRoutes:
         principal = mirroring.principal
         self._instance.events.emit(
             MirroredRouteStateChanged(
-                at=self._clock.wall(now),
+                at=self._clock.wall_time(now),
                 broker_instance=uuid.UUID(bytes=pair.broker_instance),
                 address=pair.address,
                 mirror_address=pair.mirror_address,
@@ -233,7 +233,7 @@ class MirroredRoutes:
             self._due = due
 
     def _now(self) -> int:
-        return self._clock.moment(epoch_microseconds(self._instance.clock()))
+        return self._clock.monotonic(epoch_microseconds(self._instance.clock()))
 
 
 _TEXTS: Final = {

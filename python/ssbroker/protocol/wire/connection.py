@@ -28,37 +28,37 @@ from ssbroker.protocol.wire.frames import (
 
 
 class Phase(StrEnum):
-    """How far a link is."""
+    """The phase of a link."""
 
     GREETING = "GREETING"
-    """HELLO has not come."""
+    """HELLO has not arrived."""
     OPEN = "OPEN"
     """Both sides may send."""
     LEAVING = "LEAVING"
-    """GOODBYE is to go, behind what is still to be sent."""
+    """GOODBYE will be sent after the queued data."""
     GONE = "GONE"
-    """GOODBYE has gone; what still comes is taken until the far side's has come."""
+    """GOODBYE was sent; data is received until the peer's GOODBYE arrives."""
     LEFT = "LEFT"
-    """The far side's GOODBYE has come; the own one is to go, behind what is still to be sent."""
+    """The peer's GOODBYE has arrived; our own will be sent after the queued data."""
     OVER = "OVER"
-    """Nothing is taken any more, and nothing but a last GOODBYE goes."""
+    """Nothing is received any more, and only a last GOODBYE may be sent."""
 
 
 class LinkInput(StrEnum):
-    """What may happen to a link."""
+    """An input to the state machine of a link."""
 
     HELLO = "HELLO"
-    """HELLO has come."""
+    """HELLO has arrived."""
     FRAME = "FRAME"
-    """A frame has come that is neither HELLO nor GOODBYE."""
+    """A frame other than HELLO and GOODBYE has arrived."""
     GOODBYE = "GOODBYE"
-    """GOODBYE has come."""
+    """GOODBYE has arrived."""
     LEAVE = "LEAVE"
-    """This side wants to leave."""
+    """This side leaves."""
     WRITTEN = "WRITTEN"
-    """GOODBYE has been given to be written."""
+    """GOODBYE was handed over for writing."""
     END = "END"
-    """The far side has broken the protocol, or has given no sign for too long."""
+    """The peer violated the protocol, or has been silent for too long."""
 
 
 _G, _O, _L, _N, _F, _V = Phase.GREETING, Phase.OPEN, Phase.LEAVING, Phase.GONE, Phase.LEFT, Phase.OVER
@@ -71,24 +71,24 @@ TABLE: Final[dict[Phase, dict[LinkInput, Phase]]] = {
     _F: {LinkInput.LEAVE: _F, LinkInput.WRITTEN: _V, LinkInput.END: _V},
     _V: {LinkInput.LEAVE: _V, LinkInput.WRITTEN: _V, LinkInput.END: _V},
 }
-"""What is missing may not happen: of the first three inputs, it is the far side that breaks the protocol."""
+"""Missing entries are not allowed; for the first three inputs, they are protocol violations of the peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
-    """How long a link waits, in microseconds, and for how much; what is not given is as the decisions have it.
+    """Timeouts of a link in microseconds, and its size limit.
 
     Attributes:
-        hello_bytes: The longest body of a frame until the far side has said HELLO (N4).
-        hello_wait: How long HELLO may take, from when the link is made (N11).
-        ping_after: How long nothing may come, while something is unanswered, before PING (N10).
-        silence: How long nothing may come, while something is unanswered, before the far side counts as gone (N10).
-        sign_every: How often a side that does not read gives a sign of its own accord (N12).
-        idle: How long a connection may carry nothing before it is closed (P2).
-        goodbye_wait: How long nothing may come or go between GOODBYE and the end; twelve times that is the end in any case.
+        hello_bytes_max: The maximum frame body before the peer's HELLO.
+        hello_timeout: How long HELLO may take after the link was created.
+        ping_after: PING is sent after this time without data, while an answer is outstanding.
+        silence_timeout: The peer counts as gone after this time without data, while an answer is outstanding.
+        keepalive_interval: How often a side that has paused reading sends a keepalive.
+        idle_timeout: A connection without traffic is closed after this time (P2).
+        goodbye_timeout: How long nothing may be received or sent between GOODBYE and the end; after twelve times that, the link ends anyway.
 
     Raises:
-        OptionError: One of them is not what it can be.
+        OptionError: A value is invalid.
 
     Examples:
         >>> LinkLimits(idle_timeout=0)
@@ -110,141 +110,141 @@ class LinkLimits:
         whole_number(self.silence_timeout, name="silence_timeout", minimum=self.ping_after + 1, maximum=2**63 - 1)
 
 
-_LEAVING_WAITS: Final = 12
-"""How many times as long as a GOODBYE may be waited for in silence, leaving takes at most: whoever trickles bytes ends too."""
+_LEAVING_TIMEOUTS: Final = 12
+"""Leaving takes at most this many times `goodbye_timeout`, even if the peer keeps sending a few bytes."""
 
 
 class DueAction(StrEnum):
-    """What a moment brings."""
+    """The action that is due at a deadline."""
 
     PING = "PING"
-    """Ask whether anybody is there."""
-    SIGN = "SIGN"
-    """Give a sign, since this side does not read."""
+    """Ask whether the peer is alive."""
+    KEEPALIVE = "KEEPALIVE"
+    """Send a keepalive, because this side has paused reading."""
     IDLE = "IDLE"
-    """Nothing was carried for so long that the connection is to be closed."""
+    """Close the idle connection."""
     END = "END"
-    """What was waited for has not come."""
+    """End the link: the expected data has not arrived."""
 
 
 class LinkDeadlines:
-    """The moments that matter to a link.
+    """The deadlines of a link."""
 
-    Args:
-        limits: How long it waits.
-        now: The moment at which it is made.
-    """
-
-    __slots__ = ("_asked", "_carried", "_is_paused", "_leaving", "_limits", "_made", "_moved", "_pinged", "_signed")
+    __slots__ = (
+        "_awaiting_since",
+        "_created",
+        "_is_paused",
+        "_is_ping_sent",
+        "_last_carried",
+        "_last_keepalive",
+        "_last_progress",
+        "_leaving_since",
+        "_limits",
+    )
 
     def __init__(self, limits: LinkLimits, now: int) -> None:
         self._limits = limits
-        self._made = self._moved = self._carried = self._signed = now
-        self._asked: int | None = None
-        self._leaving: int | None = None
-        self._pinged = False
+        self._created = self._last_progress = self._last_carried = self._last_keepalive = now
+        self._awaiting_since: int | None = None
+        self._leaving_since: int | None = None
+        self._is_ping_sent = False
         self._is_paused = False
 
-    def heard(self, now: int) -> None:
-        """Bytes have come: all that was asked counts as answered."""
-        self._moved = now
-        self._asked = None
-        self._pinged = False
+    def received(self, now: int) -> None:
+        """Records that bytes have arrived: all outstanding answers count as received."""
+        self._last_progress = now
+        self._awaiting_since = None
+        self._is_ping_sent = False
 
-    def moved(self, now: int) -> None:
-        """Something has come or gone, or has begun to be waited for."""
-        self._moved = now
+    def progressed(self, now: int) -> None:
+        """Records that something was received or sent, or is expected from now on."""
+        self._last_progress = now
 
-    def leaves(self, now: int) -> None:
-        """One of the sides leaves."""
-        self._moved = now
-        self._leaving = now if self._leaving is None else self._leaving
+    def leaving(self, now: int) -> None:
+        """Records that one of the sides leaves."""
+        self._last_progress = now
+        self._leaving_since = now if self._leaving_since is None else self._leaving_since
 
     def carried(self, now: int) -> None:
-        """Rows, a question or an answer have come or gone."""
-        self._carried = self._moved = now
+        """Records that rows, a query or a reply were sent or received."""
+        self._last_carried = self._last_progress = now
 
-    def asked(self, now: int) -> None:
-        """Something has gone that the far side will answer."""
-        if self._asked is None:
-            self._asked = now
+    def await_answer(self, now: int) -> None:
+        """Records that something was sent that the peer answers."""
+        if self._awaiting_since is None:
+            self._awaiting_since = now
 
-    def pinged(self, now: int) -> None:
-        """PING is to go."""
-        self._pinged = True
-        self.asked(now)
+    def ping_sent(self, now: int) -> None:
+        """Records that PING is sent."""
+        self._is_ping_sent = True
+        self.await_answer(now)
 
-    def probed(self, now: int) -> None:
-        """PING is to go at once, and to be answered as soon as a later one."""
-        self._asked = now - self._limits.ping_after
-        self._pinged = True
+    def probe_sent(self, now: int) -> None:
+        """Records that PING is sent immediately; its answer is due as soon as for a later one."""
+        self._awaiting_since = now - self._limits.ping_after
+        self._is_ping_sent = True
 
-    def signed(self, now: int) -> None:
-        """A sign is to go."""
-        self._signed = now
+    def keepalive_sent(self, now: int) -> None:
+        """Records that a keepalive is sent."""
+        self._last_keepalive = now
 
     def paused(self, now: int) -> None:
-        """This side no longer reads."""
+        """Records that this side has paused reading."""
         self._is_paused = True
-        self._signed = now
+        self._last_keepalive = now
 
     def resumed(self, now: int) -> None:
-        """It reads again: the far side has its whole time to answer."""
+        """Records that this side reads again: the peer has the full time to answer."""
         self._is_paused = False
-        if self._asked is not None:
-            self._asked = now
-            self._pinged = False
+        if self._awaiting_since is not None:
+            self._awaiting_since = now
+            self._is_ping_sent = False
 
-    def missed(self, phase: Phase) -> str:
-        """What has not come in time, for people."""
-        limits, is_drawn_out = self._limits, self._left() < self._moved + self._limits.goodbye_timeout
+    def timeout_text(self, phase: Phase) -> str:
+        """Describes what has not arrived in time."""
+        limits, is_drawn_out = (
+            self._limits,
+            self._leaving_deadline() < self._last_progress + self._limits.goodbye_timeout,
+        )
         what, wait = {
             Phase.GREETING: ("HELLO", limits.hello_timeout),
-            Phase.OPEN: ("sign", limits.silence_timeout),
-        }.get(phase, ("GOODBYE", limits.goodbye_timeout * (_LEAVING_WAITS if is_drawn_out else 1)))
+            Phase.OPEN: ("answer", limits.silence_timeout),
+        }.get(phase, ("GOODBYE", limits.goodbye_timeout * (_LEAVING_TIMEOUTS if is_drawn_out else 1)))
         return f"no {what} within {wait / SECOND:g} s"
 
     def next(self, phase: Phase, *, is_waiting: bool) -> tuple[int, DueAction] | None:
-        """The next moment that brings something, and what.
-
-        Args:
-            phase: How far the link is.
-            is_waiting: Whether rows wait to go.
-
-        Returns:
-            Moment and matter; None where nothing is waited for.
-        """
+        """Returns the next deadline and its action; None if there is none."""
         limits = self._limits
         if phase is Phase.OVER:
             return None
         if phase is Phase.GREETING:
-            return self._made + limits.hello_timeout, DueAction.END
+            return self._created + limits.hello_timeout, DueAction.END
         if phase is not Phase.OPEN:
-            return min(self._moved + limits.goodbye_timeout, self._left()), DueAction.END
+            return min(self._last_progress + limits.goodbye_timeout, self._leaving_deadline()), DueAction.END
         if self._is_paused:
-            return self._signed + limits.keepalive_interval, DueAction.SIGN
-        moments = []
+            return self._last_keepalive + limits.keepalive_interval, DueAction.KEEPALIVE
+        deadlines = []
         if not is_waiting:
-            moments.append((self._carried + limits.idle_timeout, DueAction.IDLE))
-        if self._asked is not None:
-            moments.append((self._asked + limits.silence_timeout, DueAction.END))
-            if not self._pinged:
-                moments.append((self._asked + limits.ping_after, DueAction.PING))
-        return min(moments, default=None)
+            deadlines.append((self._last_carried + limits.idle_timeout, DueAction.IDLE))
+        if self._awaiting_since is not None:
+            deadlines.append((self._awaiting_since + limits.silence_timeout, DueAction.END))
+            if not self._is_ping_sent:
+                deadlines.append((self._awaiting_since + limits.ping_after, DueAction.PING))
+        return min(deadlines, default=None)
 
-    def _left(self) -> int:
-        """When leaving ends, whatever comes and goes."""
-        since = self._moved if self._leaving is None else self._leaving
-        return since + _LEAVING_WAITS * self._limits.goodbye_timeout
+    def _leaving_deadline(self) -> int:
+        """Returns when leaving ends, regardless of traffic."""
+        since = self._last_progress if self._leaving_since is None else self._leaving_since
+        return since + _LEAVING_TIMEOUTS * self._limits.goodbye_timeout
 
 
 @dataclass(frozen=True, slots=True)
 class PeerGreeted:
-    """The far side has said HELLO: from now on it may send.
+    """The peer's HELLO has arrived: it may send from now on.
 
     Attributes:
-        far: Who it says that it is.
-        is_self: Whether that is this instance (N9); the link says GOODBYE by itself.
+        peer: The identity that the peer claims.
+        is_self: Whether that is this instance; the link then sends GOODBYE by itself.
     """
 
     peer: PeerIdentity
@@ -253,11 +253,11 @@ class PeerGreeted:
 
 @dataclass(frozen=True, slots=True)
 class FragmentsArrived:
-    """Rows have arrived, valid as a batch of the wire; what they say is the dialog layer's to judge.
+    """Rows have arrived that form a valid batch; the dialog layer checks their content.
 
     Attributes:
         rows: A table of `batch.WIRE`, 1 to 1,024 rows.
-        bytes: How many bytes they took on the wire, and at most take in memory.
+        bytes: Their size on the wire, which is also the maximum size in memory.
     """
 
     rows: pa.Table
@@ -266,7 +266,7 @@ class FragmentsArrived:
 
 @dataclass(frozen=True, slots=True)
 class RoleQuery:
-    """The far side asks what the database with a broker id is (N23).
+    """The peer asks for the mirroring role of a database.
 
     Attributes:
         broker_instance: The broker id.
@@ -277,12 +277,12 @@ class RoleQuery:
 
 @dataclass(frozen=True, slots=True)
 class RoleReply:
-    """The far side answers that.
+    """The peer answers a role query.
 
     Attributes:
         broker_instance: The broker id.
-        role: What the database is.
-        number: The role's number, which grows with each failover (N24).
+        role: The role of the database.
+        number: The number of the role, which grows with each failover.
     """
 
     broker_instance: bytes
@@ -292,11 +292,11 @@ class RoleReply:
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """The far side has said GOODBYE, or no longer gives a sign: nothing more comes from it.
+    """The peer has sent GOODBYE or fallen silent: nothing more will arrive.
 
     Attributes:
-        reason: Why.
-        text: The same for people.
+        reason: The reason.
+        text: The reason as text.
     """
 
     reason: GoodbyeReason
@@ -306,135 +306,135 @@ class PeerLeft:
 LinkEvent: TypeAlias = PeerGreeted | FragmentsArrived | RoleQuery | RoleReply | PeerLeft
 
 
-WAITING_MAX: Final = 1_024
-"""How many questions of the far side may wait for their answers to go."""
+UNREAD_QUERIES_MAX: Final = 1_024
+"""How many queries of the peer may have replies that are not sent yet."""
 
 
-class OpenRoleQuestions:
-    """What was asked and is not answered. An answer that nobody asked for is refused, so that no claim comes unasked."""
+class OpenRoleQueries:
+    """The outstanding role queries of a link. Replies that were not asked for are refused."""
 
-    __slots__ = ("_asked", "_outgoing", "_owed", "_waiting")
+    __slots__ = ("_outgoing", "_to_answer", "_unanswered", "_unread_replies")
 
     def __init__(self) -> None:
-        self._asked: Counter[bytes] = Counter()
-        self._owed: Counter[bytes] = Counter()
-        self._waiting = 0
+        self._unanswered: Counter[bytes] = Counter()
+        self._to_answer: Counter[bytes] = Counter()
+        self._unread_replies = 0
         self._outgoing: deque[tuple[FrameKind, bytes]] = deque()
 
-    def ask(self, broker_instance: bytes) -> None:
-        """Asks; a ProtocolError where it is no broker id."""
+    def query(self, broker_instance: bytes) -> None:
+        """Queues a query; raises ProtocolError if the broker id is invalid."""
         if len(broker_instance) != frames.GUID_BYTES:
             raise ProtocolError(f"ROLE_QUERY: expected a broker id of {frames.GUID_BYTES} bytes")
-        self._asked[broker_instance] += 1
+        self._unanswered[broker_instance] += 1
         self._outgoing.append((FrameKind.ROLE_QUERY, broker_instance))
 
-    def tell(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """Answers; a ProtocolError where nobody has asked, or the answer is none."""
+    def reply(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+        """Queues a reply; raises ProtocolError if it is invalid or was not asked for."""
         body = frames.pack_role(broker_instance, role, number)
-        if not self._owed[broker_instance]:
-            raise ProtocolError("ROLE_REPLY: the far side has asked nothing of this database that is not answered")
-        _less(self._owed, broker_instance)
+        if not self._to_answer[broker_instance]:
+            raise ProtocolError("ROLE_REPLY: the peer has no unanswered query for this database")
+        _decrement(self._to_answer, broker_instance)
         self._outgoing.append((FrameKind.ROLE_REPLY, body))
 
-    def was_asked(self, body: bytes) -> RoleQuery:
-        """The far side asks; a PeerError where it asks on and on without reading the answers."""
-        if self._waiting == WAITING_MAX:
-            raise PeerError(f"ROLE_QUERY: expected at most {WAITING_MAX} questions without reading the answers")
-        self._waiting += 1
-        self._owed[body] += 1
+    def query_received(self, body: bytes) -> RoleQuery:
+        """Records a query of the peer; raises PeerError if the peer keeps asking without reading the replies."""
+        if self._unread_replies == UNREAD_QUERIES_MAX:
+            raise PeerError(f"ROLE_QUERY: expected at most {UNREAD_QUERIES_MAX} queries without reading the replies")
+        self._unread_replies += 1
+        self._to_answer[body] += 1
         return RoleQuery(body)
 
-    def was_told(self, body: bytes) -> RoleReply:
-        """The far side answers; a PeerError where it was not asked."""
-        told = RoleReply(*frames.unpack_role(body))
-        if not self._asked[told.broker_instance]:
-            raise PeerError("ROLE_REPLY: nobody has asked for the role of this database")
-        _less(self._asked, told.broker_instance)
-        return told
+    def reply_received(self, body: bytes) -> RoleReply:
+        """Records a reply of the peer; raises PeerError if it was not asked for."""
+        reply = RoleReply(*frames.unpack_role(body))
+        if not self._unanswered[reply.broker_instance]:
+            raise PeerError("ROLE_REPLY: the role of this database was not queried")
+        _decrement(self._unanswered, reply.broker_instance)
+        return reply
 
     def take(self) -> list[tuple[FrameKind, bytes]]:
-        """What is to go."""
+        """Removes and returns what is to be sent."""
         taken = list(self._outgoing)
         self._outgoing.clear()
-        self._waiting -= sum(kind is FrameKind.ROLE_REPLY for kind, _ in taken)
+        self._unread_replies -= sum(kind is FrameKind.ROLE_REPLY for kind, _ in taken)
         return taken
 
     def clear(self) -> None:
-        """Drops what is to go."""
+        """Drops what is to be sent."""
         self._outgoing.clear()
 
 
-def _less(counts: Counter[bytes], key: bytes) -> None:
+def _decrement(counts: Counter[bytes], key: bytes) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]
 
 
-FIRST_BYTES: Final = 64 << 10
-"""How full the first frame of a connection is; each that follows may be twice as full, up to what a frame takes.
+FIRST_FRAME_BYTES: Final = 64 << 10
+"""The size of the first frame of a connection; each further one may be twice as large, up to the maximum.
 
-Where a network damages what it carries, each connection lives for a few bytes only: small frames come through, and so all does in time.
+If a network corrupts data, each connection transfers only a few bytes: small frames get through, and so does everything eventually.
 """
 
 
 class Outbox:
-    """Rows that wait. What is put in goes in frames as full as they may be, however it was put in.
+    """The rows waiting to be sent, regrouped into frames that are as full as possible.
 
     Args:
-        first_bytes: How full the first frame may be.
+        first_bytes: The size of the first frame.
 
     Attributes:
-        rows: How many they are.
-        bytes: About what they take.
+        rows: The number of rows.
+        bytes: Their approximate size.
     """
 
-    __slots__ = ("_most", "_pieces", "bytes", "rows")
+    __slots__ = ("_max_bytes", "_tables", "bytes", "rows")
 
     def __init__(self, *, first_bytes: int = BYTES_MAX) -> None:
-        self._most = first_bytes
-        self._pieces: deque[tuple[pa.Table, int]] = deque()
+        self._max_bytes = first_bytes
+        self._tables: deque[tuple[pa.Table, int]] = deque()
         self.rows = self.bytes = 0
 
     def put(self, rows: pa.Table) -> None:
-        """Puts rows behind the others; a ProtocolError where they cannot go, and then none is put in."""
+        """Appends rows; raises ProtocolError, without appending any, if they cannot be sent."""
         check_rows(rows)
         for piece in list(split_rows(rows)):
-            self._pieces.append(piece)
+            self._tables.append(piece)
             self.rows += piece[0].num_rows
             self.bytes += piece[1]
 
     def take(self) -> memoryview | None:
-        """The body of the next frame; None: nothing waits."""
-        if not self._pieces:
+        """Removes and returns the body of the next frame; None if nothing waits."""
+        if not self._tables:
             return None
         taken: list[pa.Table] = []
         rows = size = 0
-        self._divide()
-        while self._pieces:
-            piece, length = self._pieces[0]
-            if taken and (rows + piece.num_rows > ROWS_MAX or size + length > self._most):
+        self._split_first()
+        while self._tables:
+            piece, length = self._tables[0]
+            if taken and (rows + piece.num_rows > ROWS_MAX or size + length > self._max_bytes):
                 break
-            self._pieces.popleft()
+            self._tables.popleft()
             taken.append(piece)
             rows += piece.num_rows
             size += length
-        self._most = min(2 * self._most, BYTES_MAX)
+        self._max_bytes = min(2 * self._max_bytes, BYTES_MAX)
         self.rows -= rows
         self.bytes -= size
         return pack_batch(taken[0] if len(taken) == 1 else pa.concat_tables(taken))
 
-    def _divide(self) -> None:
-        """Divides the first piece, where it is more than a frame takes now."""
-        piece, length = self._pieces[0]
-        if length > self._most:
-            parts = list(split_rows(piece, most=self._most))
-            self._pieces.popleft()
-            self._pieces.extendleft(reversed(parts))
+    def _split_first(self) -> None:
+        """Splits the first piece if it is larger than the next frame may be."""
+        piece, length = self._tables[0]
+        if length > self._max_bytes:
+            parts = list(split_rows(piece, max_bytes=self._max_bytes))
+            self._tables.popleft()
+            self._tables.extendleft(reversed(parts))
             self.bytes += sum(size for _, size in parts) - length
 
     def clear(self) -> None:
-        """Drops all; whoever sent it sends it again (P17)."""
-        self._pieces.clear()
+        """Drops all rows; their senders send them again (P17)."""
+        self._tables.clear()
         self.rows = self.bytes = 0
 
 
@@ -445,34 +445,34 @@ class Link:
     """One end of a connection.
 
     Args:
-        own: What this side says in HELLO.
-        is_accept: Whether the far side dialled.
-        limits: How long it waits, and for how much.
-        now: The moment, in microseconds.
+        own: The identity to send in HELLO.
+        is_accept: Whether the peer opened the connection.
+        limits: Timeouts and the size limit.
+        now: The current time, in microseconds.
 
     Attributes:
-        is_accept: Whether the far side dialled.
-        far: What the far side has said of itself; None until its HELLO has come.
+        is_accept: Whether the peer opened the connection.
+        peer: The identity that the peer claims; None until its HELLO has arrived.
 
     Examples:
         >>> shop = Link(OwnIdentity(instance_id=b"s" * 16, name="shop", run_number=1), is_accept=False, limits=LinkLimits(), now=0)
         >>> bank = Link(OwnIdentity(instance_id=b"b" * 16, name="bank", run_number=2), is_accept=True, limits=LinkLimits(), now=0)
-        >>> [greeted] = bank.received(b"".join(shop.data_to_send(now=0)), now=0)
+        >>> [greeted] = bank.receive(b"".join(shop.data_to_send(now=0)), now=0)
         >>> greeted.peer.name
         'shop'
     """
 
     __slots__ = (
+        "_deadlines",
         "_frames",
         "_goodbye",
         "_hello",
         "_outbox",
         "_own",
-        "_patience",
         "_phase",
         "_ping",
         "_pong",
-        "_questions",
+        "_role_queries",
         "is_accept",
         "peer",
     )
@@ -482,268 +482,238 @@ class Link:
         self.peer: PeerIdentity | None = None
         self._own = own
         self._phase = Phase.GREETING
-        self._patience = LinkDeadlines(limits, now)
+        self._deadlines = LinkDeadlines(limits, now)
         self._frames = FrameReader(body_max=limits.hello_bytes_max)
-        self._outbox = Outbox(first_bytes=FIRST_BYTES)
-        self._questions = OpenRoleQuestions()
+        self._outbox = Outbox(first_bytes=FIRST_FRAME_BYTES)
+        self._role_queries = OpenRoleQueries()
         self._ping = self._pong = False
         self._hello: bytes | None = encode_frame(FrameKind.HELLO, frames.pack_hello(own))
         self._goodbye: bytes | None = None
 
-    def received(self, data: Data, *, now: int) -> list[LinkEvent]:
-        """Takes bytes from the far side; once the link is over, what still comes is ignored.
-
-        Args:
-            data: The bytes, in pieces of any size.
-            now: The moment.
-
-        Returns:
-            What they come to.
+    def receive(self, data: Data, *, now: int) -> list[LinkEvent]:
+        """Receives bytes in pieces of any size and returns the events; after the end, bytes are ignored.
 
         Raises:
-            PeerError: They break the protocol. The link is over, but for a GOODBYE that says why, where the far side had said HELLO.
+            PeerError: The peer violated the protocol. The link has ended, except for a GOODBYE with the reason if HELLO had arrived.
         """
         if self._phase is Phase.OVER:
             return []
-        self._patience.heard(now)
+        self._deadlines.received(now)
         self._frames.feed(data)
-        occurrences: list[LinkEvent] = []
+        events: list[LinkEvent] = []
         try:
             while (frame := self._frames.next()) is not None:
-                if (occurrence := self._took(*frame, now)) is not None:
-                    occurrences.append(occurrence)
+                if (event := self._handle_frame(*frame, now)) is not None:
+                    events.append(event)
         except PeerError as error:
-            self._end()
+            self._close()
             if self.peer is not None:
                 self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.BROKEN, str(error)))
             raise
-        return occurrences
+        return events
 
     def send(self, rows: pa.Table) -> None:
-        """Keeps rows until they can go.
-
-        Args:
-            rows: Rows of `batch.WIRE`, in their order.
+        """Queues rows of `batch.WIRE`.
 
         Raises:
-            ProtocolError: They are no such rows, or the link leaves; nothing is kept.
+            ProtocolError: The rows are invalid, or the link is leaving; nothing is queued.
         """
-        self._may_send()
+        self._check_open()
         self._outbox.put(rows)
 
-    def ask_role(self, broker_instance: bytes) -> None:
-        """Asks what a database of a mirrored pair is.
-
-        Args:
-            broker_instance: Its broker id.
+    def query_role(self, broker_instance: bytes) -> None:
+        """Asks for the role of a mirrored database.
 
         Raises:
-            ProtocolError: It is no broker id, or the link leaves.
+            ProtocolError: The broker id is invalid, or the link is leaving.
         """
-        self._may_send()
-        self._questions.ask(broker_instance)
+        self._check_open()
+        self._role_queries.query(broker_instance)
 
     def reply_role(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """Answers that; who leaves answers nothing.
-
-        Args:
-            broker_instance: The database's broker id.
-            role: What it is.
-            number: The role's number.
+        """Answers a role query; does nothing if the link is leaving.
 
         Raises:
-            ProtocolError: They are no such things, or nobody has asked.
+            ProtocolError: A value is invalid, or there is no such query.
         """
         if not self.is_leaving:
-            self._questions.tell(broker_instance, role, number)
+            self._role_queries.reply(broker_instance, role, number)
 
     def leave(self, reason: GoodbyeReason, text: str = "", *, now: int) -> None:
-        """Says GOODBYE behind what is still to go; more than once is as once.
-
-        Args:
-            reason: Why.
-            text: The same for people.
-            now: The moment.
+        """Sends GOODBYE after the queued data; further calls have no effect.
 
         Raises:
-            ProtocolError: Nobody can be told that it is silent.
+            ProtocolError: The reason is SILENT, which cannot be sent.
         """
         if reason is GoodbyeReason.SILENT:
-            raise ProtocolError("GOODBYE: expected a reason that the far side can be told; got SILENT")
+            raise ProtocolError("GOODBYE: expected a reason that can be sent to the peer; got SILENT")
         if self._phase in (Phase.GREETING, Phase.OPEN):
             self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(reason, text))
-            self._patience.leaves(now)
+            self._deadlines.leaving(now)
         if self._phase is Phase.GREETING:
             self._outbox.clear()
-            self._questions.clear()
+            self._role_queries.clear()
         self._phase = TABLE[self._phase][LinkInput.LEAVE]
 
     def data_to_send(self, *, now: int) -> list[Data]:
-        """What is to be written next: small frames, and one of rows.
+        """Returns what to write next: control frames and at most one frame of rows, a little over 1 MiB at most.
 
-        Args:
-            now: The moment.
-
-        Returns:
-            Whole frames, a little over 1 MiB at most, in pieces that go one behind the other; none: nothing for now.
+        The pieces are consecutive parts of whole frames; the list is empty if there is nothing to write for now.
         """
         parts: list[Data] = [] if self._hello is None else [self._hello]
         self._hello = None
         if self._phase not in (Phase.GREETING, Phase.OVER):
-            parts += self._small(now)
+            parts += self._control_frames(now)
             rows = self._outbox.take()
             if rows is not None:
                 parts += frame_parts(FrameKind.FRAGMENTS, rows)
-                self._patience.carried(now)
-                self._patience.asked(now)
+                self._deadlines.carried(now)
+                self._deadlines.await_answer(now)
         if self._goodbye is not None and not self._outbox.bytes:
             parts.append(self._goodbye)
             self._goodbye = None
-            self._patience.moved(now)
+            self._deadlines.progressed(now)
             self._phase = TABLE[self._phase][LinkInput.WRITTEN]
         return parts
 
     def next_timeout(self) -> int | None:
-        """The moment at which `handle_timeout` has something to do; None: never, if nothing else happens."""
+        """Returns when to call `handle_timeout`; None if no deadline is pending."""
         return None if (due := self._due()) is None else due[0]
 
     def handle_timeout(self, *, now: int) -> list[LinkEvent]:
-        """Does what is due, and nothing where it is too early.
-
-        Args:
-            now: The moment.
+        """Does what is due, if anything.
 
         Returns:
-            `Left` with SILENT where what was waited for has not come. That an idle link leaves, `is_leaving` tells.
+            `PeerLeft` with SILENT if expected data has not arrived. If an idle link leaves, `is_leaving` becomes true instead.
         """
         due = self._due()
         if due is None or due[0] > now:
             return []
         if due[1] is DueAction.END:
             left, has_left = (
-                PeerLeft(GoodbyeReason.SILENT, self._patience.missed(self._phase)),
+                PeerLeft(GoodbyeReason.SILENT, self._deadlines.timeout_text(self._phase)),
                 self._phase is Phase.LEFT,
             )
-            self._end()
+            self._close()
             return [] if has_left else [left]
         if due[1] is DueAction.IDLE:
-            self.leave(GoodbyeReason.IDLE, "nothing to carry", now=now)
+            self.leave(GoodbyeReason.IDLE, "no traffic", now=now)
         elif due[1] is DueAction.PING:
             self._ping = True
-            self._patience.pinged(now)
+            self._deadlines.ping_sent(now)
         else:
             self._pong = True
-            self._patience.signed(now)
+            self._deadlines.keepalive_sent(now)
         return []
 
     def probe(self, *, now: int) -> None:
-        """Asks at once whether anybody is there, as where the far side dials anew although this link seems whole (N9)."""
+        """Sends PING immediately, for example because the peer connects again although this link seems alive."""
         if self._phase is Phase.OPEN:
             self._ping = True
-            self._patience.probed(now)
+            self._deadlines.probe_sent(now)
 
     def pause(self, *, now: int) -> None:
-        """From now on nothing is read (N12): signs of life go from time to time, none is expected."""
-        self._patience.paused(now)
+        """Records that reading is paused: keepalives are sent and none is expected."""
+        self._deadlines.paused(now)
 
     def resume(self, *, now: int) -> None:
-        """It is read again."""
-        self._patience.resumed(now)
+        """Records that reading continues."""
+        self._deadlines.resumed(now)
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """How many rows `data_to_send` has not given yet, and about how many bytes they take."""
+        """The number of queued rows and their approximate size in bytes."""
         return self._outbox.rows, self._outbox.bytes
 
     @property
     def is_leaving(self) -> bool:
-        """Whether one of the sides has left or will, so that no rows are taken any more."""
+        """Whether one of the sides leaves or has left, so that rows are no longer accepted."""
         return self._phase not in (Phase.GREETING, Phase.OPEN)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing comes and nothing goes any more: the socket can be closed."""
+        """Whether nothing more is received or sent, so that the socket can be closed."""
         return self._phase is Phase.OVER and self._hello is None and self._goodbye is None
 
     def _due(self) -> tuple[int, DueAction] | None:
-        return self._patience.next(self._phase, is_waiting=bool(self._outbox.bytes))
+        return self._deadlines.next(self._phase, is_waiting=bool(self._outbox.bytes))
 
-    def _may_send(self) -> None:
+    def _check_open(self) -> None:
         if self.is_leaving:
             raise ProtocolError(f"expected a link that is GREETING or OPEN; it is {self._phase}")
 
-    def _took(self, kind: FrameKind, body: bytes, now: int) -> LinkEvent | None:
+    def _handle_frame(self, kind: FrameKind, body: bytes, now: int) -> LinkEvent | None:
         phase = TABLE[self._phase].get(_INPUTS.get(kind, LinkInput.FRAME))
         if phase is None:
-            raise PeerError(f"{kind.name}: it may not come while the connection is {self._phase}")
+            raise PeerError(f"{kind.name}: not allowed while the connection is {self._phase}")
         self._phase = phase
         if kind is FrameKind.HELLO:
-            return self._greeted(frames.unpack_hello(body), now)
+            return self._handle_hello(frames.unpack_hello(body), now)
         if kind in (FrameKind.PING, FrameKind.PONG):
             self._pong |= kind is FrameKind.PING
             return None
-        self._patience.carried(now)
+        self._deadlines.carried(now)
         if kind is FrameKind.FRAGMENTS:
             return FragmentsArrived(batch.unpack_batch(body), len(body))
         if kind is FrameKind.ROLE_QUERY:
-            return self._questions.was_asked(body)
+            return self._role_queries.query_received(body)
         if kind is FrameKind.ROLE_REPLY:
-            return self._questions.was_told(body)
+            return self._role_queries.reply_received(body)
         reason, text = frames.unpack_goodbye(body)
-        self._patience.leaves(now)
+        self._deadlines.leaving(now)
         if self._goodbye is None and self._phase is Phase.LEFT:
             self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(reason, ""))
         return PeerLeft(reason, text)
 
-    def _greeted(self, far: PeerIdentity, now: int) -> PeerGreeted:
-        self.peer = far
+    def _handle_hello(self, peer: PeerIdentity, now: int) -> PeerGreeted:
+        self.peer = peer
         self._frames.body_max = self._own.max_frame_bytes
-        self._patience.carried(now)
-        is_self = far.instance_id == self._own.instance_id
+        self._deadlines.carried(now)
+        is_self = peer.instance_id == self._own.instance_id
         if is_self:
             self.leave(GoodbyeReason.ITSELF, "the instance has dialled itself", now=now)
-        return PeerGreeted(far, is_self)
+        return PeerGreeted(peer, is_self)
 
-    def _small(self, now: int) -> list[bytes]:
-        """All that is to go but rows; it goes before them."""
+    def _control_frames(self, now: int) -> list[bytes]:
+        """Returns everything to send except rows; it is sent before them."""
         parts = [
             encode_frame(kind)
             for kind, is_due in ((FrameKind.PONG, self._pong), (FrameKind.PING, self._ping))
             if is_due
         ]
         self._ping = self._pong = False
-        for kind, body in self._questions.take():
+        for kind, body in self._role_queries.take():
             parts.append(encode_frame(kind, body))
-            self._patience.carried(now)
+            self._deadlines.carried(now)
             if kind is FrameKind.ROLE_QUERY:
-                self._patience.asked(now)
+                self._deadlines.await_answer(now)
         return parts
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         self._outbox.clear()
-        self._questions.clear()
+        self._role_queries.clear()
         self._hello = self._goodbye = None
         self._phase = TABLE[self._phase][LinkInput.END]
 
 
 class KeptConnection(StrEnum):
-    """Which of two connections stays; the other one is left with SUPERSEDED."""
+    """Which of two connections is kept; the other one is left with SUPERSEDED."""
 
     FIRST = "FIRST"
-    """The one that was there; it is to be probed, since the far side may know that it is broken."""
+    """The existing one; probe it, because the peer may know that it is broken."""
     SECOND = "SECOND"
-    """The one that came later."""
+    """The newer one."""
     BOTH = "BOTH"
-    """Both, for now: the far side dialled them, and says which it leaves."""
+    """Both for now: the peer opened them, and decides which one it leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstablishedConnection:
-    """A connection on which both sides have said HELLO.
+    """A connection on which both sides have sent HELLO.
 
     Attributes:
-        far: What the far side said.
-        is_accept: Whether the far side dialled.
+        peer: The identity that the peer claims.
+        is_accept: Whether the peer opened the connection.
     """
 
     peer: PeerIdentity
@@ -751,24 +721,21 @@ class EstablishedConnection:
 
 
 def choose_connection(own: OwnIdentity, first: EstablishedConnection, second: EstablishedConnection) -> KeptConnection:
-    """Which of two connections with one instance stays. Both sides come to the same, each by itself.
+    """Returns which of two connections with one peer is kept. Both sides reach the same result independently.
 
     Args:
-        own: What this side said on both.
-        first: The one that was there.
-        second: The one that came later.
-
-    Returns:
-        Which stays.
+        own: The identity that this side sent on both.
+        first: The existing connection.
+        second: The newer connection.
 
     Examples:
         >>> own = OwnIdentity(instance_id=b"a" * 16, name="shop", run_number=5)
-        >>> far = PeerIdentity(instance_id=b"b" * 16, name="bank", run_number=4, max_frame_bytes=8 << 20)
-        >>> choose_connection(own, EstablishedConnection(far, is_accept=True), EstablishedConnection(far, is_accept=False)).value
+        >>> peer = PeerIdentity(instance_id=b"b" * 16, name="bank", run_number=4, max_frame_bytes=8 << 20)
+        >>> choose_connection(own, EstablishedConnection(peer, is_accept=True), EstablishedConnection(peer, is_accept=False)).value
         'SECOND'
     """
     if first.peer.run_number != second.peer.run_number:
-        return KeptConnection.SECOND  # the far side was started anew, and nobody is at the other end of the first
+        return KeptConnection.SECOND  # the peer was restarted: the first connection is dead
     if first.is_accept is second.is_accept:
         return KeptConnection.BOTH if second.is_accept else KeptConnection.SECOND
     own_wins = (own.run_number, own.instance_id) > (second.peer.run_number, second.peer.instance_id)

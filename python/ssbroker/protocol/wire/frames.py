@@ -14,33 +14,33 @@ from ssbroker.protocol.mirroring import MirroringRole
 
 MAGIC: Final = b"SSBW"
 TLS_PREFIX: Final = b"\x16\x03"
-"""The first bytes of whoever speaks TLS: a handshake, of version 3."""
+"""The first bytes of a TLS connection: a handshake record, version 3."""
 VERSION: Final = 1
 HEADER_BYTES: Final = 16
 Data: TypeAlias = bytes | memoryview
-"""Bytes that nobody alters while they are used: what is to be sent, until it is sealed; what has come, for as long as a call lasts."""
+"""Bytes that are not modified while they are used: outgoing until sealed, incoming for the duration of a call."""
 
-_HEAD: Final = struct.Struct(">4sBBHI")
-_CHECK: Final = struct.Struct(">I")
+_HEADER: Final = struct.Struct(">4sBBHI")
+_CHECKSUM: Final = struct.Struct(">I")
 
 
 class FrameKind(IntEnum):
-    """What a frame is (N5)."""
+    """The kind of a frame."""
 
     HELLO = 1
-    """Who a side is, and what it takes; the first frame of each."""
+    """The identity and limits of a side; its first frame."""
     FRAGMENTS = 2
     """A batch of rows."""
     ROLE_QUERY = 3
-    """What a mirrored database is."""
+    """A query for the role of a mirrored database."""
     ROLE_REPLY = 4
-    """The answer."""
+    """The reply to a role query."""
     PING = 5
-    """Is anybody there."""
+    """Asks whether the peer is alive."""
     PONG = 6
-    """Yes; also said unasked, by who does not read for a while."""
+    """The answer to PING; also sent unasked by a side that has paused reading."""
     GOODBYE = 7
-    """The last frame of each side, and why."""
+    """The last frame of a side, with its reason."""
 
 
 BODY_LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
@@ -52,32 +52,17 @@ BODY_LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
     FrameKind.PONG: (0, 0),
     FrameKind.GOODBYE: (1, 513),
 }
-"""How long the body of each kind may be."""
+"""The minimum and maximum body length of each kind."""
 
 
 def frame_parts(kind: FrameKind, body: Data) -> tuple[bytes, Data]:
-    """A frame whose body stays where it is.
-
-    Args:
-        kind: What it is.
-        body: Its body.
-
-    Returns:
-        Header and body.
-    """
-    head = _HEAD.pack(MAGIC, VERSION, kind, 0, len(body))
-    return head + _CHECK.pack(crc32c(body, crc32c(head, 0))), body
+    """Returns the header of a frame and its body, which is not copied."""
+    head = _HEADER.pack(MAGIC, VERSION, kind, 0, len(body))
+    return head + _CHECKSUM.pack(crc32c(body, crc32c(head, 0))), body
 
 
 def encode_frame(kind: FrameKind, body: Data = b"") -> bytes:
-    """A frame.
-
-    Args:
-        kind: What it is.
-        body: Its body.
-
-    Returns:
-        Header and body.
+    """Encodes a frame.
 
     Examples:
         >>> encode_frame(FrameKind.PING).hex(" ", 4)
@@ -87,60 +72,60 @@ def encode_frame(kind: FrameKind, body: Data = b"") -> bytes:
 
 
 class FrameReader:
-    """Frames out of bytes that come in pieces of any size. A header is judged when it is there, before anything of its body is kept.
+    """Reads frames from bytes that arrive in pieces of any size. A header is checked before any of its body is buffered.
 
     Attributes:
-        body_max: How long a body may be at this moment.
+        body_max: The current maximum body length.
 
     Examples:
-        >>> frames = FrameReader(body_max=4096)
-        >>> frames.feed(encode_frame(FrameKind.PING)[:10])
-        >>> frames.next() is None
+        >>> reader = FrameReader(body_max=4096)
+        >>> reader.feed(encode_frame(FrameKind.PING)[:10])
+        >>> reader.next() is None
         True
-        >>> frames.feed(encode_frame(FrameKind.PING)[10:])
-        >>> frames.next()
+        >>> reader.feed(encode_frame(FrameKind.PING)[10:])
+        >>> reader.next()
         (<FrameKind.PING: 5>, b'')
     """
 
-    __slots__ = ("_at", "_data", "body_max")
+    __slots__ = ("_data", "_position", "body_max")
 
     def __init__(self, *, body_max: int) -> None:
         self.body_max = body_max
         self._data = bytearray()
-        self._at = 0
+        self._position = 0
 
     def feed(self, data: Data) -> None:
-        """Takes bytes, and forgets what has been given."""
-        if self._at:
-            del self._data[: self._at]
-            self._at = 0
+        """Adds bytes, and discards those of returned frames."""
+        if self._position:
+            del self._data[: self._position]
+            self._position = 0
         self._data += data
 
     def next(self) -> tuple[FrameKind, bytes] | None:
-        """The next frame that is whole; None: more bytes are needed.
+        """Returns the next complete frame; None if more bytes are needed.
 
         Raises:
-            PeerError: What comes is no frame, too long, or damaged.
+            PeerError: The data is not a frame, too long, or damaged.
         """
-        there = len(self._data) - self._at
-        start = bytes(self._data[self._at : self._at + HEADER_BYTES])
-        if start[: len(MAGIC)] != MAGIC[: len(start)]:
-            speaks_tls = "; that is how TLS begins, which is not spoken here" if start[:2] == TLS_PREFIX else ""
-            raise PeerError(f"expected a frame, which begins with {MAGIC!r}; got {start[:4]!r}{speaks_tls}")
-        if there < HEADER_BYTES:
+        available = len(self._data) - self._position
+        header = bytes(self._data[self._position : self._position + HEADER_BYTES])
+        if header[: len(MAGIC)] != MAGIC[: len(header)]:
+            speaks_tls = "; the peer starts TLS, which this port does not use" if header[:2] == TLS_PREFIX else ""
+            raise PeerError(f"expected a frame that starts with {MAGIC!r}; got {header[:4]!r}{speaks_tls}")
+        if available < HEADER_BYTES:
             return None
-        kind, length = self._judged(start)
-        if there < HEADER_BYTES + length:
+        kind, length = self._check_header(header)
+        if available < HEADER_BYTES + length:
             return None
-        body_at = self._at + HEADER_BYTES
-        self._at = body_at + length
-        body = bytes(memoryview(self._data)[body_at : self._at])
-        if crc32c(body, crc32c(start[: _HEAD.size], 0)) != _CHECK.unpack_from(start, _HEAD.size)[0]:
+        body_at = self._position + HEADER_BYTES
+        self._position = body_at + length
+        body = bytes(memoryview(self._data)[body_at : self._position])
+        if crc32c(body, crc32c(header[: _HEADER.size], 0)) != _CHECKSUM.unpack_from(header, _HEADER.size)[0]:
             raise PeerError(f"{kind.name}: the frame does not match its checksum")
         return kind, body
 
-    def _judged(self, start: bytes) -> tuple[FrameKind, int]:
-        _, version, number, flags, length = _HEAD.unpack_from(start)
+    def _check_header(self, header: bytes) -> tuple[FrameKind, int]:
+        _, version, number, flags, length = _HEADER.unpack_from(header)
         if version != VERSION or flags:
             raise PeerError(
                 f"expected a frame of version {VERSION} without flags; got version {version}, flags {flags}"
@@ -157,7 +142,7 @@ class FrameReader:
 
 
 FRAME_BYTES_MIN: Final = 2 << 20
-"""What every instance takes: a batch of 1 MiB, with the room that a row which is a little longer needs."""
+"""The frame size that every instance accepts: a batch of 1 MiB, with space for a row that is a little longer."""
 FRAME_BYTES_MAX: Final = 8 << 20
 
 _ID_BYTES: Final = 16
@@ -167,21 +152,21 @@ _HELLO: Final = struct.Struct(">16sQIH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnIdentity:
-    """What an instance says of itself.
+    """The identity of this instance.
 
     Attributes:
-        instance_id: Its id, 16 bytes.
-        name: Its name, for people: up to 1,024 bytes of UTF-8 that can be printed.
-        number: The random number of its run, from 0 to 2**64 - 1, by which of two connections one is kept (N9).
-        max_frame_bytes: The longest body of a frame that it takes.
+        instance_id: The instance id, 16 bytes.
+        name: A display name: up to 1,024 bytes of printable UTF-8.
+        run_number: A random number of the process run, from 0 to 2**64 - 1, which decides which of two connections is kept.
+        max_frame_bytes: The maximum frame body that the instance accepts.
 
     Raises:
-        OptionError: One of them is not what it can be.
+        OptionError: A value is invalid.
 
     Examples:
         >>> OwnIdentity(instance_id=bytes(16), name="", run_number=1)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: name: expected 1 to 1024 bytes of text that can be printed; got ''
+        ssbroker.exceptions.OptionError: name: expected 1 to 1024 bytes of printable text; got ''
     """
 
     instance_id: bytes
@@ -194,20 +179,18 @@ class OwnIdentity:
         whole_number(self.run_number, name="run_number", minimum=0, maximum=2**64 - 1)
         whole_number(self.max_frame_bytes, name="max_frame_bytes", minimum=FRAME_BYTES_MIN, maximum=FRAME_BYTES_MAX)
         if not _is_name(self.name):
-            raise OptionError(
-                f"name: expected 1 to {_NAME_BYTES_MAX} bytes of text that can be printed; got {self.name!r:.80}"
-            )
+            raise OptionError(f"name: expected 1 to {_NAME_BYTES_MAX} bytes of printable text; got {self.name!r:.80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerIdentity:
-    """What the far side says of itself; none of it is proven.
+    """The identity that a peer claims, unverified.
 
     Attributes:
-        instance_id: Its id, 16 bytes.
-        name: Its name, for people.
-        number: The random number of its run.
-        max_frame_bytes: The longest body of a frame that it takes.
+        instance_id: The instance id, 16 bytes.
+        name: The display name.
+        run_number: The random number of its process run.
+        max_frame_bytes: The maximum frame body that it accepts.
     """
 
     instance_id: bytes
@@ -217,13 +200,7 @@ class PeerIdentity:
 
 
 def pack_hello(own: OwnIdentity) -> bytes:
-    """The body of HELLO.
-
-    Args:
-        own: Who says it.
-
-    Returns:
-        30 bytes and the name.
+    """Packs the body of HELLO: 30 bytes and the name.
 
     Examples:
         >>> unpack_hello(pack_hello(OwnIdentity(instance_id=bytes(16), name="shop", run_number=7))).name
@@ -234,21 +211,10 @@ def pack_hello(own: OwnIdentity) -> bytes:
 
 
 def unpack_hello(body: bytes) -> PeerIdentity:
-    """What a HELLO says.
-
-    Args:
-        body: Its body, at least as long as without a name.
-
-    Returns:
-        Who said it.
+    """Unpacks the body of HELLO, at least 30 bytes.
 
     Raises:
-        PeerError: It contradicts itself, or takes less than every instance has to.
-
-    Examples:
-        >>> unpack_hello(bytes(30))
-        Traceback (most recent call last):
-        ssbroker.exceptions.PeerError: HELLO: expected a name of 1 to 1024 bytes that can be printed
+        PeerError: The body is inconsistent, or the peer accepts smaller frames than every instance has to.
     """
     instance_id, number, max_frame_bytes, length = _HELLO.unpack_from(body)
     try:
@@ -256,16 +222,16 @@ def unpack_hello(body: bytes) -> PeerIdentity:
     except UnicodeDecodeError:
         name = ""
     if len(body) != _HELLO.size + length or not _is_name(name):
-        raise PeerError(f"HELLO: expected a name of 1 to {_NAME_BYTES_MAX} bytes that can be printed")
+        raise PeerError(f"HELLO: expected a name of 1 to {_NAME_BYTES_MAX} printable bytes")
     if max_frame_bytes < FRAME_BYTES_MIN:
         raise PeerError(
-            f"HELLO: expected a side that takes frames of {FRAME_BYTES_MIN} bytes; it takes {max_frame_bytes}"
+            f"HELLO: expected a peer that accepts frames of {FRAME_BYTES_MIN} bytes; it takes {max_frame_bytes}"
         )
     return PeerIdentity(instance_id=instance_id, name=name, run_number=number, max_frame_bytes=max_frame_bytes)
 
 
 def _is_name(name: str) -> bool:
-    # What goes into logs must not be able to write lines of its own there.
+    # Names are logged and must not contain line breaks.
     return name.isprintable() and 0 < len(name.encode(errors="replace")) <= _NAME_BYTES_MAX
 
 
@@ -276,30 +242,23 @@ class GoodbyeReason(IntEnum):
     """Why a connection ends."""
 
     IDLE = 1
-    """It carried nothing for a while (P2)."""
+    """It had no traffic for a while (P2)."""
     SUPERSEDED = 2
-    """The same two instances have another one, and that one stays (N9)."""
+    """The same two instances have another connection, which is kept."""
     ITSELF = 3
-    """The instance has dialled itself (N9)."""
+    """The instance has connected to itself."""
     STOPPING = 4
     """The instance stops."""
     REFUSED = 5
-    """The far side may not connect."""
+    """The peer may not connect."""
     BROKEN = 6
-    """The far side broke the protocol."""
+    """The peer violated the protocol."""
     SILENT = 7
-    """The far side gave no sign (N10). Only told on this side, since there is nobody to tell it to."""
+    """The peer was silent for too long. Reported on this side only, never sent."""
 
 
 def pack_goodbye(reason: GoodbyeReason, text: str) -> bytes:
-    r"""The body of GOODBYE.
-
-    Args:
-        reason: Why.
-        text: The same for people; what cannot be printed goes as a question mark, and what is too long is cut.
-
-    Returns:
-        A byte and the text.
+    r"""Packs the body of GOODBYE; unprintable characters become question marks, and a long text is truncated.
 
     Examples:
         >>> pack_goodbye(GoodbyeReason.STOPPING, "back at 7")
@@ -311,16 +270,10 @@ def pack_goodbye(reason: GoodbyeReason, text: str) -> bytes:
 
 
 def unpack_goodbye(body: bytes) -> tuple[GoodbyeReason, str]:
-    r"""What a GOODBYE says.
-
-    Args:
-        body: Its body, not empty.
-
-    Returns:
-        Why, and the same for people.
+    r"""Unpacks the non-empty body of GOODBYE.
 
     Raises:
-        PeerError: There is no such reason, or the text cannot be printed.
+        PeerError: The reason is unknown, or the text is not printable.
 
     Examples:
         >>> unpack_goodbye(b"\x04back at 7")
@@ -329,62 +282,48 @@ def unpack_goodbye(body: bytes) -> tuple[GoodbyeReason, str]:
     try:
         reason, text = GoodbyeReason(body[0]), body[1:].decode()
     except ValueError:
-        raise PeerError("GOODBYE: expected a reason from 1 to 6, and UTF-8") from None
+        raise PeerError("GOODBYE: expected a reason from 1 to 6, and UTF-8 text") from None
     if reason is GoodbyeReason.SILENT or not text.isprintable():
-        raise PeerError("GOODBYE: expected a reason from 1 to 6, and text that can be printed")
+        raise PeerError("GOODBYE: expected a reason from 1 to 6, and printable text")
     return reason, text
 
 
 GUID_BYTES: Final = 16
 NUMBER_MAX: Final = 2**63 - 1
 
-_TOLD: Final = struct.Struct(">16sBQ")
-_CODES: Final[dict[MirroringRole, int]] = {"unknown": 0, "principal": 1, "mirror": 2}
-_ROLES: Final = {code: role for role, code in _CODES.items()}
+_ROLE_REPLY: Final = struct.Struct(">16sBQ")
+_ROLE_CODES: Final[dict[MirroringRole, int]] = {"unknown": 0, "principal": 1, "mirror": 2}
+_ROLES: Final = {code: role for role, code in _ROLE_CODES.items()}
 
 
 def pack_role(broker_instance: bytes, role: MirroringRole, number: int) -> bytes:
-    """The body of ROLE_REPLY.
-
-    Args:
-        broker_instance: The database's broker id.
-        role: What it is.
-        number: The role's number.
-
-    Returns:
-        25 bytes.
+    """Packs the body of ROLE_REPLY: 25 bytes.
 
     Raises:
-        ProtocolError: They are no such things.
+        ProtocolError: A value is invalid.
 
     Examples:
         >>> pack_role(bytes(16), "mirror", 3)[16:].hex()
         '020000000000000003'
     """
-    if len(broker_instance) != GUID_BYTES or role not in _CODES or not 0 <= number <= NUMBER_MAX:
+    if len(broker_instance) != GUID_BYTES or role not in _ROLE_CODES or not 0 <= number <= NUMBER_MAX:
         raise ProtocolError(
             f"ROLE_REPLY: expected a broker id, a role and its number; got {role!r:.20}, {number!r:.40}"
         )
-    return _TOLD.pack(broker_instance, _CODES[role], number)
+    return _ROLE_REPLY.pack(broker_instance, _ROLE_CODES[role], number)
 
 
 def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
-    """What a ROLE_REPLY says.
-
-    Args:
-        body: Its body, 25 bytes.
-
-    Returns:
-        The database's broker id, what it is, and the role's number.
+    """Unpacks the body of ROLE_REPLY: the broker id, the role and its number.
 
     Raises:
-        PeerError: There is no such role or number.
+        PeerError: The role or the number is invalid.
 
     Examples:
         >>> unpack_role(pack_role(bytes(16), "principal", 2))[1:]
         ('principal', 2)
     """
-    broker_instance, code, number = _TOLD.unpack(body)
+    broker_instance, code, number = _ROLE_REPLY.unpack(body)
     role = _ROLES.get(code)
     if role is None or number > NUMBER_MAX:
         raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and its number; got {code}, {number}")
