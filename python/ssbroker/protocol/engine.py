@@ -94,8 +94,8 @@ class DialogCache:
     def take_newly_dirty(self) -> int:
         """Returns how many transmission objects became dirty, for the first time in memory, since the last call."""
         self._count_newly_dirty([self.loaded[key] for key in self._clean])
-        marked, self._newly_dirty = self._newly_dirty, 0
-        return marked
+        count, self._newly_dirty = self._newly_dirty, 0
+        return count
 
     def mark_ready(self, dialog: Dialog) -> None:
         """Records that a dialog may have something to send."""
@@ -390,8 +390,8 @@ class DialogEngine:
         """Returns when there is something to send next, in microseconds since 1970: 0 for immediately, None for never."""
         if self._notices or self._cache.has_ready:
             return 0
-        dues = [due for due in (self._cache.next_due, self._sender.large.next_check) if due is not None]
-        return self._clock.wall_time(min(dues)) if dues else None
+        due_times = [due for due in (self._cache.next_due, self._sender.large.next_check) if due is not None]
+        return self._clock.wall_time(min(due_times)) if due_times else None
 
     def receive(
         self,

@@ -153,12 +153,12 @@ class MirroredRoute:
         ('PRINCIPAL_IS_ADDRESS', 'address')
     """
 
-    __slots__ = ("_last_used", "_next_round", "_partners", "_random", "_rounds", "state")
+    __slots__ = ("_last_used", "_next_round", "_random", "_rounds", "_sides", "state")
 
     def __init__(self, *, random: Callable[[], float]) -> None:
         self.state = MirroredRouteState.UNKNOWN
         self._random: Final = random
-        self._partners: Final = {side: _Side() for side in MirrorSide}
+        self._sides: Final = {side: _Side() for side in MirrorSide}
         self._last_used: int | None = None
         self._rounds = 0
         self._next_round = 0
@@ -179,13 +179,13 @@ class MirroredRoute:
             return []
         sides = [*MirrorSide] if self.principal is None else [self.principal]
         for side in sides:
-            self._partners[side].queried_at = now
-            self._partners[side].answer = AnswerState.PENDING
+            self._sides[side].queried_at = now
+            self._sides[side].answer = AnswerState.PENDING
         return sides
 
     def role_received(self, side: MirrorSide, role: MirroringRole, number: int, *, now: int) -> None:
         """Records that a side has reported its role and the number of that role."""
-        partner = self._partners[side]
+        partner = self._sides[side]
         is_claim = role == "principal"
         partner.answer = AnswerState.CLAIMS if is_claim else AnswerState.DENIES
         partner.claim = number if is_claim else None
@@ -194,25 +194,27 @@ class MirroredRoute:
 
     def mark_silent(self, side: MirrorSide, *, now: int) -> None:
         """Records that a side is unreachable, or that its connection broke."""
-        partner = self._partners[side]
+        partner = self._sides[side]
         partner.answer = AnswerState.SILENT
         self._apply_answer(partner, now=now)
 
     def mark_reachable(self, side: MirrorSide, *, now: int) -> None:
         """Records that a side is connected again: if there is no principal, it is asked without waiting."""
-        if self.principal is None and self._partners[side].answer is AnswerState.SILENT:
+        if self.principal is None and self._sides[side].answer is AnswerState.SILENT:
             self._rounds = 0
             self._next_round = min(self._next_round, now)
 
     def next_timeout(self) -> int | None:
         """Returns when to call `handle_timeout` and then `sides_to_ask`; None if there is nothing to send."""
-        late = [each.queried_at + ANSWER_TIMEOUT for each in self._partners.values() if each.queried_at is not None]
-        asks = self._next_query_time()
-        return min([*late, *([] if asks is None else [asks])], default=None)
+        answer_deadlines = [
+            each.queried_at + ANSWER_TIMEOUT for each in self._sides.values() if each.queried_at is not None
+        ]
+        next_query = self._next_query_time()
+        return min([*answer_deadlines, *([] if next_query is None else [next_query])], default=None)
 
     def handle_timeout(self, *, now: int) -> None:
         """Marks the sides that have not answered in time as silent."""
-        for side, partner in self._partners.items():
+        for side, partner in self._sides.items():
             if partner.queried_at is not None and now - partner.queried_at >= ANSWER_TIMEOUT:
                 self.mark_silent(side, now=now)
 
@@ -222,45 +224,45 @@ class MirroredRoute:
         if used_at is None:
             return None
         if principal is not None:
-            partner = self._partners[principal]
+            partner = self._sides[principal]
             due = partner.answered_at + CHECK_INTERVAL
             return due if partner.queried_at is None and used_at > partner.answered_at else None
-        if any(each.queried_at is not None for each in self._partners.values()):
+        if any(each.queried_at is not None for each in self._sides.values()):
             return None
         return self._next_round if self._next_round - used_at < ASK_AFTER_USE else None
 
     def _apply_answer(self, partner: _Side, *, now: int) -> None:
         partner.queried_at = None
         before = self.state
-        words = self._answers()
-        self.state = TABLE[before][words[0]][words[1]]
+        answers = self._answers()
+        self.state = TABLE[before][answers[0]][answers[1]]
         principal = self.principal
         if principal is not None:
             self._rounds = 0
             if self.state is not before:
-                self._partners[principal.other].answer = AnswerState.PENDING  # its answers count from now on
+                self._sides[principal.other].answer = AnswerState.PENDING  # its answers count from now on
         elif before in PRINCIPALS:
             self._next_round = now
             self._cancel_queries()
-        elif all(each.queried_at is None for each in self._partners.values()):
+        elif all(each.queried_at is None for each in self._sides.values()):
             wait = ROUND_WAITS[min(self._rounds, len(ROUND_WAITS) - 1)]
             self._next_round = now + round(wait * (1 + JITTER * (2 * self._random() - 1)))
             self._rounds += 1
 
     def _cancel_queries(self) -> None:
         """Makes answers to queries from before the principal was lost count as unsolicited."""
-        for each in self._partners.values():
+        for each in self._sides.values():
             each.queried_at = None
 
     def _answers(self) -> tuple[AnswerState, AnswerState]:
         """Returns the answers of both sides after comparing their claims."""
-        address, mirror = self._partners.values()
-        words = address.answer, mirror.answer
-        if AnswerState.CLAIMS not in words or address.claim is None or mirror.claim is None:
-            return words
+        address, mirror = self._sides.values()
+        answers = address.answer, mirror.answer
+        if AnswerState.CLAIMS not in answers or address.claim is None or mirror.claim is None:
+            return answers
         if address.claim == mirror.claim:
             # A side that has not answered yet may withdraw its claim.
-            both = AnswerState.PENDING if AnswerState.PENDING in words else AnswerState.CLAIMS
+            both = AnswerState.PENDING if AnswerState.PENDING in answers else AnswerState.CLAIMS
             return both, both
         if address.claim < mirror.claim:
             return (AnswerState.DENIES if address.answer is AnswerState.CLAIMS else address.answer), mirror.answer

@@ -170,43 +170,45 @@ class Assembler:
         first = self._push(parts)
         if not any(part.is_error for part in parts):
             return first
-        bad = {id(part) for part, reason in first.rejected if reason != LIMIT_EXCEEDED}
-        errors = [part for part in parts if part.is_error and id(part) not in bad]
-        over = {part.incoming: part.sequence for part in errors if part.sequence > part.incoming.next}
-        if not over:
+        invalid_ids = {id(part) for part, reason in first.rejected if reason != LIMIT_EXCEEDED}
+        errors = [part for part in parts if part.is_error and id(part) not in invalid_ids]
+        skipped_to = {part.incoming: part.sequence for part in errors if part.sequence > part.incoming.next}
+        if not skipped_to:
             return first
-        ends = [part for part in parts if over.get(part.incoming) == part.sequence and id(part) not in bad]
-        for incoming, sequence in over.items():
+        ending = [
+            part for part in parts if skipped_to.get(part.incoming) == part.sequence and id(part) not in invalid_ids
+        ]
+        for incoming, sequence in skipped_to.items():
             incoming.skip_to(sequence)
-        second = self._push(ends)
-        taken = {id(part) for part in ends}
+        second = self._push(ending)
+        ending_ids = {id(part) for part in ending}
         return AssemblyResult(
             pa.concat_tables([first.messages, second.messages]),
-            [part for part in first.to_store if part.incoming not in over] + second.to_store,
-            [each for each in first.rejected if id(each[0]) not in taken] + second.rejected,
+            [part for part in first.to_store if part.incoming not in skipped_to] + second.to_store,
+            [each for each in first.rejected if id(each[0]) not in ending_ids] + second.rejected,
             first.dropped + second.dropped,
             first.broken + second.broken,
         )
 
     def _push(self, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         refused = self._find_refused(parts)
-        taken = [part for part in parts if id(part) not in refused] if refused else parts
-        push = ReassemblyPush(self._reassembler(), taken)
-        push.push(fragment_table(taken))
+        accepted = [part for part in parts if id(part) not in refused] if refused else parts
+        push = ReassemblyPush(self._reassembler(), accepted)
+        push.push(fragment_table(accepted))
         refused |= push.rejected
-        kept = self._hold(taken, refused)
-        directions = dict.fromkeys(part.incoming for part in taken if part.incoming.pending)
+        to_store = self._hold(accepted, refused)
+        directions = dict.fromkeys(part.incoming for part in accepted if part.incoming.pending)
         for incoming in directions:
             self._load_complete(incoming, push)
         if directions:
-            gone = {*push.dropped}
-            kept = [
+            dropped = {*push.dropped}
+            to_store = [
                 part
-                for part in kept
-                if part.sequence >= part.incoming.next and (part.incoming.key, part.sequence) not in gone
+                for part in to_store
+                if part.sequence >= part.incoming.next and (part.incoming.key, part.sequence) not in dropped
             ]
         rejected = [*(refused | push.rejected).values()]
-        return AssemblyResult(pa.concat_tables(push.messages), kept, rejected, push.dropped, push.broken)
+        return AssemblyResult(pa.concat_tables(push.messages), to_store, rejected, push.dropped, push.broken)
 
     def _reassembler(self) -> Reassembler:
         return Reassembler(
@@ -241,19 +243,19 @@ class Assembler:
 
     def _hold(self, parts: Sequence[OpenedFragment], refused: Rejected) -> list[OpenedFragment]:
         """Records and returns the fragments that must wait; those that do not fit are refused."""
-        kept: list[OpenedFragment] = []
-        most, message_most = self._max_pending_bytes, self._max_message_bytes
+        to_store: list[OpenedFragment] = []
+        max_bytes, max_message_bytes = self._max_pending_bytes, self._max_message_bytes
         for part in parts:
             incoming = part.incoming
             if part.sequence < incoming.next or id(part) in refused:
                 continue
-            if incoming.has_room(part, max_bytes=most, max_message_bytes=message_most):
-                place = (part.sequence, part.fragment)
-                incoming.add(place, count=part.count, digest=part.message_digest, size=len(part.body))
-                kept.append(part)
+            if incoming.has_room(part, max_bytes=max_bytes, max_message_bytes=max_message_bytes):
+                position = (part.sequence, part.fragment)
+                incoming.add(position, count=part.count, digest=part.message_digest, size=len(part.body))
+                to_store.append(part)
             else:
                 refused[id(part)] = (part, LIMIT_EXCEEDED)
-        return kept
+        return to_store
 
     def _load_complete(self, incoming: InboundDirection, push: ReassemblyPush) -> None:
         """Reads back the stored fragments of messages that are now complete."""
@@ -287,7 +289,7 @@ class DirectionLoader:
 
     Args:
         storage: Holds the fragments.
-        memory_bytes_max: The approximate memory limit for all receive states; those of the current batch always stay.
+        max_bytes: The approximate memory limit for all receive states; those of the current batch always stay.
     """
 
     __slots__ = ("_max_bytes", "_sizes", "_storage", "_total_bytes")

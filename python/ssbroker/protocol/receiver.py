@@ -389,9 +389,9 @@ class FastInboundFinder:
         """
         found, run_of_row = _core.incoming_runs(table)
         taken: list[FastInboundRun | None] = []
-        for each in map(_FoundRun._make, found):
-            dialog = None if each.conversation_id in session_keys else known.get(each.key)
-            taken.append(None if dialog is None else self._match(each, dialog, peer, now))
+        for candidate in map(_FoundRun._make, found):
+            dialog = None if candidate.conversation_id in session_keys else known.get(candidate.key)
+            taken.append(None if dialog is None else self._match(candidate, dialog, peer, now))
         runs = [run for run in taken if run is not None]
         if not runs:
             return FastInbound(table)

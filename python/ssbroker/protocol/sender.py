@@ -323,8 +323,10 @@ def ranges_to_read(turn: SendTurn, max_body_bytes: int) -> list[MessageRange]:
         for first, number in _number_ranges(sorted(numbers))
     ]
     if turn.fragment_budget and after <= turn.last_sendable:
-        most = max_body_bytes if after == head else _max_passing_bytes(turn)
-        ranges.append(MessageRange(key, after, turn.last_sendable, turn.fragment_budget, turn.read_limit, most))
+        max_following_bytes = max_body_bytes if after == head else _max_passing_bytes(turn)
+        ranges.append(
+            MessageRange(key, after, turn.last_sendable, turn.fragment_budget, turn.read_limit, max_following_bytes)
+        )
     return ranges
 
 

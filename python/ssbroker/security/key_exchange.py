@@ -223,10 +223,10 @@ class KeyExchangeBlob:
     """The parsed content of the column `key_exchange`, not verified.
 
     Attributes:
-        made_at: When it was made, in microseconds since 1970.
+        created_at: When it was made, in microseconds since 1970.
         to_certificate: The fingerprint of the receiver's certificate.
         from_certificate: The fingerprint of the sender's certificate; None for anonymous security.
-        key_made_at: When its key exchange key was made.
+        key_created_at: When its key exchange key was made.
         wrapped_key: The key exchange key, encrypted with the receiver's certificate.
         signature: The sender's signature of the key exchange key; empty for anonymous security.
         sealed_key: The session key, sealed with the key exchange key.

@@ -49,7 +49,7 @@ class CryptographyLibrary:
         siv: Creates a notice sealer from a key.
         encryptor: Creates an AES block encryptor from a key.
         decryptor: Creates an AES block decryptor from a key.
-        invalid: The exception that sealers raise if a tag does not match.
+        invalid_tag: The exception that sealers raise if a tag does not match.
     """
 
     gcm: Callable[[bytes], Sealer]

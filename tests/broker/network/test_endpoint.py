@@ -289,7 +289,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
 
 def test_rows_of_another_schema_are_refused_where_they_are_sent() -> None:
     with Party("shop") as shop:
-        with pytest.raises(ProtocolError, match="rows of the wire's schema"):
+        with pytest.raises(ProtocolError, match="rows of the wire schema"):
             shop.endpoint.send("TCP://127.0.0.1:1", table().drop_columns(["priority"]))
         assert shop.connections() == []
 
