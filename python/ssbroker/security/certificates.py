@@ -113,7 +113,7 @@ def read_key(data: bytes, *, password: bytes | None = None) -> PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         # The library's error message may contain parts of the key file.
         raise InputError(
-            "cannot read the private key; expected PEM or DER, and the right password if it is encrypted"
+            "expected a private key in PEM or DER, and its password if it is encrypted; the key cannot be read"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
         raise InputError("expected an RSA or elliptic-curve private key; got another kind")
