@@ -14,7 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.contract_rules import DEPTH_MAX, complaint, priority
 from ssbroker.broker.dialogs.errors import ConversationError, read_failure
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.message_types import ERROR
+from ssbroker.protocol.config import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR

@@ -21,7 +21,7 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
-from ssbroker.store import due_work
+from ssbroker.store import endpoints
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
@@ -141,7 +141,7 @@ def test_a_database_that_changed_since_it_was_routed_to_takes_nothing(
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     with database_context(sales).file.read() as connection:
-        parcels, _ = delivery.pack(database_context(sales), due_work.deliverable_endpoints(connection))
+        parcels, _ = delivery.pack(database_context(sales), endpoints.deliverable_endpoints(connection))
     routed_to = stock.service_broker_guid.bytes
     stock.set_broker(option)
     assert delivery.put(database_context(stock), parcels, broker_instance=routed_to) == []

@@ -15,9 +15,8 @@ from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.config import CONFIGURATION_NOTICE, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
 from ssbroker.protocol.events import LOG_LINES_MAX
-from ssbroker.protocol.message_types import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, SHOP, STOCK, received, send, statuses, waiting

@@ -16,7 +16,7 @@ from ssbroker.broker.dialogs.deliver import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.message_types import DEFAULT, END_DIALOG, ERROR
+from ssbroker.protocol.config import DEFAULT, END_DIALOG, ERROR
 from tests.broker import shops, talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.talk import begin, drain, end, handle_of, receive, said, send

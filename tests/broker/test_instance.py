@@ -19,7 +19,7 @@ from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.store.file import DatabaseFile
 from tests.broker.conftest import Clock
 from tests.rights import nobody
@@ -73,20 +73,20 @@ def test_a_new_database_has_the_defaults(instance: Instance, name: str) -> None:
     instance.create_database("Sales")
     objects = database_context(instance.database(name)).objects()
     assert {kind.name: kind.validation for kind in objects.message_types.values()} == {
-        message_types.ERROR: "X",
-        message_types.END_DIALOG: "E",
-        message_types.DIALOG_TIMER: "E",
-        message_types.DEFAULT: "N",
-        message_types.MISSING_ROUTE: "X",
-        message_types.MISSING_REMOTE_SERVICE_BINDING: "X",
+        config.ERROR: "X",
+        config.END_DIALOG: "E",
+        config.DIALOG_TIMER: "E",
+        config.DEFAULT: "N",
+        config.MISSING_ROUTE: "X",
+        config.MISSING_REMOTE_SERVICE_BINDING: "X",
     }
-    notice = objects.contracts[message_types.CONFIGURATION_NOTICE].messages
+    notice = objects.contracts[config.CONFIGURATION_NOTICE].messages
     assert [objects.message_types_by_id[number].name for number in notice] == [
-        message_types.MISSING_ROUTE,
-        message_types.MISSING_REMOTE_SERVICE_BINDING,
+        config.MISSING_ROUTE,
+        config.MISSING_REMOTE_SERVICE_BINDING,
     ]
-    (message,) = objects.contracts[message_types.DEFAULT].messages.values()
-    assert objects.message_types_by_id[message.message_type_id].name == message_types.DEFAULT
+    (message,) = objects.contracts[config.DEFAULT].messages.values()
+    assert objects.message_types_by_id[message.message_type_id].name == config.DEFAULT
     assert message.is_sent_by_initiator
     assert message.is_sent_by_target
     (route,) = objects.routes.values()

@@ -14,7 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
-from ssbroker.store import due_work
+from ssbroker.store import endpoints
 from ssbroker.store.sqlite import Connection
 from tests.broker import shops
 from tests.broker.conftest import Clock
@@ -194,7 +194,7 @@ def test_no_transaction_removes_any_number_of_closed_endpoints(
     """An instance that was closed for a day may find millions: nobody could write until all of them are gone."""
     monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
     removed: list[int] = []
-    monkeypatch.setattr("ssbroker.store.due_work.remove_closed", _noted(due_work.remove_closed, removed))
+    monkeypatch.setattr("ssbroker.store.endpoints.remove_closed", _noted(endpoints.remove_closed, removed))
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(SHOP, STOCK) for _ in range(10)]
         for dialog in dialogs:

@@ -14,7 +14,7 @@ from ssbroker import Instance
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.transaction import Transaction
-from ssbroker.protocol.message_types import DEFAULT, END_DIALOG
+from ssbroker.protocol.config import DEFAULT, END_DIALOG
 from tests.network import traffic
 from tests.network.checker import Received, Sent
 from tests.network.traffic import REPLY, Plan

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
@@ -171,7 +171,7 @@ def numbers(rows: Iterable[Row]) -> list[tuple[int, int]]:
 
 def is_error(row: Row) -> bool:
     """Whether it is an error of the broker."""
-    return not row["is_sequenced"] and row["message_type_name"] == message_types.ERROR
+    return not row["is_sequenced"] and row["message_type_name"] == config.ERROR
 
 
 def take_no_runs(dialogs: DialogEngine) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.protocol.storage import Key
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, Pair, bound, numbers, pair
@@ -16,7 +16,7 @@ MINUTE = 60 * SECOND
 
 def fails(both: Pair, body: bytes = b"sold out") -> None:
     """The initiator's application ends the dialog with an error; what waits is dropped."""
-    both.a.send(both.outgoing, body, message_type=message_types.ERROR)
+    both.a.send(both.outgoing, body, message_type=config.ERROR)
 
 
 def test_an_error_overtakes_what_was_sent_and_lost(machine: Machine) -> None:

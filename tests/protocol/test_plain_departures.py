@@ -12,8 +12,8 @@ import pytest
 from ssbroker import _core
 from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.protocol import sender
+from ssbroker.protocol.config import END_DIALOG, ERROR
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.sender import FastOutbound, take_fast
 from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_table
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair

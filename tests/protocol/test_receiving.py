@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import DialogEndpoint, Refusal
 from ssbroker.testing.simulation import Machine
@@ -299,7 +299,7 @@ def test_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
     both.b.take(answers, 20 * SECOND)
     account = both.b.ledger.accounts[both.incoming]
     assert b"<Code>-8462</Code>" in (account.error or b"")
-    assert answers[0]["message_type_name"] == message_types.ERROR
+    assert answers[0]["message_type_name"] == config.ERROR
 
 
 @pytest.mark.rule("P11", "P22")

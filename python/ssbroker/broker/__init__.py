@@ -1,3 +1,1 @@
 """A running instance: its databases, its conversations, and what happens to them over time."""
-
-from __future__ import annotations

@@ -22,10 +22,9 @@ from ssbroker.broker.routes import LiveCatalog, LiveRoutes
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance_transaction
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
-from ssbroker.protocol.config import SECOND, Backoff
+from ssbroker.protocol.config import DIALOG_TIMER, SECOND, Backoff
 from ssbroker.protocol.events import ConversationStep
-from ssbroker.protocol.message_types import DIALOG_TIMER
-from ssbroker.store import due_work, endpoints
+from ssbroker.store import endpoints
 from ssbroker.store.sqlite import Connection
 
 BATCH: Final = 1_000
@@ -57,7 +56,7 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
     if is_delivered:
         _remove_closed(database, now=now)
     with database.file.read() as connection:
-        return due_work.next_due_time(connection) if _is_enabled(database, connection) else None
+        return endpoints.next_due_time(connection) if _is_enabled(database, connection) else None
 
 
 def enter_queues(database: DatabaseContext) -> None:
@@ -85,7 +84,7 @@ def _is_due(database: DatabaseContext, *, now: int) -> bool:
     with database.file.read() as connection:
         if not _is_enabled(database, connection):
             return False
-        found = due_work.expired_lifetimes(connection, now=now, limit=1) or due_work.expired_timers(
+        found = endpoints.expired_lifetimes(connection, now=now, limit=1) or endpoints.expired_timers(
             connection, now=now, limit=1
         )
         return bool(found) or _enters(database, connection)
@@ -99,7 +98,7 @@ def _enters(database: DatabaseContext, connection: Connection) -> bool:
     version = database.objects(connection).version
     if database.enters_nothing == version:
         return False
-    if due_work.enqueueable_endpoints(connection):
+    if endpoints.enqueueable_endpoints(connection):
         return True
     database.enters_nothing = version
     return False
@@ -109,18 +108,19 @@ def _remove_closed(database: DatabaseContext, *, now: int) -> None:
     """B14."""
     while _has_closed(database, now=now):
         with instance_transaction(database) as work:
-            due_work.remove_closed(work.connection, now=now, limit=BATCH)
+            endpoints.remove_closed(work.connection, now=now, limit=BATCH)
 
 
 def _has_closed(database: DatabaseContext, *, now: int) -> bool:
     with database.file.read() as connection:
-        return _is_enabled(database, connection) and due_work.has_removable(connection, now=now)
+        return _is_enabled(database, connection) and endpoints.has_removable(connection, now=now)
 
 
 def _enter_queues(work: Work) -> None:
     """P34."""
     waiting = [
-        endpoints.by_id(work.connection, endpoint_id) for endpoint_id in due_work.enqueueable_endpoints(work.connection)
+        endpoints.by_id(work.connection, endpoint_id)
+        for endpoint_id in endpoints.enqueueable_endpoints(work.connection)
     ]
     queues = {queue_of(work, endpoint).queue_id for endpoint in waiting if endpoint is not None}
     for queue_id in sorted(queues):
@@ -130,7 +130,7 @@ def _enter_queues(work: Work) -> None:
 def _end_lifetimes(work: Work, *, now: int) -> None:
     """B16: each end by itself, since each knows the lifetime."""
     error = failure(_LIFETIME_PASSED)
-    for endpoint_id in due_work.expired_lifetimes(work.connection, now=now, limit=BATCH):
+    for endpoint_id in endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
         endpoint = endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
             end_with_error(work, endpoint, error.body())
@@ -141,7 +141,7 @@ def _end_lifetimes(work: Work, *, now: int) -> None:
 
 def _fire_timers(work: Work, *, now: int) -> bool:
     """Fact 137; whether there were any."""
-    found = due_work.expired_timers(work.connection, now=now, limit=BATCH)
+    found = endpoints.expired_timers(work.connection, now=now, limit=BATCH)
     for endpoint_id in found:
         endpoint = endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:

@@ -24,8 +24,7 @@ from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import Clauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
-from ssbroker.protocol.config import DESCRIPTION_MAX
-from ssbroker.protocol.message_types import CONFIGURATION_NOTICE, END_DIALOG, ERROR, MISSING_ROUTE
+from ssbroker.protocol.config import CONFIGURATION_NOTICE, DESCRIPTION_MAX, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.store import registry
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection

@@ -26,11 +26,10 @@ from ssbroker.broker.validation import (
 )
 from ssbroker.ddl.statements import BrokerOption, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.message_types import DEFAULT
+from ssbroker.protocol.config import DEFAULT
 from ssbroker.security.certificates import certificate_to_pem
 from ssbroker.store import object_changes as changes
-from ssbroker.store.mirroring import Role
-from ssbroker.store.objects import Objects
+from ssbroker.store.objects import Objects, Role
 from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
 

@@ -28,7 +28,7 @@ from ssbroker.explain import Explanation
 from ssbroker.protocol.config import SECOND, Backoff
 from ssbroker.protocol.errors import error_text
 from ssbroker.protocol.events import Classification, MessageClassify
-from ssbroker.store import due_work, endpoints, transmission_queue
+from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 
 MESSAGES_MAX: Final = 2_000
@@ -707,7 +707,7 @@ class Delivery:
             return
         self._scanned[database.database_id] = now
         with database.file.read() as connection:
-            found = due_work.deliverable_endpoints(connection)
+            found = endpoints.deliverable_endpoints(connection)
         at = now if before is None else now + SCAN_EVERY
         self._retries.add((SenderKey(database.database_id, each) for each in found), at=at)
 

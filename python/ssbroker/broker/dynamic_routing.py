@@ -19,8 +19,7 @@ from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
-from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.message_types import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
+from ssbroker.protocol.config import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
 from ssbroker.protocol.states import ConversationState
 from ssbroker.store import endpoints, queues, registry
 from ssbroker.store.endpoints import ConversationEndpoint

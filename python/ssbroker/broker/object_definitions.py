@@ -22,12 +22,20 @@ from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.store import mirroring
+from ssbroker.protocol.config import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.store import object_changes
 from ssbroker.store import object_changes as changes
-from ssbroker.store.mirroring import MirroringRole, Role
 from ssbroker.store.object_changes import FIRST_ID, Value
-from ssbroker.store.objects import ContractMessage, MessageType, Objects, Priority, Route, Validation
+from ssbroker.store.objects import (
+    ContractMessage,
+    MessageType,
+    MirroringRole,
+    Objects,
+    Priority,
+    Role,
+    Route,
+    Validation,
+)
 from ssbroker.store.sqlite import Connection
 
 ValidationName = Literal["NONE", "EMPTY", "WELL_FORMED_XML"]
@@ -390,5 +398,5 @@ def set_role(connection: Connection, objects: Objects, *, role: Role, number: in
         takes_over = role == "principal" and broker.mirroring_role == "mirror"
         number = broker.mirroring_number + takes_over
     whole_number(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
-    mirroring.write(connection, MirroringRole(role, number))
+    object_changes.write_mirroring(connection, MirroringRole(role, number))
     changes.bump_version(connection)

@@ -13,7 +13,7 @@ from ssbroker.security import keys
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import object_changes as changes
-from ssbroker.store import service_master_key
+from ssbroker.store import security
 from ssbroker.store.object_changes import Value
 from ssbroker.store.objects import Objects, Service
 from ssbroker.store.security import OWNER, PUBLIC, Certificate, MasterKey, PermissionState, Security
@@ -194,17 +194,17 @@ class KeyStore:
             raise refusal("the master key has another password", 15313)
         return MasterKey(master_key.by_password, self._sealed_by_service(key))
 
-    def master_key(self, security: Security) -> bytes | None:
+    def master_key(self, security_objects: Security) -> bytes | None:
         """A database's master key.
 
         Args:
-            security: What the database holds.
+            security_objects: What the database holds.
 
         Returns:
             The key; None where there is none, or another instance's.
         """
-        sealed = None if security.master_key is None else security.master_key.by_service
-        key = None if sealed is None else service_master_key.read(self._folder)
+        sealed = None if security_objects.master_key is None else security_objects.master_key.by_service
+        key = None if sealed is None else security.read_service_master_key(self._folder)
         return None if sealed is None or key is None else keys.open_with_key(key, sealed, purpose=_MASTER_KEY)
 
     def sealed(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
@@ -265,7 +265,7 @@ class KeyStore:
         return found
 
     def _sealed_by_service(self, key: bytes) -> bytes:
-        service = service_master_key.read_or_create(self._folder, keys.new_master_key)
+        service = security.read_or_create_service_master_key(self._folder, keys.new_master_key)
         return keys.seal_with_key(service, key, purpose=_MASTER_KEY)
 
 

@@ -21,9 +21,9 @@ from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import GuardedConnection, Work
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
+from ssbroker.protocol.config import DEFAULT
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
-from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.file import Done, Row

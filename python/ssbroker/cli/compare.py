@@ -102,8 +102,8 @@ def _add_traffic(comparer: Comparer, conversations: list[str], *, progress: bool
 
     from ssbroker.cli.chunks import all_chunks  # noqa: PLC0415 - the same
     from ssbroker.cli.input_columns import CONVERSATION_COLUMNS  # noqa: PLC0415 - the same
-    from ssbroker.cli.progress import ProgressBar  # noqa: PLC0415 - the same
     from ssbroker.cli.readers import expand_patterns, open_inputs  # noqa: PLC0415 - the same
+    from ssbroker.cli.text import ProgressBar  # noqa: PLC0415 - the same
 
     files = expand_patterns(conversations)
     inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=progress)

@@ -24,13 +24,21 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from ssbroker._arrow import reject_misspelled_columns, type_without_views, without_views
-from ssbroker.cli import formats
-from ssbroker.cli.chunks import Chunk, InputFile, LoadedChunk, empty_batch, rechunk, rows_per_chunk
+from ssbroker.cli import options
+from ssbroker.cli.chunks import (
+    IN_FLIGHT_BYTES_MAX,
+    Chunk,
+    InputFile,
+    LoadedChunk,
+    empty_batch,
+    ordered_map,
+    rechunk,
+    rows_per_chunk,
+)
 from ssbroker.cli.errors import error_in_file, one_line, reading
-from ssbroker.cli.formats import Format
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
-from ssbroker.cli.parallel import IN_FLIGHT_BYTES_MAX, ordered_map
-from ssbroker.cli.progress import ProgressBar
+from ssbroker.cli.options import Format
+from ssbroker.cli.text import ProgressBar
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
@@ -644,7 +652,7 @@ def open_inputs(
     file_formats = []
     for file in files:
         with reading(file):
-            file_formats.append(formats.of_input(file))
+            file_formats.append(options.of_input(file))
     json_files = [file for file, found in zip(files, file_formats, strict=True) if found is Format.JSONL]
     json_schema = None
     if json_files and not keep_json_lines:
@@ -679,10 +687,10 @@ def _files_in(folder: Path) -> list[Path]:
         entries = sorted(
             entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(_HIDDEN_PREFIXES)
         )
-    files = [entry for entry in entries if formats.by_suffix(entry) is not None]
+    files = [entry for entry in entries if options.by_suffix(entry) is not None]
     if not files:
         raise InputError(
-            f"{folder}: the folder has no file of a known format ({formats.KNOWN_SUFFIXES}); "
+            f"{folder}: the folder has no file of a known format ({options.KNOWN_SUFFIXES}); "
             "subfolders are not searched, use a pattern such as 'folder/**/*.parquet'"
         )
     return files

@@ -20,24 +20,32 @@ from rich.console import Console
 from rich.table import Table
 
 from ssbroker import schemas
-from ssbroker.cli import formats
-from ssbroker.cli.chunks import Chunk, InputFile, all_chunks, empty_batch
+from ssbroker.cli import options
+from ssbroker.cli.chunks import (
+    IN_FLIGHT_BYTES_MAX,
+    Chunk,
+    InputFile,
+    all_chunks,
+    configure_threads,
+    empty_batch,
+    ordered_map,
+)
 from ssbroker.cli.errors import error_in_file, reading, writing
-from ssbroker.cli.formats import Format, of_output
 from ssbroker.cli.input_columns import fragment_columns
 from ssbroker.cli.options import (
+    Format,
     FormatOption,
     ProgressOption,
     QuietOption,
     SummaryAsJsonOption,
     ThreadsOption,
+    of_output,
     parse_count,
     parse_size,
 )
-from ssbroker.cli.parallel import IN_FLIGHT_BYTES_MAX, configure_threads, ordered_map
-from ssbroker.cli.progress import ProgressBar
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.session_keys import load_session_keys
+from ssbroker.cli.text import ProgressBar
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, OutputError, SchemaError
 from ssbroker.reassembly import Reassembler
@@ -687,14 +695,14 @@ def _check_options(job: ReassembleJob) -> None:
         if name in job.options:
             raise OptionError(f"--spark does not support --{name.replace('_', '-')}")
     for path in job.tables.values():
-        if job.format not in (None, Format.PARQUET) or formats.by_suffix(path) not in (None, Format.PARQUET):
+        if job.format not in (None, Format.PARQUET) or options.by_suffix(path) not in (None, Format.PARQUET):
             raise OptionError(f"{path}: --spark writes only folders of Parquet files")
 
 
 def _check_files(files: list[Path]) -> None:
     for file in files:
         with reading(file):
-            file_format = formats.of_input(file)
+            file_format = options.of_input(file)
         if file_format is not Format.PARQUET:
             raise OptionError(f"{file}: --spark reads fragments only from Parquet")
 

@@ -21,13 +21,13 @@ from rich.table import Table
 
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli import formats
-from ssbroker.cli.chunks import Chunk, InputFile, all_chunks
+from ssbroker.cli import options
+from ssbroker.cli.chunks import IN_FLIGHT_BYTES_MAX, Chunk, InputFile, all_chunks, configure_threads, ordered_map
 from ssbroker.cli.errors import error_in_file, reading
-from ssbroker.cli.formats import Format, of_output
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.options import (
     CatalogOption,
+    Format,
     FormatOption,
     NowOption,
     PendingRequestOption,
@@ -36,12 +36,11 @@ from ssbroker.cli.options import (
     SummaryAsJsonOption,
     ThreadsOption,
     TieBreakOption,
+    of_output,
     parse_now,
 )
-from ssbroker.cli.parallel import IN_FLIGHT_BYTES_MAX, configure_threads, ordered_map
-from ssbroker.cli.progress import ProgressBar
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
-from ssbroker.cli.text import cell
+from ssbroker.cli.text import ProgressBar, cell
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -428,7 +427,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
 
 
 def _check_output(job: RouteJob) -> None:
-    if job.format not in (None, Format.PARQUET) or formats.by_suffix(job.output) not in (None, Format.PARQUET):
+    if job.format not in (None, Format.PARQUET) or options.by_suffix(job.output) not in (None, Format.PARQUET):
         raise OptionError(f"{job.output}: --spark writes only a folder of Parquet files")
 
 
@@ -436,7 +435,7 @@ def _common_format(files: list[Path]) -> Format:
     files_by_format = {}
     for file in files:
         with reading(file):
-            files_by_format[formats.of_input(file)] = file
+            files_by_format[options.of_input(file)] = file
     if len(files_by_format) > 1:
         raise OptionError(f"--spark reads only one format at a time; got {' and '.join(files_by_format)}")
     ((file_format, file),) = files_by_format.items()

@@ -1,13 +1,17 @@
-"""Converts columns to text for CSV and JSON, and values to cells of terminal tables."""
+"""Text output: columns for CSV and JSON, cells of terminal tables, the progress bar."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from ssbroker._text import terminal_safe
@@ -162,3 +166,49 @@ def _json_compatible(value: Any) -> Any:
 def cell(text: str, style: str = "") -> Text:
     """Returns a table cell in which control characters are escaped and rich's markup has no effect."""
     return Text(terminal_safe(text), style=style)
+
+
+class ProgressBar:
+    """Shows rows, rows per second, bytes of the input and the remaining time.
+
+    Args:
+        title: The name of the work.
+        total_bytes: The size of the input.
+        shown: Whether to show the bar; None shows it if standard error is a terminal.
+    """
+
+    def __init__(self, title: str, *, total_bytes: int, shown: bool | None) -> None:
+        console = Console(stderr=True, force_terminal=shown or None)
+        self._progress = Progress(
+            TextColumn(title, table_column=_no_wrap_column()),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            TaskProgressColumn(table_column=_no_wrap_column()),
+            DownloadColumn(binary_units=True, table_column=_no_wrap_column()),
+            TextColumn("{task.fields[rows]:,} rows", table_column=_no_wrap_column()),
+            TextColumn("{task.fields[speed]:,.0f} rows/s", table_column=_no_wrap_column()),
+            TimeRemainingColumn(compact=True, table_column=_no_wrap_column()),
+            console=console,
+            disable=not (console.is_terminal if shown is None else shown),
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=max(1, total_bytes), rows=0, speed=0.0)
+
+    def update(self, *, rows: int, position: int) -> None:
+        """Sets the total number of rows processed and the number of bytes of the input read."""
+        seconds = self._progress.tasks[0].elapsed or 0.0
+        self._progress.update(self._task, completed=position, rows=rows, speed=rows / seconds if seconds else 0.0)
+
+    def __enter__(self) -> Self:
+        if not self._progress.disable:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._progress.disable:  # rich before 15 prints an empty line even for a disabled bar
+            self._progress.stop()
+
+
+def _no_wrap_column() -> Column:
+    return Column(no_wrap=True)

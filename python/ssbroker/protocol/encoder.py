@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 import pyarrow as pa
 
 from ssbroker import _core
-from ssbroker.protocol import envelope, message_types
+from ssbroker.protocol import config, envelope
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, column_values, rows_to_table, tuples_to_table
@@ -88,7 +88,9 @@ def error_body(code: int, text: str) -> bytes:
         >>> error_body(-8462, "gone").decode()
         '<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>-8462</Code><Description>gone</Description></Error>'
     """
-    return f'<Error xmlns="{message_types.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
+    return (
+        f'<Error xmlns="{config.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
+    )
 
 
 class Encoder:
@@ -175,7 +177,7 @@ class Encoder:
         else:
             raise ValueError(notice)
         row.body = error_body(notice.code, notice.text)
-        row.message_type = message_types.ERROR
+        row.message_type = config.ERROR
         row.is_error = True
         return self._protect(row, notice.dialog)
 

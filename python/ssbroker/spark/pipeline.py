@@ -13,9 +13,9 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns, reassembly, reassembly_rows, worker
-from ssbroker.spark.broadcast import share_catalog
 from ssbroker.spark.columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
+from ssbroker.spark.transfer import share_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,9 +17,9 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
 from ssbroker.spark import columns, reassembly_rows, worker
-from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, SharedValue, default_pending_bytes, share_session_keys
 from ssbroker.spark.columns import SEQUENCE_BITS, SORT_KEY, FragmentColumns, Labels, check_frame
 from ssbroker.spark.reassembly_rows import KEYS, KIND, MESSAGE, REJECTION
+from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, default_pending_bytes, share_session_keys
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel

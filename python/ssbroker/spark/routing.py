@@ -15,9 +15,8 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
-from ssbroker.spark.broadcast import share_catalog
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
-from ssbroker.spark.transfer import TransferredColumns
+from ssbroker.spark.transfer import TransferredColumns, share_catalog
 from ssbroker.spark.worker import RouteTask
 
 if TYPE_CHECKING:

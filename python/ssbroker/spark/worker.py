@@ -18,9 +18,8 @@ from ssbroker.exceptions import InputError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import SharedValue
 from ssbroker.spark.columns import Labels
-from ssbroker.spark.transfer import TransferredColumns
+from ssbroker.spark.transfer import SharedValue, TransferredColumns
 
 _Column: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
 

@@ -1,3 +1,1 @@
 """SQLite files of an instance; the only package with SQL of the library."""
-
-from __future__ import annotations

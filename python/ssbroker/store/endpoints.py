@@ -1,4 +1,4 @@
-"""Conversation endpoints of a database."""
+"""Conversation endpoints of a database, the work that is due for them, and the progress of bulk senders."""
 
 from __future__ import annotations
 
@@ -337,3 +337,115 @@ _SET_PEER: Final = """
     WHERE endpoint_id = ?"""
 _RAISE_RECEIVE_SEQUENCE: Final = """
     UPDATE ssb_conversation_endpoints SET receive_sequence = ?1 WHERE endpoint_id = ?2 AND receive_sequence < ?1"""
+
+
+def last_batch(connection: Connection, writer: str) -> int | None:
+    """Returns the id of the last batch that a writer has sent; None if it has sent none."""
+    row = connection.execute("SELECT batch_id FROM ssb_sent_batches WHERE writer = ?", (writer,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def record_batch(connection: Connection, writer: str, batch_id: int) -> None:
+    """Records that a batch, and all batches before it, have been sent."""
+    connection.execute(_RECORD_BATCH, (writer, batch_id))
+
+
+def find_dialogs(connection: Connection, writer: str, keys: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
+    """Returns the endpoints of a writer's dialogs by their keys; missing ones are omitted."""
+    rows = connection.executemany(_DIALOGS, ((writer, key) for key in keys))
+    return {row[0]: ConversationEndpoint._make(row[1:]) for row in rows}
+
+
+def save_dialogs(connection: Connection, rows: Iterable[tuple[str, bytes, int]]) -> None:
+    """Saves the dialogs that writers continue: rows of writer, key and endpoint id. Deleting the endpoint deletes the row."""
+    connection.executemany(_SAVE_DIALOG, rows)
+
+
+_RECORD_BATCH: Final = """
+    INSERT INTO ssb_sent_batches (writer, batch_id) VALUES (?, ?)
+    ON CONFLICT (writer) DO UPDATE SET batch_id = excluded.batch_id"""
+_DIALOGS: Final = """
+    SELECT d.dialog, e.* FROM ssb_writer_dialogs AS d JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
+    WHERE d.writer = ? AND d.dialog = ?"""
+_SAVE_DIALOG: Final = """
+    INSERT INTO ssb_writer_dialogs (writer, dialog, endpoint_id) VALUES (?, ?, ?)
+    ON CONFLICT (writer, dialog) DO UPDATE SET endpoint_id = excluded.endpoint_id"""
+
+
+def deliverable_endpoints(connection: Connection) -> list[int]:
+    """Returns the ids of endpoints whose messages in the transmission queue are to be delivered, ascending."""
+    return [endpoint for (endpoint,) in connection.execute(_DELIVERABLE)]
+
+
+def enqueueable_endpoints(connection: Connection) -> list[int]:
+    """Returns the ids of endpoints with messages that arrived while their queue was off, and whose queue is on now, ascending."""
+    return [endpoint for (endpoint,) in connection.execute(_ENQUEUEABLE)]
+
+
+def expired_timers(connection: Connection, *, now: int, limit: int) -> list[int]:
+    """Returns the ids of endpoints whose conversation timer has expired, the longest expired first."""
+    return [endpoint for endpoint, _ in connection.execute(f"{_EXPIRED_TIMERS} LIMIT ?", (now, limit))]
+
+
+def expired_lifetimes(connection: Connection, *, now: int, limit: int) -> list[int]:
+    """Returns the ids of endpoints that are past their lifetime but not yet in an error state, the longest expired first."""
+    return [endpoint for endpoint, _ in connection.execute(f"{_EXPIRED_LIFETIMES} LIMIT ?", (now, limit))]
+
+
+def has_removable(connection: Connection, *, now: int) -> bool:
+    """Whether any closed endpoint can be removed."""
+    return connection.execute(f"{_REMOVABLE} LIMIT 1", (now,)).fetchone() is not None
+
+
+def remove_closed(connection: Connection, *, now: int, limit: int) -> int:
+    """Removes up to `limit` closed endpoints whose retention has ended, the oldest first, and returns how many."""
+    connection.execute(_REMOVE_CLOSED, (now, limit))
+    return connection.changes()
+
+
+def next_due_time(connection: Connection) -> int | None:
+    """Returns when the next timer or lifetime expires or closed endpoints are to be removed; None if there are none."""
+    first = [
+        (connection.execute(f"{query} LIMIT 1", (_TIME_MAX,)).fetchone(), delay)
+        for query, delay in ((_EXPIRED_TIMERS, 0), (_EXPIRED_LIFETIMES, 0), (_REMOVABLE, REMOVAL_DELAY))
+    ]
+    return min((row[1] + delay for row, delay in first if row is not None), default=None)
+
+
+REMOVAL_DELAY: Final = 5_000_000
+"""Microseconds by which the removal of closed endpoints is delayed, so that one transaction removes many."""
+_TIME_MAX: Final = 2**63 - 1
+_QUEUE: Final = "JOIN ssb_services USING (service_id) JOIN ssb_queues USING (queue_id)"
+# Jumps from one endpoint to the next in the index instead of reading every message.
+_ENDPOINTS: Final = """
+    WITH RECURSIVE found (endpoint_id) AS (
+        SELECT (SELECT endpoint_id FROM ssb_transmission_queue WHERE {0} ORDER BY endpoint_id LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT later.endpoint_id FROM ssb_transmission_queue AS later
+            WHERE {0} AND later.endpoint_id > found.endpoint_id ORDER BY later.endpoint_id LIMIT 1
+        ) FROM found WHERE found.endpoint_id IS NOT NULL
+    )"""
+WAITING_ENDPOINTS: Final = f"""{_ENDPOINTS.format("TRUE")}, waiting (endpoint_id) AS (
+        SELECT endpoint_id FROM found
+        WHERE EXISTS (SELECT 1 FROM ssb_transmission_queue AS t WHERE t.endpoint_id = found.endpoint_id AND t.is_inbound = 0)
+    )"""  # noqa: S608
+"""WITH clause of the table `waiting`: endpoints whose messages in the transmission queue are to be delivered."""
+_DELIVERABLE: Final = f"{WAITING_ENDPOINTS} SELECT endpoint_id FROM waiting"  # noqa: S608
+_ENQUEUEABLE: Final = f"""{_ENDPOINTS.format("is_inbound = 1")}
+    SELECT endpoint_id FROM found JOIN ssb_conversation_endpoints USING (endpoint_id) {_QUEUE} WHERE is_enqueue_enabled"""  # noqa: S608
+_EXPIRED_TIMERS: Final = f"""
+    SELECT endpoint_id, dialog_timer FROM ssb_conversation_endpoints {_QUEUE}
+    WHERE dialog_timer IS NOT NULL AND dialog_timer <= ? AND is_enqueue_enabled ORDER BY dialog_timer"""  # noqa: S608
+_EXPIRED_LIFETIMES: Final = f"""
+    SELECT endpoint_id, lifetime FROM ssb_conversation_endpoints {_QUEUE}
+    WHERE state <> 'CD' AND state <> 'ER' AND lifetime <= ? AND (is_enqueue_enabled OR state = 'DO')
+    ORDER BY lifetime"""  # noqa: S608
+_REMOVABLE: Final = """
+    SELECT endpoint_id, security_timestamp FROM ssb_conversation_endpoints
+    WHERE state = 'CD' AND security_timestamp <= ? ORDER BY security_timestamp"""
+_REMOVE_CLOSED: Final = """
+    DELETE FROM ssb_conversation_endpoints WHERE endpoint_id IN (
+        SELECT endpoint_id FROM ssb_conversation_endpoints
+        WHERE state = 'CD' AND security_timestamp <= ? ORDER BY security_timestamp LIMIT ?
+    )"""

@@ -1,11 +1,11 @@
-"""Changes to the objects of a database."""
+"""Changes to the objects and the mirroring role of a database."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from ssbroker.store.objects import BrokerEndpoint, ContractMessage, Validation
+from ssbroker.store.objects import BrokerEndpoint, ContractMessage, MirroringRole, Validation
 from ssbroker.store.security import OWNER, PUBLIC, PermissionState
 from ssbroker.store.sqlite import Connection
 
@@ -271,3 +271,8 @@ def _insert(connection: Connection, table: str, key: str, object_id: int | None,
     )
     bump_version(connection)
     return new_id
+
+
+def write_mirroring(connection: Connection, mirroring: MirroringRole) -> None:
+    """Updates role and number; cached snapshots of the objects must be invalidated by the caller."""
+    connection.execute("UPDATE ssb_database SET mirroring_role = ?, mirroring_number = ?", mirroring)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ssbroker import _core
 from ssbroker.store import security
-from ssbroker.store.mirroring import Role
 from ssbroker.store.security import OWNER, Principal, Security
 from ssbroker.store.sqlite import Connection, single_row
 
@@ -17,6 +16,18 @@ Validation = Literal["N", "E", "X"]
 """NONE, EMPTY or WELL_FORMED_XML."""
 
 DEFAULT_SCHEMA: Final = "dbo"
+
+
+Role = Literal["principal", "mirror"]
+
+
+class MirroringRole(NamedTuple):
+    """Role of a database in a mirrored pair."""
+
+    role: Role
+    """`principal` unless changed."""
+    number: int
+    """Number of failovers that the database knows of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ssbroker.store.due_work import WAITING_ENDPOINTS
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.endpoints import WAITING_ENDPOINTS, ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
 

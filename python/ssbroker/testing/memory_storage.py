@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.protocol.storage import (
     STORED_FRAGMENTS,
     BatchChanges,
@@ -38,7 +38,7 @@ class StoredMessage:
 
     sequence: int
     body: bytes
-    message_type: str = message_types.DEFAULT
+    message_type: str = config.DEFAULT
     message_id: bytes | None = None
     is_end: bool = False
     is_error: bool = False
@@ -54,7 +54,7 @@ class SimulatedInstanceStorage(DialogStorage, Protocol):
     def begin(self, endpoint: DialogEndpoint) -> Key:
         """Starts a dialog from the initiator's endpoint and returns its key."""
 
-    def send(self, key: Key, body: bytes, *, message_type: str = message_types.DEFAULT) -> int:
+    def send(self, key: Key, body: bytes, *, message_type: str = config.DEFAULT) -> int:
         """Sends a message and returns its number."""
 
     def waiting(self) -> list[Key]:
@@ -148,7 +148,7 @@ class MemoryDialogStorage:
         self.accounts[endpoint.key] = EndpointRecord(endpoint)
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = message_types.DEFAULT) -> int:
+    def send(self, key: Key, body: bytes, *, message_type: str = config.DEFAULT) -> int:
         """Sends and commits a message.
 
         Args:
@@ -162,12 +162,12 @@ class MemoryDialogStorage:
         account = self.accounts[key]
         number = account.next
         account.next += 1
-        if message_type == message_types.ERROR:
+        if message_type == config.ERROR:
             account.outgoing.clear()  # END CONVERSATION WITH ERROR drops unsent messages
         message_id = number.to_bytes(8) + key[0][8:]
-        is_end = message_type == message_types.END_DIALOG
+        is_end = message_type == config.END_DIALOG
         account.outgoing[number] = StoredMessage(
-            number, body, message_type, message_id, is_end, message_type == message_types.ERROR
+            number, body, message_type, message_id, is_end, message_type == config.ERROR
         )
         return number
 
@@ -232,7 +232,7 @@ class MemoryDialogStorage:
             account = self.accounts[key]
             account.error = account.error or b"the peer has lost messages"
             account.next += 1 << 40
-            self.send(key, b"the peer has lost messages", message_type=message_types.ERROR)
+            self.send(key, b"the peer has lost messages", message_type=config.ERROR)
 
     def restart(self) -> None:
         """Discards the work table, as a restart of the instance does."""

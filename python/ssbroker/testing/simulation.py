@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import real_number, whole_number
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.events import EventLog
@@ -428,7 +428,7 @@ class Simulation:
             _, number = plan.bursts.pop()
             for place in range(number):
                 is_last = not plan.bursts and place == number - 1
-                kind = message_types.END_DIALOG if is_last else random.choice(["Order", "Offer"])
+                kind = config.END_DIALOG if is_last else random.choice(["Order", "Offer"])
                 size = random.choice([0, 5, 20, 90, 90, 250, 500, 16 * _FRAGMENT_BYTES - 20])
                 body = b"" if is_last else f"{len(plan.sent)} of {plan.key[1]}:".encode() + random.randbytes(size)
                 plan.node.ledger.send(plan.key, body, message_type=kind)

@@ -14,7 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.protocol.states import ConversationState
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, Key, MessageRange, Refusal, StoredFragmentInfo
 from ssbroker.store import endpoints, transmission_queue
@@ -90,8 +90,8 @@ class SqliteBook:
             )
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = message_types.DEFAULT) -> int:
-        kind = BYE if message_type == message_types.END_DIALOG else message_type
+    def send(self, key: Key, body: bytes, *, message_type: str = config.DEFAULT) -> int:
+        kind = BYE if message_type == config.END_DIALOG else message_type
         row = self._row(key)
         assert row is not None
         with self.database.transaction() as t:
@@ -118,7 +118,7 @@ class SqliteBook:
                     found = endpoints.by_handle(t.connection, row["conversation_handle"])
                     assert found is not None
                     place = (found.conversation_id, bool(found.is_initiator))
-                    kind = message_types.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
+                    kind = config.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
                     message = StoredMessage(row["message_sequence_number"], row["message_body"] or b"", kind)
                     self._received.setdefault(place, []).append(message)
         return self._received.get(key, [])

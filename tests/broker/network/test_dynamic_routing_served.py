@@ -17,7 +17,7 @@ from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
-from ssbroker.protocol.message_types import SYSTEM_SERVICE
+from ssbroker.protocol.config import SYSTEM_SERVICE
 from ssbroker.store import registry
 from tests.broker import shops
 from tests.broker.network.talking import Talk, talk

@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.protocol import message_types
+from ssbroker.protocol import config
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_ack_ranges, rows_to_table
 from ssbroker.security import SecuredDirection
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers
@@ -51,7 +51,7 @@ def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> byt
 def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> EnvelopeRow:
     """A message of Mallory's, sealed with her key."""
     values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
-    values += [sender, broker, SHOP, None, message_types.DEFAULT, message_types.DEFAULT, uuid.UUID(int=5).bytes]
+    values += [sender, broker, SHOP, None, config.DEFAULT, config.DEFAULT, uuid.UUID(int=5).bytes]
     values += [5, False, False, None, Protection.SEALED, None, pack_ack_ranges(()), b""]
     row = EnvelopeRow(*values)
     keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.protocol.config import ERROR
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.message_types import ERROR
 from tests.broker.network.sides import MINUTE, ORDER, ORDERS, Pair, Side, pair
 from tests.broker.talk import REPLIES, drain, end, receive, said, send, switch
 

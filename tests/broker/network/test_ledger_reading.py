@@ -15,7 +15,7 @@ import pytest
 
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network import dialog_storage
-from ssbroker.protocol.message_types import END_DIALOG, ERROR
+from ssbroker.protocol.config import END_DIALOG, ERROR
 from ssbroker.protocol.storage import MESSAGES, MessageRange, Refusal
 from ssbroker.store.sqlite import Connection
 from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, TRADE, Pair, pair

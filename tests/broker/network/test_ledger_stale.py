@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.network.dialog_storage import StalePlan
-from ssbroker.protocol.message_types import ERROR
+from ssbroker.protocol.config import ERROR
 from tests.broker.network.sides import MINUTE, ORDERS, TRADE, Pair, Row, Side, pair
 from tests.broker.talk import REPLIES, contents, drain, end, said, send
 

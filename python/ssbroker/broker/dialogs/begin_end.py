@@ -15,10 +15,9 @@ from ssbroker.broker.dialogs.send import refused_in_state
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.broker.validation import existing
 from ssbroker.exceptions import OptionError, SchemaError
-from ssbroker.protocol.config import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
+from ssbroker.protocol.config import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationStep, GroupStep
-from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.states import INITIAL_STATE, ConversationInput, ConversationState, next_state
 from ssbroker.security import keys
 from ssbroker.store import endpoints, queues, transmission_queue

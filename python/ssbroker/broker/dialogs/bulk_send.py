@@ -18,9 +18,9 @@ from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send import send_batch
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, NullError
-from ssbroker.protocol.message_types import DEFAULT
+from ssbroker.protocol.config import DEFAULT
 from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
-from ssbroker.store import bulk_senders, endpoints
+from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 
 _log: Final = logging.getLogger("ssbroker.broker")
@@ -145,7 +145,7 @@ class BulkSender:
         """Finds the dialogs of the writer that can go on, and begins the others."""
         work, writer = self._work, self._writer
         digests = {key.digest(): key for key in keys} if writer is not None else {}
-        found = {} if writer is None else bulk_senders.find_dialogs(work.connection, writer, digests)
+        found = {} if writer is None else endpoints.find_dialogs(work.connection, writer, digests)
         now = work.now()
         for digest, endpoint in found.items():
             if _goes_on(endpoint, now):
@@ -157,7 +157,7 @@ class BulkSender:
         self._handles.update((key, endpoint.conversation_handle) for key, endpoint in begun.items())
         if writer is not None:
             kept = [(writer, key.digest(), endpoint.endpoint_id) for key, endpoint in begun.items()]
-            bulk_senders.save_dialogs(work.connection, kept)
+            endpoints.save_dialogs(work.connection, kept)
 
     def _begin(self, key: _DialogKey) -> ConversationEndpoint:
         return begin_end.begin(
@@ -233,10 +233,10 @@ def send_batch_once(
     """
     with instance_transaction(database, lock_timeout=_LOCK_TIMEOUT) as work:
         if batch is not None:
-            last = bulk_senders.last_batch(work.connection, batch.writer)
+            last = endpoints.last_batch(work.connection, batch.writer)
             if last is not None and batch.batch_id <= last:
                 return None
-            bulk_senders.record_batch(work.connection, *batch)
+            endpoints.record_batch(work.connection, *batch)
         sender = BulkSender(work, addressing, writer=None if batch is None else batch.writer)
         for part in rows:
             sender.send(part)

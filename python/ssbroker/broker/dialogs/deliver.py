@@ -13,10 +13,9 @@ from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, relea
 from ssbroker.broker.dialogs.errors import ConversationError, failure, read_failure
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.config import END_DIALOG, ERROR, SECOND
 from ssbroker.protocol.errors import error_text
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent, ConversationStep, GroupStep
-from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.states import (
     STATE_AFTER_FIRST_FRAGMENT,
     STATE_AFTER_FIRST_MESSAGE,
@@ -25,7 +24,7 @@ from ssbroker.protocol.states import (
     next_state,
 )
 from ssbroker.protocol.storage import MessageRun
-from ssbroker.store import due_work, endpoints, queues, transmission_queue
+from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
@@ -45,7 +44,7 @@ def close(work: Work, endpoint: ConversationEndpoint) -> None:
     _leave_group(work, endpoint)
     until = work.now() + CLOSED_FOR
     endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=until)
-    work.effects.is_due_at(until + due_work.REMOVAL_DELAY)
+    work.effects.is_due_at(until + endpoints.REMOVAL_DELAY)
 
 
 def remove(work: Work, endpoint: ConversationEndpoint) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_off
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.broker.validation import queue_text
-from ssbroker.protocol.message_types import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.protocol.config import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Final
 
+from ssbroker.protocol.config import ERROR
 from ssbroker.protocol.errors import error_text
-from ssbroker.protocol.message_types import ERROR
 
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
 _SAID: Final = re.compile(

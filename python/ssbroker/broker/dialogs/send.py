@@ -16,11 +16,10 @@ from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
-from ssbroker.protocol.config import BODY_MAX
+from ssbroker.protocol.config import BODY_MAX, DEFAULT
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
-from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint

@@ -1,3 +1,1 @@
 """An instance among others: its connections, what goes over them, and what is carried for others."""
-
-from __future__ import annotations

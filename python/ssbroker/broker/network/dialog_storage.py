@@ -32,9 +32,8 @@ from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, Mess
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.principals import may_send
 from ssbroker.broker.unit_of_work import Work, instance_transaction
-from ssbroker.protocol.config import LIFETIME_MAX, SECOND
+from ssbroker.protocol.config import END_DIALOG, ERROR, LIFETIME_MAX, SECOND
 from ssbroker.protocol.envelope import column_values
-from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.states import INITIAL_STATE, ConversationState
 from ssbroker.protocol.storage import (
     MESSAGES,
@@ -48,7 +47,7 @@ from ssbroker.protocol.storage import (
     fragments_table,
 )
 from ssbroker.protocol.storage import DialogEndpoint as Planned
-from ssbroker.store import due_work, endpoints, fragments, transmission_queue
+from ssbroker.store import endpoints, fragments, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection
@@ -539,7 +538,7 @@ class SqliteDialogStorage:
     def waiting(self) -> list[Key]:
         """The endpoints with messages in the transmission queue, wherever they are for: what a machine is told of after a restart."""
         with self._database.file.read() as connection:
-            return list(endpoints.sides_by_id(connection, due_work.deliverable_endpoints(connection)).values())
+            return list(endpoints.sides_by_id(connection, endpoints.deliverable_endpoints(connection)).values())
 
     def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, Key]:
         """Endpoints by the ids that deliveries name; those that are gone are left out.

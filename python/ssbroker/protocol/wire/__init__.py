@@ -12,5 +12,3 @@ Each end of a connection has one `Link`, created when TLS is established. The ow
 
 Times are in microseconds. A `PeerError` is the peer's fault, a `ProtocolError` the caller's.
 """
-
-from __future__ import annotations

@@ -26,11 +26,11 @@ from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, SharedValue, local_path, share_catalog, share_session_keys
 from ssbroker.spark.columns import check_no_decision_columns
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.reassembly import native_keys
+from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, local_path, share_catalog, share_session_keys
 from ssbroker.spark.worker import RouteTask, cached_router
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import local_path, share_catalog
 from ssbroker.spark.columns import check_no_decision_columns, check_unique
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
+from ssbroker.spark.transfer import local_path, share_catalog
 from ssbroker.spark.worker import RouteTask, cached_router
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
-from ssbroker.protocol.message_types import DEFAULT
-from ssbroker.spark.broadcast import local_path
+from ssbroker.protocol.config import DEFAULT
+from ssbroker.spark.transfer import local_path
 
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}
 """The options that Spark adds on its own."""

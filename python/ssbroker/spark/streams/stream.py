@@ -18,7 +18,6 @@ from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns, reassembly_rows
-from ssbroker.spark.broadcast import share_catalog, share_session_keys
 from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
 from ssbroker.spark.streams import extra_columns, row_kinds, state, task
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
@@ -33,6 +32,7 @@ from ssbroker.spark.streams.task import (
     RoutingSettings,
     StreamTask,
 )
+from ssbroker.spark.transfer import share_catalog, share_session_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,8 +15,8 @@ from ssbroker.catalog.catalog import Catalog, catalog_files
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import worker
-from ssbroker.spark.broadcast import SharedValue
 from ssbroker.spark.columns import Labels
+from ssbroker.spark.transfer import SharedValue
 
 _LOG: Final = logging.getLogger("ssbroker.spark")
 _PATHS_MAX: Final = 4
