@@ -10,25 +10,25 @@ DEADLINE = 30.0
 def test_what_came_after_the_look_ends_the_wait_at_once() -> None:
     arrivals = QueueWaiters()
     seen = arrivals.count(1)
-    arrivals.tell([1])
+    arrivals.notify([1])
     assert arrivals.wait(1, seen=seen, timeout=DEADLINE)
 
 
 def test_what_came_before_the_look_does_not() -> None:
     arrivals = QueueWaiters()
-    arrivals.tell([1])
+    arrivals.notify([1])
     assert not arrivals.wait(1, seen=arrivals.count(1), timeout=0.0)
 
 
 def test_another_queue_does_not_end_it() -> None:
     arrivals = QueueWaiters()
     seen = arrivals.count(1)
-    arrivals.tell([2])
+    arrivals.notify([2])
     assert not arrivals.wait(1, seen=seen, timeout=0.0)
 
 
 def wait(arrivals: QueueWaiters, told: list[bool]) -> None:
-    with arrivals.waits(1):
+    with arrivals.count_waiter(1):
         told.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
 
 
@@ -40,7 +40,7 @@ def test_every_waiting_thread_is_woken_and_counted() -> None:
         thread.start()
     while arrivals.waiting(1) < 4:
         threads[0].join(0.001)
-    arrivals.tell([1])
+    arrivals.notify([1])
     for thread in threads:
         thread.join(DEADLINE)
     assert told == [True] * 4

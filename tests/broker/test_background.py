@@ -65,7 +65,7 @@ def test_what_a_process_left_is_delivered_when_the_instance_is_opened(
 
     shops.stock(instance)
     with monkeypatch.context() as patched:
-        patched.setattr(delivery, "put", crash)
+        patched.setattr(delivery, "deliver_to", crash)
         with pytest.raises(Crash):
             send(sales, b"one")
     instance.close()

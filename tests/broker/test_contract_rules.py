@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.contract_rules import DEPTH_MAX, complaint, priority
+from ssbroker.broker.dialogs.contract_rules import DEPTH_MAX, find_violation, priority
 from ssbroker.broker.dialogs.errors import ConversationError, read_failure
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.config import ERROR
@@ -79,7 +79,7 @@ def test_names_compare_byte_by_byte(sale: Database) -> None:
     ids=lambda body: str(body[:40]),
 )
 def test_well_formed_xml(body: bytes) -> None:
-    assert complaint("X", body) is None
+    assert find_violation("X", body) is None
 
 
 BILLION = b"<!DOCTYPE a [<!ENTITY b 'bbbbbbbbbb'>%s]><a>&z;</a>" % b"".join(
@@ -116,12 +116,12 @@ IN_ATTRIBUTE = b"<!DOCTYPE a [<!ENTITY b '%s'>]><a c='%s'/>" % (b"b" * 100_000, 
     ids=lambda body: str(body)[:40],
 )
 def test_xml_that_is_not_well_formed_or_expands_to_too_much(body: bytes | None) -> None:
-    assert complaint("X", body)
+    assert find_violation("X", body)
 
 
 def test_a_document_may_declare_its_attributes() -> None:
     assert (
-        complaint("X", b"<!DOCTYPE a [<!ATTLIST a b CDATA 'c' d CDATA #IMPLIED>]><a>%s</a>" % (b"<a/>" * 20_000))
+        find_violation("X", b"<!DOCTYPE a [<!ATTLIST a b CDATA 'c' d CDATA #IMPLIED>]><a>%s</a>" % (b"<a/>" * 20_000))
         is None
     )
 
@@ -132,15 +132,15 @@ def nested(depth: int, *, inner: bytes = b"") -> bytes:
 
 def test_a_document_may_be_deep_and_not_bottomless() -> None:
     """Of each element that is open the parser keeps forty times what it takes in the document."""
-    assert complaint("X", nested(DEPTH_MAX)) is None
-    assert complaint("X", nested(DEPTH_MAX + 1)) == "more than 10000 of its elements stand in each other"
-    assert complaint("X", b"<a>" * 1_000_000) == "more than 10000 of its elements stand in each other"
-    assert complaint("X", nested(100, inner=b"<b/>" * DEPTH_MAX)) is None
+    assert find_violation("X", nested(DEPTH_MAX)) is None
+    assert find_violation("X", nested(DEPTH_MAX + 1)) == "more than 10000 of its elements stand in each other"
+    assert find_violation("X", b"<a>" * 1_000_000) == "more than 10000 of its elements stand in each other"
+    assert find_violation("X", nested(100, inner=b"<b/>" * DEPTH_MAX)) is None
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF-16", "windows-1252", "ISO-8859-15", "koi8-u", "us-ascii"])
 def test_a_document_names_its_encoding(encoding: str) -> None:
-    assert complaint("X", f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode(encoding)) is None
+    assert find_violation("X", f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode(encoding)) is None
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_a_document_names_its_encoding(encoding: str) -> None:
 def test_what_python_calls_an_encoding_and_xml_does_not(codec: str) -> None:
     """Some were taken for one, and a warning of Python's about the first broke the transaction where warnings are errors."""
     body = f"<?xml version='1.0' encoding='{codec}'?><a/>".encode()
-    assert complaint("X", body) == f"nobody knows its encoding {codec!r}"
+    assert find_violation("X", body) == f"nobody knows its encoding {codec!r}"
 
 
 def test_encodings_that_nobody_knows_are_not_remembered() -> None:
     """Python keeps each name that it was asked for; whoever sends may make up as many as he likes, and as long ones."""
     before = {*encodings._cache}
     for number in range(100):
-        reason = complaint("X", b"<?xml version='1.0' encoding='x%d%s'?><a/>" % (number, b"y" * 10_000))
+        reason = find_violation("X", b"<?xml version='1.0' encoding='x%d%s'?><a/>" % (number, b"y" * 10_000))
         assert reason is not None
         assert len(reason) < 200
     assert {*encodings._cache} == before
@@ -165,21 +165,21 @@ def test_encodings_that_nobody_knows_are_not_remembered() -> None:
 
 def test_a_reason_is_short_whatever_the_document_names() -> None:
     for declared in (b"<!ENTITY %% %s 'x'>", b"<!ENTITY %s '&#38;x;'>"):
-        reason = complaint("X", b"<!DOCTYPE a [" + declared % (b"n" * 10_000) + b"]><a/>")
+        reason = find_violation("X", b"<!DOCTYPE a [" + declared % (b"n" * 10_000) + b"]><a/>")
         assert reason is not None
         assert len(reason) < 200
 
 
 def test_external_entities_are_not_read() -> None:
     body = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///dev/zero'>]><a>&b;</a>"
-    assert complaint("X", body) is None
+    assert find_violation("X", body) is None
 
 
 def test_empty_and_none() -> None:
-    assert complaint("E", None) is None
-    assert complaint("E", b"") is None
-    assert complaint("E", b" ")
-    assert complaint("N", b"\x00 anything <") is None
+    assert find_violation("E", None) is None
+    assert find_violation("E", b"") is None
+    assert find_violation("E", b" ")
+    assert find_violation("N", b"\x00 anything <") is None
 
 
 def test_the_body_of_an_error_is_that_of_fact_131() -> None:

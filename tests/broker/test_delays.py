@@ -55,7 +55,7 @@ def test_what_another_process_has_changed_is_seen_when_this_one_next_looks(
 
 
 @pytest.mark.rule("P16")
-@pytest.mark.parametrize("dies_in", ["put", "acknowledge"])
+@pytest.mark.parametrize("dies_in", ["deliver_to", "acknowledge"])
 def test_what_a_process_left_that_was_killed_is_delivered_once_by_another(
     instance: Instance, sales: Database, stock: Database, clock: Clock, dies_in: str
 ) -> None:

@@ -94,7 +94,7 @@ def test_bodies_beyond_the_limit_of_a_transaction_arrive_too(sales: Database, st
 
 
 @pytest.mark.rule("P16", "P18")
-@pytest.mark.parametrize("crashes_in", ["put", "acknowledge"])
+@pytest.mark.parametrize("crashes_in", ["deliver_to", "acknowledge"])
 def test_a_crash_before_and_after_the_targets_commit_delivers_once(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, crashes_in: str
 ) -> None:
@@ -123,9 +123,9 @@ def test_the_number_of_an_endpoint_that_went_to_another_conversation_takes_nothi
     first = send(sales, b"one")
     with database_context(sales).file.read() as connection:
         endpoint_id = connection.execute("SELECT endpoint_id FROM ssb_conversation_endpoints").get
-    parcels, _ = delivery.pack(database_context(sales), [endpoint_id])
+    batches, _ = delivery.read_batches(database_context(sales), [endpoint_id])
     broker_instance = stock.service_broker_guid.bytes
-    delivered = delivery.put(database_context(stock), parcels, broker_instance=broker_instance)
+    delivered = delivery.deliver_to(database_context(stock), batches, broker_instance=broker_instance)
     with sales.transaction() as t:
         t.end_conversation(first, cleanup=True)
     send(sales, b"another")
@@ -141,10 +141,10 @@ def test_a_database_that_changed_since_it_was_routed_to_takes_nothing(
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     with database_context(sales).file.read() as connection:
-        parcels, _ = delivery.pack(database_context(sales), endpoints.deliverable_endpoints(connection))
+        batches, _ = delivery.read_batches(database_context(sales), endpoints.deliverable_endpoints(connection))
     routed_to = stock.service_broker_guid.bytes
     stock.set_broker(option)
-    assert delivery.put(database_context(stock), parcels, broker_instance=routed_to) == []
+    assert delivery.deliver_to(database_context(stock), batches, broker_instance=routed_to) == []
     stock.set_broker("ENABLE_BROKER")
     assert received(stock) == []
 

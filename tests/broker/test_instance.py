@@ -324,4 +324,4 @@ def test_one_that_another_process_has_taken_off_meanwhile_is_not_there(halved: I
         with Instance.open(halved.folder, background=False) as other:
             other.drop_database("Stock")
         with pytest.raises(UnknownDatabaseError, match="no longer there"):
-            alteration.forget("Stock")
+            alteration.remove_unavailable("Stock")

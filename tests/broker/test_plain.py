@@ -177,7 +177,7 @@ def test_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
         t.send(dialog, b"poison")
 
     def rollbacks() -> object:
-        return database_context(sales).file.ask(
+        return database_context(sales).file.query(
             lambda connection: connection.execute("SELECT max(rollbacks) FROM ssb_queues").get
         )
 
@@ -222,7 +222,7 @@ def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
         thread.join(30)
 
     monkeypatch.setattr(database_context(sales).arrivals, "wake", wake)
-    with database_context(sales).arrivals.waits(1), sales.transaction() as t:
+    with database_context(sales).arrivals.count_waiter(1), sales.transaction() as t:
         t.send(dialog, b"one")
     assert refused == ["the transaction is not open: use it inside its `with` block"]
 

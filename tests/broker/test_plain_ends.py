@@ -74,8 +74,8 @@ def test_a_commit_that_a_fork_meets_counts_rollbacks_anew(talking: tuple[Databas
     with sales.transaction() as t:
         t.receive_one(QUEUE)
         database_context(sales).file.connections.pause()
-    database_context(sales).file.connections.go_on()
-    counted = database_context(sales).file.ask(
+    database_context(sales).file.connections.end_pause()
+    counted = database_context(sales).file.query(
         lambda connection: connection.execute("SELECT max(rollbacks) FROM ssb_queues").get
     )
     assert counted == 0

@@ -74,7 +74,7 @@ def test_when_the_last_reader_ended_with_messages_left_the_next_comes_at_once() 
     """Whatever was found empty just before: they came after that."""
     monitor = receiving(readers=1, most=1)
     monitor.received(is_empty=True, is_named=False, now=NOW)
-    monitor.ended(has_received=True, is_done=True, now=NOW)
+    monitor.ended(has_received=True, has_progressed=True, now=NOW)
     assert monitor.state is MonitorState.INACTIVE
     assert needed(monitor)
 
@@ -83,7 +83,7 @@ def test_a_reader_that_never_received_is_not_started_again_before_the_next_check
     """Error 28087: it would be started for ever."""
     monitor = QueueMonitor(max_queue_readers=1)
     monitor.started(now=NOW)
-    assert monitor.ended(has_received=False, is_done=False, now=NOW), "in vain"
+    assert monitor.ended(has_received=False, has_progressed=False, now=NOW), "in vain"
     assert not needed(monitor)
     assert monitor.next_check(now=NOW) == NOW + CHECK_EVERY
     assert needed(monitor, now=NOW + CHECK_EVERY)
@@ -93,7 +93,7 @@ def test_a_reader_that_received_and_ends_while_the_next_is_starting_holds_nobody
     """A function that takes one message and returns: the next one was started when it had received."""
     monitor = receiving(readers=1, most=2)
     monitor.started(now=NOW)
-    assert not monitor.ended(has_received=True, is_done=True, now=NOW)
+    assert not monitor.ended(has_received=True, has_progressed=True, now=NOW)
     assert monitor.state is MonitorState.NOTIFIED, "the one that is starting has not received"
     assert not needed(monitor)
     monitor.received(is_empty=False, is_named=False, now=NOW)
@@ -103,9 +103,9 @@ def test_a_reader_that_received_and_ends_while_the_next_is_starting_holds_nobody
 def test_readers_that_run_count_when_something_else_is_asked_for() -> None:
     monitor = QueueMonitor(max_queue_readers=2)
     monitor.started(now=NOW)
-    monitor.begin_anew(max_queue_readers=1)
+    monitor.reset(max_queue_readers=1)
     assert not needed(monitor)
-    monitor.begin_anew(max_queue_readers=2)
+    monitor.reset(max_queue_readers=2)
     assert needed(monitor), "the one that never received is not waited for any more"
 
 
@@ -116,7 +116,7 @@ def test_readers_that_roll_back_are_started_again_at_once_five_times() -> None:
         assert needed(monitor)
         monitor.started(now=NOW)
         monitor.received(is_empty=False, is_named=False, now=NOW)
-        assert not monitor.ended(has_received=True, is_done=False, now=NOW)
+        assert not monitor.ended(has_received=True, has_progressed=False, now=NOW)
     assert not needed(monitor)
     assert needed(monitor, now=NOW + CHECK_EVERY)
 
@@ -131,7 +131,7 @@ def test_a_message_that_comes_while_as_many_run_as_may_has_met_the_limit() -> No
     busy.received(is_empty=True, is_named=False, now=NOW)
     assert not busy.is_limit_reached(waiting=0, now=NOW + CHECK_EVERY - 1), "they have found it empty"
     assert busy.is_limit_reached(waiting=0, now=NOW + CHECK_EVERY)
-    busy.ended(has_received=True, is_done=True, now=NOW)
+    busy.ended(has_received=True, has_progressed=True, now=NOW)
     busy.started(now=NOW)
     assert not busy.is_limit_reached(waiting=0, now=NOW + CHECK_EVERY), "one has not received yet"
 
@@ -150,7 +150,7 @@ def test_a_receive_of_an_application_alone_leaves_the_monitor_inactive() -> None
 def test_a_clock_that_is_put_back_by_an_hour_holds_no_reader() -> None:
     monitor = QueueMonitor(max_queue_readers=1)
     monitor.started(now=NOW + 3600 * SECOND)
-    monitor.ended(has_received=False, is_done=False, now=NOW + 3600 * SECOND)
+    monitor.ended(has_received=False, has_progressed=False, now=NOW + 3600 * SECOND)
     assert needed(monitor)
     monitor = receiving(readers=1, most=2)
     monitor.received(is_empty=True, is_named=False, now=NOW + 3600 * SECOND)

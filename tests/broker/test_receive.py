@@ -278,9 +278,9 @@ def test_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: Data
 
 def test_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
     """Between the look that found nothing and the wait."""
-    patience = ReceiveWait(database_context(sales), queue_key(QUEUE), until=time.monotonic() + WAIT)
+    patience = ReceiveWait(database_context(sales), queue_key(QUEUE), deadline=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
-    with mock.patch.object(transaction, "LOOK_EVERY", WAIT):
+    with mock.patch.object(transaction, "POLL_INTERVAL", WAIT):
         assert patience.wait()
 
 

@@ -26,7 +26,7 @@ def test_the_waits_double_up_to_about_a_minute() -> None:
     for _ in range(7):
         (attempt,) = waiting.claim(5, now=now).values()
         waiting.failed(ONE, attempt=attempt, now=now)
-        moment = waiting.next_moment()
+        moment = waiting.next_time()
         assert moment is not None
         waits.append((moment - now) // SECOND)
         now = moment
@@ -41,7 +41,7 @@ def test_each_wait_has_a_jitter_of_an_eighth() -> None:
     assert waiting.claim(1, now=int(3.5 * SECOND) - 1) == {}
     assert 450 < len(waiting.claim(1, now=4 * SECOND)) < 550
     waiting.claim(1, now=int(4.5 * SECOND))
-    assert waiting.next_moment() is None
+    assert waiting.next_time() is None
 
 
 def test_what_is_new_is_tried_at_its_moment_and_what_is_known_keeps_its_own() -> None:
@@ -55,7 +55,7 @@ def test_a_number_that_goes_to_another_conversation_keeps_no_wait() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=3, now=0)
     waiting.forget(ONE)
-    assert waiting.next_moment() is None
+    assert waiting.next_time() is None
     waiting.add([ONE], at=0)
     assert waiting.claim(5, now=0) == {1: 0}
 
@@ -72,7 +72,7 @@ def test_nor_a_wait_of_one_that_went_while_it_was_being_tried() -> None:
     waiting.failed(ONE, attempt=9, now=now)
     assert waiting.claim(5, now=now) == {1: 0}
     waiting.failed(ONE, attempt=0, now=now)
-    assert waiting.next_moment() == now + 4 * SECOND
+    assert waiting.next_time() == now + 4 * SECOND
 
 
 def test_numbers_of_conversations_that_were_never_tried_take_no_memory() -> None:
@@ -91,10 +91,10 @@ def test_numbers_of_conversations_that_were_never_tried_take_no_memory() -> None
 def test_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=0, now=0)
-    waiting.hasten(now=SECOND)
+    waiting.retry_all(now=SECOND)
     assert waiting.claim(5, now=SECOND) == {1: 1}
     waiting.failed(ONE, attempt=1, now=SECOND)
-    assert waiting.next_moment() == 9 * SECOND
+    assert waiting.next_time() == 9 * SECOND
 
 
 def test_what_is_sent_while_a_conversation_is_being_delivered_has_it_delivered_again() -> None:
@@ -110,7 +110,7 @@ def test_conversations_of_other_databases_are_not_claimed_and_go_with_their_data
     waiting.add([ONE, OTHER], at=0)
     assert waiting.claim(6, now=0) == {1: 0}
     waiting.keep_databases([6])
-    assert waiting.next_moment() is None
+    assert waiting.next_time() is None
 
 
 @pytest.mark.rule("P17")
@@ -119,11 +119,11 @@ def test_a_change_while_a_conversation_is_being_tried_has_it_tried_at_once() -> 
     waiting = retries()
     waiting.add([ONE], at=0)
     waiting.claim(5, now=0)
-    waiting.hasten(now=0)
+    waiting.retry_all(now=0)
     waiting.failed(ONE, attempt=0, now=0)
     assert waiting.claim(5, now=0) == {1: 1}
     waiting.failed(ONE, attempt=1, now=0)
-    assert waiting.next_moment() == 8 * SECOND
+    assert waiting.next_time() == 8 * SECOND
 
 
 def test_a_clock_that_is_put_back_by_an_hour_does_not_prolong_a_wait() -> None:
@@ -143,4 +143,4 @@ def test_a_thread_that_has_read_the_clock_before_another_has_nothing_tried_too_s
     for late in (50, SECOND, 50):
         assert waiting.claim(5, now=SECOND + 50 - late) == {}
         assert waiting.claim(5, now=SECOND + 50) == {}
-    assert waiting.next_moment() == 5 * SECOND
+    assert waiting.next_time() == 5 * SECOND

@@ -39,10 +39,10 @@ def filled(sales: Database) -> Database:
 @pytest.mark.parametrize(("rows_max", "bytes_max"), [(7, 1 << 30), (1 << 30, 100), (1, 1), (1 << 30, 1 << 30)])
 def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_max: int) -> None:
     whole = instance_of(filled).view(name, filled.name)
-    cuts = views.cuts(database_context(filled), name, rows_max=rows_max, bytes_max=bytes_max)
+    cuts = views.queue_slices(database_context(filled), name, rows_max=rows_max, bytes_max=bytes_max)
     spans = [*((cut.after, cut.until) for cut in cuts), None]
     assert (
-        pa.concat_tables(views.slice_of(database_context(filled), name, span, whole.column_names) for span in spans)
+        pa.concat_tables(views.read_slice(database_context(filled), name, span, whole.column_names) for span in spans)
         == whole
     )
     assert sum(cut.rows for cut in cuts) == whole.num_rows
@@ -53,7 +53,7 @@ def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_
 @pytest.mark.parametrize("wanted", [["message_body"], ["priority", "database"], ["database"]])
 def test_only_what_is_wanted_is_read(filled: Database, wanted: list[str]) -> None:
     whole = instance_of(filled).view(QUEUE, filled.name)
-    assert views.slice_of(database_context(filled), QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
+    assert views.read_slice(database_context(filled), QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
 
 
 def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(sales: Database) -> None:
@@ -62,10 +62,10 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
     for _ in range(3):
         with sales.transaction() as t:
             t.send(t.begin_dialog(INITIATOR, TARGET), b"one")
-        seen.append(views.last_number(database_context(sales)))
+        seen.append(views.last_queuing_order(database_context(sales)))
         with sales.transaction() as t:
             t.receive(QUEUE)
-        assert views.last_number(database_context(sales)) == seen[-1]
+        assert views.last_queuing_order(database_context(sales)) == seen[-1]
     assert seen == sorted({*seen})
 
 
@@ -105,8 +105,8 @@ def test_no_number_is_given_twice_whoever_removes_messages(
             there.update(instance_of(sales).view(queue, "Sales")["queuing_order"].to_pylist())
         assert all(number > last for number in there - given)
         given |= there
-        assert views.last_number(database_context(sales)) >= max(last, *there, 0)
-        last = views.last_number(database_context(sales))
+        assert views.last_queuing_order(database_context(sales)) >= max(last, *there, 0)
+        last = views.last_queuing_order(database_context(sales))
     assert last > 20
 
 
@@ -127,7 +127,7 @@ def test_one_row_tells_the_last_number(sales: Database) -> None:
 
 def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:
     with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as told:
-        views.cuts(database_context(sales), "No", rows_max=1, bytes_max=1)
+        views.queue_slices(database_context(sales), "No", rows_max=1, bytes_max=1)
     assert told.value.number == 15151
 
 
@@ -139,16 +139,19 @@ def test_a_slice_is_as_much_work_as_its_rows_however_many_stand_before_and_behin
             dialog = t.begin_dialog(INITIATOR, TARGET)
             for _ in range(messages):
                 t.send(dialog, b"one")
-        last = views.last_number(database_context(sales))
+        last = views.last_queuing_order(database_context(sales))
         cut.append(
             effort.steps(
-                sales, lambda: views.cuts(database_context(sales), QUEUE, rows_max=50, bytes_max=1 << 30, cuts_max=1)
+                sales,
+                lambda: views.queue_slices(
+                    database_context(sales), QUEUE, rows_max=50, bytes_max=1 << 30, slices_max=1
+                ),
             )
         )
         for first in (0, last - 50):
             span = (first, first + 50)
             read.append(
-                effort.steps(sales, partial(views.slice_of, database_context(sales), QUEUE, span, ["message_body"]))
+                effort.steps(sales, partial(views.read_slice, database_context(sales), QUEUE, span, ["message_body"]))
             )
     assert max(cut) < min(cut) * 1.5, cut
     assert max(read) < min(read) * 1.5, read

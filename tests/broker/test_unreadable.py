@@ -44,7 +44,7 @@ def ledger(instance: Instance) -> Database:
 def away(database: Database) -> Path:
     """Takes a file away, as a disk does that is gone; where to."""
     path = database.path
-    database_context(database).file.connections.let_go()  # the next one has to open it
+    database_context(database).file.connections.close_idle()  # the next one has to open it
     return path.rename(path.with_suffix(".away"))
 
 
@@ -55,7 +55,7 @@ def damage(database: Database, table: str) -> None:
         roots: list[int] = [root for (root,) in rows]
         page = int(connection.pragma("page_size"))
     database_context(database).file.checkpoint()
-    database_context(database).file.connections.let_go()
+    database_context(database).file.connections.close_idle()
     with database.path.open("r+b") as file:
         for root in roots:
             file.seek((root - 1) * page)
@@ -117,7 +117,7 @@ def test_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
         other.detach_database("Ledger")
     with pytest.raises(StorageError):
         database_context(ledger).objects()
-    assert [database.name for database, _ in instance_context(instance).databases_list.seen()] == ["msdb", "Sales"]
+    assert [database.name for database, _ in instance_context(instance).databases_list.readable()] == ["msdb", "Sales"]
     assert instance.database("Sales") is sales
     assert not caplog.records
 
@@ -190,7 +190,7 @@ def test_a_file_that_another_takes_the_place_of_takes_no_more_commits(instance: 
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
     copy = sales.path.with_suffix(".copy")
-    database_context(sales).file.ask(lambda connection: connection.execute("VACUUM INTO ?", (str(copy),)))
+    database_context(sales).file.query(lambda connection: connection.execute("VACUUM INTO ?", (str(copy),)))
     replaced = r"Sales\.sqlite: another file has replaced it .* Close the instance in each process, remove the old file's -wal and -shm"
     with pytest.raises(StorageError, match=replaced), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")

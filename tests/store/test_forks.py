@@ -29,7 +29,7 @@ def work():
     while not is_over.is_set():
         with file.write() as connection:
             connection.pragma("user_version", 1)
-            file.ask(lambda other: other.pragma("user_version"))  # as who routes in a transaction does
+            file.query(lambda other: other.pragma("user_version"))  # as who routes in a transaction does
 
 threads = [threading.Thread(target=work) for _ in range(3)]
 for thread in threads:

@@ -110,12 +110,12 @@ def test_a_signal_handler_detects_that_its_thread_waits_for_the_lock() -> None:
     holder = threading.Thread(target=lock.acquire, kwargs={"timeout": 0})
     holder.start()
     holder.join()
-    seen: list[bool] = [lock.is_asked_here]
+    seen: list[bool] = [lock.would_deadlock]
 
     def ask(*_: object) -> None:
-        seen.append(lock.is_asked_here)
+        seen.append(lock.would_deadlock)
         lock.release()
-        seen.append(lock.is_asked_here)
+        seen.append(lock.would_deadlock)
 
     def interrupt() -> None:
         wait_until(lambda: lock.waiting == 1)
@@ -134,24 +134,24 @@ def test_a_signal_handler_detects_that_its_thread_waits_for_the_lock() -> None:
 
 def test_the_holder_detects_that_it_would_wait_for_itself() -> None:
     lock = Gate()
-    seen = [lock.is_held_here]
+    seen = [lock.is_held_by_this_thread]
     lock.acquire(timeout=0.0)
-    seen.append(lock.is_held_here)
+    seen.append(lock.is_held_by_this_thread)
     elsewhere: list[bool] = []
 
     def other() -> None:
-        elsewhere.append(lock.is_held_here)
+        elsewhere.append(lock.is_held_by_this_thread)
         lock.acquire(timeout=30.0)
-        elsewhere.append(lock.is_held_here)
+        elsewhere.append(lock.is_held_by_this_thread)
         lock.release()
-        elsewhere.append(lock.is_held_here)
+        elsewhere.append(lock.is_held_by_this_thread)
 
     thread = threading.Thread(target=other)
     thread.start()
     while not lock.waiting:
         thread.join(0.001)
     lock.release()
-    seen.append(lock.is_held_here)
+    seen.append(lock.is_held_by_this_thread)
     thread.join(30.0)
     assert seen == [False, True, False]
     assert elsewhere == [False, True, False]

@@ -124,7 +124,7 @@ def test_queuing_orders_of_deleted_messages_are_not_reused(folder: Path) -> None
     connection.close()
     with opened(folder) as instance:
         sales = instance.database("Sales")
-        assert views.last_number(database_context(sales)) == 3
+        assert views.last_queuing_order(database_context(sales)) == 3
         assert instance.view("Orders", database="Sales").num_rows == 0
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders", contract="Trade"), b"one more")

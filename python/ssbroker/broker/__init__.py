@@ -1,1 +1,1 @@
-"""A running instance: its databases, its conversations, and what happens to them over time."""
+"""A running instance: its databases, its conversations, and its background work."""

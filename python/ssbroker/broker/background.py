@@ -33,25 +33,11 @@ _LIFETIME_PASSED: Final = 8489
 
 
 def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
-    """Does what is due in a database. While its broker is disabled it is left alone, and what is overdue is done after that.
-
-    Args:
-        database: The database.
-        now: The moment.
-        is_delivered: Whether what waited at this moment has been delivered, as far as it can be. Closed endpoints stay until then: what
-            was left on its way when a process ended is a duplicate to them (B14), however long ago that was.
-
-    Returns:
-        The next moment at which something is due; None where there is none.
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: It cannot be used.
-    """
+    """Does what is due in a database, unless its broker is disabled; returns when more is due."""
     while _is_due(database, now=now):
         with instance_transaction(database) as work:
             _enter_queues(work)
-            if not _fire_timers(work, now=now):  # none is set beyond the lifetime of its conversation
+            if not _fire_timers(work, now=now):  # timers never outlast the lifetime of their conversation
                 _end_lifetimes(work, now=now)
     if is_delivered:
         _remove_closed(database, now=now)
@@ -60,17 +46,9 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
 
 
 def enter_queues(database: DatabaseContext) -> None:
-    """Puts what waited for a queue to be on into the queue (P34), where it is on now.
-
-    Args:
-        database: The database.
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: It cannot be used.
-    """
+    """Puts messages that waited for a disabled queue into the queue, once it is enabled (P34)."""
     with database.file.read() as connection:
-        if not _is_enabled(database, connection) or not _enters(database, connection):
+        if not _is_enabled(database, connection) or not _has_messages_to_enter(database, connection):
             return
     with instance_transaction(database) as work:
         _enter_queues(work)
@@ -87,25 +65,25 @@ def _is_due(database: DatabaseContext, *, now: int) -> bool:
         found = endpoints.expired_lifetimes(connection, now=now, limit=1) or endpoints.expired_timers(
             connection, now=now, limit=1
         )
-        return bool(found) or _enters(database, connection)
+        return bool(found) or _has_messages_to_enter(database, connection)
 
 
-def _enters(database: DatabaseContext, connection: Connection) -> bool:
-    """Whether anything waits for a queue that is on by now.
+def _has_messages_to_enter(database: DatabaseContext, connection: Connection) -> bool:
+    """Returns whether messages wait for a queue that is enabled now.
 
-    What comes waits for a queue that is off, so nothing enters one before the objects have changed; what waits is not walked through at each look.
+    Only a change of the objects enables a queue, so a negative result holds until the next version of the objects.
     """
     version = database.objects(connection).version
-    if database.enters_nothing == version:
+    if database.drained_version == version:
         return False
     if endpoints.enqueueable_endpoints(connection):
         return True
-    database.enters_nothing = version
+    database.drained_version = version
     return False
 
 
 def _remove_closed(database: DatabaseContext, *, now: int) -> None:
-    """B14."""
+    """Removes closed endpoints after their retention time."""
     while _has_closed(database, now=now):
         with instance_transaction(database) as work:
             endpoints.remove_closed(work.connection, now=now, limit=BATCH)
@@ -117,7 +95,7 @@ def _has_closed(database: DatabaseContext, *, now: int) -> bool:
 
 
 def _enter_queues(work: Work) -> None:
-    """P34."""
+    """Puts messages that waited for disabled queues into the queues that are enabled now (P34)."""
     waiting = [
         endpoints.by_id(work.connection, endpoint_id)
         for endpoint_id in endpoints.enqueueable_endpoints(work.connection)
@@ -128,7 +106,7 @@ def _enter_queues(work: Work) -> None:
 
 
 def _end_lifetimes(work: Work, *, now: int) -> None:
-    """B16: each end by itself, since each knows the lifetime."""
+    """Ends conversations whose lifetime has passed. Each endpoint knows the lifetime, so it ends without a message."""
     error = failure(_LIFETIME_PASSED)
     for endpoint_id in endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
         endpoint = endpoints.by_id(work.connection, endpoint_id)
@@ -140,7 +118,7 @@ def _end_lifetimes(work: Work, *, now: int) -> None:
 
 
 def _fire_timers(work: Work, *, now: int) -> bool:
-    """Fact 137; whether there were any."""
+    """Puts the messages of expired conversation timers into queues; returns whether there were any."""
     found = endpoints.expired_timers(work.connection, now=now, limit=BATCH)
     for endpoint_id in found:
         endpoint = endpoints.by_id(work.connection, endpoint_id)
@@ -151,14 +129,14 @@ def _fire_timers(work: Work, *, now: int) -> bool:
 
 
 class Background:
-    """The work of an instance that nobody asks for. `run_due` does it; with `background=True` a thread calls that.
+    """The background work of an instance, done by `run_due`; with `background=True`, a thread calls it.
 
     Attributes:
-        catalog: The catalog of the instance.
-        routes: Where conversations go.
-        delivery: What brings them there.
-        activation: What starts the readers of queues.
-        dynamic_routing: What asks for routes that are missing.
+        catalog: The live catalog of the instance.
+        routes: The routing decisions for live conversations.
+        delivery: The delivery of messages within the instance.
+        activation: The activation of queue readers.
+        dynamic_routing: The requests for missing routes.
     """
 
     def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
@@ -175,63 +153,46 @@ class Background:
         self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
-        """Does everything that is due, once.
-
-        Args:
-            now: The moment; None is that of the instance's clock.
-
-        Returns:
-            When the next thing is due, as far as is known now; None where nothing is.
-        """
+        """Does everything that is due; returns when more is due."""
         at = self._now() if now is None else epoch_microseconds(utc_datetime(now))
-        self._look_for_changes()
+        self._check_for_changes()
         for database in self._instance.databases:
-            self._timers(database, now=at, is_delivered=False)
+            self._run_timers(database, now=at, is_delivered=False)
         self.delivery.run_due(now=at)
-        # Readers last, and asked for moments after them: they may have set timers.
-        moments = [self.activation.run_due(now=at), self._retries.next_moment()]
-        moments += [self._timers(database, now=at, is_delivered=True) for database in self._instance.databases]
-        first = min((each for each in moments if each is not None), default=None)
+        # Readers run last, and due times are read after them, because they may set timers.
+        due_times = [self.activation.run_due(now=at), self._retries.next_time()]
+        due_times += [self._run_timers(database, now=at, is_delivered=True) for database in self._instance.databases]
+        first = min((each for each in due_times if each is not None), default=None)
         return None if first is None else EPOCH + timedelta(microseconds=first)
 
     def wake(self) -> None:
-        """Has the thread look at once; it takes up what was left when the files were last closed, too."""
+        """Wakes the thread immediately, also to finish work left when the files were last closed."""
         self._wake(None)
 
     def close(self) -> None:
-        """Ends the threads. Readers that wait in a RECEIVE find nothing; those that work are waited for, up to `lock_timeout`."""
+        """Stops the threads. Ends waiting RECEIVE calls, and waits up to `lock_timeout` for readers that are running."""
         self._runner.close()
-        with suppress(StorageError):  # it was closed before, or its files are out of reach
+        with suppress(StorageError):  # already closed, or its files are inaccessible
             for database in self._instance.databases:
                 database.arrivals.close()
         self.activation.close(timeout=self._instance.lock_timeout)
 
     def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
-        """A transaction makes an endpoint: whoever had its number before is gone, with the waits of its messages.
-
-        Args:
-            database_id: The database.
-            endpoint_id: The endpoint.
-        """
+        """Forgets the retries of an earlier endpoint that had the same id."""
         self._retries.forget(SenderKey(database_id, endpoint_id))
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
-        """A transaction has committed: subscribers hear of it, whoever waits is woken, what it sent is delivered.
-
-        Args:
-            database: The database.
-            effects: What the transaction did.
-        """
+        """Announces a committed transaction: emits its events, wakes receivers, delivers its messages."""
         self._instance.counters.committed(effects)
         try:
             for event in effects.events:
                 self._instance.events.emit(event)
-        finally:  # an interrupt, too, keeps nothing that is committed from its way
-            self._go_on(database, effects)
+        finally:  # committed work continues even after an interrupt
+            self._continue_after_commit(database, effects)
 
-    def _go_on(self, database: DatabaseContext, effects: Effects) -> None:
+    def _continue_after_commit(self, database: DatabaseContext, effects: Effects) -> None:
         if effects.arrived:
-            database.arrivals.tell(effects.arrived)
+            database.arrivals.notify(effects.arrived)
             if self.dynamic_routing.arrived(database, effects.arrived):
                 self._wake(None)
         if effects.outbound:
@@ -243,81 +204,72 @@ class Background:
         self._activate(database, effects, is_committed=True)
 
     def rolled_back(self, database: DatabaseContext, effects: Effects) -> None:
-        """A transaction was rolled back, or could not be committed.
-
-        Args:
-            database: The database.
-            effects: What it would have done.
-        """
+        """Counts the rollback, for poison message handling too, and checks for needed readers."""
         self._instance.counters.rolled_back()
-        queue_ids = receive.received_from(effects)
+        queue_ids = receive.queues_with_receives(effects)
         if queue_ids:
             try:
-                receive.rolled_back(database, queue_ids)
+                receive.count_rollbacks(database, queue_ids)
             except SsbrokerError as error:
-                log_failure(database, "a rollback could not be counted", error)
+                log_failure(database, "a rollback could not be counted for poison message handling", error)
         self._activate(database, effects, is_committed=False)
 
     def changed(self, database: DatabaseContext) -> None:
-        """Objects of a database have changed, or it came or went: what waits is tried at once.
-
-        Args:
-            database: The database.
-        """
-        self._retries.hasten(now=self._now())
-        self._take_up(database)
+        """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
+        self._retries.retry_all(now=self._now())
+        self._apply_changes(database)
         self._wake(None)
 
-    def _look_for_changes(self) -> None:
-        """Takes up what other processes have changed; at the first look, everything."""
+    def _check_for_changes(self) -> None:
+        """Applies changes made by other processes; on the first call, everything."""
         before, self._versions = self._versions, {}
-        for database, objects in self._instance.databases_list.seen():
+        for database, objects in self._instance.databases_list.readable():
             if before.get(database.database_id) != objects.version:
                 if before:
-                    self._retries.hasten(now=self._now())
-                if not self._take_up(database):
+                    self._retries.retry_all(now=self._now())
+                if not self._apply_changes(database):
                     continue
             self._versions[database.database_id] = objects.version
 
-    def _take_up(self, database: DatabaseContext) -> bool:
-        """Whether nothing failed; what did is taken up again at the next look."""
+    def _apply_changes(self, database: DatabaseContext) -> bool:
+        """Applies changed objects; returns whether it succeeded. A failure is retried later."""
         try:
             enter_queues(database)
-            database.arrivals.tell(list(database.objects().queues_by_id))
+            database.arrivals.notify(list(database.objects().queues_by_id))
             self.activation.changed(database)
         except SsbrokerError as error:
-            log_failure(database, "what has changed is taken up later", error)
+            log_failure(database, "changed objects could not be applied; retrying later", error)
             return False
         return True
 
     def _now(self) -> int:
         return epoch_microseconds(self._instance.clock())
 
-    def _timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
+    def _run_timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
         try:
             self.dynamic_routing.settle(database)
             return run_due(database, now=now, is_delivered=is_delivered)
         except SsbrokerError as error:
-            log_failure(database, "what is due is tried again in a second", error)
+            log_failure(database, "timers and lifetimes could not be processed; retrying in 1 s", error)
             return now + SECOND
 
     def _deliver(self, database: DatabaseContext, effects: Effects) -> None:
         try:
-            is_left = self.delivery.sent(database, effects.outbound)
-        except SsbrokerError as error:  # the commit stands, and the thread takes it up
-            log_failure(database, "messages could not be delivered, and are tried again", error)
+            is_left = self.delivery.deliver_sent(database, effects.outbound)
+        except SsbrokerError as error:  # the commit is durable, so the background thread delivers
+            log_failure(database, "messages could not be delivered; retrying later", error)
             is_left = True
-        left = self._retries.next_moment()
-        if left is not None:
-            self._wake(None if is_left else left)
+        retry_at = self._retries.next_time()
+        if retry_at is not None:
+            self._wake(None if is_left else retry_at)
 
     def _activate(self, database: DatabaseContext, effects: Effects, *, is_committed: bool) -> None:
         try:
-            self.activation.ended(database, effects, is_committed=is_committed)
+            self.activation.transaction_ended(database, effects, is_committed=is_committed)
         except SsbrokerError as error:
-            log_failure(database, "whether a reader is needed could not be found out", error)
+            log_failure(database, "could not determine whether a reader is needed", error)
 
     def _wake(self, at: int | None) -> None:
-        """Has the thread call `run_due` at a moment; None is at once."""
+        """Makes the thread call `run_due` at a time; None means immediately."""
         if self._instance.background:
             self._runner.wake(None if at is None else EPOCH + timedelta(microseconds=at))

@@ -36,19 +36,19 @@ _COLUMNS: Final = {
     "mirror_address": pa.string(),
     "lifetime": pa.int32(),
 }
-_NEEDED: Final = ("service_name", "address")
+_REQUIRED: Final = ("service_name", "address")
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """Where a service is.
+    """The location of a service.
 
     Attributes:
-        service_name: The service.
-        address: `TCP://host:port`, or `LOCAL` for one of this instance.
-        broker_instance: The broker id of its database; None is any.
-        mirror_address: The address of the mirror.
-        lifetime: The seconds for which a route to it may be used; None leaves that to the configuration service.
+        service_name: The name of the service.
+        address: `TCP://host:port`, or `LOCAL` for a service of this instance.
+        broker_instance: The broker id of the database; None matches any.
+        mirror_address: The address of the mirror, for a mirrored database.
+        lifetime: Seconds for which a route to the service is valid; None means the default of the configuration service.
     """
 
     service_name: str
@@ -59,31 +59,14 @@ class DirectoryEntry:
 
 
 class Directory(Protocol):
-    """Knows where services are."""
+    """Finds the locations of services."""
 
     def find(self, service_name: str) -> Sequence[DirectoryEntry]:
-        """Where a service is.
-
-        Args:
-            service_name: Its name, byte by byte.
-
-        Returns:
-            An entry for each of its copies; none where it is not known.
-
-        Raises:
-            SsbrokerError: The directory cannot be read.
-        """
+        """Returns the locations of a service."""
 
 
 class FileDirectory:
-    r"""A directory in a file of CSV, JSON, Parquet or Arrow, which is read anew for each request.
-
-    Args:
-        path: The file, with the columns `service_name`, `address` and, where there are any, `broker_instance`, `mirror_address` and
-            `lifetime` (seconds).
-
-    Raises:
-        InputError: The suffix of the file is none that tells its format.
+    r"""A directory in a CSV, JSON, Parquet or Arrow file, which is read again for each request.
 
     Examples:
         >>> import tempfile
@@ -97,48 +80,45 @@ class FileDirectory:
 
     def __init__(self, path: Path) -> None:
         if path.suffix.lower() not in FORMATS:
-            raise InputError(f"{path}: a directory is a file of {', '.join(FORMATS)}", value=str(path))
+            raise InputError(
+                f"{path}: the file extension is not supported; expected one of {', '.join(FORMATS)}", value=str(path)
+            )
         self._path: Final = path
 
     def find(self, service_name: str) -> Sequence[DirectoryEntry]:
-        """Where a service is."""
+        """Returns the locations of a service."""
         schema = pa.schema([pa.field(name, kind) for name, kind in _COLUMNS.items()])
         table = read_table(self._path, schema, name="directory")
-        missing = [name for name in _NEEDED if name not in table.column_names]
+        missing = [name for name in _REQUIRED if name not in table.column_names]
         if missing:
-            raise InputError(f"{self._path}: there is no column {missing[0]!r}", column=missing[0])
-        numbers = [at for at, name in enumerate(table["service_name"].to_pylist()) if name == service_name]
+            raise InputError(f"{self._path}: the column {missing[0]!r} is missing", column=missing[0])
+        row_numbers = [number for number, name in enumerate(table["service_name"].to_pylist()) if name == service_name]
         rows = table.select([name for name in _COLUMNS if name in table.column_names]).take(
-            pa.array(numbers, pa.int64())
+            pa.array(row_numbers, pa.int64())
         )
         return [
             _entry(row, where=f"{self._path}, row {number}")
-            for number, row in zip(numbers, rows.to_pylist(), strict=True)
+            for number, row in zip(row_numbers, rows.to_pylist(), strict=True)
         ]
 
 
 class TableDirectory:
-    """A directory in a table of a database, which an application may change as it changes its other tables.
-
-    Args:
-        database: The database.
-        table: The table, with the columns of `FileDirectory`, all of them.
-    """
+    """A directory in a table of a database, which an application can change like its other tables."""
 
     def __init__(self, database: Database, table: str) -> None:
         self._database: Final = database
         self._table: Final = table
 
     def find(self, service_name: str) -> Sequence[DirectoryEntry]:
-        """Where a service is."""
+        """Returns the locations of a service."""
         table = f"table {self._table!r} of {self._database.name!r}"
         with database_context(self._database).file.read() as connection:
             found = registry.directory_columns(connection, self._table)
             if not found:
-                raise InputError(f"{table}: there is none of that name")
+                raise InputError(f"{table}: the table does not exist")
             for name in _COLUMNS:
                 if name not in found:
-                    raise InputError(f"{table}: there is no column {name!r}", column=name)
+                    raise InputError(f"{table}: the column {name!r} is missing", column=name)
             rows = registry.directory_rows(connection, self._table, service_name)
         where = f"{table}, service {service_name!r}"
         return [_entry(dict(zip(_COLUMNS, row, strict=True)), where=where) for row in rows]
@@ -168,30 +148,23 @@ def _address(row: dict[str, Any], name: str, *, where: str) -> str | None:
 
 
 LIFETIME: Final = 600
-"""The seconds for which a route is used that the directory says nothing about (fact 66)."""
-NOT_KNOWN: Final = 1
-"""The code of the error that ends a dialog where the directory does not know the service."""
-NOT_USABLE: Final = 2
-"""The code where it does, and no route can be made of that."""
-NOT_ANSWERED: Final = 3
-"""The code where something else was asked."""
-QUESTIONS_MAX: Final = 100
+"""Default lifetime of a route in seconds, if the directory has none."""
+UNKNOWN_SERVICE: Final = 1
+"""Error code if the directory does not contain the service."""
+UNUSABLE_ENTRY: Final = 2
+"""Error code if no route can be created from the directory entry."""
+UNSUPPORTED_REQUEST: Final = 3
+"""Error code for a message that is not a route request."""
+REQUESTS_MAX: Final = 100
 _NAME_MAX: Final = 100
 _PREFIX: Final = "Configured"
 
 
 class ConfigurationService:
-    r"""Answers requests for routes: makes the routes that its directory knows, and ends the dialog.
+    r"""Answers route requests: creates routes to the services in a directory, and ends the dialog.
 
-    It is the function that readers of its queue run, so it may also be given to `Database.activate` or
-    `Instance.register_procedure`; `install` does everything that is needed.
-
-    Args:
-        directory: Where services are.
-        lifetime: The seconds for which a route is used, where the directory does not say.
-
-    Raises:
-        OptionError: `lifetime` is no number of seconds.
+    An object of this class is an activated function, so you can also pass it to `Database.activate` or `Instance.register_procedure`;
+    `install` does the complete setup.
 
     Examples:
         >>> import tempfile
@@ -219,95 +192,90 @@ class ConfigurationService:
     def install(
         self, database: Database, *, asked_by: Iterable[Database] | None = None, queue: str = "BrokerConfiguration"
     ) -> None:
-        """Has this process answer: makes queue, service and the routes to it, where they are not there, and starts readers.
-
-        Args:
-            database: Where the service is.
-            asked_by: The databases that get a route to it, from then on ask for routes; None is `database` alone.
-            queue: The service's queue.
-
-        Raises:
-            BrokerError: The name of the queue is none.
-        """
+        """Makes this process answer route requests: creates the queue, service and routes if missing, and activates the queue."""
         objects = database_context(database).objects()
         if CONFIGURATION_SERVICE not in objects.services:
             if queue_key(queue) not in objects.queues:
                 database.create_queue(queue)
             database.create_service(CONFIGURATION_SERVICE, queue=queue, contracts=[CONFIGURATION_NOTICE])
-        for asking in (database,) if asked_by is None else asked_by:
-            known = database_context(asking).objects().routes.values()
+        for requester in (database,) if asked_by is None else asked_by:
+            known = database_context(requester).objects().routes.values()
             if all(route.remote_service_name != CONFIGURATION_SERVICE for route in known):
-                asking.create_route("BrokerConfiguration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+                requester.create_route("BrokerConfiguration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         database.activate(_queue_of(database_context(database).objects()), self)
 
     def __call__(self, database: Database) -> None:
-        """Answers all requests that wait.
-
-        Args:
-            database: Where the service is.
-        """
+        """Answers all waiting requests."""
         while self._answer(database):
             pass
 
     def _answer(self, database: Database) -> bool:
-        """Answers some requests; whether there may be more.
+        """Answers a batch of requests; returns whether there may be more.
 
-        The routes are made first, each in the file of its database. A crash in between has them made again, which changes nothing.
+        The routes are created first, each in the file of its database. After a crash in between, they are renewed without harm.
         """
         objects = database_context(database).objects()
         queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
         with database_context(database).file.read() as connection:
-            asked = registry.queued_requests(connection, queue.queue_id, limit=QUESTIONS_MAX)
-        verdicts = {handle: self._verdict(database, guid, kind, body) for handle, guid, kind, body in asked}
+            requests = registry.queued_requests(connection, queue.queue_id, limit=REQUESTS_MAX)
+        answers = {handle: self._process(database, guid, kind, body) for handle, guid, kind, body in requests}
         name = _queue_of(objects)
         with database.transaction() as t:
-            if not verdicts:
+            if not answers:
                 return t.get_conversation_group(name) is not None
-            for handle, error in verdicts.items():
-                with suppress(BrokerError):  # it is over, or another process has answered
+            for handle, error in answers.items():
+                with suppress(BrokerError):  # the dialog has ended, or another process has answered
                     t.receive(name, conversation_handle=handle)
-                    # What is said may hold what was asked, by whomever, at any length.
+                    # The description may contain the requested name, which can have any length.
                     t.end_conversation(handle, error=None if error is None else (error[0], error[1][:DESCRIPTION_MAX]))
         return True
 
-    def _verdict(self, database: Database, asking: bytes, kind: str, body: bytes | None) -> tuple[int, str] | None:
-        """The error that answers a message; None where there is none."""
+    def _process(self, database: Database, requester: bytes, kind: str, body: bytes | None) -> tuple[int, str] | None:
+        """Processes a message; returns the error to reply, or None."""
         if kind in (END_DIALOG, ERROR):
             return None
         if kind != MISSING_ROUTE:
-            return NOT_ANSWERED, "this configuration service knows routes only"
+            return UNSUPPORTED_REQUEST, "this configuration service answers route requests only"
         try:
-            return self._make_routes(database, asking, MissingRoute.read(body))
+            return self._create_routes(database, requester, MissingRoute.read(body))
         except LockTimeoutError:
-            raise  # the reader is started again
-        except Exception as error:  # noqa: BLE001  # the directory may be anybody's; requests for other services do not wait for it
-            return NOT_USABLE, log_failure(
-                database_context(database), "a request for a route could not be answered", error
+            raise  # activation calls this function again
+        except Exception as error:  # noqa: BLE001  # a custom directory may raise anything; other requests must not wait
+            return UNUSABLE_ENTRY, log_failure(
+                database_context(database), "a route request could not be answered", error
             )
 
-    def _make_routes(self, database: Database, asking: bytes, request: MissingRoute) -> tuple[int, str] | None:
+    def _create_routes(self, database: Database, requester: bytes, request: MissingRoute) -> tuple[int, str] | None:
         entries = [
             entry
             for entry in self._directory.find(request.service_name)
             if request.broker_instance is None or entry.broker_instance in (None, request.broker_instance)
         ]
         if not entries:
-            return NOT_KNOWN, f"the directory does not know the service {request.service_name!r}{_with(request)}"
+            return (
+                UNKNOWN_SERVICE,
+                f"the directory does not contain the service {request.service_name!r}{_with(request)}",
+            )
         enabled = {
             one: objects.broker.is_broker_enabled
-            for one, objects in database_context(database).instance.databases_list.seen()
-            if objects.broker.service_broker_guid == asking
+            for one, objects in database_context(database).instance.databases_list.readable()
+            if objects.broker.service_broker_guid == requester
         }
         if not enabled:
-            return NOT_USABLE, f"the broker id {uuid.UUID(bytes=asking)}, which asks, is not of this instance"
-        lasting = [replace(entry, lifetime=entry.lifetime or self._lifetime) for entry in entries]
-        # Of a database and its copies one is enabled (I7): that one asks.
-        max(enabled, key=lambda one: enabled[one]).change(_renew, entries=lasting, now=database_context(database).now())
+            return (
+                UNUSABLE_ENTRY,
+                f"the requesting broker id {uuid.UUID(bytes=requester)} does not belong to this instance",
+            )
+        complete = [replace(entry, lifetime=entry.lifetime or self._lifetime) for entry in entries]
+        # Of a database and its copies, only the enabled one sends requests (I7).
+        max(enabled, key=lambda one: enabled[one]).change(
+            _renew, entries=complete, now=database_context(database).now()
+        )
         return None
 
 
 def _renew(connection: Connection, objects: Objects, *, entries: Sequence[DirectoryEntry], now: datetime) -> None:
-    """Makes a route for each entry, or lets the one that was made before live on."""
+    """Creates a route for each entry, or renews the lifetime of the existing one."""
     for name, entry in {_name(entry): entry for entry in entries}.items():
         guid = None if entry.broker_instance is None else str(entry.broker_instance)
         clauses = Clauses(entry.service_name, guid, entry.lifetime, entry.address, entry.mirror_address)
@@ -316,9 +284,9 @@ def _renew(connection: Connection, objects: Objects, *, entries: Sequence[Direct
 
 
 def _name(entry: DirectoryEntry) -> str:
-    """The name of the route to an entry, which is the same each time."""
-    said = repr((entry.service_name, entry.broker_instance, entry.address, entry.mirror_address))
-    digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+    """Returns the name of the route for an entry, which is always the same."""
+    identity = repr((entry.service_name, entry.broker_instance, entry.address, entry.mirror_address))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     return f"{_PREFIX} {entry.service_name[:_NAME_MAX]} {digest}"
 
 

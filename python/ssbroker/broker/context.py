@@ -1,4 +1,4 @@
-"""State that all parts of an open instance share: one context for the instance, and one for each of its databases."""
+"""The shared state of an open instance: one context for the instance, and one for each of its databases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.local_routes import services_routed_locally
 from ssbroker.broker.principals import KeyStore
-from ssbroker.broker.validation import means_itself
+from ssbroker.broker.validation import is_unquoted_name
 from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import EventLog
@@ -29,70 +29,72 @@ Options = ParamSpec("Options")
 
 
 class LocalRoute(NamedTuple):
-    """Where a conversation's messages go now."""
+    """The local destination of a conversation's messages."""
 
     target_database: str | None
-    """The database of this instance that takes them; None for another instance, or for none."""
+    """The target database in this instance; None if the target is remote or unknown."""
     broker_instance: bytes | None
-    """The broker id that they are sent to, where one is known."""
+    """The broker id of the target, if known."""
 
 
 class DatabaseList(Protocol):
-    """The databases of an instance, as its registry lists them now."""
+    """The databases that the registry of an instance lists now."""
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked process, and its parent has opened the instance."""
+        """Whether this is a forked process whose parent opened the instance."""
 
     def check(self) -> None:
-        """Refuses an instance that is closed, or was opened before a fork."""
+        """Raises `StorageError` if the instance is closed, or was opened before a fork."""
 
     def all(self) -> Mapping[str, DatabaseContext]:
-        """The databases by name, msdb first."""
+        """Returns the databases by name, msdb first."""
 
     def one(self, name: str) -> DatabaseContext:
-        """One database by its name."""
+        """Returns a database by its name."""
 
-    def seen(self) -> list[tuple[DatabaseContext, Objects]]:
-        """The databases with their objects; those that cannot be read are left out."""
+    def readable(self) -> list[tuple[DatabaseContext, Objects]]:
+        """Returns the readable databases with their objects."""
 
     def unavailable(self) -> list[str]:
-        """The names of databases whose files cannot be used."""
+        """Returns the names of databases whose files cannot be used."""
 
     def settle(self, database: DatabaseContext) -> None:
-        """Waits until a database is attached or detached for good, by whichever process is doing that."""
+        """Waits until an attach or detach of a database in another process has finished."""
 
 
 class TransactionListener(Protocol):
-    """Continues what transactions begin: deliveries, timers, activation."""
+    """Reacts to transactions: delivers messages, starts timers, activates readers."""
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
-        """A transaction has committed."""
+        """Called after a transaction has committed."""
 
     def rolled_back(self, database: DatabaseContext, effects: Effects) -> None:
-        """A transaction was rolled back, or could not be committed."""
+        """Called after a transaction was rolled back, or failed to commit."""
 
     def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
-        """A transaction creates a conversation endpoint; an earlier one may have had the same id."""
+        """Called when a transaction creates a conversation endpoint; an earlier endpoint may have had the same id."""
 
     def changed(self, database: DatabaseContext) -> None:
-        """The objects of a database have changed, or it was attached or detached."""
+        """Called after the objects of a database have changed, or it was attached or detached."""
 
     def wake(self) -> None:
-        """Something may be due now."""
+        """Called when something may be due now."""
 
 
 class LocalRouting(Protocol):
-    """Finds the databases of this instance to which messages go."""
+    """Routes conversations to databases of this instance."""
 
-    def ways_of(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
-        """A function that routes endpoints of a database."""
+    def local_router(
+        self, database: str, objects: Objects
+    ) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
+        """Returns a function that routes endpoints of a database."""
 
 
 class InstanceContext:
-    """What the parts of an open instance share.
+    """The shared state of an open instance.
 
-    `databases_list`, `listener` and `routes` are set once, when the instance has made them.
+    `databases_list`, `listener` and `routes` are set once, after the instance has created them.
 
     Attributes:
         folder: The folder of the instance.
@@ -102,13 +104,13 @@ class InstanceContext:
         microseconds: Returns the current time in microseconds since 1970.
         has_system_clock: Whether `clock` is the clock of the operating system.
         random: The source of ids and jitter.
-        lock_timeout: The seconds to wait for a write lock.
-        background: Whether threads of the instance do what falls due.
+        lock_timeout: Seconds to wait for a write lock.
+        background: Whether background threads of the instance do what is due.
         vfs: The name of SQLite's virtual file system; None is the default.
         credentials: Opens the keys of the databases.
         events: Delivers events to subscribers.
         counters: Counts what this process does.
-        row_sources: For each view of what this process does now, by its name, a function that returns its rows.
+        row_sources: Functions that return the rows of views about this process, by view name.
     """
 
     databases_list: DatabaseList
@@ -149,28 +151,19 @@ class InstanceContext:
 
     @property
     def msdb(self) -> DatabaseContext:
-        """The database whose routing table is used for messages from outside (R1)."""
+        """The msdb database, whose routes apply to messages from other instances (R1)."""
         return self.database(MSDB_NAME)
 
     def database(self, name: str) -> DatabaseContext:
-        """One database by its name.
-
-        Raises:
-            UnknownDatabaseError: There is no database of this name.
-            StorageError: Its file is missing, or cannot be used.
-        """
+        """Returns a database by its name."""
         return self.databases_list.one(name)
 
     def new_guid(self) -> uuid.UUID:
-        """A random id (B6)."""
+        """Returns a random GUID."""
         return random_guid(self.random)
 
     def __reduce__(self) -> NoReturn:
-        """An instance is open files, locks and threads of this process.
-
-        Raises:
-            TypeError: Always; the message says what to do instead.
-        """
+        """Refuses to pickle or copy."""
         raise TypeError(
             f"Instance({self.name!r}, folder={str(self.folder)!r}) cannot be pickled or copied: open it where it is needed, "
             f"with Instance.open({str(self.folder)!r})"
@@ -178,16 +171,16 @@ class InstanceContext:
 
 
 class DatabaseContext:
-    """A database of an open instance; `Instance.database` gives it.
+    """The shared state of an open database.
 
     Attributes:
-        public: The public `Database` object, once somebody has asked for it.
+        public: The public `Database` object, created on first use.
         instance: The instance.
-        database_id: Its number in the instance.
-        name: Its name.
-        file: Its file.
-        arrivals: Who waits for its messages in this process.
-        enters_nothing: The version of the objects with which nothing that waits for a queue may enter it (P34), as far as one was found.
+        database_id: The id of the database in the instance.
+        name: The name of the database.
+        file: The database file.
+        arrivals: The receivers of this process that wait for messages.
+        drained_version: The version of the objects at which no message waited for a queue to be enabled (P34); None if unknown.
     """
 
     def __init__(self, instance: InstanceContext, *, database_id: int, name: str, file: DatabaseFile) -> None:
@@ -196,24 +189,17 @@ class DatabaseContext:
         self.name = name
         self.file: Final = file
         self.arrivals: Final = QueueWaiters()
-        self.enters_nothing: int | None = None
+        self.drained_version: int | None = None
         self.public: Any = None
         self._sessions: SessionContext | None = None
         self._objects: Objects | None = None
-        self._picture: tuple[Objects, NativeSnapshot] | None = None
+        self._snapshot: tuple[Objects, NativeSnapshot] | None = None
 
     def objects(self, connection: Connection | None = None) -> Objects:
-        """All objects, read again only when something has changed.
-
-        Args:
-            connection: Whose sight of the file counts; None is what was committed last.
-
-        Returns:
-            An immutable picture.
-        """
+        """Returns all objects; reads them again only after a change."""
         known = self._objects
         if connection is None:
-            if known is not None and known.version == self.file.ask(stored.version_of):
+            if known is not None and known.version == self.file.query(stored.version_of):
                 return known
             found = self._read()
             if not self._is_attached(found):
@@ -223,89 +209,62 @@ class DatabaseContext:
             if known is not None and known.version == stored.version_of(connection):
                 return known
             found = stored.load(connection)
-        self._refuse_foreign(found)
+        self._check_attached(found)
         self._objects = found
         return found
 
-    def picture(self, objects: Objects) -> NativeSnapshot:
-        """Objects as far as they decide about plain messages.
-
-        Args:
-            objects: What stands in the database.
-
-        Returns:
-            Their picture, made once.
-        """
-        known = self._picture
+    def native_snapshot(self, objects: Objects) -> NativeSnapshot:
+        """Returns the snapshot of the objects for the fast path, and makes the fast path use it."""
+        known = self._snapshot
         if known is None or known[0] is not objects:
-            known = self._picture = (
+            known = self._snapshot = (
                 objects,
-                native_snapshot(objects, services_routed_locally(objects), is_name=means_itself),
+                native_snapshot(objects, services_routed_locally(objects), is_name=is_unquoted_name),
             )
-            self.file.know(objects.version, known[1])
+            self.file.set_snapshot(objects.version, known[1])
         return known[1]
 
-    def sight(self, connection: Connection) -> Objects:
-        """The objects as a connection sees them, each read when it is asked for: for who changes many.
-
-        Args:
-            connection: The file, locked.
-
-        Returns:
-            The objects.
-
-        Raises:
-            StorageError: The database is no longer the instance's.
-        """
+    def lazy_objects(self, connection: Connection) -> Objects:
+        """Returns a lazy view of the objects, for callers that change many."""
         found = lazy_objects(connection)
-        self._refuse_foreign(found)
+        self._check_attached(found)
         return found
 
     def session(self) -> Session:
-        """A transaction of this thread that has not begun yet, and announces its commits natively where that is enough."""
+        """Returns a transaction of this thread that has not started; it announces commits natively if possible."""
         context = self._sessions
         if context is None:
-            announcer = (self.instance.counters.plain, self.arrivals, SYSTEM_QUEUE_ID)
+            announcer = (self.instance.counters.fast_path, self.arrivals, SYSTEM_QUEUE_ID)
             context = self._sessions = SessionContext(self.file.gate, announcer)
         return self.file.session(context)
 
     def change(
         self,
-        what: Callable[Concatenate[Connection, Objects, Options], object],
+        operation: Callable[Concatenate[Connection, Objects, Options], object],
         *args: Options.args,
         **kwargs: Options.kwargs,
     ) -> None:
-        """Changes the objects in a transaction of its own, and tells the instance once it is durable.
-
-        Args:
-            what: Changes them, given a connection and the objects as they are.
-            args: Passed on.
-            kwargs: Passed on.
-
-        Raises:
-            BrokerError: `what` refuses the change.
-            StorageError: The file cannot be written.
-        """
+        """Changes the objects in its own transaction, and notifies the listener after the commit."""
         with self.file.write() as connection:
-            what(connection, self.objects(connection), *args, **kwargs)
+            operation(connection, self.objects(connection), *args, **kwargs)
         self.instance.listener.changed(self)
 
     @property
     def credentials(self) -> KeyStore:
-        """What opens the keys of the instance."""
+        """The key store of the instance."""
         return self.instance.credentials
 
     def now(self) -> datetime:
-        """The current moment, as the instance's clock tells it."""
+        """Returns the current time of the instance's clock."""
         return self.instance.clock()
 
     def renamed(self, name: str) -> Self:
-        """The database under its name of now."""
+        """Sets the current name, and returns the database."""
         self.name = name
         return self
 
     def close(self) -> None:
-        """Ends the waits for its messages, and closes the file."""
+        """Ends waits for messages, and closes the file."""
         if not self.file.is_inherited:
             self.arrivals.close()
             self.file.close()
@@ -314,7 +273,7 @@ class DatabaseContext:
         with self.file.read() as reader:
             return stored.load(reader)
 
-    def _refuse_foreign(self, found: Objects) -> None:
+    def _check_attached(self, found: Objects) -> None:
         if not self._is_attached(found):
             raise StorageError(f"{self.file.path}: is no longer attached to this instance", file=str(self.file.path))
 
@@ -329,16 +288,5 @@ class DatabaseContext:
 
 
 def random_guid(random: randomness.Random) -> uuid.UUID:
-    """A random id (B6).
-
-    Args:
-        random: Where it comes from.
-
-    Returns:
-        An id of version 4.
-
-    Examples:
-        >>> random_guid(randomness.Random(7)).version
-        4
-    """
+    """Returns a random GUID."""
     return uuid.UUID(int=random.getrandbits(128), version=4)

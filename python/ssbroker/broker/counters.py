@@ -1,4 +1,4 @@
-"""What an instance has done in this process, counted as Service Broker counts it (facts 168 and 170)."""
+"""Performance counters of an instance in this process, with the names and meanings of Service Broker."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ TRAN_OBJECT_WRITE_SECONDS: Final = "tran_object_write_seconds"
 _BY_PRIORITY: Final = {priority: f"enqueued_p{priority}_messages" for priority in LEVELS}
 
 NAMES: Final = {
-    SQL_SENDS: "Messages that were sent.",
-    SQL_RECEIVES: "RECEIVE statements, those that found nothing included.",
-    ENQUEUED_MESSAGES: "Messages that were put into queues.",
-    ENQUEUED_LOCAL_MESSAGES: "Messages that were put into queues, of conversations within the instance.",
-    ENQUEUED_TRANSPORT_MESSAGES: "Messages that were put into queues, of conversations with other instances.",
-    **{name: f"Messages of priority {priority} that were put into queues." for priority, name in _BY_PRIORITY.items()},
-    ENQUEUED_TRANSPORT_MSG_FRAGS: "Fragments from other instances that were kept until their messages are whole.",
-    ENQUEUED_TRANSMISSIONQ_MESSAGES: "Messages that were put into transmission queues.",
-    DEQUEUED_TRANSMISSIONQ_MESSAGES: "Messages that left transmission queues.",
-    BROKER_TRANSACTION_ROLLBACKS: "Transactions that were rolled back.",
-    TASK_LIMIT_REACHED: "Times that a message came, and a queue got no further reader since max_queue_readers of them run.",
-    TRAN_OBJECT_GETS: "Transmission objects of dialogs with other instances that were read back from the work table.",
-    TRAN_OBJECTS_MARKED_DIRTY: "Transmission objects that were changed for the first time since they were made or read back.",
-    TRAN_OBJECT_WRITES: "Transmission objects of such dialogs that were put aside into the work table.",
-    TRAN_OBJECT_WRITE_BATCHES: "Transactions that put transmission objects aside.",
-    TRAN_OBJECT_WRITE_SECONDS: "The seconds that these took.",
+    SQL_SENDS: "Messages sent.",
+    SQL_RECEIVES: "RECEIVE calls, including empty ones.",
+    ENQUEUED_MESSAGES: "Messages put into queues.",
+    ENQUEUED_LOCAL_MESSAGES: "Messages put into queues, of conversations within the instance.",
+    ENQUEUED_TRANSPORT_MESSAGES: "Messages put into queues, of conversations with other instances.",
+    **{name: f"Messages of priority {priority} put into queues." for priority, name in _BY_PRIORITY.items()},
+    ENQUEUED_TRANSPORT_MSG_FRAGS: "Fragments from other instances stored until their messages are complete.",
+    ENQUEUED_TRANSMISSIONQ_MESSAGES: "Messages put into transmission queues.",
+    DEQUEUED_TRANSMISSIONQ_MESSAGES: "Messages removed from transmission queues.",
+    BROKER_TRANSACTION_ROLLBACKS: "Transactions rolled back.",
+    TASK_LIMIT_REACHED: "Messages that arrived when a queue needed another reader but max_queue_readers were running.",
+    TRAN_OBJECT_GETS: "Transmission objects of dialogs with other instances read back from the work table.",
+    TRAN_OBJECTS_MARKED_DIRTY: "Transmission objects changed for the first time since they were created or read back.",
+    TRAN_OBJECT_WRITES: "Transmission objects written to the work table.",
+    TRAN_OBJECT_WRITE_BATCHES: "Transactions that wrote transmission objects to the work table.",
+    TRAN_OBJECT_WRITE_SECONDS: "Seconds spent in these transactions.",
 }
-"""What is counted, and what it means."""
+"""The counters and their descriptions."""
 
 
 class Counters:
-    """Numbers that only grow, from when the instance was opened in this process. For any number of threads.
+    """Counters that only grow, since the instance was opened in this process. Thread-safe.
 
     Attributes:
-        plain: Counts what plain transactions do, of which nobody is told.
+        fast_path: The counters of fast-path transactions.
 
     Examples:
         >>> counters = Counters()
@@ -61,16 +61,12 @@ class Counters:
     """
 
     def __init__(self) -> None:
-        self.plain: Final = Counts()
+        self.fast_path: Final = Counts()
         self._guard: Final = threading.RLock()
         self._counts: Final[dict[str, float]] = dict.fromkeys(NAMES, 0)
 
     def committed(self, effects: Effects) -> None:
-        """Counts what a transaction did.
-
-        Args:
-            effects: What it did.
-        """
+        """Counts the effects of a transaction."""
         counts = self._counts
         with self._guard:
             if effects.sent:
@@ -83,54 +79,41 @@ class Counters:
                 counts[_BY_PRIORITY[priority]] += number
             if effects.fragments:
                 counts[ENQUEUED_TRANSPORT_MSG_FRAGS] += effects.fragments
-            if effects.put_off:
-                counts[ENQUEUED_TRANSMISSIONQ_MESSAGES] += effects.put_off
-            if effects.taken_off:
-                counts[DEQUEUED_TRANSMISSIONQ_MESSAGES] += effects.taken_off
+            if effects.transmission_added:
+                counts[ENQUEUED_TRANSMISSIONQ_MESSAGES] += effects.transmission_added
+            if effects.transmission_removed:
+                counts[DEQUEUED_TRANSMISSIONQ_MESSAGES] += effects.transmission_removed
 
     def rolled_back(self) -> None:
-        """Counts a transaction that came to nothing."""
+        """Counts a transaction that was rolled back."""
         with self._guard:
             self._counts[BROKER_TRANSACTION_ROLLBACKS] += 1
 
     def task_limit_reached(self) -> None:
-        """Counts that a queue got no further reader, since as many run as may."""
+        """Counts a message that got no additional reader because the maximum is running."""
         with self._guard:
             self._counts[TASK_LIMIT_REACHED] += 1
 
     def objects_read(self, number: int) -> None:
-        """Counts transmission objects that were read back (P32).
-
-        Args:
-            number: How many.
-        """
+        """Counts transmission objects read back (P32)."""
         with self._guard:
             self._counts[TRAN_OBJECT_GETS] += number
 
     def objects_marked(self, number: int) -> None:
-        """Counts transmission objects that became dirty (P32).
-
-        Args:
-            number: How many.
-        """
+        """Counts transmission objects that became dirty (P32)."""
         with self._guard:
             self._counts[TRAN_OBJECTS_MARKED_DIRTY] += number
 
     def objects_written(self, number: int, *, seconds: float) -> None:
-        """Counts transmission objects that were put aside in one transaction (P32).
-
-        Args:
-            number: How many.
-            seconds: How long it took.
-        """
+        """Counts transmission objects written to the work table in one transaction (P32)."""
         with self._guard:
             self._counts[TRAN_OBJECT_WRITES] += number
             self._counts[TRAN_OBJECT_WRITE_BATCHES] += 1
             self._counts[TRAN_OBJECT_WRITE_SECONDS] += seconds
 
     def counts(self) -> dict[str, float]:
-        """The numbers of now, by the names of `NAMES`."""
-        sends, receives, enqueued = self.plain.take()
+        """Returns the current counters by name."""
+        sends, receives, enqueued = self.fast_path.take()
         effects = Effects(sent=sends, enqueued=enqueued)
         with self._guard:
             self.committed(effects)

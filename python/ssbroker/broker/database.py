@@ -17,8 +17,8 @@ from ssbroker.broker.object_definitions import DEFAULT_LEVEL, SentBy, Validation
 from ssbroker.broker.principals import GivenCertificate
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.validation import (
+    check_booleans,
     check_bytes,
-    check_flags,
     check_numbers,
     check_texts,
     existing,
@@ -35,7 +35,7 @@ from ssbroker.store.sqlite import Connection
 
 
 class Database:
-    """A database of an open instance, as `Instance.database` and `Instance.create_database` return it.
+    """A database of an open instance. `Instance.database` and `Instance.create_database` return it.
 
     Examples:
         >>> import tempfile
@@ -57,7 +57,7 @@ class Database:
 
     @property
     def database_id(self) -> int:
-        """The number of the database in its instance, as in `sys.databases`."""
+        """The id of the database in its instance, as in `sys.databases`."""
         return self._context.database_id
 
     @property
@@ -67,28 +67,30 @@ class Database:
 
     @property
     def service_broker_guid(self) -> uuid.UUID:
-        """The broker id (I1)."""
+        """The broker id of the database."""
         return uuid.UUID(bytes=self._context.objects().broker.service_broker_guid)
 
     @property
     def is_broker_enabled(self) -> bool:
-        """Whether the database sends and receives messages (I2)."""
+        """Whether the broker of the database is enabled, so that it sends and receives messages."""
         return self._context.objects().broker.is_broker_enabled
 
     @property
     def mirroring_role(self) -> Role:
-        """Whether the database is the principal of its mirrored pair, or the mirror (N25); without a pair it is the principal."""
+        """The mirroring role of the database: "principal" or "mirror". A database that is not mirrored is a principal."""
         return self._context.objects().broker.mirroring_role
 
     def set_broker(self, option: BrokerOption) -> None:
-        """Enables or disables the broker, with a new id or the old one (I4, I5, I6).
+        """Enables, disables or resets the broker of the database.
 
         Args:
-            option: `ENABLE_BROKER` and `DISABLE_BROKER` keep id and conversations; `NEW_BROKER` gives a new id and ends every
-                conversation here; `ERROR_BROKER_CONVERSATIONS` keeps the id and ends every conversation with an error at both ends.
+            option: `ENABLE_BROKER` and `DISABLE_BROKER` keep the broker id and the conversations. `NEW_BROKER` sets a new broker id and
+                removes all conversations of the database. `ERROR_BROKER_CONVERSATIONS` keeps the broker id and ends all conversations
+                with an error at both endpoints.
 
         Raises:
-            BrokerError: Another database of the instance is enabled under this id (9772, I7).
+            BrokerError: Another database of the instance is enabled with the same broker id (9772).
+            OptionError: The option is not valid.
 
         Examples:
             >>> import tempfile
@@ -105,18 +107,18 @@ class Database:
             identity.set_broker(instance, alteration, self._context, option)
 
     def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
-        """Says what the database is in a mirrored pair (N25). It stands in the file, and travels with it.
+        """Sets the role of the database in a mirrored pair. The role is stored in the database file and copied with it.
 
-        A mirror is not found by *Locate*, sends nothing and takes nothing. Whoever has a mirrored route sends to the one that says that it
-        is the principal, and of two that say so to the one with the greater number (N24).
+        A mirror sends and receives no messages, and local routing does not find it. An instance with a mirrored route sends to the database
+        that reports itself as the principal; if both do, to the one with the higher failover number.
 
         Args:
             role: "principal" or "mirror".
-            number: How often the role has changed hands; left out, one more than the file says where a mirror becomes the principal.
-                Name it where the file does not know of the last failover, since it was not copied from the other one after that.
+            number: The failover number, which counts role changes of the pair. By default it grows by one when a mirror becomes the
+                principal. Pass it if the file does not include the last failover, because it was not copied from its partner since.
 
         Raises:
-            OptionError: The role is neither, or the number is less than the file says.
+            OptionError: The role is not valid, or the number is less than the stored one.
             BrokerError: The database is msdb.
 
         Examples:
@@ -129,14 +131,14 @@ class Database:
             ('mirror', [True, False])
         """
         if self.name == MSDB_NAME:
-            raise refusal("msdb belongs to its instance, and cannot be mirrored")
+            raise refusal("msdb belongs to its instance and cannot be mirrored")
         self._context.change(object_definitions.set_role, role=role, number=number)
 
     def transaction(self) -> Transaction:
-        """A transaction of this database: the application's own tables and its conversations, committed together or not at all.
+        """Returns a new transaction, which commits the application's own tables and its conversations together.
 
         Returns:
-            The transaction, for one `with` block; nothing is locked before its first use.
+            The transaction, for one `with` block. It locks the file at its first use.
 
         Examples:
             >>> import tempfile
@@ -148,43 +150,55 @@ class Database:
         return Transaction(self._context)
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
-        """Has this process call a function when messages wait in a queue and nobody receives them.
+        """Activates a function in this process: calls it when messages wait in a queue and nobody receives them.
 
-        The function is called with the database. It begins transactions of its own and receives until it finds the queue empty;
-        when messages come later, it is called again. More run at once, up to the limit, while messages are left for them. One that
-        raises has its transaction rolled back, and is called again when it is next needed.
+        The function gets the database. It should start its own transactions and receive until the queue is empty; when more messages
+        arrive, it is called again. While messages remain, more calls run in parallel, up to the limit. If the function raises an
+        exception, its open transaction is rolled back, and the function is called again when it is next needed.
 
         Args:
-            queue: The queue; without a schema it is in `dbo`.
-            function: The function.
-            max_queue_readers: How many may run at once, each in a thread of its own.
+            queue: The name of the queue; the default schema is `dbo`.
+            function: The function to call with this database.
+            max_queue_readers: The maximum number of parallel calls, each in its own thread.
 
         Raises:
-            BrokerError: There is no such queue (15151).
-            OptionError: `function` cannot be called, or the number is none from 0 to 32767.
+            BrokerError: The queue does not exist (15151).
+            OptionError: `function` is not callable, or `max_queue_readers` is not an integer from 0 to 32767.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> def handle(database):
+            ...     with database.transaction() as t:
+            ...         t.receive("Orders")
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.activate("Orders", handle, max_queue_readers=2)
+            ...     sales.deactivate("Orders")
         """
         self._activation.activate(self._context, queue, function, max_queue_readers=max_queue_readers)
 
     def deactivate(self, queue: str) -> None:
-        """Ends what `activate` began: no further reader is started; those that run end by themselves.
+        """Stops the activation that `activate` started. Calls that are running finish normally.
 
         Args:
-            queue: The queue; without a schema it is in `dbo`.
+            queue: The name of the queue; the default schema is `dbo`.
 
         Raises:
-            BrokerError: There is no such queue (15151).
+            BrokerError: The queue does not exist (15151).
         """
         self._activation.deactivate(self._context, queue)
 
     def create_message_type(self, name: str, *, validation: ValidationName = "NONE") -> None:
-        """Makes a message type.
+        """Creates a message type.
 
         Args:
-            name: Its name.
-            validation: What the body has to be: anything, empty, or well-formed XML.
+            name: The name of the message type.
+            validation: `NONE` accepts any body, `EMPTY` only an empty one, `WELL_FORMED_XML` only well-formed XML.
 
         Raises:
-            BrokerError: The name is taken, or none.
+            BrokerError: The name already exists or is not valid.
 
         Examples:
             >>> import tempfile
@@ -198,37 +212,39 @@ class Database:
         self._context.change(object_definitions.create_message_type, name=name, validation=validation)
 
     def alter_message_type(self, name: str, *, validation: ValidationName) -> None:
-        """Changes what a message type demands of bodies, for the messages that arrive from now on.
+        """Changes the validation of a message type, for messages that arrive from now on.
 
         Args:
-            name: Its name.
-            validation: What the body has to be.
+            name: The name of the message type.
+            validation: `NONE`, `EMPTY` or `WELL_FORMED_XML`, as in `create_message_type`.
 
         Raises:
-            BrokerError: There is none (15151), or it is the system's (9663).
+            BrokerError: The message type does not exist (15151), or is a system message type (9663).
         """
         self._context.change(object_definitions.alter_message_type, name=name, validation=validation)
 
     def drop_message_type(self, name: str) -> None:
-        """Removes a message type.
+        """Drops a message type.
 
         Args:
-            name: Its name.
+            name: The name of the message type.
 
         Raises:
-            BrokerError: There is none (15151), it is the system's (9663), or a contract or a message in a queue is of it.
+            BrokerError: The message type does not exist (15151), is a system message type (9663), or is used by a contract or a message
+                in a queue.
         """
         self._context.change(object_definitions.drop_message_type, name=name)
 
     def create_contract(self, name: str, messages: Mapping[str, SentBy]) -> None:
-        """Makes a contract.
+        """Creates a contract.
 
         Args:
-            name: Its name.
-            messages: Who sends each message type: the INITIATOR, the TARGET or ANY of them.
+            name: The name of the contract.
+            messages: For each message type, which side may send it: `INITIATOR`, `TARGET` or `ANY`.
 
         Raises:
-            BrokerError: The name is taken, a message type is not there (15151), or the initiator could send nothing (8492).
+            BrokerError: The name already exists, a message type does not exist (15151), or the initiator could send no message (8492).
+            OptionError: `messages` is not a mapping.
 
         Examples:
             >>> import tempfile
@@ -242,17 +258,20 @@ class Database:
         """
         given: object = messages
         if not isinstance(given, Mapping):
-            raise OptionError(f"messages: expected message types, each with who sends it; got {given!r:.80}")
+            raise OptionError(
+                f"messages: expected a mapping of message types to INITIATOR, TARGET or ANY; got {given!r:.80}"
+            )
         self._context.change(object_definitions.create_contract, name=name, messages=messages)
 
     def drop_contract(self, name: str) -> None:
-        """Removes a contract.
+        """Drops a contract.
 
         Args:
-            name: Its name.
+            name: The name of the contract.
 
         Raises:
-            BrokerError: There is none (15151), it is the system's (9663), or a service, priority or open conversation uses it.
+            BrokerError: The contract does not exist (15151), is a system contract (9663), or is used by a service, a priority or an
+                open conversation.
         """
         self._context.change(object_definitions.drop_contract, name=name)
 
@@ -267,19 +286,20 @@ class Database:
         max_queue_readers: int | None = None,
         poison_message_handling: bool = True,
     ) -> None:
-        """Makes a queue.
+        """Creates a queue.
 
         Args:
-            name: Its name, with its schema if that is not `dbo`: `Orders`, `shop.Orders`, `[shop].[Orders.New]`.
-            status: Whether it takes and gives messages.
-            retention: Whether messages stay until their conversation ends.
-            activation: Whether its readers are started when messages wait; left out, whether they have a procedure (B23).
-            procedure: What its readers are called.
-            max_queue_readers: How many of them run at once; left out, one where they have a procedure.
-            poison_message_handling: Whether five rollbacks in a row turn it off.
+            name: The name of the queue, optionally with its schema: `Orders`, `shop.Orders`, `[shop].[Orders.New]`. The default schema
+                is `dbo`.
+            status: Whether the queue is enabled.
+            retention: Whether messages are kept until their conversation ends.
+            activation: Whether the procedure is activated when messages wait; by default, true if there is a procedure.
+            procedure: The name of the activation procedure; see `Instance.register_procedure`.
+            max_queue_readers: The maximum number of procedures that run in parallel; by default, 1 if there is a procedure.
+            poison_message_handling: Whether five consecutive rollbacks disable the queue.
 
         Raises:
-            BrokerError: The name is taken (2714), or none.
+            BrokerError: The name already exists (2714) or is not valid.
 
         Examples:
             >>> import tempfile
@@ -305,19 +325,21 @@ class Database:
         max_queue_readers: int | None = None,
         poison_message_handling: bool | None = None,
     ) -> None:
-        """Changes what is given of a queue; the rest stays, but for what `create_queue` says of a queue that gets its first procedure.
+        """Changes settings of a queue. Settings that are None stay unchanged.
+
+        If the queue gets its first procedure, `activation` and `max_queue_readers` have the defaults of `create_queue`.
 
         Args:
-            name: Its name.
-            status: Whether it takes and gives messages; what arrived while it was off enters it now (P34).
-            retention: Whether messages stay until their conversation ends.
-            activation: Whether its readers are started when messages wait.
-            procedure: What its readers are called.
-            max_queue_readers: How many of them run at once.
-            poison_message_handling: Whether five rollbacks in a row turn it off.
+            name: The name of the queue.
+            status: Whether the queue is enabled. Messages that arrived while it was disabled enter it when it is enabled.
+            retention: Whether messages are kept until their conversation ends.
+            activation: Whether the procedure is activated when messages wait.
+            procedure: The name of the activation procedure.
+            max_queue_readers: The maximum number of procedures that run in parallel.
+            poison_message_handling: Whether five consecutive rollbacks disable the queue.
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The queue does not exist (15151).
 
         Examples:
             >>> import tempfile
@@ -334,29 +356,29 @@ class Database:
         self._context.change(object_definitions.alter_queue, name=name, settings=settings)
 
     def drop_queue(self, name: str) -> None:
-        """Removes a queue.
+        """Drops a queue with its messages.
 
         Args:
-            name: Its name.
+            name: The name of the queue.
 
         Raises:
-            BrokerError: There is none (15151), or a service uses it.
+            BrokerError: The queue does not exist (15151), or a service uses it.
         """
         self._context.change(object_definitions.drop_queue, name=name)
 
     def create_service(
         self, name: str, *, queue: str, contracts: Sequence[str] = (DEFAULT,), owner: str | None = None
     ) -> None:
-        """Makes a service.
+        """Creates a service.
 
         Args:
-            name: Its name.
-            queue: Where its messages arrive.
-            contracts: What others may begin conversations with it on; none, and it can only begin them itself.
-            owner: The user to whom it belongs, with whose certificates its dialogs are secured; None is dbo.
+            name: The name of the service.
+            queue: The queue that receives its messages.
+            contracts: The contracts that the service accepts as a target; with none, it can only initiate conversations.
+            owner: The user that owns the service, whose certificates secure its dialogs; None means dbo.
 
         Raises:
-            BrokerError: The name is taken, or queue or contract is not there (15151).
+            BrokerError: The name already exists, or the queue, a contract or the owner does not exist (15151).
 
         Examples:
             >>> import tempfile
@@ -379,16 +401,16 @@ class Database:
         add_contracts: Sequence[str] = (),
         drop_contracts: Sequence[str] = (),
     ) -> None:
-        """Moves a service with its messages to another queue, and changes its contracts; conversations go on.
+        """Moves a service with its messages to another queue, and changes its contracts. Its conversations continue.
 
         Args:
-            name: Its name.
-            queue: Where its messages arrive from now on; None leaves it.
-            add_contracts: What it accepts besides.
-            drop_contracts: What new conversations may not begin on any more.
+            name: The name of the service.
+            queue: The new queue; None keeps the current one.
+            add_contracts: Contracts to accept in addition.
+            drop_contracts: Contracts that new conversations may no longer use.
 
         Raises:
-            BrokerError: Service, queue or contract is not there (15151), or is had already.
+            BrokerError: The service, queue or a contract does not exist (15151), or the service already has an added contract.
         """
         added = string_list(add_contracts, name="add_contracts")
         dropped = string_list(drop_contracts, name="drop_contracts")
@@ -397,13 +419,13 @@ class Database:
         )
 
     def drop_service(self, name: str) -> None:
-        """Removes a service.
+        """Drops a service.
 
         Args:
-            name: Its name.
+            name: The name of the service.
 
         Raises:
-            BrokerError: There is none (15151), or a priority or open conversation uses it.
+            BrokerError: The service does not exist (15151), or is used by a priority or an open conversation.
         """
         self._context.change(object_definitions.drop_service, name=name)
 
@@ -417,18 +439,18 @@ class Database:
         lifetime: int | None = None,
         mirror_address: str | None = None,
     ) -> None:
-        """Makes a route.
+        """Creates a route.
 
         Args:
-            name: Its name.
+            name: The name of the route.
             address: `TCP://host:port`, `LOCAL` or `TRANSPORT`.
-            service_name: The service that it leads to; None is any.
-            broker_instance: The broker id that it leads to; None is any.
-            lifetime: The seconds until it expires; None is never.
-            mirror_address: The address of the mirror.
+            service_name: The remote service; None matches any service.
+            broker_instance: The broker id of the remote database; None matches any.
+            lifetime: Seconds until the route expires; None means that it never does.
+            mirror_address: The address of the mirror, for a mirrored remote database.
 
         Raises:
-            BrokerError: The name is taken, or CREATE ROUTE would refuse it; the number says why.
+            BrokerError: The name already exists, or CREATE ROUTE would reject the route; see the error number.
 
         Examples:
             >>> import tempfile
@@ -452,30 +474,30 @@ class Database:
         lifetime: int | None = None,
         mirror_address: str | None = None,
     ) -> None:
-        """Changes what is given of a route; the rest stays. The options are those of `create_route`.
+        """Changes settings of a route. Settings that are None stay unchanged.
 
         Args:
-            name: Its name.
+            name: The name of the route.
             address: `TCP://host:port`, `LOCAL` or `TRANSPORT`.
-            service_name: The service that it leads to.
-            broker_instance: The broker id that it leads to.
-            lifetime: The seconds from now until it expires.
-            mirror_address: The address of the mirror.
+            service_name: The remote service.
+            broker_instance: The broker id of the remote database.
+            lifetime: Seconds from now until the route expires.
+            mirror_address: The address of the mirror, for a mirrored remote database.
 
         Raises:
-            BrokerError: There is none (15151), or ALTER ROUTE would refuse it; the number says why.
+            BrokerError: The route does not exist (15151), or ALTER ROUTE would reject the change; see the error number.
         """
         clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
         self._context.change(object_definitions.alter_route, name=name, clauses=clauses, now=self._context.now())
 
     def drop_route(self, name: str) -> None:
-        """Removes a route.
+        """Drops a route.
 
         Args:
-            name: Its name.
+            name: The name of the route.
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The route does not exist (15151).
         """
         self._context.change(object_definitions.drop_route, name=name)
 
@@ -488,17 +510,18 @@ class Database:
         local_service: str | None = None,
         remote_service: str | None = None,
     ) -> None:
-        """Makes a priority for conversations that begin from now on; of several that fit, the closest counts (fact 148).
+        """Creates a priority for conversations that are started from now on. If several match, the most specific one applies.
 
         Args:
-            name: Its name.
-            level: 1 to 10; 10 goes first.
-            contract: The contract of the conversations; None is any.
-            local_service: Their service here; None is any.
-            remote_service: Their far service; None is any.
+            name: The name of the priority.
+            level: The priority level, from 1 (lowest) to 10 (highest).
+            contract: The contract of the conversations; None matches any.
+            local_service: Their local service; None matches any.
+            remote_service: Their remote service; None matches any.
 
         Raises:
-            BrokerError: The name is taken, another is for the same conversations, or something is not there (15151).
+            BrokerError: The name already exists, another priority has the same criteria, or the contract or local service does not
+                exist (15151).
 
         Examples:
             >>> import tempfile
@@ -511,51 +534,51 @@ class Database:
         """
         check_texts(contract=contract, local_service=local_service, remote_service=remote_service)
         check_numbers(level=level)
-        said = [("level", level), ("contract", contract), ("local_service", local_service)]
+        clauses = [("level", level), ("contract", contract), ("local_service", local_service)]
         self._context.change(
-            object_definitions.create_broker_priority, name=name, said=[*said, ("remote_service", remote_service)]
+            object_definitions.create_broker_priority, name=name, clauses=[*clauses, ("remote_service", remote_service)]
         )
 
     def alter_broker_priority(self, name: str, *, level: int) -> None:
-        """Changes a priority's level; conversations keep the one that they began with (B19).
+        """Changes the level of a priority. Existing conversations keep their level.
 
         Args:
-            name: Its name.
-            level: 1 to 10.
+            name: The name of the priority.
+            level: The priority level, from 1 (lowest) to 10 (highest).
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The priority does not exist (15151).
         """
         check_numbers(level=level)
-        self._context.change(object_definitions.alter_broker_priority, name=name, said=[("level", level)])
+        self._context.change(object_definitions.alter_broker_priority, name=name, clauses=[("level", level)])
 
     def drop_broker_priority(self, name: str) -> None:
-        """Removes a priority.
+        """Drops a priority. Existing conversations keep their level.
 
         Args:
-            name: Its name.
+            name: The name of the priority.
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The priority does not exist (15151).
         """
         self._context.change(object_definitions.drop_broker_priority, name=name)
 
     def set_honor_broker_priority(self, *, is_on: bool) -> None:
-        """Whether what waits is sent by the conversations' priorities (fact 150); off at first.
+        """Sets whether waiting messages are sent in the order of conversation priorities. The initial setting is off.
 
         Args:
-            is_on: Whether it is.
+            is_on: True to send in the order of priorities.
         """
         self._context.change(_set_honor, is_on=boolean(is_on, name="is_on"))
 
     def create_user(self, name: str) -> None:
-        """Makes a user, to whom services and certificates can belong.
+        """Creates a user, which can own services and certificates.
 
         Args:
-            name: Its name.
+            name: The name of the user.
 
         Raises:
-            BrokerError: The name is taken (15023), or none.
+            BrokerError: The name already exists (15023) or is not valid.
 
         Examples:
             >>> import tempfile
@@ -569,45 +592,47 @@ class Database:
         self._context.change(principals.create_user, name=name)
 
     def drop_user(self, name: str) -> None:
-        """Removes a user.
+        """Drops a user.
 
         Args:
-            name: Its name.
+            name: The name of the user.
 
         Raises:
-            BrokerError: There is none (15151), or something belongs to it (15138).
+            BrokerError: The user does not exist (15151), or owns objects (15138).
         """
         self._context.change(principals.drop_user, name=name)
 
     def create_master_key(self, password: str) -> None:
-        """Makes the master key, under which private keys are kept. This instance opens it without the password.
+        """Creates the database master key, which encrypts private keys. This instance can open it without the password.
 
         Args:
-            password: What it is opened with where the database is attached to another instance.
+            password: The password that opens the key after the database is attached to another instance.
 
         Raises:
-            BrokerError: There is one (15578).
+            BrokerError: The database already has a master key (15578).
         """
         check_texts(password=password)
         self._context.change(principals.create_master_key, credentials=self._context.credentials, password=password)
 
     def open_master_key(self, password: str) -> None:
-        """Has this instance open the master key without the password from now on, such as after attaching the database.
+        """Opens the master key, and lets this instance open it without the password from now on.
+
+        Call it after attaching a database from another instance.
 
         Args:
-            password: Its password.
+            password: The password of the master key.
 
         Raises:
-            BrokerError: There is no master key (15151), or it has another password (15313).
+            BrokerError: The database has no master key (15151), or the password is wrong (15313).
         """
         check_texts(password=password)
         self._context.change(principals.open_master_key, credentials=self._context.credentials, password=password)
 
     def drop_master_key(self) -> None:
-        """Removes the master key.
+        """Drops the master key.
 
         Raises:
-            BrokerError: There is none (15151), or a private key stands under it (15580).
+            BrokerError: The database has no master key (15151), or the key encrypts a private key (15580).
         """
         self._context.change(principals.drop_master_key)
 
@@ -624,22 +649,23 @@ class Database:
         owner: str | None = None,
         active: bool = True,
     ) -> None:
-        """Takes a certificate in, or makes one that signs itself.
+        """Imports a certificate, or creates a self-signed one.
 
         Args:
-            name: Its name here.
-            certificate: The certificate in PEM or DER; None makes one.
-            private_key: Its private key in PEM or DER; None where that is another's.
-            password: What the private key is encrypted with; None where it is not.
-            subject: Whose the certificate is that is made; None is its name here.
-            begins: From when on that holds; None is from now. Without a zone it is UTC.
-            ends: Until when; None is for a year. Without a zone it is UTC.
-            owner: The user to whom it belongs; None is dbo.
-            active: Whether dialogs begin with it.
+            name: The name of the certificate in this database.
+            certificate: The certificate in PEM or DER; None creates a self-signed one.
+            private_key: The private key in PEM or DER; None for the certificate of somebody else.
+            password: The password that encrypts `private_key`; None if it is not encrypted.
+            subject: The subject (CN) of a created certificate; None means `name`.
+            begins: The start of validity of a created certificate; None means now. Times without a time zone are UTC.
+            ends: The end of validity of a created certificate; None means one year. Times without a time zone are UTC.
+            owner: The user that owns the certificate; None means dbo.
+            active: Whether new dialogs may use the certificate.
 
         Raises:
-            BrokerError: The name is taken or the certificate here (15232), there is no such user (15151), it is no certificate with an RSA key
-                of at least 2048 bits or the private key is another's (15208), or a private key has no master key to stand under (15581).
+            BrokerError: The name or the certificate already exists (15232), the owner does not exist (15151), the certificate has no RSA
+                key of at least 2048 bits or does not match the private key (15208), or there is no master key to encrypt the private
+                key (15581).
 
         Examples:
             >>> import tempfile
@@ -657,7 +683,7 @@ class Database:
         begins = None if begins is None else utc_datetime(begins, name="begins")
         ends = None if ends is None else utc_datetime(ends, name="ends")
         given = (
-            principals.made_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
+            principals.self_signed_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
             if certificate is None
             else GivenCertificate(certificate, private_key, password)
         )
@@ -671,14 +697,14 @@ class Database:
         )
 
     def alter_certificate(self, name: str, *, active: bool) -> None:
-        """Changes whether dialogs begin with a certificate; those that have begun go on.
+        """Changes whether new dialogs may use a certificate. Existing dialogs continue.
 
         Args:
-            name: Its name.
-            active: Whether they do.
+            name: The name of the certificate.
+            active: Whether new dialogs may use it.
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The certificate does not exist (15151).
         """
         is_active = boolean(active, name="active")
         self._context.change(
@@ -686,42 +712,42 @@ class Database:
         )
 
     def export_certificate(self, name: str) -> bytes:
-        """A certificate without its private key, to be taken in by those who are to send here.
+        """Exports a certificate without its private key, for import by the other instance.
 
         Args:
-            name: Its name.
+            name: The name of the certificate.
 
         Returns:
             The certificate in PEM.
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The certificate does not exist (15151).
         """
         found = existing(self._context.objects().security.certificates, name, kind="certificate")
         return certificate_to_pem(found.certificate)
 
     def drop_certificate(self, name: str) -> None:
-        """Removes a certificate, with its private key.
+        """Drops a certificate and its private key.
 
         Args:
-            name: Its name.
+            name: The name of the certificate.
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The certificate does not exist (15151).
         """
         self._context.change(principals.drop_certificate, name=name)
 
     def create_remote_service_binding(self, name: str, *, service: str, user: str, anonymous: bool = False) -> None:
-        """Says to whom a remote service belongs. Dialogs with it are secured from then on, whatever they ask for (N20).
+        """Binds a remote service to a user. New dialogs with the service are then secured, even with `encryption=False`.
 
         Args:
-            name: Its name.
+            name: The name of the binding.
             service: The remote service.
-            user: The user to whom the certificate of its owner belongs here.
-            anonymous: Whether the far side is not told who sends.
+            user: The local user that owns the certificate of the remote service's owner.
+            anonymous: Whether to hide the sender's identity from the remote service.
 
         Raises:
-            BrokerError: The name is taken, the service is bound already (9619), or there is no such user (15151).
+            BrokerError: The name already exists, the service already has a binding (9619), or the user does not exist (15151).
         """
         boolean(anonymous, name="anonymous")
         check_texts(service=service)
@@ -730,83 +756,85 @@ class Database:
     def alter_remote_service_binding(
         self, name: str, *, user: str | None = None, anonymous: bool | None = None
     ) -> None:
-        """Changes what is given of a binding, for the dialogs that nobody has answered yet.
+        """Changes settings of a remote service binding, for dialogs that have had no reply yet. Settings that are None stay unchanged.
 
         Args:
-            name: Its name.
-            user: The user to whom the certificate of its owner belongs here.
-            anonymous: Whether the far side is not told who sends.
+            name: The name of the binding.
+            user: The local user that owns the certificate of the remote service's owner.
+            anonymous: Whether to hide the sender's identity from the remote service.
 
         Raises:
-            BrokerError: Binding or user is not there (15151).
+            BrokerError: The binding or user does not exist (15151).
         """
-        check_flags(anonymous=anonymous)
+        check_booleans(anonymous=anonymous)
         self._context.change(principals.alter_binding, name=name, user=user, anonymous=anonymous)
 
     def drop_remote_service_binding(self, name: str) -> None:
-        """Removes a binding; dialogs that were answered go on.
+        """Drops a remote service binding. Dialogs that have had a reply continue.
 
         Args:
-            name: Its name.
+            name: The name of the binding.
 
         Raises:
-            BrokerError: There is none (15151).
+            BrokerError: The binding does not exist (15151).
         """
         self._context.change(principals.drop_binding, name=name)
 
     def grant_send(self, service: str, *users: str) -> None:
-        """Lets users send to a service from other instances; `public` is everybody, and has it from CREATE SERVICE on.
+        """Grants users the permission to send to a service from other instances.
+
+        `public` includes all users, and has the permission on every new service.
 
         Args:
-            service: The service.
-            users: The users.
+            service: The name of the service.
+            users: The names of the users.
 
         Raises:
-            BrokerError: Service or user is not there (15151).
+            BrokerError: The service or a user does not exist (15151).
         """
         self._context.change(principals.set_permission, verb="GRANT", service=service, users=users)
 
     def deny_send(self, service: str, *users: str) -> None:
-        """Forbids users to send to a service, whatever else was granted.
+        """Denies users the permission to send to a service. A denial overrides grants.
 
         Args:
-            service: The service.
-            users: The users.
+            service: The name of the service.
+            users: The names of the users.
 
         Raises:
-            BrokerError: Service or user is not there (15151).
+            BrokerError: The service or a user does not exist (15151).
         """
         self._context.change(principals.set_permission, verb="DENY", service=service, users=users)
 
     def revoke_send(self, service: str, *users: str) -> None:
-        """Takes back what was granted or denied to users on a service.
+        """Revokes a grant or denial of the permission to send to a service.
 
         Args:
-            service: The service.
-            users: The users.
+            service: The name of the service.
+            users: The names of the users.
 
         Raises:
-            BrokerError: Service or user is not there (15151).
+            BrokerError: The service or a user does not exist (15151).
         """
         self._context.change(principals.set_permission, verb="REVOKE", service=service, users=users)
 
     def set_service_owner(self, service: str, user: str) -> None:
-        """Gives a service to a user, with whose certificates its dialogs are secured.
+        """Changes the owner of a service. The owner's certificates secure its dialogs.
 
         Args:
-            service: The service.
-            user: The user; dbo until told otherwise.
+            service: The name of the service.
+            user: The new owner. The initial owner is dbo unless `create_service` names one.
 
         Raises:
-            BrokerError: Service or user is not there (15151).
+            BrokerError: The service or user does not exist (15151).
         """
         self._context.change(principals.set_owner, name=service, user=user)
 
     def __reduce__(self) -> NoReturn:
-        """A database is an open file and locks of this process.
+        """Refuses to pickle or copy: a database holds an open file and locks of this process.
 
         Raises:
-            TypeError: Always; the message says what to do instead.
+            TypeError: Always.
         """
         self._context.__reduce__()
 
@@ -815,12 +843,12 @@ class Database:
 
 
 def context_of(database: Database) -> DatabaseContext:
-    """The inner state of a database, for the parts of the library that build on it."""
+    """Returns the internal state of a database."""
     return database._context  # noqa: SLF001
 
 
 def _check(settings: QueueSettings) -> None:
-    check_flags(
+    check_booleans(
         status=settings.status,
         retention=settings.retention,
         activation=settings.activation,

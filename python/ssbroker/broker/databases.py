@@ -34,33 +34,23 @@ from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
 
 
 def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, instance_id: bytes) -> None:
-    """Has file and list say the same: the id is the file's, and the broker is enabled only where both say so.
-
-    Args:
-        file: The database's file, open.
-        msdb: The file with the list.
-        database_id: The database.
-        instance_id: The instance.
-
-    Raises:
-        StorageError: Another instance has the file, or a file cannot be used.
-    """
-    here = FileOwner(instance_id, registry.file_identity(file.path))
+    """Makes a database file and the registry agree: the broker id of the file wins; the broker is enabled only if both say so."""
+    expected_owner = FileOwner(instance_id, registry.file_identity(file.path))
     with msdb.read() as listing, file.read() as connection:
-        if _agree(connection, _row(listing, database_id), here):
+        if _is_consistent(connection, _row(listing, database_id), expected_owner):
             return
-    # The file before msdb, as everywhere; whoever was in the middle of a change is done with it then.
+    # Locks the file before msdb, as everywhere; then no other process is in the middle of a change.
     with file.write() as connection, msdb.write() as listing:
         row = _row(listing, database_id)
-        if row is None or _agree(connection, row, here):
+        if row is None or _is_consistent(connection, row, expected_owner):
             return
-        note, broker = registry.read_owner(connection), stored.load(connection).broker
-        if note.attached_to not in (None, instance_id) and note.identity == here.identity:
+        owner, broker = registry.read_owner(connection), stored.load(connection).broker
+        if owner.attached_to not in (None, instance_id) and owner.identity == expected_owner.identity:
             raise StorageError(f"{file.path}: is attached to another instance", file=str(file.path))
         guid = broker.service_broker_guid
-        twin = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
-        is_enabled = broker.is_broker_enabled and row.is_broker_enabled and twin is None
-        registry.record_owner(connection, attached_to=instance_id, identity=here.identity)
+        duplicate = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
+        is_enabled = broker.is_broker_enabled and row.is_broker_enabled and duplicate is None
+        registry.record_owner(connection, attached_to=instance_id, identity=expected_owner.identity)
         if is_enabled != broker.is_broker_enabled:
             changes.set_broker(connection, is_broker_enabled=is_enabled)
         registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
@@ -70,12 +60,11 @@ def _row(listing: Connection, database_id: int) -> RegisteredDatabase | None:
     return next((row for row in registry.load(listing) if row.database_id == database_id), None)
 
 
-def _agree(connection: Connection, row: RegisteredDatabase | None, here: FileOwner) -> bool:
-    broker = stored.load(connection).broker  # refuses an altered file before anything is written to it
-    if row is None or registry.read_owner(connection) != here:
+def _is_consistent(connection: Connection, row: RegisteredDatabase | None, expected_owner: FileOwner) -> bool:
+    broker = stored.load(connection).broker  # raises for a foreign file before anything is written to it
+    if row is None or registry.read_owner(connection) != expected_owner:
         return False
-    said = (broker.service_broker_guid, broker.is_broker_enabled)
-    return said == (row.service_broker_guid, row.is_broker_enabled)
+    return (broker.service_broker_guid, broker.is_broker_enabled) == (row.service_broker_guid, row.is_broker_enabled)
 
 
 _log: Final = logging.getLogger("ssbroker.broker")
@@ -83,38 +72,29 @@ _NOT_AVAILABLE: Final = "the database %r is not available: %s"
 
 
 class Databases:
-    """Opens databases when they are first asked for, and closes those that have gone from the list."""
+    """The open databases of an instance: opened on first use, closed when they leave the registry."""
 
     def __init__(self, instance: InstanceContext, msdb: DatabaseFile) -> None:
         self._instance: Final = instance
         self._msdb: Final = msdb
         self._guard: Final = threading.RLock()
         self._known: dict[str, DatabaseContext] = {}
-        self._aside: dict[int, DatabaseContext] = {}
+        self._suspended: dict[int, DatabaseContext] = {}
         self._unavailable: dict[str, StorageError] = {}
         self._version: int | None = None
-        self._is_looking = False
+        self._is_refreshing = False
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked process, whose parent may have held any lock at that moment."""
+        """Whether this is a forked process, whose parent may have held any lock."""
         return self._msdb.is_inherited
 
     def check(self) -> None:
-        """Refuses where the files cannot be used by anybody here.
-
-        Raises:
-            StorageError: This process was forked after they were opened, or they are closed.
-        """
+        """Raises `StorageError` if the instance was opened before a fork, or is closed."""
         self._msdb.check()
 
     def one(self, name: str) -> DatabaseContext:
-        """A database by its name.
-
-        Raises:
-            UnknownDatabaseError: There is none of this name.
-            StorageError: Its file is not there, or cannot be used.
-        """
+        """Returns a database by its name."""
         databases = self.all()
         if name in self._unavailable:
             raise self._unavailable[name]
@@ -125,66 +105,62 @@ class Databases:
         return databases[name]
 
     def all(self) -> dict[str, DatabaseContext]:
-        """The databases as the list has them now; objects of those that stay are kept."""
-        self._msdb.check()  # before the lock: in a forked process nobody gives it back
+        """Returns the databases that the registry lists now; database objects that are still listed stay the same."""
+        self._msdb.check()  # before the lock, which may never be released in a forked process
         with self._guard:
-            if self._is_looking:  # the handler of a signal, or of the log, in the thread that looks
+            if self._is_refreshing:  # a signal or log handler in the refreshing thread
                 if not self._known:
                     raise StorageError(
-                        f"{self._msdb.path}: its databases are being opened by what this has interrupted"
+                        f"{self._msdb.path}: the databases are being opened by the call that this one interrupted"
                     )
                 return self._known
-            self._is_looking = True
+            self._is_refreshing = True
             try:
-                return self._look()
+                return self._refresh()
             finally:
-                self._is_looking = False
+                self._is_refreshing = False
 
-    def _look(self) -> dict[str, DatabaseContext]:
-        """What `all` does, with the lock."""
-        if self._version is not None and self._msdb.ask(registry.version_of) == self._version:
+    def _refresh(self) -> dict[str, DatabaseContext]:
+        """Reads the registry if it has changed, with the lock held."""
+        if self._version is not None and self._msdb.query(registry.version_of) == self._version:
             return self._known
         with self._msdb.read() as connection:
             version = registry.version_of(connection)
             listed = registry.load(connection)
-        before = {one.database_id: one for one in (*self._known.values(), *self._aside.values())}
-        aside, self._aside = self._aside, {}
+        before = {one.database_id: one for one in (*self._known.values(), *self._suspended.values())}
+        suspended, self._suspended = self._suspended, {}
         databases: dict[str, DatabaseContext] = {}
-        told, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
+        logged, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
         for row in listed:
             database = before.pop(row.database_id, None)
             try:
-                database = self._opened(row) if database is None else database.renamed(row.name)
-                if row.database_id in aside:
+                database = self._open(row) if database is None else database.renamed(row.name)
+                if row.database_id in suspended:
                     self.settle(database)
                 databases[row.name] = database
             except StorageError as error:
                 if database is not None:
-                    self._aside[row.database_id] = database
+                    self._suspended[row.database_id] = database
                 self._unavailable[row.name] = error
-                if told.get(row.name) != str(error):
+                if logged.get(row.name) != str(error):
                     _log.warning(_NOT_AVAILABLE, row.name, error)
-        for gone in before.values():
-            gone.close()
+        for removed in before.values():
+            removed.close()
         if databases != self._known:
             self._known = databases
-        # One that could not be opened is tried again at the next look.
+        # Unavailable databases are tried again at the next refresh.
         self._version = None if self._unavailable else version
         return self._known
 
     def unavailable(self) -> list[str]:
-        """The names of those on the list whose files cannot be used."""
+        """Returns the names of listed databases whose files cannot be used."""
         self.check()
         with self._guard:
             self.all()
             return list(self._unavailable)
 
-    def seen(self) -> list[tuple[DatabaseContext, Objects]]:
-        """The databases with what stands in them; one that goes meanwhile, or cannot be read, is left out.
-
-        Raises:
-            StorageError: The file of msdb cannot be read.
-        """
+    def readable(self) -> list[tuple[DatabaseContext, Objects]]:
+        """Returns the readable databases with their objects; omits those that are detached meanwhile."""
         found = []
         for database in self.all().values():
             try:
@@ -192,39 +168,35 @@ class Databases:
             except StorageError as error:
                 if database.name == MSDB_NAME:
                     raise
-                self._put_aside(database, error)
+                self._suspend(database, error)
         return found
 
     def settle(self, database: DatabaseContext) -> None:
-        """Waits for whoever takes a database away, and keeps it where that came to nothing.
-
-        Raises:
-            StorageError: The file cannot be read.
-        """
+        """Waits until an attach or detach in another process has finished, and repairs what a crash left half done."""
         reconcile(database.file, self._msdb, database.database_id, instance_id=self._instance.instance_id)
 
     def close(self) -> None:
         """Closes all files."""
         with self._guard:
-            databases = [*self._known.values(), *self._aside.values()]
-            self._known, self._aside = {}, {}
+            databases = [*self._known.values(), *self._suspended.values()]
+            self._known, self._suspended = {}, {}
             self._version = None
         for database in databases:
             database.close()
         self._msdb.close()
 
-    def _put_aside(self, database: DatabaseContext, error: StorageError) -> None:
-        """Leaves a database out until its file can be read again (B42); it stays the same object."""
+    def _suspend(self, database: DatabaseContext, error: StorageError) -> None:
+        """Omits a database until its file can be read again; the database object stays the same."""
         with self._guard:
             if self.all().get(database.name) is not database:
-                return  # it has gone from the list
+                return  # no longer listed
             self._known = {name: each for name, each in self._known.items() if each is not database}
-            self._aside[database.database_id] = database
+            self._suspended[database.database_id] = database
             self._unavailable[database.name] = error
             self._version = None
             _log.warning(_NOT_AVAILABLE, database.name, error)
 
-    def _opened(self, row: RegisteredDatabase) -> DatabaseContext:
+    def _open(self, row: RegisteredDatabase) -> DatabaseContext:
         instance, path = self._instance, self._instance.folder / row.file
         if row.name == MSDB_NAME:
             return DatabaseContext(instance, database_id=row.database_id, name=row.name, file=self._msdb)
@@ -241,33 +213,29 @@ _ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
 _NAME_BYTES_MAX: Final = 200  # file systems allow 255, SQLite appends
 
 
-def resolved(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads.
-
-    Raises:
-        StorageError: Nowhere: it goes in a circle, or SQLite cannot be told of it.
-    """
+def resolve_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the absolute path, or raises if it is not valid."""
     try:
-        place = Path(path).resolve()
-        str(place).encode()
+        absolute = Path(path).resolve()
+        str(absolute).encode()
     except UnicodeEncodeError as error:
-        raise StorageError(f"{os.fsencode(path)!r}: is no path that UTF-8 can write", file=repr(path)) from error
+        raise StorageError(f"{os.fsencode(path)!r}: the path cannot be encoded as UTF-8", file=repr(path)) from error
     except (OSError, RuntimeError, ValueError) as error:
-        raise StorageError(f"{os.fspath(path)!r}: leads nowhere: {error}", file=repr(path)) from error
-    return place
+        raise StorageError(f"{os.fspath(path)!r}: the path is not valid: {error}", file=repr(path)) from error
+    return absolute
 
 
 def create_msdb(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile:
-    """Makes the file of msdb with the list, on which msdb itself stands first."""
+    """Creates the msdb file with the registry, whose first entry is msdb."""
     if not is_utf8_text(name):
-        raise OptionError(f"name: expected text that UTF-8 can write; got {name!r:.80}")
-    existed = os.path.exists(path)  # noqa: PTH110 - pathlib raises where it may not look
+        raise OptionError(f"name: expected a string that can be encoded as UTF-8; got {name!r:.80}")
+    existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{path.parent}: cannot be made: {error.strerror or error}", file=str(path)) from error
+        raise StorageError(f"{path.parent}: cannot be created: {error.strerror or error}", file=str(path)) from error
     guid = random_guid(random).bytes
     instance_id = random_guid(random).bytes
 
@@ -284,20 +252,20 @@ def create_msdb(
         raise
     except StorageError as error:
         if existed or isinstance(error, FileNotEmptyError):
-            raise refusal(f"{path.parent} holds an instance") from error
+            raise refusal(f"{path.parent} already contains an instance; use Instance.open") from error
         raise
 
 
 def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
-    """Opens the file of msdb; without one, a folder is not that of an instance."""
+    """Opens the msdb file, or raises if the folder is not an instance."""
     try:
         return DatabaseFile.open(path, registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
     except StorageError as error:
         if not is_missing(path):
             raise
         raise StorageError(
-            f"{path.parent}: is not the folder of an instance, since it has no {path.name}; "
-            "`ssbroker sql FOLDER --create SCRIPT` or Instance.create makes one",
+            f"{path.parent}: is not the folder of an instance, because it has no {path.name}; "
+            "create one with `ssbroker sql FOLDER --create SCRIPT` or Instance.create",
             file=str(path),
         ) from error
 
@@ -305,14 +273,14 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
 def create_database(
     instance: InstanceContext, listing: Connection, *, name: str, service_broker_guid: bytes
 ) -> DatabaseFile:
-    """Makes the file of a database, beside msdb's."""
+    """Creates the file of a database in the instance folder."""
     listed = {row.file for row in registry.load(listing)}
-    with instance.msdb.file.read() as committed:  # what this change drops stands there until it is committed
+    with instance.msdb.file.read() as committed:  # includes databases that this change drops
         listed |= {row.file for row in registry.load(committed)}
     path = next(
         instance.folder / candidate
         for number in count(1)
-        if (candidate := file_name(name, number=number)) not in listed  # a database of another name may have it
+        if (candidate := file_name(name, number=number)) not in listed  # another database may use the file name
     )
     existed = path.exists()
     if existed and _is_leftover(instance, path):
@@ -329,19 +297,14 @@ def create_database(
         )
     except StorageError as error:
         if isinstance(error, FileNotEmptyError) or (existed and not isinstance(error, LockTimeoutError)):
-            raise refusal(f"{path} stands there already: attach it, or move it away", 5170) from error
+            raise refusal(f"{path} already exists; attach it, or move it away", 5170) from error
         if not existed:
             remove_files(path)
         raise
 
 
 def file_name(name: str, *, number: int = 1) -> str:
-    """The name of a database's file: its own name, with what file systems dislike written as in a URL.
-
-    Examples:
-        >>> file_name("Sales"), file_name("Sales", number=2), file_name("a/b")
-        ('Sales.sqlite', 'Sales.2.sqlite', 'a%2Fb.sqlite')
-    """
+    """Returns the file name of a database: its name with special characters percent-encoded."""
     escaped = _ESCAPED.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
     if len(escaped) > _NAME_BYTES_MAX:
         escaped = f"{escaped[:_NAME_BYTES_MAX]}-{sha256(name.encode()).hexdigest()[:16]}"
@@ -349,35 +312,35 @@ def file_name(name: str, *, number: int = 1) -> str:
 
 
 def remove_files(path: Path) -> None:
-    """Removes a database file with what SQLite keeps beside it."""
-    for beside in ("-wal", "-shm", ""):
-        Path(f"{path}{beside}").unlink(missing_ok=True)
+    """Removes a database file with its `-wal` and `-shm` files."""
+    for suffix in ("-wal", "-shm", ""):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def remove_dropped(instance: InstanceContext, msdb: DatabaseFile, path: Path) -> None:
-    """Removes the file of a dropped database, unless a new one stands at its place already.
+    """Removes the file of a dropped database, unless a new database uses it already.
 
-    Where it cannot be removed now, whoever makes a database of that name does it.
+    If it cannot be removed now, the next CREATE DATABASE with this name removes it.
     """
     try:
         with msdb.write() as listing:
             if all(instance.folder / row.file != path for row in registry.load(listing)):
                 remove_files(path)
     except OSError as error:
-        _log.warning("%s: is dropped, and could not be removed: %s", path, error)
+        _log.warning("%s: the database was dropped, but the file could not be removed: %s", path, error)
 
 
 def _is_leftover(instance: InstanceContext, path: Path) -> bool:
-    """Whether a file that is not on the list may go: it is dropped, or what a crash left of making it, with nothing in it."""
+    """Returns whether an unlisted file can be removed: it was dropped, or a crash interrupted its creation."""
     try:
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
     except StorageError:
         return False
     try:
         with file.read() as connection:
-            note = registry.read_owner(connection)
-            return note.attached_to == registry.DROPPED or (
-                note == registry.FileOwner(instance.instance_id, registry.file_identity(path))
+            owner = registry.read_owner(connection)
+            return owner.attached_to == registry.DROPPED or (
+                owner == registry.FileOwner(instance.instance_id, registry.file_identity(path))
                 and not stored.load(connection).queues
                 and registry.has_only_broker_tables(connection)
             )
@@ -394,18 +357,14 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
 
 
 class InstanceChange:
-    """Transactions of the files that a change touches, committed together at the end of a `with` block (B25).
+    """Transactions on several database files, committed together at the end of a `with` block.
 
-    Each file is locked at its first use, msdb's after all others, so that two changes never wait for each other. What a
-    database loses, its broker or its place in the instance, is committed before the list, and what it gains after it: a
-    crash in between leaves no two databases enabled under one id.
-
-    Args:
-        instance: The instance.
-        changed: Takes the databases that were changed, for a caller who makes many changes and tells of them at the end; None tells at once.
+    Each file is locked at its first use, msdb after all others, so that two changes never deadlock. Files of databases that are disabled or
+    detached are committed before the registry, those that are enabled or attached after it, so that a crash never leaves two databases
+    enabled with the same broker id.
 
     Attributes:
-        lost: The names on the list of which the files cannot be used.
+        lost: The names of listed databases whose files cannot be used.
     """
 
     def __init__(self, instance: InstanceContext, *, changed: set[DatabaseContext] | None = None) -> None:
@@ -415,40 +374,40 @@ class InstanceChange:
         self.lost: Final = set(instance.databases_list.unavailable())
         self._msdb: Final = self._open[MSDB_NAME]
         self._sessions: dict[DatabaseContext, Session] = {}
-        self._joined: list[tuple[DatabaseContext, bool]] = []
+        self._added: list[tuple[DatabaseContext, bool]] = []
         self._effects: Final[dict[DatabaseContext, Effects]] = {}
-        self._left: list[tuple[DatabaseContext, bool]] = []
-        self._written: list[Path] = []
-        self._not_whole: list[str] = []
-        self._gains: set[DatabaseContext] = set()
+        self._removed: list[tuple[DatabaseContext, bool]] = []
+        self._created_files: list[Path] = []
+        self._warnings: list[str] = []
+        self._committed_last: set[DatabaseContext] = set()
 
     def lock(self, names: Iterable[str]) -> None:
-        """Locks databases beforehand, in an order that is always the same; those that are not there are left out."""
+        """Locks databases in advance, in a fixed order; ignores names that do not exist."""
         found = []
         for name in sorted({*names} & self._open.keys() - {MSDB_NAME}):
             database = self._open[name]
-            with self._leaving_out(name):
+            with self._ignoring_detached(name):
                 found.append((name, database, self._begin(database)))
         for name, database, connection in found:
-            with self._leaving_out(name):
-                self._keep(database, connection)
+            with self._ignoring_detached(name):
+                self._restore_owner(database, connection)
 
     def listing(self) -> Connection:
-        """The list, locked."""
+        """Returns the connection to the registry in msdb, with the write lock."""
         return self.connection(self._msdb)
 
     def connection(self, database: DatabaseContext) -> Connection:
-        """The file of a database, locked."""
+        """Returns the connection to a database, with the write lock."""
         session = self._sessions.get(database)
         if session is not None:
             return session.begin()
         connection = self._begin(database)
-        if all(database is not joined for joined, _ in self._joined):
-            self._keep(database, connection)
+        if all(database is not added for added, _ in self._added):
+            self._restore_owner(database, connection)
         return connection
 
     @contextmanager
-    def _leaving_out(self, name: str) -> Iterator[None]:
+    def _ignoring_detached(self, name: str) -> Iterator[None]:
         try:
             yield
         except UnknownDatabaseError:
@@ -461,37 +420,31 @@ class InstanceChange:
         try:
             return session.begin()
         except StorageError as error:
-            gone = all(one is not database for one in (*self._instance.databases, *(one for one, _ in self._joined)))
-            if not gone or isinstance(error, LockTimeoutError):
+            is_detached = all(
+                one is not database for one in (*self._instance.databases, *(one for one, _ in self._added))
+            )
+            if not is_detached or isinstance(error, LockTimeoutError):
                 raise
-            raise _gone(database) from error
+            raise _detached_error(database) from error
 
-    def _keep(self, database: DatabaseContext, connection: Connection) -> None:
-        """Notes again that a database is the instance's, where a crash left it half detached.
-
-        Raises:
-            UnknownDatabaseError: Another process has taken it away.
-        """
+    def _restore_owner(self, database: DatabaseContext, connection: Connection) -> None:
+        """Records the instance as owner again if a crash left the database half detached."""
         if registry.read_owner(connection).attached_to != self._instance.instance_id:
             self.row(database)
             identity = registry.file_identity(database.file.path)
             registry.record_owner(connection, attached_to=self._instance.instance_id, identity=identity)
 
     def work(self, database: DatabaseContext) -> Work:
-        """What the conversations of a database need; whoever it concerns is told once all is committed."""
+        """Returns the work of a database, whose effects are announced after the commit."""
         effects = self._effects.setdefault(database, Effects(log=self._instance.events))
         return Work(database, self.connection(database), effects)
 
     def objects(self, database: DatabaseContext) -> Objects:
-        """What stands in a database now, within this change."""
+        """Returns the objects of a database within this change."""
         return database.objects(self.connection(database))
 
     def database(self, name: str) -> DatabaseContext:
-        """A database by the name that it has within this change.
-
-        Raises:
-            UnknownDatabaseError: There is none.
-        """
+        """Returns a database by its name within this change."""
         if name not in self._open:
             raise UnknownDatabaseError(
                 f"the instance has no database {name!r}; it has {', '.join(self._open)}", value=name
@@ -500,58 +453,50 @@ class InstanceChange:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The databases' names within this change."""
+        """The names of the databases within this change."""
         return tuple(self._open)
 
     def row(self, database: DatabaseContext) -> RegisteredDatabase:
-        """The row of a database on the list.
-
-        Raises:
-            UnknownDatabaseError: Another process has taken it away.
-        """
+        """Returns the registry row of a database."""
         for row in registry.load(self.listing()):
             if row.database_id == database.database_id:
                 return row
-        raise _gone(database)
+        raise _detached_error(database)
 
-    def gains(self, database: DatabaseContext) -> None:
-        """Has the file committed after the list: it was enabled, or attached."""
-        self._gains.add(database)
+    def commit_after_registry(self, database: DatabaseContext) -> None:
+        """Commits the file after the registry, because the database was enabled or attached."""
+        self._committed_last.add(database)
 
-    def loses(self, database: DatabaseContext) -> None:
-        """Has the file committed before the list: it was disabled after all."""
-        if all(database is not joined for joined, _ in self._joined):
-            self._gains.discard(database)
+    def commit_before_registry(self, database: DatabaseContext) -> None:
+        """Commits the file before the registry, because the database was disabled."""
+        if all(database is not added for added, _ in self._added):
+            self._committed_last.discard(database)
 
-    def joined(self, database: DatabaseContext, *, created: bool) -> None:
-        """Notes a database that is new on the list; undone, a file that was created goes again."""
+    def add(self, database: DatabaseContext, *, created: bool) -> None:
+        """Adds a new database; a rollback removes its file if it was created."""
         self._open[database.name] = database
-        self._joined.append((database, created))
-        self.gains(database)
+        self._added.append((database, created))
+        self.commit_after_registry(database)
 
-    def left(self, database: DatabaseContext, *, is_dropped: bool) -> None:
-        """Notes a database that the list no longer has; done, the file of a dropped one goes."""
+    def remove(self, database: DatabaseContext, *, is_dropped: bool) -> None:
+        """Removes a database; the commit deletes its file if it was dropped."""
         del self._open[database.name]
-        self._gains.discard(database)
-        self._left.append((database, is_dropped))
+        self._committed_last.discard(database)
+        self._removed.append((database, is_dropped))
 
-    def wrote(self, file: Path) -> None:
-        """Notes a file that was not there before; undone, it goes again."""
-        self._written.append(file.absolute())
+    def file_created(self, file: Path) -> None:
+        """Records a new file; a rollback removes it."""
+        self._created_files.append(file.absolute())
 
-    def forget(self, name: str) -> None:
-        """Takes a database off the list whose file cannot be used; what there is of the file stays as it is.
-
-        Raises:
-            UnknownDatabaseError: Another process has taken it away.
-        """
+    def remove_unavailable(self, name: str) -> None:
+        """Removes a database whose file cannot be used from the registry; does not touch the file."""
         if all(row.name != name for row in registry.load(self.listing())):
-            raise UnknownDatabaseError(f"the database {name!r} is no longer there", value=name)
+            raise UnknownDatabaseError(f"the database {name!r} no longer exists", value=name)
         registry.remove(self.listing(), name=name)
         self.lost.discard(name)
 
     def renamed(self, database: DatabaseContext, new: str) -> None:
-        """Notes another name; the database object takes it when the list is read again."""
+        """Records a new name; the database object gets it at the next refresh."""
         self._open = {new if key == database.name else key: value for key, value in self._open.items()}
 
     def __enter__(self) -> Self:
@@ -560,21 +505,21 @@ class InstanceChange:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        touched = {name: self._effects.get(one) for name, one in self._open.items() if one in self._sessions}
+        effects_by_name = {name: self._effects.get(one) for name, one in self._open.items() if one in self._sessions}
         try:
             if error is None:
                 self._commit()
         finally:
-            self._undo()
+            self._roll_back()
         if error is None:
-            self._tell(touched)
-        for what in self._not_whole:
-            warnings.warn(what, BrokerWarning, stacklevel=3)  # the caller of Instance.detach_database
+            self._announce(effects_by_name)
+        for warning in self._warnings:
+            warnings.warn(warning, BrokerWarning, stacklevel=3)  # the caller of Instance.detach_database
 
-    def _tell(self, touched: dict[str, Effects | None]) -> None:
+    def _announce(self, effects_by_name: dict[str, Effects | None]) -> None:
         for database in self._instance.databases:
-            if database.name in touched:
-                effects = touched[database.name]
+            if database.name in effects_by_name:
+                effects = effects_by_name[database.name]
                 if self._changed is None or effects is not None:
                     self._instance.listener.changed(database)
                 else:
@@ -584,47 +529,47 @@ class InstanceChange:
 
     def _commit(self) -> None:
         listing = self._sessions.pop(self._msdb, None)
-        late = [session for database, session in self._sessions.items() if database in self._gains]
+        late = [session for database, session in self._sessions.items() if database in self._committed_last]
         for session in self._sessions.values():
             if session not in late:
                 session.commit()
         if listing is not None:
             listing.commit()
-        joined, self._joined = self._joined, []
+        added, self._added = self._added, []
         for session in late:
             session.commit()
-        self._written.clear()
-        for database, _ in joined:
-            database.close()  # the instance opens it anew, now that it is on the list
-        for database, is_dropped in self._left:
+        self._created_files.clear()
+        for database, _ in added:
+            database.close()  # the instance opens it again, now that it is listed
+        for database, is_dropped in self._removed:
             if not is_dropped:
-                self._make_whole(database)
+                self._checkpoint(database)
             database.close()
             if is_dropped:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
 
-    def _make_whole(self, database: DatabaseContext) -> None:
-        """B29: other processes may have the file open still."""
+    def _checkpoint(self, database: DatabaseContext) -> None:
+        """Moves the commits of a detached database into its file, if no other process prevents it."""
         try:
             database.file.checkpoint()
-        except StorageError as error:  # it is off the list, whatever becomes of the log
+        except StorageError as error:  # the database is detached anyway
             path = database.file.path
-            self._not_whole.append(
-                f"{database.name!r} is detached, and what was committed last stands beside its file, in {path.name}-wal: "
-                f"leave the two together until it is attached again ({error})"
+            self._warnings.append(
+                f"{database.name!r} is detached, but its last commits are still in {path.name}-wal; "
+                f"keep this file together with the database file until it is attached again ({error})"
             )
 
-    def _undo(self) -> None:
+    def _roll_back(self) -> None:
         with ExitStack() as stack:
-            for database, is_created in self._joined:
+            for database, is_created in self._added:
                 if is_created:
                     stack.callback(remove_files, database.file.path)
                 stack.callback(database.close)
             for session in self._sessions.values():
                 stack.callback(session.close)
-            for file in self._written:
+            for file in self._created_files:
                 stack.callback(file.unlink, missing_ok=True)
 
 
-def _gone(database: DatabaseContext) -> UnknownDatabaseError:
-    return UnknownDatabaseError(f"the database {database.name!r} is no longer there", value=database.name)
+def _detached_error(database: DatabaseContext) -> UnknownDatabaseError:
+    return UnknownDatabaseError(f"the database {database.name!r} no longer exists", value=database.name)

@@ -32,22 +32,22 @@ from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 
 MESSAGES_MAX: Final = 2_000
-"""The messages that one transaction of the target takes at most."""
+"""Maximum number of messages in one transaction of the target."""
 MESSAGES_MAX_EACH: Final = 500
-"""Those of one conversation among them, so that a long one does not keep the others waiting."""
+"""Maximum number of messages of one conversation in it, so that a long conversation does not delay the others."""
 BYTES_MAX: Final = 8 << 20
-"""After so many bytes of bodies a transaction takes no further message."""
+"""Bytes of bodies after which a transaction takes no more messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryBatch:
-    """The first messages of a conversation that wait.
+    """The first waiting messages of a conversation.
 
     Attributes:
-        sender: Its sender, as it was when they were read.
-        envelope: What they have in common.
+        sender: The sending endpoint, as read with the messages.
+        envelope: The common header of the messages.
         messages: The messages, in order.
-        is_all: Whether no more waited.
+        is_all: Whether these are all waiting messages.
     """
 
     sender: ConversationEndpoint
@@ -58,145 +58,100 @@ class DeliveryBatch:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What became of a parcel.
+    """The result of delivering a batch.
 
     Attributes:
-        parcel: The parcel.
-        arrival: What its target made of it.
+        batch: The batch.
+        outcome: The outcome at the target.
     """
 
-    parcel: DeliveryBatch
-    arrival: DeliveryOutcome
+    batch: DeliveryBatch
+    outcome: DeliveryOutcome
 
     @property
     def is_stuck(self) -> bool:
-        """Whether messages of the parcel were not taken, and the sender keeps them."""
-        above = self.parcel.messages[-1].message_sequence_number + 1
-        return self.arrival.error is None and self.arrival.acknowledged < above
+        """Whether the target did not accept all messages, so that the sender keeps the rest."""
+        end = self.batch.messages[-1].message_sequence_number + 1
+        return self.outcome.error is None and self.outcome.acknowledged < end
 
 
-def pack(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[DeliveryBatch], list[int]]:
-    """Reads what fits into one transaction of the target.
-
-    Args:
-        source: The senders' database.
-        endpoint_ids: The senders, those to go first in front.
-
-    Returns:
-        The parcels, and the senders for which no room was left.
-    """
-    parcels: list[DeliveryBatch] = []
+def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[DeliveryBatch], list[int]]:
+    """Reads the batches that fit into one transaction of the target; returns them and the ids of the remaining senders."""
+    batches: list[DeliveryBatch] = []
     ids = list(endpoint_ids)
-    room, room_bytes = MESSAGES_MAX, BYTES_MAX
+    messages_left, bytes_left = MESSAGES_MAX, BYTES_MAX
     with source.file.read() as connection:
         objects = source.objects(connection)
         for position, endpoint_id in enumerate(ids):
-            if room <= 0 or room_bytes <= 0:
-                return parcels, ids[position:]
+            if messages_left <= 0 or bytes_left <= 0:
+                return batches, ids[position:]
             sender = endpoints.by_id(connection, endpoint_id)
             rows, is_all = transmission_queue.first_messages(
-                connection, endpoint_id, limit=min(room, MESSAGES_MAX_EACH), bytes_max=room_bytes
+                connection, endpoint_id, limit=min(messages_left, MESSAGES_MAX_EACH), bytes_max=bytes_left
             )
             if sender is None or not rows:
                 continue
-            parcels.append(DeliveryBatch(sender, envelope_of(objects, sender), [_message(row) for row in rows], is_all))
-            room -= len(rows)
-            room_bytes -= sum(len(row.message_body or b"") for row in rows)
-    return parcels, []
+            batches.append(DeliveryBatch(sender, envelope_of(objects, sender), [_message(row) for row in rows], is_all))
+            messages_left -= len(rows)
+            bytes_left -= sum(len(row.message_body or b"") for row in rows)
+    return batches, []
 
 
-def hand_back(
-    database: DatabaseContext, parcels: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
+def deliver_within(
+    database: DatabaseContext, batches: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
 ) -> list[DeliveryResult]:
-    """Delivers parcels within their own database, in one transaction.
-
-    Args:
-        database: The database of sender and receiver.
-        parcels: The parcels.
-        lock_timeout: The seconds to wait for the write lock; None is as long as always.
-
-    Returns:
-        What became of each.
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: It cannot be written.
-    """
+    """Delivers batches within their own database, in one transaction."""
     with instance_transaction(database, lock_timeout=lock_timeout) as work:
         delivered = [
-            _taken(work, parcel, waits_here=False)
-            for parcel in parcels
-            if endpoints.reload(work.connection, parcel.sender) is not None
+            _deliver_batch(work, batch, waits_here=False)
+            for batch in batches
+            if endpoints.reload(work.connection, batch.sender) is not None
         ]
         _settle(work, delivered, broker_instance=work.broker_instance)
     return delivered
 
 
-def put(
+def deliver_to(
     target: DatabaseContext,
-    parcels: Sequence[DeliveryBatch],
+    batches: Sequence[DeliveryBatch],
     *,
     broker_instance: bytes | None,
     lock_timeout: float | None = None,
 ) -> list[DeliveryResult]:
-    """Puts parcels into the database that routing has found, durably.
-
-    Args:
-        target: The database.
-        parcels: The parcels.
-        broker_instance: The broker id that routing found.
-        lock_timeout: The seconds to wait for the write lock; None is as long as always.
-
-    Returns:
-        What became of each; nothing where the database has been disabled or has got another id since (R31, R33).
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: It cannot be written.
-    """
+    """Delivers batches to another database of the instance; returns nothing if its broker was disabled or has a new broker id."""
     with instance_transaction(target, lock_timeout=lock_timeout) as work:
         if not work.objects.broker.is_delivering or work.broker_instance != broker_instance:
             return []
-        return [_taken(work, parcel, waits_here=True) for parcel in parcels]
+        return [_deliver_batch(work, batch, waits_here=True) for batch in batches]
 
 
 def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
-    """Takes off the transmission queue what another database has durably (P16); without, it is sent again, and is a duplicate.
-
-    Args:
-        source: The senders' database.
-        delivered: What `put` returned.
-        broker_instance: The broker id of the database that took them.
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: It cannot be written.
-    """
+    """Removes messages that another database has committed from the transmission queue (P16); otherwise they are sent again as duplicates."""
     with instance_transaction(source) as work:
         _settle(work, delivered, broker_instance=broker_instance)
 
 
 def _settle(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     for each in delivered:
-        sender = each.parcel.sender
+        sender = each.batch.sender
         if endpoints.reload(work.connection, sender) is None:
             continue
-        settle(work, sender.endpoint_id, each.arrival, broker_instance=broker_instance)
-        if each.arrival.undelivered is None and sender.transmission_status != DELIVERED:
+        settle(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
+        if each.outcome.undelivered is None and sender.transmission_status != DELIVERED:
             endpoints.set_transmission_status(work.connection, sender.endpoint_id, DELIVERED)
 
 
-def _taken(work: Work, parcel: DeliveryBatch, *, waits_here: bool) -> DeliveryResult:
-    arrival = arrive(work, parcel.envelope, parcel.messages, waits_here=waits_here)
-    if arrival.undelivered is not None:
+def _deliver_batch(work: Work, batch: DeliveryBatch, *, waits_here: bool) -> DeliveryResult:
+    outcome = arrive(work, batch.envelope, batch.messages, waits_here=waits_here)
+    if outcome.undelivered is not None:
         emit_undeliverable_event(
             work,
-            parcel.envelope.conversation_id,
-            number=parcel.messages[0].message_sequence_number,
-            error=arrival.undelivered,
-            text=arrival.reason,
+            batch.envelope.conversation_id,
+            number=batch.messages[0].message_sequence_number,
+            error=outcome.undelivered,
+            text=outcome.reason,
         )
-    return DeliveryResult(parcel, arrival)
+    return DeliveryResult(batch, outcome)
 
 
 def _message(row: transmission_queue.TransmissionRow) -> DialogMessage:
@@ -209,134 +164,120 @@ def _message(row: transmission_queue.TransmissionRow) -> DialogMessage:
     )
 
 
-_NOT_THE_NEXT: Final = 11217
-_QUEUE_OFF: Final = 11219
+_OUT_OF_ORDER: Final = 11217
+_QUEUE_DISABLED: Final = 11219
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class DeliveryRound:
-    """Hands over what waits, one transaction of a target after the other, and notes what was in the way.
-
-    Args:
-        source: The database whose messages wait.
-        patience: The seconds to wait for the lock of a target; None is as long as always.
+    """Delivers waiting messages of a database, in one transaction of a target after the other.
 
     Attributes:
-        stays: Why messages stay, by the id of their sender.
-        later: Senders whose target was busy for longer than `patience`: nothing is wrong, somebody with more time delivers.
+        statuses: Why messages were not delivered, by sender id.
+        deferred: Senders whose target was locked for longer than `lock_timeout`; a caller with more time delivers them.
     """
 
-    def __init__(self, source: DatabaseContext, *, patience: float | None) -> None:
+    def __init__(self, source: DatabaseContext, *, lock_timeout: float | None) -> None:
         self._source: Final = source
-        self._patience: Final = patience
-        self.stays: dict[int, TransmissionStatus] = {}
-        self.later: set[int] = set()
+        self._lock_timeout: Final = lock_timeout
+        self.statuses: dict[int, TransmissionStatus] = {}
+        self.deferred: set[int] = set()
 
     def deliver(self, target: DatabaseContext, broker_instance: bytes | None, endpoint_ids: Sequence[int]) -> None:
-        """Delivers what conversations have waiting for one database, each in order.
-
-        Args:
-            target: The database; it may be the source.
-            broker_instance: Its broker id, as routing found it.
-            endpoint_ids: The senders, those to go first in front.
-
-        Raises:
-            LockTimeoutError: Others were writing to the source.
-            StorageError: The source cannot be used.
-        """
+        """Delivers the waiting messages of conversations to one database, each conversation in order."""
         left = list(endpoint_ids)
         while left:
-            parcels, rest = pack(self._source, left)
+            batches, rest = read_batches(self._source, left)
             try:
-                delivered = self._put(target, broker_instance, parcels)
+                delivered = self._deliver(target, broker_instance, batches)
             except LockTimeoutError:
-                if self._patience is None:
-                    self.stays |= dict.fromkeys(left, transmission_status.busy(target.name))
+                if self._lock_timeout is None:
+                    self.statuses |= dict.fromkeys(left, transmission_status.busy(target.name))
                 else:
-                    self.later |= set(left)
+                    self.deferred |= set(left)
                 return
             except StorageError as error:
-                self.stays |= dict.fromkeys(left, transmission_status.unavailable(target.name, str(error)))
+                self.statuses |= dict.fromkeys(left, transmission_status.unavailable(target.name, str(error)))
                 return
             if target is not self._source and delivered and broker_instance is not None:
                 acknowledge(self._source, delivered, broker_instance=broker_instance)
-            left = rest + self._judge(target, parcels, delivered)
+            left = rest + self._record_results(target, batches, delivered)
 
-    def _put(
-        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[DeliveryBatch]
+    def _deliver(
+        self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
         try:
-            return self._put_all(target, broker_instance, parcels)
+            return self._deliver_all(target, broker_instance, batches)
         except StorageError:
             raise
         except Exception:
-            if len(parcels) == 1:
+            if len(batches) == 1:
                 raise
             LOGGER.exception(
-                "%s: messages are delivered one conversation at a time, to find the one that fails", target
+                "%s: delivery failed; delivering one conversation at a time to find the failing one", target
             )
         delivered = []
-        for parcel in parcels:
+        for batch in batches:
             try:
-                delivered += self._put_all(target, broker_instance, [parcel])
+                delivered += self._deliver_all(target, broker_instance, [batch])
             except StorageError:
                 raise
-            except Exception as error:  # noqa: BLE001  # it was logged above; the others must not wait for this one
-                self.stays[parcel.sender.endpoint_id] = transmission_status.unclassified(
+            except Exception as error:  # noqa: BLE001  # logged above; the other conversations must not wait
+                self.statuses[batch.sender.endpoint_id] = transmission_status.unclassified(
                     f"{type(error).__name__}: {error}"
                 )
         return delivered
 
-    def _put_all(
-        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[DeliveryBatch]
+    def _deliver_all(
+        self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
         if target is self._source:
-            return hand_back(target, parcels, lock_timeout=self._patience)
-        return put(target, parcels, broker_instance=broker_instance, lock_timeout=self._patience)
+            return deliver_within(target, batches, lock_timeout=self._lock_timeout)
+        return deliver_to(target, batches, broker_instance=broker_instance, lock_timeout=self._lock_timeout)
 
-    def _judge(
-        self, target: DatabaseContext, parcels: Sequence[DeliveryBatch], delivered: Sequence[DeliveryResult]
+    def _record_results(
+        self, target: DatabaseContext, batches: Sequence[DeliveryBatch], delivered: Sequence[DeliveryResult]
     ) -> list[int]:
-        """Notes what stays; the senders that have more to deliver."""
-        goes_on = []
+        """Records why messages were not delivered; returns the senders that have more to deliver."""
+        unfinished = []
         for each in delivered:
-            endpoint_id = each.parcel.sender.endpoint_id
+            endpoint_id = each.batch.sender.endpoint_id
             if each.is_stuck:
-                self.stays[endpoint_id] = _why(target, each)
-            elif not each.parcel.is_all and each.arrival.error is None:
-                goes_on.append(endpoint_id)
-        done = {each.parcel.sender.endpoint_id for each in delivered}
-        for parcel in parcels:
-            endpoint_id = parcel.sender.endpoint_id
-            if endpoint_id not in done:
-                self.stays.setdefault(
-                    endpoint_id, transmission_status.unclassified(f"{target.name!r} has just changed")
+                self.statuses[endpoint_id] = _why(target, each)
+            elif not each.batch.is_all and each.outcome.error is None:
+                unfinished.append(endpoint_id)
+        delivered_ids = {each.batch.sender.endpoint_id for each in delivered}
+        for batch in batches:
+            endpoint_id = batch.sender.endpoint_id
+            if endpoint_id not in delivered_ids:
+                self.statuses.setdefault(
+                    endpoint_id, transmission_status.unclassified(f"the broker of {target.name!r} has just changed")
                 )
-        return goes_on
+        return unfinished
 
 
 def _why(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
-    """Why the target did not take a parcel."""
-    number = delivered.arrival.undelivered
+    """Returns why the target did not accept a batch."""
+    number = delivered.outcome.undelivered
     if number is None:
-        return transmission_status.undeliverable(_NOT_THE_NEXT, error_text(_NOT_THE_NEXT))
-    if number == _QUEUE_OFF:
+        return transmission_status.undeliverable(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
+    if number == _QUEUE_DISABLED:
         objects = target.objects()
-        service = objects.services.get(delivered.parcel.envelope.to_service_name)
+        service = objects.services.get(delivered.batch.envelope.to_service_name)
         if service is not None:
             queue = objects.queues_by_id[service.queue_id]
             return transmission_status.queue_off(target.name, queue_text(queue.schema_name, queue.name))
-    return transmission_status.undeliverable(number, delivered.arrival.reason)
+    return transmission_status.undeliverable(number, delivered.outcome.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingConversation:
-    """A conversation with messages in the transmission queue that are for another instance.
+    """A conversation with messages in the transmission queue for another instance.
 
     Attributes:
-        database: Its sender's database.
-        sender: Its sender, as committed.
-        decision: Where its messages go: the next hop, and of a mirrored route the mirror's address (R51).
+        database: The database of the sender.
+        sender: The sending endpoint, as committed.
+        decision: The routing decision, with the next hop and, for a mirrored route, the address of the mirror (R51).
     """
 
     database: DatabaseContext
@@ -345,36 +286,22 @@ class OutgoingConversation:
 
     @property
     def endpoint_id(self) -> int:
-        """The sender's number."""
+        """The id of the sender."""
         return self.sender.endpoint_id
 
 
 class Transport(Protocol):
-    """Carries messages to other instances and brings back what is acknowledged."""
+    """Sends messages to other instances and receives acknowledgements."""
 
     def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
-        """Sends what waits of these conversations, now or soon, and takes it off the transmission queue once it is acknowledged.
+        """Sends the waiting messages of conversations soon, and removes them from the transmission queue once acknowledged.
 
-        It is told of a conversation after each commit that sends in it, after every change that may concern its route, and again
-        after the waits of P17 as long as messages wait. It may be called from any thread, and does not wait.
-
-        Args:
-            conversations: The conversations, those to go first in front.
-
-        Returns:
-            What is in the way of conversations, by their sender's number, as far as something is.
+        It is called after each commit that sends on a conversation, after changes that may affect its route, and again after the
+        retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns known problems by sender id.
         """
 
     def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
-        """Tells that conversations have sent more: it spares those that are carried already what `carry` has to be told.
-
-        Args:
-            database: The senders' database.
-            endpoint_ids: The senders.
-
-        Returns:
-            Those that are not carried, or of which there may be something to say.
-        """
+        """Announces new messages of conversations; returns those that still need `carry`, which is more expensive."""
 
 
 _SENDER_DISABLED: Final = "sender_disabled"
@@ -382,62 +309,52 @@ _SENDER_DISABLED: Final = "sender_disabled"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPlan:
-    """What to do with some conversations of a database."""
+    """What to do with conversations of a database."""
 
     local: dict[tuple[str, bytes | None], list[ConversationEndpoint]] = field(default_factory=dict)
-    """Those for each database of this instance, by its name and its broker id."""
+    """Conversations for each database of this instance, by its name and broker id."""
     outgoing: list[OutgoingConversation] = field(default_factory=list)
-    """Those for other instances."""
-    stays: dict[int, TransmissionStatus] = field(default_factory=dict)
-    """Why the others stay, by the id of the sender."""
-    asks: dict[RouteRequest, list[int]] = field(default_factory=dict)
-    """Those of them for which a route is to be asked for (R14)."""
+    """Conversations for other instances."""
+    statuses: dict[int, TransmissionStatus] = field(default_factory=dict)
+    """Why the other conversations wait, by sender id."""
+    route_requests: dict[RouteRequest, list[int]] = field(default_factory=dict)
+    """The routes to request (R14), with the ids of the senders that need them."""
 
 
 def plan(
     routes: LiveRoutes, database: DatabaseContext, senders: Sequence[ConversationEndpoint], *, has_transport: bool
 ) -> DeliveryPlan:
-    """Routes conversations (B10), and tells the subscribers what became of each.
-
-    Args:
-        routes: Where conversations go.
-        database: The senders' database.
-        senders: The senders.
-        has_transport: Whether messages can leave the instance.
-
-    Returns:
-        What to do.
-    """
+    """Routes conversations, and emits an event about each decision."""
     now = database.now()
     found = DeliveryPlan()
     explained: dict[tuple[str, bytes | None, int], Explanation] = {}
     router = routes.router()
     for sender, decision in zip(senders, routes.decisions(database.name, senders), strict=True):
-        _tell(database, sender, decision)
+        _emit_classify_event(database, sender, decision)
         if decision.is_local and decision.target_database is not None:
             found.local.setdefault((decision.target_database, decision.broker_instance), []).append(sender)
         elif decision.next_hop_address is not None and has_transport:
             found.outgoing.append(OutgoingConversation(database, sender, decision))
         else:
-            asked = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
-            if asked not in explained:  # the same for all of them: what stays has found nothing to pick from
-                explained[asked] = explain(router, database.name, sender, now=now)
+            destination = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
+            if destination not in explained:  # the same for all of them, as there was no route to choose
+                explained[destination] = explain(router, database.name, sender, now=now)
             is_mirror = decision.reason == _SENDER_DISABLED and database.objects().broker.mirroring_role == "mirror"
             why = (
                 transmission_status.mirror_copy(database.name)
                 if is_mirror
-                else transmission_status.classified(explained[asked])
+                else transmission_status.classified(explained[destination])
             )
-            found.stays[sender.endpoint_id] = why or transmission_status.unclassified("its route has just changed")
-            if needs_route_request(explained[asked]):
-                ask = RouteRequest(
-                    database_missing_route(explained[asked]), sender.far_service, sender.far_broker_instance
+            found.statuses[sender.endpoint_id] = why or transmission_status.unclassified("the route has just changed")
+            if needs_route_request(explained[destination]):
+                request = RouteRequest(
+                    database_missing_route(explained[destination]), sender.far_service, sender.far_broker_instance
                 )
-                found.asks.setdefault(ask, []).append(sender.endpoint_id)
+                found.route_requests.setdefault(request, []).append(sender.endpoint_id)
     return found
 
 
-def _tell(database: DatabaseContext, sender: ConversationEndpoint, decision: Decision) -> None:
+def _emit_classify_event(database: DatabaseContext, sender: ConversationEndpoint, decision: Decision) -> None:
     log = database.instance.events
     if not log.wants(MessageClassify):
         return
@@ -462,29 +379,25 @@ def _tell(database: DatabaseContext, sender: ConversationEndpoint, decision: Dec
 
 
 class SenderKey(NamedTuple):
-    """A conversation's sender."""
+    """Identifies a sending endpoint."""
 
     database_id: int
     endpoint_id: int
 
 
-class _Try(NamedTuple):
+class _Attempt(NamedTuple):
     attempt: int
-    """How often delivery has failed so far."""
+    """Number of failed attempts so far."""
     at: int
-    """When it is tried next, in microseconds since 1970."""
-    is_carried: bool = False
-    """Whether its messages are on their way to another instance, so that those which come meanwhile need not wait."""
+    """Time of the next attempt, in microseconds since 1970."""
+    is_in_transit: bool = False
+    """Whether its messages are being sent to another instance, so that new messages need not wait for the retry."""
 
 
 class Retries:
-    """Keeps in memory what is to be delivered, and when; the messages themselves are in the files. For any number of threads.
+    """Keeps in memory which conversations to deliver, and when; the messages are in the files. Thread-safe.
 
-    Who delivers takes conversations out with `claim`. What is committed in one of them meanwhile puts it in again, so that nothing
-    is overlooked.
-
-    Args:
-        backoff: The waits.
+    A delivering thread takes conversations out with `claim`. A commit in one of them meanwhile adds it again, so that nothing is missed.
 
     Examples:
         >>> retries = Retries(Backoff(random=lambda: 0.5))
@@ -492,52 +405,39 @@ class Retries:
         >>> retries.claim(5, now=0)
         {1: 0}
         >>> retries.failed(SenderKey(5, 1), attempt=0, now=0)
-        >>> retries.next_moment() // 1_000_000
+        >>> retries.next_time() // 1_000_000
         4
     """
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff: Final = backoff
         self._guard: Final = threading.RLock()
-        self._tries: dict[SenderKey, _Try] = {}
-        # For each database the moments and senders, the earliest first; one whose moment is not that of its try is past.
+        self._attempts: dict[SenderKey, _Attempt] = {}
+        # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
         self._order: dict[int, list[tuple[int, int]]] = {}
         self._latest = 0
         self._changes = 0
         self._seen: dict[int, int] = {}
-        """For each database the changes that its last claim knew of."""
-        self._tried: dict[int, set[int]] = {}
-        """For each database the numbers that its last claim took out."""
+        """For each database the value of `_changes` at its last claim."""
+        self._claimed: dict[int, set[int]] = {}
+        """For each database the sender ids of its last claim."""
         self._replaced: dict[int, set[int]] = {}
-        """Of these, those that other conversations have since then."""
+        """Those of these ids that other conversations have got since then."""
 
     def add(self, keys: Iterable[SenderKey], *, at: int) -> None:
-        """Has conversations tried at a moment; those that have failed stay as they are, those that are carried do not wait.
-
-        Args:
-            keys: The conversations.
-            at: The moment.
-        """
+        """Schedules conversations; failed ones keep their retry time, those in transit do not wait."""
         with self._guard:
             for key in keys:
-                known = self._tries.get(key)
-                if known is None or (known.is_carried and at < known.at):
-                    self._put(key, _Try(0, at))
+                known = self._attempts.get(key)
+                if known is None or (known.is_in_transit and at < known.at):
+                    self._put(key, _Attempt(0, at))
 
     def claim(self, database_id: int, *, now: int) -> dict[int, int]:
-        """Takes out the conversations of a database whose moment has come; all of them where the clock was put back.
-
-        Args:
-            database_id: The database.
-            now: The moment.
-
-        Returns:
-            The senders, and how often delivery has failed for each; in ascending order.
-        """
+        """Takes out the due conversations of a database, with their failed attempts; all of them if the clock was set back."""
         with self._guard:
             self._seen[database_id] = self._changes
             self._replaced.pop(database_id, None)
-            # Threads have read the clock before their turn came; one that was put back by less prolongs a wait by that.
+            # Threads may have read the clock earlier, so small steps back are normal and only prolong a wait.
             if now + self._backoff.max_wait < self._latest:
                 self._move(at=now)
                 self._latest = now
@@ -547,102 +447,80 @@ class Retries:
             while order and order[0][0] <= now:
                 at, endpoint_id = heapq.heappop(order)
                 if self._is_current(SenderKey(database_id, endpoint_id), at):
-                    found[endpoint_id] = self._tries.pop(SenderKey(database_id, endpoint_id)).attempt
-            self._tried[database_id] = set(found)
+                    found[endpoint_id] = self._attempts.pop(SenderKey(database_id, endpoint_id)).attempt
+            self._claimed[database_id] = set(found)
             return dict(sorted(found.items()))
 
-    def failed(self, key: SenderKey, *, attempt: int, now: int, is_carried: bool = False) -> None:
-        """Has a conversation tried again after a longer wait than before; at once where something has changed since its claim.
+    def failed(self, key: SenderKey, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
+        """Schedules a retry after a longer interval; immediately if something has changed since the claim.
 
-        One that is gone since then is not tried again, nor does the one that has its number now wait for it.
-
-        Args:
-            key: The conversation.
-            attempt: What `claim` said.
-            now: The moment at which it failed.
-            is_carried: Whether its messages are on their way to another instance.
+        A conversation that was removed since then is not retried, and does not delay a new one with the same id.
         """
         with self._guard:
             if key.endpoint_id in self._replaced.get(key.database_id, ()):
                 return
             is_changed = self._seen.get(key.database_id, self._changes) != self._changes
             at = now if is_changed else now + self._backoff.wait(attempt)
-            self._put(key, _Try(attempt + 1, at, is_carried))
+            self._put(key, _Attempt(attempt + 1, at, is_in_transit))
 
     def forget(self, key: SenderKey) -> None:
-        """Forgets a conversation that is gone: another one has its number now.
-
-        Args:
-            key: The number.
-        """
+        """Forgets a removed conversation, whose id a new one has now."""
         with self._guard:
-            self._tries.pop(key, None)
-            if key.endpoint_id in self._tried.get(key.database_id, ()):
+            self._attempts.pop(key, None)
+            if key.endpoint_id in self._claimed.get(key.database_id, ()):
                 self._replaced.setdefault(key.database_id, set()).add(key.endpoint_id)
 
     def keep_databases(self, database_ids: Iterable[int]) -> None:
-        """Forgets the conversations of databases that are not in the instance any more.
-
-        Args:
-            database_ids: The databases that are.
-        """
+        """Forgets the conversations of all other databases, which the instance no longer has."""
         kept = set(database_ids)
         with self._guard:
             if self._order.keys() <= kept:
                 return
-            self._tries = {key: each for key, each in self._tries.items() if key.database_id in kept}
+            self._attempts = {key: each for key, each in self._attempts.items() if key.database_id in kept}
             self._order = {number: each for number, each in self._order.items() if number in kept}
             self._seen = {number: each for number, each in self._seen.items() if number in kept}
 
-    def hasten(self, *, now: int) -> None:
-        """Has every conversation tried at once: something has changed that may have been in the way.
-
-        Args:
-            now: The moment.
-        """
+    def retry_all(self, *, now: int) -> None:
+        """Schedules all conversations immediately, after a change that may have fixed their problem."""
         with self._guard:
             self._changes += 1
             self._move(at=now)
 
-    def next_moment(self) -> int | None:
-        """When the next conversation is tried.
-
-        Returns:
-            The moment, past or future; None where nothing waits.
-        """
+    def next_time(self) -> int | None:
+        """Returns the time of the next attempt, past or future; None if nothing waits."""
         with self._guard:
-            orders = list(self._order.items())  # the handler of a signal may add to them
+            orders = list(self._order.items())  # a signal handler may change them
             for database_id, order in orders:
                 while order and not self._is_current(SenderKey(database_id, order[0][1]), order[0][0]):
                     heapq.heappop(order)
             return min((order[0][0] for _, order in orders if order), default=None)
 
-    def _put(self, key: SenderKey, new: _Try) -> None:
-        self._tries[key] = new
+    def _put(self, key: SenderKey, new: _Attempt) -> None:
+        self._attempts[key] = new
         heapq.heappush(self._order.setdefault(key.database_id, []), (new.at, key.endpoint_id))
 
     def _move(self, *, at: int) -> None:
-        """Has everything that would be tried later tried at a moment."""
-        before, self._tries, self._order = self._tries, {}, {}
+        """Moves all attempts that are due later to a time."""
+        before, self._attempts, self._order = self._attempts, {}, {}
         for key, each in before.items():
             self._put(key, each._replace(at=min(each.at, at)))
 
     def _is_current(self, key: SenderKey, at: int) -> bool:
-        known = self._tries.get(key)
+        known = self._attempts.get(key)
         return known is not None and known.at == at
 
 
-PATIENCE: Final = 0.1
-"""The seconds for which a thread that has committed waits for others; after that, the instance's own thread delivers."""
+SHORT_LOCK_TIMEOUT: Final = 0.1
+"""Seconds that a committing thread waits for a lock; after that, the background thread delivers."""
 SCAN_EVERY: Final = 4 * SECOND
-"""After so many microseconds a transmission queue is looked through for what another process has left there."""
+"""Microseconds between two scans of a transmission queue for messages that another process has left there."""
 
 
 class Delivery:
-    """Delivers what waits in the transmission queues of an instance. For any number of threads.
+    """Delivers waiting messages from the transmission queues of an instance. Thread-safe.
 
     Attributes:
-        transport: What carries messages to other instances; None where there is no endpoint.
+        transport: Sends messages to other instances; None if this process does not serve the instance.
     """
 
     def __init__(
@@ -657,18 +535,11 @@ class Delivery:
         self._thread: Final = _ThreadState()
         self.transport: Transport | None = None
 
-    def sent(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> bool:
-        """Delivers at once what a transaction has put into the transmission queue. What cannot be is tried again; nothing raises.
+    def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> bool:
+        """Delivers messages that a transaction has put into the transmission queue; schedules retries and does not raise.
 
-        Where the calling thread is in a transaction of some database, it would wait for itself; and whoever commits shall not wait
-        for what a reader of the target does in its transaction. In both cases others deliver.
-
-        Args:
-            database: The senders' database.
-            endpoint_ids: The senders.
-
-        Returns:
-            Whether others have to deliver, at once.
+        If the calling thread is in a transaction of some database, delivery could deadlock; and a commit must not wait for a reader's
+        transaction in the target. In both cases it returns True: another thread must deliver immediately.
         """
         if self.transport is not None and not self._instance.events.wants(MessageClassify):
             endpoint_ids = self.transport.more(database, endpoint_ids)
@@ -676,32 +547,28 @@ class Delivery:
                 return False
         now = epoch_microseconds(self._instance.clock())
         self._retries.add((SenderKey(database.database_id, each) for each in endpoint_ids), at=now)
-        if any(each.file.is_written_here for each in self._instance.databases):
+        if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
             return True
-        if self._thread.is_delivering:  # a subscriber sends, while it is told of a delivery
-            self._thread.left.append(database)
+        if self._thread.is_delivering:  # a subscriber sends while it handles an event about a delivery
+            self._thread.pending.append(database)
             return False
-        return self._deliver(database, now=now, patience=PATIENCE if self._instance.background else None)
+        return self._deliver(database, now=now, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None)
 
     def run_due(self, *, now: int) -> None:
-        """Delivers what is new, was left by others, or is to be tried again.
-
-        Args:
-            now: The moment.
-        """
-        if self._thread.is_delivering:  # a subscriber asks for what its caller does
+        """Delivers messages that are new, were left by other processes, or are due for a retry."""
+        if self._thread.is_delivering:  # called by a subscriber during a delivery
             return
         databases = self._instance.databases
         self._retries.keep_databases(each.database_id for each in databases)
         for database in databases:
             try:
                 self._scan(database, now=now)
-            except SsbrokerError as error:  # the others do not wait for it
-                log_failure(database, "what waits could not be looked for", error)
-            self._deliver(database, now=now, patience=None)
+            except SsbrokerError as error:  # the other databases do not wait
+                log_failure(database, "the transmission queue could not be scanned for waiting messages", error)
+            self._deliver(database, now=now, lock_timeout=None)
 
     def _scan(self, database: DatabaseContext, *, now: int) -> None:
-        """Finds what a process left that has ended. Another one that goes on delivers by itself, and is given the time for it."""
+        """Finds messages left by processes that have ended; gives running processes time to deliver their own."""
         before = self._scanned.get(database.database_id)
         if before is not None and 0 <= now - before < SCAN_EVERY:
             return
@@ -711,100 +578,100 @@ class Delivery:
         at = now if before is None else now + SCAN_EVERY
         self._retries.add((SenderKey(database.database_id, each) for each in found), at=at)
 
-    def _deliver(self, database: DatabaseContext, *, now: int, patience: float | None) -> bool:
-        """Delivers what is due of a database, and what subscribers send meanwhile; whether somebody with more time has to go on."""
+    def _deliver(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+        """Delivers due messages of a database, and what subscribers send meanwhile; returns whether another thread must continue."""
         is_left = False
-        self._thread.left = [database]
-        while self._thread.left:
-            is_left |= self._take_turn(self._thread.left.pop(0), now=now, patience=patience)
+        self._thread.pending = [database]
+        while self._thread.pending:
+            is_left |= self._take_turn(self._thread.pending.pop(0), now=now, lock_timeout=lock_timeout)
         return is_left
 
-    def _take_turn(self, database: DatabaseContext, *, now: int, patience: float | None) -> bool:
-        """One thread at a time. Whoever comes meanwhile finds its own messages delivered, with those of others."""
+    def _take_turn(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+        """Delivers in one thread at a time per database; a waiting thread then finds its own messages delivered."""
         turn = self._turns[database.database_id]
-        if not turn.acquire(timeout=-1 if patience is None else patience):
+        if not turn.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
             return True
         self._thread.is_delivering = True
         try:
             attempts = self._retries.claim(database.database_id, now=now)
-            later = self._try(database, attempts, now=now, patience=patience) if attempts else set()
+            deferred = self._attempt(database, attempts, now=now, lock_timeout=lock_timeout) if attempts else set()
         finally:
             self._thread.is_delivering = False
             turn.release()
-        self._retries.add((SenderKey(database.database_id, each) for each in later), at=now)
-        return bool(later)
+        self._retries.add((SenderKey(database.database_id, each) for each in deferred), at=now)
+        return bool(deferred)
 
-    def _try(
-        self, database: DatabaseContext, attempts: Mapping[int, int], *, now: int, patience: float | None
+    def _attempt(
+        self, database: DatabaseContext, attempts: Mapping[int, int], *, now: int, lock_timeout: float | None
     ) -> Collection[int]:
-        """Delivers what can be, and has the rest tried again; the senders that were left to somebody with more time."""
+        """Delivers messages and schedules retries; returns the senders deferred because of locks."""
         failed: Collection[int] = attempts
-        carried: Collection[int] = ()
-        later: Collection[int] = ()
+        in_transit: Collection[int] = ()
+        deferred: Collection[int] = ()
         try:
-            failed, carried, later = self._round(database, attempts, patience=patience)
+            failed, in_transit, deferred = self._run_round(database, attempts, lock_timeout=lock_timeout)
         except SsbrokerError as error:
-            log_failure(database, "messages could not be delivered, and are tried again", error)
+            log_failure(database, "messages could not be delivered; retrying later", error)
         except Exception:
-            LOGGER.exception("%s: messages could not be delivered, and are tried again", database.name)
+            LOGGER.exception("%s: messages could not be delivered; retrying later", database.name)
         finally:
-            for endpoint_id in (*failed, *carried):
-                key, is_carried = SenderKey(database.database_id, endpoint_id), endpoint_id in carried
-                self._retries.failed(key, attempt=attempts[endpoint_id], now=now, is_carried=is_carried)
-        return later
+            for endpoint_id in (*failed, *in_transit):
+                key, is_in_transit = SenderKey(database.database_id, endpoint_id), endpoint_id in in_transit
+                self._retries.failed(key, attempt=attempts[endpoint_id], now=now, is_in_transit=is_in_transit)
+        return deferred
 
-    def _round(
-        self, database: DatabaseContext, endpoint_ids: Iterable[int], *, patience: float | None
+    def _run_round(
+        self, database: DatabaseContext, endpoint_ids: Iterable[int], *, lock_timeout: float | None
     ) -> tuple[set[int], set[int], set[int]]:
-        """Delivers what can be; the senders that are to be tried again, those that are carried, and those that were left."""
+        """Delivers messages; returns the senders to retry, those in transit to other instances, and those deferred because of locks."""
         senders = _senders(database, endpoint_ids)
         has_transport = self.transport is not None or self._is_served_elsewhere()
         planned = plan(self._routes, database, list(senders.values()), has_transport=has_transport)
-        hindered = self.transport.carry(planned.outgoing) if planned.outgoing and self.transport is not None else {}
-        deliveries = DeliveryRound(database, patience=patience)
-        deliveries.stays |= planned.stays
-        deliveries.stays |= self._ask(planned, patience=patience)
+        problems = self.transport.carry(planned.outgoing) if planned.outgoing and self.transport is not None else {}
+        deliveries = DeliveryRound(database, lock_timeout=lock_timeout)
+        deliveries.statuses |= planned.statuses
+        deliveries.statuses |= self._request_routes(planned, lock_timeout=lock_timeout)
         for (name, broker_instance), group in planned.local.items():
             target = self._instance.database(name)
             deliveries.deliver(target, broker_instance, [each.endpoint_id for each in group])
-        carried = {each.endpoint_id for each in planned.outgoing}
-        says = {endpoint_id: str(why) for endpoint_id, why in {**deliveries.stays, **hindered}.items()}
-        if self.transport is not None:  # else the process that serves knows how they fare
-            says = dict.fromkeys(carried, DELIVERED) | says
-        note(database, senders, says)
-        return {*deliveries.stays}, carried, deliveries.later
+        in_transit = {each.endpoint_id for each in planned.outgoing}
+        statuses = {endpoint_id: str(why) for endpoint_id, why in {**deliveries.statuses, **problems}.items()}
+        if self.transport is not None:  # otherwise the serving process knows their status
+            statuses = dict.fromkeys(in_transit, DELIVERED) | statuses
+        write_statuses(database, senders, statuses)
+        return {*deliveries.statuses}, in_transit, deliveries.deferred
 
     def _is_served_elsewhere(self) -> bool:
-        """Whether another process carries what is for other instances (N16); it sees what is committed here by itself."""
+        """Returns whether another process serves the instance; it notices commits of this process on its own."""
         return ServeLock.is_held(self._instance.folder)
 
-    def _ask(self, planned: DeliveryPlan, *, patience: float | None) -> dict[int, TransmissionStatus]:
-        """Asks for the routes that are missing (R14); what is said of those that were refused."""
-        if not planned.asks:
+    def _request_routes(self, planned: DeliveryPlan, *, lock_timeout: float | None) -> dict[int, TransmissionStatus]:
+        """Requests missing routes (R14); returns the statuses of requests that were refused."""
+        if not planned.route_requests:
             return {}
         try:
-            refused = self._dynamic_routing.ask(planned.asks, patience=patience)
+            refused = self._dynamic_routing.request(planned.route_requests, lock_timeout=lock_timeout)
         except SsbrokerError as error:
-            LOGGER.warning("missing routes could not be asked for, and are at the next try: %s", error)
+            LOGGER.warning("missing routes could not be requested; retrying later: %s", error)
             return {}
         return {
-            endpoint_id: route_refused(ask.service_name, refusal)
-            for ask, refusal in refused.items()
-            for endpoint_id in planned.asks[ask]
+            endpoint_id: route_refused(request.service_name, refusal)
+            for request, refusal in refused.items()
+            for endpoint_id in planned.route_requests[request]
         }
 
 
 class _ThreadState(threading.local):
-    """What a thread does now."""
+    """The state of a delivering thread."""
 
     def __init__(self) -> None:
         self.is_delivering = False
-        self.left: list[DatabaseContext] = []
-        """The databases from which it has sent meanwhile."""
+        self.pending: list[DatabaseContext] = []
+        """The databases from which it has sent during a delivery."""
 
 
 def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int, ConversationEndpoint]:
-    """The endpoints that have messages waiting; the highest priority first where the database honours it (fact 150)."""
+    """Returns the endpoints with waiting messages; highest priority first if the database honors priorities."""
     with database.file.read() as connection:
         found = [
             endpoint
@@ -817,28 +684,17 @@ def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int
     return {each.endpoint_id: each for each in found}
 
 
-def note(
+def write_statuses(
     database: DatabaseContext,
     senders: Mapping[int, ConversationEndpoint],
-    says: Mapping[int, str],
+    statuses: Mapping[int, str],
     *,
     lock_timeout: float | None = None,
 ) -> None:
-    """Writes why messages stay, where that is not known yet.
-
-    Args:
-        database: The senders' database.
-        senders: The senders as they were read, by their numbers.
-        says: What to write.
-        lock_timeout: The seconds to wait for the write lock; None is as long as always.
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: It cannot be written.
-    """
+    """Writes changed transmission statuses of senders."""
     new = {
         endpoint_id: status
-        for endpoint_id, status in says.items()
+        for endpoint_id, status in statuses.items()
         if senders[endpoint_id].transmission_status != status
     }
     if not new:

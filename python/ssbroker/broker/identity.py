@@ -12,7 +12,7 @@ from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import databases
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
-from ssbroker.broker.dialogs.begin_end import end_all_with_error
+from ssbroker.broker.dialogs.begin_end import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.validation import check_object_name, refusal
 from ssbroker.ddl import statements
@@ -28,40 +28,42 @@ from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, is_missing
 
-_MSDB_STAYS: Final = "msdb is a system database"
+_MSDB_REQUIRED: Final = "msdb is a system database, which cannot be detached, dropped or renamed"
 
 
-def create(instance: InstanceContext, alteration: InstanceChange, name: str) -> DatabaseContext:
-    """Makes a database in a file of its own (I1)."""
-    listing = alteration.listing()
+def create(instance: InstanceContext, change: InstanceChange, name: str) -> DatabaseContext:
+    """Creates a database in its own file, with a new broker id (I1)."""
+    listing = change.listing()
     _check_free(listing, name)
     guid = instance.new_guid().bytes
     file = databases.create_database(instance, listing, name=name, service_broker_guid=guid)
     with ExitStack() as undo:
         undo.callback(databases.remove_files, file.path)
         undo.callback(file.close)
-        number = registry.add(listing, name=name, file=file.path.name, service_broker_guid=guid, is_broker_enabled=True)
+        database_id = registry.add(
+            listing, name=name, file=file.path.name, service_broker_guid=guid, is_broker_enabled=True
+        )
         undo.pop_all()
-    database = DatabaseContext(instance, database_id=number, name=name, file=file)
-    alteration.joined(database, created=True)
+    database = DatabaseContext(instance, database_id=database_id, name=name, file=file)
+    change.add(database, created=True)
     return database
 
 
 def attach(
-    instance: InstanceContext, alteration: InstanceChange, name: str, path: Path, option: BrokerOption | None
+    instance: InstanceContext, change: InstanceChange, name: str, path: Path, option: BrokerOption | None
 ) -> DatabaseContext:
-    """Takes in a database file as it is (I8), but for I7 and the option."""
+    """Attaches a database file with its broker id (I8). Disables the broker if its id is already enabled (I7); applies the option."""
     if option is not None:
         _check_option(option)
-    listing = alteration.listing()
+    listing = change.listing()
     _check_free(listing, name)
-    _refuse_listed(instance, listing, path)
+    _check_not_listed(instance, listing, path)
     file = _open(instance, path)
     with ExitStack() as undo:
         undo.callback(file.close)
         with file.read() as connection:
             broker = stored.load(connection).broker
-        number = registry.add(
+        database_id = registry.add(
             listing,
             name=name,
             file=_as_listed(instance, path),
@@ -69,99 +71,99 @@ def attach(
             is_broker_enabled=False,
         )
         undo.pop_all()
-    database = DatabaseContext(instance, database_id=number, name=name, file=file)
-    alteration.joined(database, created=False)
-    connection = alteration.connection(database)
-    _refuse_attached(instance, connection, path)
+    database = DatabaseContext(instance, database_id=database_id, name=name, file=file)
+    change.add(database, created=False)
+    connection = change.connection(database)
+    _check_not_attached(instance, connection, path)
     registry.record_owner(connection, attached_to=instance.instance_id, identity=registry.file_identity(path))
-    changes.set_honor_broker_priority(connection, is_on=False)  # fact 150
-    forget_route_requests(alteration.work(database))
-    wanted = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
-    twin = registry.find_enabled_duplicate(listing, service_broker_guid=broker.service_broker_guid, name=name)
-    if twin is not None and wanted in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"):
+    changes.set_honor_broker_priority(connection, is_on=False)
+    forget_route_requests(change.work(database))
+    effective = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
+    duplicate = registry.find_enabled_duplicate(listing, service_broker_guid=broker.service_broker_guid, name=name)
+    if duplicate is not None and effective in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"):
         warnings.warn(
-            f"9773: the broker of {name!r} is disabled, since {twin!r} is enabled under the same broker id; "
-            "NEW_BROKER gives it one of its own",
+            f"9773: the broker of {name!r} was disabled, because {duplicate!r} is enabled with the same broker id; "
+            "use NEW_BROKER to set a new one",
             BrokerWarning,
             stacklevel=3,
         )
-        wanted = "DISABLE_BROKER"
-    set_broker(instance, alteration, database, wanted)
+        effective = "DISABLE_BROKER"
+    set_broker(instance, change, database, effective)
     return database
 
 
-def detach(alteration: InstanceChange, name: str, *, is_dropped: bool = False) -> None:
-    """Takes a database off the list; its file stays whole (B29), or goes too."""
+def detach(change: InstanceChange, name: str, *, is_dropped: bool = False) -> None:
+    """Detaches a database, or drops it with its file."""
     if is_utf8_text(name) and canonical_name(name) in SYSTEM_DATABASES:
-        raise refusal(_MSDB_STAYS, 3708 if is_dropped else 7940)
-    if name in alteration.lost:
-        alteration.forget(name)
+        raise refusal(_MSDB_REQUIRED, 3708 if is_dropped else 7940)
+    if name in change.lost:
+        change.remove_unavailable(name)
         return
-    database = alteration.database(name)
-    connection = alteration.connection(database)
-    alteration.objects(database)  # refuses what another process took away meanwhile
+    database = change.database(name)
+    connection = change.connection(database)
+    change.objects(database)  # raises if another process has detached it meanwhile
     registry.record_owner(connection, attached_to=registry.DROPPED if is_dropped else None, identity=None)
-    registry.remove(alteration.listing(), name=alteration.row(database).name)
-    alteration.left(database, is_dropped=is_dropped)
+    registry.remove(change.listing(), name=change.row(database).name)
+    change.remove(database, is_dropped=is_dropped)
 
 
-def rename(alteration: InstanceChange, name: str, new: str) -> None:
-    """Gives a database another name; its id and its file stay."""
+def rename(change: InstanceChange, name: str, new: str) -> None:
+    """Renames a database; its broker id and file stay the same."""
     if canonical_name(name) in SYSTEM_DATABASES:
-        raise refusal(_MSDB_STAYS, 3708)
-    database = alteration.database(name)
-    listing = alteration.listing()
+        raise refusal(_MSDB_REQUIRED, 3708)
+    database = change.database(name)
+    listing = change.listing()
     _check_free(listing, new)
-    registry.rename(listing, name=alteration.row(database).name, new_name=new)
-    alteration.renamed(database, new)
+    registry.rename(listing, name=change.row(database).name, new_name=new)
+    change.renamed(database, new)
 
 
 def set_broker(
-    instance: InstanceContext, alteration: InstanceChange, database: DatabaseContext, option: BrokerOption
+    instance: InstanceContext, change: InstanceChange, database: DatabaseContext, option: BrokerOption
 ) -> None:
-    """Enables or disables a database's broker, with a new id or the old one (I4, I5, I6)."""
+    """Enables, disables or resets the broker of a database (I4, I5, I6)."""
     _check_option(option)
-    connection = alteration.connection(database)
-    broker = alteration.objects(database).broker
-    listing = alteration.listing()
-    name = alteration.row(database).name
+    connection = change.connection(database)
+    broker = change.objects(database).broker
+    listing = change.listing()
+    name = change.row(database).name
     is_new, is_enabled = option == "NEW_BROKER", option != "DISABLE_BROKER"
     if is_new and broker.mirroring_role == "mirror":
-        raise refusal(f"{name!r} is the mirror of a pair: only its principal gets a new broker id", 9778)
+        raise refusal(f"{name!r} is a mirror; only the principal can get a new broker id", 9778)
     guid = instance.new_guid().bytes if is_new else broker.service_broker_guid
     if is_enabled:
-        _check_alone(listing, name, guid)
-        alteration.gains(database)
+        _check_no_duplicate(listing, name, guid)
+        change.commit_after_registry(database)
     else:
-        alteration.loses(database)
+        change.commit_before_registry(database)
     if option in ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"):
-        end_all_with_error(alteration.work(database), is_told=not is_new)
+        end_all_conversations(change.work(database), notify_remote=not is_new)
     changes.set_broker(connection, is_broker_enabled=is_enabled, service_broker_guid=guid)
     registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=is_enabled)
 
 
-def set_guid(alteration: InstanceChange, database: DatabaseContext, guid: bytes) -> None:
-    """Gives a database a broker id that is known from elsewhere, before it has conversations."""
-    connection = alteration.connection(database)
-    broker = alteration.objects(database).broker
+def set_guid(change: InstanceChange, database: DatabaseContext, guid: bytes) -> None:
+    """Sets a known broker id of a database that has no conversations yet."""
+    connection = change.connection(database)
+    broker = change.objects(database).broker
     if broker.service_broker_guid == guid:
         return
     if changes.has_conversations(connection):
-        raise refusal(f"the database {database.name!r} has conversations under its broker id")
-    listing = alteration.listing()
-    name = alteration.row(database).name
+        raise refusal(f"the broker id of {database.name!r} cannot be changed, because the database has conversations")
+    listing = change.listing()
+    name = change.row(database).name
     if broker.is_broker_enabled:
-        _check_alone(listing, name, guid)
-        alteration.gains(database)
+        _check_no_duplicate(listing, name, guid)
+        change.commit_after_registry(database)
     changes.set_broker(connection, is_broker_enabled=broker.is_broker_enabled, service_broker_guid=guid)
     registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=broker.is_broker_enabled)
 
 
-def _check_alone(listing: Connection, name: str, guid: bytes) -> None:
-    """Refuses where another database of the instance is enabled under the id (I7)."""
-    twin = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
-    if twin is not None:
-        raise refusal(f"the broker id of {name!r} is that of {twin!r}, which is enabled", 9772)
+def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:
+    """Raises if another database of the instance is enabled with the broker id (I7)."""
+    duplicate = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
+    if duplicate is not None:
+        raise refusal(f"{name!r} has the same broker id as {duplicate!r}, which is enabled", 9772)
 
 
 def _check_option(option: object) -> None:
@@ -173,95 +175,90 @@ def _check_option(option: object) -> None:
 def _check_free(listing: Connection, name: str) -> None:
     check_object_name(name)
     if canonical_name(name) in SYSTEM_DATABASES or name in {row.name for row in registry.load(listing)}:
-        raise refusal(f"the database {name!r} exists", 1801)
+        raise refusal(f"the database {name!r} already exists", 1801)
 
 
-def _refuse_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
-    """Refuses a file that the instance has already, by whatever path (B26)."""
+def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
+    """Raises if the instance already has the file, by any path."""
     identity = registry.file_identity(path)
     for row in registry.load(listing):
-        there = instance.folder / row.file
-        if there == path or (identity is not None and registry.file_identity(there) == identity):
-            raise refusal(f"{path} is the file of the database {row.name!r}", 5120)
+        listed = instance.folder / row.file
+        if listed == path or (identity is not None and registry.file_identity(listed) == identity):
+            raise refusal(f"{path} is already attached as the database {row.name!r}", 5120)
 
 
-def _refuse_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
-    """Refuses a file that another instance has: it notes itself, and a copy is another file (B26)."""
-    note = registry.read_owner(connection)
-    if note.attached_to not in (None, instance.instance_id) and note.identity == registry.file_identity(path):
-        raise refusal(f"{path} is attached to another instance: detach it there, or attach a copy", 5120)
+def _check_not_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
+    """Raises if the file is attached to another instance; a copy is a different file."""
+    owner = registry.read_owner(connection)
+    if owner.attached_to not in (None, instance.instance_id) and owner.identity == registry.file_identity(path):
+        raise refusal(f"{path} is attached to another instance; detach it there, or attach a copy", 5120)
 
 
 def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
     if is_missing(path):
-        raise StorageError(f"{path}: there is no such file", file=str(path))
+        raise StorageError(f"{path}: the file does not exist", file=str(path))
     try:
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
     except LockTimeoutError:
         raise
     except StorageError as error:
-        raise refusal(f"{path} is no file of a database that can be attached: {error}", 5171) from error
+        raise refusal(f"{path} is not a database file that can be attached: {error}", 5171) from error
     with file.read() as connection:
         is_msdb = registry.is_msdb(connection)
     if is_msdb:
         file.close()
-        raise refusal(f"{path} is the msdb of an instance", 5171)
+        raise refusal(f"{path} is the msdb of an instance, which cannot be attached", 5171)
     return file
 
 
 def _as_listed(instance: InstanceContext, path: Path) -> str:
-    """The path as the list has it: relative within the instance's folder, which may be moved as a whole."""
+    """Returns the path for the registry: relative within the instance folder, so that the folder can be moved."""
     return str(path.relative_to(instance.folder) if path.is_relative_to(instance.folder) else path)
 
 
 FORWARDING_SIZE: Final = 10
-"""The megabytes that forwarding may hold unless told otherwise (fact 68)."""
-_NOT_OURS: Final = "skipped, it is no endpoint for Service Broker"
+"""Default limit of forwarded messages in megabytes."""
+_OTHER_ENDPOINT: Final = "skipped (not a Service Broker endpoint)"
 
 
 def run(
-    alteration: InstanceChange,
+    change: InstanceChange,
     statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
     annotations: Mapping[str, str],
 ) -> str | None:
-    """Runs a statement about an endpoint.
-
-    Returns:
-        What was left out of account, for a warning.
-
-    Raises:
-        BrokerError: The instance has an endpoint already (7862), or the endpoint is another (15151).
-    """
-    msdb = alteration.database(MSDB_NAME)
-    connection, known = alteration.connection(msdb), alteration.objects(msdb).endpoint
+    """Executes an endpoint statement; returns a warning about what was skipped, if any."""
+    msdb = change.database(MSDB_NAME)
+    connection, known = change.connection(msdb), change.objects(msdb).endpoint
     name = statement.name
     is_known = known is not None and known.name == name
     if isinstance(statement, statements.CreateEndpoint):
         if known is not None:
-            raise refusal(f"the instance has the Service Broker endpoint {known.name!r}; one is allowed", 7862)
+            raise refusal(
+                f"the instance already has the Service Broker endpoint {known.name!r}; only one is allowed", 7862
+            )
         changes.set_endpoint(
             connection, _changed(BrokerEndpoint(name, "STOPPED", 0, "ALL", False, FORWARDING_SIZE), statement.settings)
         )
     elif isinstance(statement, statements.DropEndpoint):
         if not is_known:
-            return _NOT_OURS
+            return _OTHER_ENDPOINT
         changes.set_endpoint(connection, None)
     elif known is None or not is_known:
         if not statement.for_broker:
-            return _NOT_OURS
+            return _OTHER_ENDPOINT
         raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
     else:
         changes.set_endpoint(connection, _changed(known, statement.settings))
-    return "skipped addresses_only: `serve` says where the instance is reached" if annotations else None
+    return "skipped addresses_only (set the addresses when you serve the instance)" if annotations else None
 
 
-def _changed(before: BrokerEndpoint, said: EndpointSettings) -> BrokerEndpoint:
-    """The endpoint with what is said; the rest as it was."""
+def _changed(before: BrokerEndpoint, settings: EndpointSettings) -> BrokerEndpoint:
+    """Returns the endpoint with changed settings."""
     return BrokerEndpoint(
         before.name,
-        before.state if said.state is None else said.state,
-        before.port if said.port is None else said.port,
-        before.ip if said.ip is None else said.ip,
-        before.is_message_forwarding_enabled if said.forwarding is None else said.forwarding,
-        before.message_forwarding_size if said.forward_size is None else said.forward_size,
+        before.state if settings.state is None else settings.state,
+        before.port if settings.port is None else settings.port,
+        before.ip if settings.ip is None else settings.ip,
+        before.is_message_forwarding_enabled if settings.forwarding is None else settings.forwarding,
+        before.message_forwarding_size if settings.forward_size is None else settings.forward_size,
     )

@@ -40,9 +40,10 @@ MSDB_FILE: Final = "msdb.sqlite"
 
 
 class Instance:
-    """The databases of a folder, for any number of threads of this process; other processes may have it open too.
+    """An instance: the databases of a folder.
 
-    It is made by `create` and `open`, and closed by `close` or at the end of a `with` block.
+    Create one with `create` or `open`; close it with `close` or a `with` block. All threads of the process can share an instance, and
+    several processes can open the same folder.
 
     Examples:
         >>> import tempfile
@@ -96,29 +97,31 @@ class Instance:
         background: bool = True,
         vfs: str | None = None,
     ) -> Self:
-        """Makes an instance with the database msdb.
+        """Creates an instance, with the system database msdb.
 
         Args:
-            folder: Where its files stand; made where it is not there, for this user alone.
-            name: What it is called.
-            clock: Tells the current moment, in UTC.
-            random: Where ids come from; left out, from the operating system.
-            lock_timeout: The seconds to wait for a file's write lock.
-            background: Whether threads of the instance do what happens over time.
-            vfs: SQLite's virtual file system by name, None for its own.
+            folder: The folder for the database files; created if missing, accessible only to the current user.
+            name: The name of the instance.
+            clock: Returns the current time as an aware `datetime`.
+            random: The source of ids and jitter; None means the operating system.
+            lock_timeout: Seconds to wait for the write lock of a file.
+            background: Whether background threads do what is due: deliveries, timers, lifetimes, activation. If false, call `run_due`.
+            vfs: The name of a SQLite virtual file system (VFS); None means the default.
 
         Returns:
-            The instance, open.
+            The open instance.
 
         Raises:
-            BrokerError: The folder holds an instance.
-            OptionError: `lock_timeout` is no number of seconds, or `name` no text.
+            BrokerError: The folder already contains an instance.
+            OptionError: `lock_timeout` is not a valid number of seconds, or `name` is not a string.
             StorageError: The files cannot be written.
         """
-        place = databases.resolved(folder)
-        chance = random or randomness.SystemRandom()
-        file = databases.create_msdb(place / MSDB_FILE, name=name, random=chance, lock_timeout=lock_timeout, vfs=vfs)
-        return cls(place, file, clock=clock, random=chance, background=background, vfs=vfs)
+        resolved_folder = databases.resolve_path(folder)
+        source = random or randomness.SystemRandom()
+        file = databases.create_msdb(
+            resolved_folder / MSDB_FILE, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs
+        )
+        return cls(resolved_folder, file, clock=clock, random=source, background=background, vfs=vfs)
 
     @classmethod
     def open(
@@ -131,27 +134,36 @@ class Instance:
         background: bool = True,
         vfs: str | None = None,
     ) -> Self:
-        """Opens an instance that `create` made.
+        """Opens an existing instance.
 
         Args:
-            folder: Where its files stand.
-            clock: Tells the current moment, in UTC.
-            random: Where ids come from; left out, from the operating system.
-            lock_timeout: The seconds to wait for a file's write lock.
-            background: Whether threads of the instance do what happens over time.
-            vfs: SQLite's virtual file system by name, None for its own.
+            folder: The folder of the instance.
+            clock: Returns the current time as an aware `datetime`.
+            random: The source of ids and jitter; None means the operating system.
+            lock_timeout: Seconds to wait for the write lock of a file.
+            background: Whether background threads do what is due: deliveries, timers, lifetimes, activation. If false, call `run_due`.
+            vfs: The name of a SQLite virtual file system (VFS); None means the default.
 
         Returns:
-            The instance, open.
+            The open instance.
 
         Raises:
-            OptionError: `lock_timeout` is no number of seconds.
-            StorageError: There is none, or its files cannot be used.
+            OptionError: `lock_timeout` is not a valid number of seconds.
+            StorageError: The folder does not contain an instance, or its files cannot be used.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     Instance.create(folder, name="shop").close()
+            ...     with Instance.open(folder) as instance:
+            ...         print(instance.name)
+            shop
         """
-        place = databases.resolved(folder)
-        file = databases.open_msdb(place / MSDB_FILE, lock_timeout=lock_timeout, vfs=vfs)
+        resolved_folder = databases.resolve_path(folder)
+        file = databases.open_msdb(resolved_folder / MSDB_FILE, lock_timeout=lock_timeout, vfs=vfs)
         opened = cls(
-            place,
+            resolved_folder,
             file,
             clock=clock,
             random=random or randomness.SystemRandom(),
@@ -173,7 +185,7 @@ class Instance:
 
     @property
     def server(self) -> Server | None:
-        """The server that serves this instance in this process; None if nothing does."""
+        """The running `Server` of this instance in this process; None if there is none."""
         return self._server
 
     @property
@@ -183,35 +195,35 @@ class Instance:
 
     @property
     def msdb(self) -> Database:
-        """The database whose routing table is for what arrives from outside (R1)."""
+        """The msdb database, whose routes apply to messages that arrive from other instances."""
         return self.database(MSDB_NAME)
 
     def database(self, name: str) -> Database:
-        """Returns one database.
+        """Returns a database by its name.
 
         Args:
-            name: The exact name.
+            name: The exact name of the database.
 
         Returns:
-            The database; the same object each time, for as long as it is attached.
+            The database; always the same object while the database is attached.
 
         Raises:
-            UnknownDatabaseError: The instance has no database of this name.
-            StorageError: The database file is missing, or cannot be used.
+            UnknownDatabaseError: The instance has no database with this name.
+            StorageError: The database file is missing or cannot be used.
         """
         return self._public(self._context.database(name))
 
     def create_database(self, name: str) -> Database:
-        """Makes a database in a file of its own beside msdb's, with a new broker id and its broker enabled (I1).
+        """Creates a database in its own file in the instance folder, with a new broker id and an enabled broker.
 
         Args:
-            name: Its name.
+            name: The name of the database.
 
         Returns:
-            The database.
+            The new database.
 
         Raises:
-            BrokerError: The name is taken (1801) or none (102), or a file stands at its place (5170).
+            BrokerError: The name already exists (1801) or is not valid (102), or the file already exists (5170).
             StorageError: The file cannot be written.
 
         Examples:
@@ -228,22 +240,22 @@ class Instance:
     def attach_database(
         self, name: str, file: str | os.PathLike[str], *, option: BrokerOption | None = None
     ) -> Database:
-        """Takes in a database file: one that was detached, or a copy (a restore). Its broker id comes with it (I1, I8).
+        """Attaches a database file: a detached database, or a copy such as a restored backup. It keeps its broker id.
 
         Args:
-            name: What the database is called here.
-            file: The file; it stays where it is.
-            option: What to do to its broker, as `Database.set_broker` has it; None leaves it as it is.
+            name: The name of the database in this instance.
+            file: The database file; it is not moved or copied.
+            option: The broker option to apply, as in `Database.set_broker`; None keeps the state of the broker.
 
         Returns:
-            The database. Where another is enabled under its broker id, it is disabled, whatever the option (I7).
+            The attached database. If another database is enabled with the same broker id, its broker is disabled, whatever the option.
 
         Raises:
-            BrokerError: The name is taken (1801), the file is no database's (5171), or it is attached already (5120).
+            BrokerError: The name already exists (1801), the file is not a database file (5171), or it is already attached (5120).
             StorageError: The file cannot be opened or written.
 
         Warns:
-            BrokerWarning: The database is disabled, because another is enabled under its broker id (9773).
+            BrokerWarning: The broker is disabled, because another database is enabled with the same broker id (9773).
 
         Examples:
             >>> import tempfile
@@ -256,25 +268,25 @@ class Instance:
             True
         """
         with InstanceChange(self._context) as alteration:
-            identity.attach(self._context, alteration, name, databases.resolved(file), option)
+            identity.attach(self._context, alteration, name, databases.resolve_path(file), option)
         return self.database(name)
 
     def detach_database(self, name: str) -> None:
-        """Takes a database off the instance; its file stays whole and can be attached again, here or elsewhere (B29).
+        """Detaches a database from the instance. Its file can be attached again, to this or another instance.
 
-        One whose file cannot be used goes too, and what there is of the file stays as it is.
+        A database whose file is missing or damaged can also be detached; the file is not changed.
 
         Args:
-            name: Its name.
+            name: The name of the database.
 
         Raises:
-            UnknownDatabaseError: There is none.
-            BrokerError: It is msdb (7940).
-            LockTimeoutError: Others were writing to it for too long.
+            UnknownDatabaseError: The instance has no database with this name.
+            BrokerError: The database is msdb (7940).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Warns:
-            BrokerWarning: What was committed last could not be put into the file itself, since others read it for longer than
-                `lock_timeout`, or the disk failed: it stands in the file's `-wal`, which has to stay beside it.
+            BrokerWarning: The last commits could not be moved from the `-wal` file into the database file, because readers were active
+                for longer than `lock_timeout`, or the disk failed. Keep the `-wal` file together with the database file.
 
         Examples:
             >>> import tempfile
@@ -289,15 +301,15 @@ class Instance:
             identity.detach(alteration, name)
 
     def drop_database(self, name: str) -> None:
-        """Removes a database with all that stands in it, its file included, unless that cannot be used.
+        """Drops a database and deletes its file. A file that cannot be used is kept.
 
         Args:
-            name: Its name.
+            name: The name of the database.
 
         Raises:
-            UnknownDatabaseError: There is none.
-            BrokerError: It is msdb (3708).
-            LockTimeoutError: Others were writing to it for too long.
+            UnknownDatabaseError: The instance has no database with this name.
+            BrokerError: The database is msdb (3708).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -312,21 +324,22 @@ class Instance:
             identity.detach(alteration, name, is_dropped=True)
 
     def execute(self, ddl: str, *, file: str | None = None) -> None:
-        """Runs a script of T-SQL that defines databases and what stands in them, as `Catalog.load` reads it.
+        """Runs a T-SQL script that defines databases and their Service Broker objects, in the dialect of `Catalog.load`.
 
-        A batch, up to `GO`, is done as a whole or not at all. Before any `USE` the script is about the one user database.
+        Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. Until the first `USE`, the script
+        applies to the only user database.
 
         Args:
-            ddl: The script.
-            file: Its name, for errors and warnings.
+            ddl: The text of the script.
+            file: The name of the script, for errors and warnings.
 
         Raises:
-            DdlError: A statement is refused, or cannot be read; with line and number. Its batch has changed nothing.
-            OptionError: `ddl` is no text: a file is read first.
+            DdlError: A statement is rejected or has a syntax error, with line and error number. Its batch has changed nothing.
+            OptionError: `ddl` is not a string. Read a file before you pass it.
             StorageError: A file cannot be written.
 
         Warns:
-            DdlWarning: A statement means nothing to an instance and was skipped.
+            DdlWarning: A statement does not apply to an instance and was skipped.
 
         Examples:
             >>> import tempfile
@@ -342,18 +355,18 @@ class Instance:
         scripts.execute(self._context, ddl, file=file)
 
     def view(self, name: str, database: str | None = None) -> pa.Table:
-        """What one of SQL Server's views, or a queue, shows now; whoever reads Arrow can query it.
+        """Returns the current rows of a system view or a queue as an Arrow table.
 
         Args:
-            name: `sys.databases`, `sys.routes`, `sys.transmission_queue`, ...; or a queue, such as `dbo.Orders`.
-            database: One database; None is all.
+            name: A system view such as `sys.databases`, `sys.routes` or `sys.transmission_queue`, or a queue such as `dbo.Orders`.
+            database: The name of one database; None means all databases.
 
         Returns:
-            The rows, with SQL Server's columns; where the view is of a database, its name stands before them.
+            The rows, with the columns of SQL Server. For views of databases, the first column is the name of the database.
 
         Raises:
-            InputError: There is no such view or queue.
-            UnknownDatabaseError: There is no such database.
+            InputError: The view or queue does not exist.
+            UnknownDatabaseError: The database does not exist.
 
         Examples:
             >>> import tempfile
@@ -365,10 +378,10 @@ class Instance:
         return views.view(self._context, name, database)
 
     def catalog(self) -> Catalog:
-        """What routing, `explain`, `lint` and Spark need to know of the instance as it is now.
+        """Returns a catalog of the instance as it is now, for routing, `explain`, `lint` and Spark.
 
         Returns:
-            The catalog; the same object as before where nothing has changed.
+            The catalog; the same object as before if nothing has changed.
 
         Raises:
             StorageError: A file cannot be read.
@@ -384,14 +397,14 @@ class Instance:
         return self._background.catalog.catalog()
 
     def router(self, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue") -> Router:
-        """A router on the instance as it is now.
+        """Returns a router for the instance as it is now.
 
         Args:
-            tie_break: How one of several equals is picked; `round_robin` takes turns for as long as nothing changes (R24).
-            pending_request: While routing information is requested, `continue` goes on at step 5, `delay` waits.
+            tie_break: How to choose among equally good routes; `round_robin` alternates until the instance changes.
+            pending_request: What to do while routing information is requested: `continue` with the remaining routing steps, or `delay`.
 
         Returns:
-            The router; the same object as before where nothing has changed.
+            The router; the same object as before if nothing has changed.
 
         Raises:
             StorageError: A file cannot be read.
@@ -399,25 +412,37 @@ class Instance:
         return self._background.catalog.router(tie_break=tie_break, pending_request=pending_request)
 
     def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
-        """Has a function called with each event from now on, in the thread in which it happens, after the commit that makes it true.
+        """Subscribes a function to events.
+
+        The function is called in the thread that causes the event, after the transaction has committed.
 
         Args:
-            subscriber: The function. What it raises is logged and goes no further.
-            kinds: The classes of events that it is for; none means all.
+            subscriber: The function to call with each event. Its exceptions are logged and ignored.
+            kinds: The event classes to subscribe to; none means all.
 
         Returns:
-            Ends the subscription.
+            A function that ends the subscription.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     events = []
+            ...     unsubscribe = instance.subscribe(events.append)
+            ...     unsubscribe()
         """
         return self._context.events.subscribe(subscriber, *kinds)
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
-        """Does everything that is due, once: deliveries, timers, lifetimes, readers of queues. With `background`, a thread does it.
+        """Does everything that is due: deliveries, timers, lifetimes, activation.
+
+        With `background=True`, a background thread calls it; otherwise, call it yourself.
 
         Args:
-            now: The moment; None is that of the clock.
+            now: The current time; None means the time of the instance's clock.
 
         Returns:
-            When the next thing is due, as far as is known now; None where nothing is.
+            The time when more is due, as far as known; None if nothing is.
 
         Examples:
             >>> import tempfile
@@ -432,14 +457,25 @@ class Instance:
         return self._background.run_due(now)
 
     def register_procedure(self, name: str, function: Procedure) -> None:
-        """Gives a function a name for the ACTIVATION clauses of queues: `PROCEDURE_NAME = name` has this process run it.
+        """Registers a function under the name that ACTIVATION clauses of queues use: `PROCEDURE_NAME = name`.
 
         Args:
-            name: The name; without a schema it is in `dbo`.
-            function: What a reader runs, as `Database.activate` has it.
+            name: The name of the procedure; the default schema is `dbo`.
+            function: The function to activate in this process, as in `Database.activate`.
 
         Raises:
-            OptionError: `function` cannot be called.
+            OptionError: `function` is not callable.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> def handle(database):
+            ...     with database.transaction() as t:
+            ...         t.receive("Orders")
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     instance.register_procedure("handle", handle)
+            ...     sales.create_queue("Orders", procedure="handle")
         """
         self._background.activation.register(name, function)
 
@@ -456,18 +492,18 @@ class Instance:
         settings: ProtocolSettings | None = None,
         close_timeout: float = 10.0,
     ) -> Server:
-        """Serves the instance to other instances: accepts and makes connections, and exchanges messages, until the block ends.
+        """Returns a server that exchanges messages with other instances over the network while its `with` block runs.
 
         Args:
-            host: The address or host name to listen on; "0.0.0.0" and "::" are all addresses of the machine.
-            port: The port; 0 takes any free port.
+            host: The address or host name to listen on; "0.0.0.0" and "::" mean all addresses of the machine.
+            port: The TCP port; 0 means any free port.
             trust: The certificates of this instance, and which peers may connect. Required unless `allow_unencrypted` is true.
-            allow_unencrypted: Do without TLS: whoever reaches the port can send messages.
-            addresses: More addresses under which other instances reach this one, such as `TCP://shop.example.com:4022`.
-            dial_only: The networks (`10.0.0.0/8`), addresses, host names and domains (`*.example.com`) that may be dialled; empty means all.
+            allow_unencrypted: Whether to serve without TLS. Anyone who can reach the port can then send messages.
+            addresses: Additional addresses by which other instances reach this one, such as `TCP://shop.example.com:4022`.
+            dial_only: The only networks (`10.0.0.0/8`), addresses, host names and domains (`*.example.com`) to connect to; empty means all.
             limits: Timeouts and limits of connections; None means the defaults.
             settings: Settings of the dialog protocol; None means the defaults. `max_fragment_bytes` is from 2,048 to 1,048,576.
-            close_timeout: The most seconds that `close` spends on sending what is queued.
+            close_timeout: The maximum number of seconds that `close` waits for queued messages to be sent.
 
         Returns:
             The server, for use in a `with` block; `Server.port` is the port in use.
@@ -506,7 +542,10 @@ class Instance:
         self._server = server
 
     def close(self) -> None:
-        """Ends the threads and closes the files. What was committed is on the disk already (B4). A forked process has none of them."""
+        """Stops the threads and closes the files. Does nothing in a forked process.
+
+        Committed changes are already on the disk.
+        """
         if not self._databases.is_inherited:
             if self._server is not None:
                 self._server.close()
@@ -514,7 +553,7 @@ class Instance:
             self._databases.close()
 
     def _public(self, context: DatabaseContext) -> Database:
-        """The public object of a database; the same one for as long as the database is attached."""
+        """Returns the public object of a database; always the same one while the database is attached."""
         with self._public_guard:
             database: Database | None = context.public
             if database is None:
@@ -522,10 +561,10 @@ class Instance:
             return database
 
     def __reduce__(self) -> NoReturn:
-        """An instance is open files, locks and threads of this process.
+        """Refuses to pickle or copy: an instance holds open files, locks and threads of this process.
 
         Raises:
-            TypeError: Always; the message says what to do instead.
+            TypeError: Always.
         """
         self._context.__reduce__()
 
@@ -542,10 +581,10 @@ class Instance:
 
 
 def context_of(instance: Instance) -> InstanceContext:
-    """The inner state of an instance, for the parts of the library that build on it."""
+    """Returns the internal state of an instance."""
     return instance._context  # noqa: SLF001
 
 
 def background_of(instance: Instance) -> Background:
-    """The background work of an instance, for the parts of the library that build on it."""
+    """Returns the background work of an instance."""
     return instance._background  # noqa: SLF001

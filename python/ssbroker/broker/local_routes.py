@@ -11,22 +11,16 @@ _LOCAL: Final = "LOCAL"
 
 
 def services_routed_locally(objects: Objects) -> frozenset[str]:
-    """The services of a database that no route of it leads away from: who names its broker id and one of them finds it here.
+    """Returns the services of a database that have no route to another instance, so that messages with its broker id stay in it.
 
-    Every step that finds a route finds LOCAL then, if it is the sixth (R11 to R16), and *Locate* knows one enabled database of a broker
-    id (R31, I7). So neither what stands in other databases nor the moment can change that.
-
-    Args:
-        objects: What stands in the database.
-
-    Returns:
-        The names of the services; none where the database delivers nothing, or asks for routes (R14).
+    For these, every routing step that finds a route finds LOCAL (R11 to R16), and *Locate* finds exactly one enabled database with the
+    broker id (R31, I7). So neither other databases nor the time can change the result.
     """
     routes = objects.routes.values()
     if not objects.broker.is_delivering or any(one.remote_service_name == CONFIGURATION_SERVICE for one in routes):
         return frozenset()
-    leading_away = {one.remote_service_name for one in routes if not _is_local(one)}
-    return frozenset() if None in leading_away else frozenset(objects.services.keys() - leading_away)
+    routed_services = {one.remote_service_name for one in routes if not _is_local(one)}
+    return frozenset() if None in routed_services else frozenset(objects.services.keys() - routed_services)
 
 
 def _is_local(route: Route) -> bool:

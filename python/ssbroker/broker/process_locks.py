@@ -15,56 +15,49 @@ from ssbroker.exceptions import StorageError
 
 
 class ForkSensitive(Protocol):
-    """Who has files or sockets open that no other process may keep open."""
+    """An object with open files or sockets that a forked process must not keep open."""
 
     def descriptors(self) -> Iterable[int]:
-        """Their numbers, as far as they are open now. It is called in a forked process, and waits for nothing."""
+        """Returns the open file descriptors. It is called in the forked process, and must not block."""
 
 
 _HOLDERS: Final[WeakSet[ForkSensitive]] = WeakSet()
 
 
 def close_after_fork(holder: ForkSensitive) -> None:
-    """Has processes that are forked from now on let go of what somebody holds, for as long as that one is there.
-
-    Args:
-        holder: Who holds it.
-    """
+    """Registers an object whose files later forked processes close. The object is referenced weakly."""
     _HOLDERS.add(holder)
 
 
-def _let_go() -> None:
-    """In the forked process: has the numbers stand for nothing. Closed, they would be given anew, and then closed by who had them."""
+def _release_descriptors() -> None:
+    """In the forked process: points the descriptors to the null device. Closed descriptors could be reused, and then closed by their old owner."""
     held = [number for holder in list(_HOLDERS) for number in holder.descriptors() if number >= 0]
     if not held:
         return
     try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-    except OSError:  # no file is left
+        null = os.open(os.devnull, os.O_RDWR)
+    except OSError:  # no descriptor is free
         os.close(held[0])
-        nothing = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
     for number in held:
-        with suppress(OSError):  # a thread of the parent was about to close it
-            os.dup2(nothing, number, inheritable=False)
-    if nothing not in held:
-        os.close(nothing)
+        with suppress(OSError):  # a thread of the parent was closing it
+            os.dup2(null, number, inheritable=False)
+    if null not in held:
+        os.close(null)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_descriptors)
 
 
 FILE: Final = "serve.lock"
-_LOOKS: Final = 100
+_ATTEMPTS: Final = 100
 _PAUSE_SECONDS: Final = 0.01
-_NUMBER_BYTES: Final = 20
+_PROCESS_ID_BYTES: Final = 20
 
 
 class ServeLock:
-    """The lock of a folder, held from `acquire` to `release`, or until the process ends.
-
-    Args:
-        folder: The instance's folder.
+    """The lock of an instance folder that its serving process holds, from `acquire` to `release` or the end of the process.
 
     Examples:
         >>> import tempfile
@@ -83,15 +76,11 @@ class ServeLock:
         close_after_fork(self)
 
     def acquire(self) -> None:
-        """Takes the lock, and leaves the number of this process in the file, for people.
-
-        Raises:
-            StorageError: Another process serves the instance, this one does already, or the file cannot be made or locked.
-        """
+        """Acquires the lock, and writes the id of this process into the file."""
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                self._take(file)
+                self._lock(file)
             except BaseException:
                 os.close(file)
                 raise
@@ -102,23 +91,23 @@ class ServeLock:
         self._file = file
 
     def release(self) -> None:
-        """Gives the lock back; where it is not held, nothing happens."""
+        """Releases the lock; does nothing if it is not held."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
     def descriptors(self) -> Iterable[int]:
-        """See `forks.Holder`."""
+        """Returns the descriptor of the lock file, if open."""
         return () if self._file is None else (self._file,)
 
-    def _take(self, file: int) -> None:
-        looks = 0
-        while not _files.try_lock(file):  # whoever asks holds it for a moment
-            looks += 1
-            if looks == _LOOKS:
-                holder = os.read(file, _NUMBER_BYTES).decode(errors="replace").strip()
+    def _lock(self, file: int) -> None:
+        attempts = 0
+        while not _files.try_lock(file):  # `is_held` holds it briefly
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                holder = os.read(file, _PROCESS_ID_BYTES).decode(errors="replace").strip()
                 raise StorageError(
-                    f"{self._path.parent}: process {holder} serves the instance already; one process does at a time",
+                    f"{self._path.parent}: process {holder} already serves the instance; only one process can serve it at a time",
                     file=str(self._path),
                 )
             time.sleep(_PAUSE_SECONDS)
@@ -127,41 +116,27 @@ class ServeLock:
 
     @staticmethod
     def is_held(folder: Path) -> bool:
-        """Whether a process serves an instance.
-
-        Args:
-            folder: The instance's folder.
-
-        Returns:
-            Whether one does.
-        """
+        """Returns whether a process serves the instance in a folder."""
         return ServeLock.holder(folder) is not None
 
     @staticmethod
     def holder(folder: Path) -> int | None:
-        """Which process serves an instance.
-
-        Args:
-            folder: The instance's folder.
-
-        Returns:
-            Its number; 0 where it has not written that yet, None where no process serves the instance.
-        """
+        """Returns the id of the process that serves the instance in a folder; 0 if unknown, None if there is none."""
         try:
-            # Whoever may read the file may ask; Windows has a lock only for who may write.
+            # Read access is enough to test the lock, except on Windows.
             file = os.open(folder / FILE, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
         except OSError:
             return None
         try:
-            return _number(file) if _files.is_locked(file) else None
-        except OSError:  # the file system knows no locks, so nobody could take it either
+            return _process_id(file) if _files.is_locked(file) else None
+        except OSError:  # the file system has no locks, so no process can hold one
             return None
         finally:
             os.close(file)
 
 
-def _number(file: int) -> int:
+def _process_id(file: int) -> int:
     try:
-        return int(os.read(file, _NUMBER_BYTES))
-    except (OSError, ValueError):  # Windows lets nobody read what is locked
+        return int(os.read(file, _PROCESS_ID_BYTES))
+    except (OSError, ValueError):  # Windows does not allow reading a locked file
         return 0

@@ -22,16 +22,16 @@ from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
-NOWHERE: Final = LocalRoute(None, None)
-KEPT_MAX: Final = 100_000
-"""The decisions that are kept; beyond that all are made anew."""
+NO_LOCAL_ROUTE: Final = LocalRoute(None, None)
+CACHED_MAX: Final = 100_000
+"""Maximum number of cached decisions; when it is exceeded, the cache is cleared."""
 _LOCAL: Final = "LOCAL"
 _ROUTE_REQUESTED: Final = "route_requested"
 _Key: TypeAlias = tuple[str, bytes, int, bytes | None]
 
 
 class Decision(NamedTuple):
-    """What routing decided about a conversation, as the columns of `schemas.DECISIONS`."""
+    """A routing decision about a conversation, with columns of `schemas.DECISIONS`."""
 
     outcome: str
     reason: str
@@ -42,167 +42,144 @@ class Decision(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether a database of this instance takes the conversation."""
+        """Whether the target is a database of this instance."""
         return self.outcome == _LOCAL
 
     @property
     def is_requested(self) -> bool:
-        """Whether no route leads on, and one is to be asked for (R14)."""
+        """Whether no route was found, and one must be requested (R14)."""
         return self.reason == _ROUTE_REQUESTED
 
     @property
     def is_nowhere(self) -> bool:
-        """Whether no route leads on."""
+        """Whether no route was found."""
         return not self.is_local and self.next_hop_address is None
 
     @property
-    def way(self) -> LocalRoute:
-        """The same, as a transaction asks for it."""
-        return LocalRoute(self.target_database, self.broker_instance) if self.is_local else NOWHERE
+    def local_route(self) -> LocalRoute:
+        """The local destination, for a transaction."""
+        return LocalRoute(self.target_database, self.broker_instance) if self.is_local else NO_LOCAL_ROUTE
 
 
 class RoutedSender(Protocol):
-    """What routing has to know of a sender; an endpoint is one."""
+    """What routing needs to know about a sending endpoint."""
 
     @property
     def conversation_id(self) -> bytes:
-        """The conversation."""
+        """The id of the conversation."""
 
     @property
     def is_initiator(self) -> int:
-        """Which side the sender is."""
+        """Whether the sender is the initiator."""
 
     @property
     def far_service(self) -> str:
-        """The service that it sends to."""
+        """The service that the sender sends to."""
 
     @property
     def far_broker_instance(self) -> bytes | None:
-        """The broker id that it names or is bound to, if any."""
+        """The broker id that the conversation names or is bound to, if any."""
 
 
 class LiveRoutes:
-    """Routes conversations that have their sender in a database of the instance.
+    """Routes conversations whose sender is in a database of the instance.
 
-    A decision is kept for as long as the catalog stays the same, so that what has no broker id yet goes one way (N13).
-
-    Args:
-        instance: The instance.
-        catalog: Its catalog.
+    Decisions are cached while the catalog stays the same, so that all messages of a conversation without a broker id take the same route.
 
     Attributes:
-        tie_break: How one of several equals is picked (R24).
+        tie_break: How to choose among equally good routes (R24).
     """
 
     def __init__(self, instance: InstanceContext, catalog: LiveCatalog) -> None:
         self._instance: Final = instance
         self._catalog: Final = catalog
         self._known: _DecisionCache | None = None
-        self._stays: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
+        self._services_routed_locally: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
         self.tie_break: TieBreak = "hash"
 
     def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
-        """What routing says of senders in a database.
-
-        Args:
-            database: Where they are.
-            senders: The senders.
-
-        Returns:
-            The decisions, in the same order.
-
-        Raises:
-            StorageError: A file cannot be read.
-        """
-        return self._that_know(database).decisions(database, senders)
+        """Returns the routing decisions for senders of a database."""
+        return self._cache_for(database).decisions(database, senders)
 
     def router(self) -> Router:
-        """The router that makes the decisions."""
+        """Returns the router that makes the decisions."""
         return self._catalog.router(tie_break=self.tie_break)
 
     @property
-    def picture(self) -> object:
-        """What decisions are made by: another object once the catalog has changed, or a route has expired."""
-        return self._newest()
+    def snapshot(self) -> object:
+        """The basis of current decisions: another object once the catalog has changed or a route has expired."""
+        return self._current()
 
-    def ways_of(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
-        """What a transaction asks about its conversations; the catalog is looked at once, when one of them may leave the database.
-
-        Args:
-            database: The transaction's database.
-            objects: What stands in it, as the transaction sees it.
-
-        Returns:
-            Gives the ways of endpoints of that database, in the same order.
-        """
+    def local_router(
+        self, database: str, objects: Objects
+    ) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
+        """Returns a function that routes endpoints of a database; it reads the catalog once, when a conversation may leave the database."""
         known: _DecisionCache | None = None
         broker_instance = objects.broker.service_broker_guid
 
-        def ways(endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
+        def route(endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
             nonlocal known
-            stays = self._staying(database, objects)
-            if all(each.far_broker_instance == broker_instance and each.far_service in stays for each in endpoints):
+            local_services = self._locally_routed(database, objects)
+            if all(
+                each.far_broker_instance == broker_instance and each.far_service in local_services for each in endpoints
+            ):
                 return [LocalRoute(database, broker_instance)] * len(endpoints)
             if known is None:
-                known = self._that_know(database)
-            return [decision.way for decision in known.decisions(database, endpoints)]
+                known = self._cache_for(database)
+            return [decision.local_route for decision in known.decisions(database, endpoints)]
 
-        return ways
+        return route
 
-    def _that_know(self, database: str) -> _DecisionCache:
-        """The decisions of now, if they are made with a database.
-
-        Raises:
-            StorageError: They are not, since its file cannot be read (B42).
-        """
-        known = self._newest()
+    def _cache_for(self, database: str) -> _DecisionCache:
+        """Returns the current decision cache, which must include a database."""
+        known = self._current()
         if database not in known.databases:
-            self._instance.database(database)  # says why, or it can be read again
-            known = self._newest()
+            self._instance.database(database)  # raises the reason, or the database is readable again
+            known = self._current()
         if database not in known.databases:
             raise StorageError(f"the database {database!r} cannot be read")
         return known
 
-    def _staying(self, database: str, objects: Objects) -> frozenset[str]:
-        seen = self._stays.get(database)
+    def _locally_routed(self, database: str, objects: Objects) -> frozenset[str]:
+        seen = self._services_routed_locally.get(database)
         if seen is None or seen[0] is not objects:
-            seen = self._stays[database] = (objects, services_routed_locally(objects))
+            seen = self._services_routed_locally[database] = (objects, services_routed_locally(objects))
         return seen[1]
 
-    def _newest(self) -> _DecisionCache:
+    def _current(self) -> _DecisionCache:
         router, known, now = self.router(), self._known, self._instance.clock()
-        if known is None or known.router is not router or not known.holds(now):
+        if known is None or known.router is not router or not known.is_valid(now):
             known = self._known = _DecisionCache(router, now)
-            for gone in [name for name in list(self._stays) if name not in known.databases]:
-                self._stays.pop(gone, None)
+            for gone in [name for name in list(self._services_routed_locally) if name not in known.databases]:
+                self._services_routed_locally.pop(gone, None)
         return known
 
 
 class _DecisionCache:
-    """What one router has decided, for as long as none of its routes expires."""
+    """The decisions of one router, valid until one of its routes expires."""
 
     def __init__(self, router: Router, now: datetime) -> None:
         self.router: Final = router
         self.databases: Final = frozenset(router.catalog.databases["name"].to_pylist())
         self._decisions: dict[_Key, Decision] = {}
         lifetimes = router.catalog.routes["lifetime"].to_pylist()
-        self._until: Final = min((moment for moment in lifetimes if moment is not None and moment > now), default=None)
-        self._since: Final = now
+        self._valid_until: Final = min((at for at in lifetimes if at is not None and at > now), default=None)
+        self._valid_from: Final = now
 
-    def holds(self, now: datetime) -> bool:
-        """Whether the decisions are still those of the moment; a clock that goes back makes them doubtful too."""
-        return self._since <= now and (self._until is None or now < self._until)
+    def is_valid(self, now: datetime) -> bool:
+        """Returns whether the decisions are still valid; a clock that was set back makes them invalid too."""
+        return self._valid_from <= now and (self._valid_until is None or now < self._valid_until)
 
     def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
-        """What was decided, or is now; kept within limits. Who looks at the old ones goes on with these."""
+        """Returns cached or new decisions. Clearing the cache replaces the dictionary, so concurrent readers keep the old one."""
         kept = self._decisions
         keys = [(database, each.conversation_id, each.is_initiator, each.far_broker_instance) for each in senders]
         new = {key: each for key, each in zip(keys, senders, strict=True) if key not in kept}
         if not new:
             return [kept[key] for key in keys]
-        found = dict(zip(new, decide(self.router, database, list(new.values()), now=self._since), strict=True))
+        found = dict(zip(new, decide(self.router, database, list(new.values()), now=self._valid_from), strict=True))
         listed = [found[key] if key in found else kept[key] for key in keys]
-        if len(kept) + len(found) > KEPT_MAX:
+        if len(kept) + len(found) > CACHED_MAX:
             self._decisions = found
         else:
             kept.update(found)
@@ -210,18 +187,8 @@ class _DecisionCache:
 
 
 def decide(router: Router, database: str, endpoints: Sequence[RoutedSender], *, now: datetime) -> list[Decision]:
-    """Routes what endpoints of a database send.
-
-    Args:
-        router: On the catalog to go by.
-        database: Where the endpoints are.
-        endpoints: The senders.
-        now: The moment at which routes expire.
-
-    Returns:
-        The decisions, in the same order.
-    """
-    asked = pa.RecordBatch.from_arrays(
+    """Routes endpoints of a database."""
+    conversations = pa.RecordBatch.from_arrays(
         [
             pa.array([each.conversation_id for each in endpoints], pa.binary(16)),
             pa.array([database] * len(endpoints), pa.string()),
@@ -231,22 +198,12 @@ def decide(router: Router, database: str, endpoints: Sequence[RoutedSender], *, 
         ],
         schema=CONVERSATIONS,
     )
-    found = router.route(asked, now=now)
+    found = router.route(conversations, now=now)
     return [Decision(*row) for row in zip(*(found[column].to_pylist() for column in Decision._fields), strict=True)]
 
 
 def explain(router: Router, database: str, endpoint: RoutedSender, *, now: datetime) -> Explanation:
-    """Tells the whole way of what an endpoint sends.
-
-    Args:
-        router: On the catalog to go by.
-        database: Where the endpoint is.
-        endpoint: The sender.
-        now: The moment at which routes expire.
-
-    Returns:
-        The explanation.
-    """
+    """Explains the route of messages from an endpoint."""
     return router.explain(
         endpoint.far_service,
         to_broker_instance=endpoint.far_broker_instance,
@@ -258,27 +215,14 @@ def explain(router: Router, database: str, endpoint: RoutedSender, *, now: datet
 
 
 def database_missing_route(explained: Explanation) -> str:
-    """The database in whose table the route is missing that a conversation asks for (R41).
-
-    Args:
-        explained: The whole way of what its endpoint sends.
-
-    Returns:
-        Its name.
-    """
+    """Returns the database whose routing table lacks the route (R41)."""
     return str(explained.details["passes"][-1]["database"])
 
 
 def needs_route_request(explained: Explanation) -> bool:
-    """Whether a route is to be asked for: none is found, and at most the request of some database for one to this service is open.
+    """Returns whether to request a route: none was found, or another database has an open request for one to this service.
 
-    Each database asks for itself (R1): what another one is answered makes no route here.
-
-    Args:
-        explained: The whole way of what an endpoint sends.
-
-    Returns:
-        Whether.
+    Each database requests its own routes (R1), because an answer to another database creates no route here.
     """
     decision = explained.decision
     if decision["outcome"] == _LOCAL or decision["next_hop_address"] is not None:
@@ -286,11 +230,11 @@ def needs_route_request(explained: Explanation) -> bool:
     return decision["reason"] == _ROUTE_REQUESTED or is_pending(explained.details)
 
 
-_LOOKS_MAX: Final = 100
+_READ_ATTEMPTS_MAX: Final = 100
 
 
 class LiveCatalog:
-    """What routing needs to know of an instance, for any number of threads."""
+    """The catalog and routers of a running instance. Thread-safe."""
 
     def __init__(
         self, instance: InstanceContext, *, pending_requests: Callable[[DatabaseContext, Objects], Iterable[str]]
@@ -303,18 +247,18 @@ class LiveCatalog:
         self._addresses: tuple[str, ...] = ()
         self._routers: dict[tuple[TieBreak, PendingRequest], Router] = {}
 
-    def is_reached_at(self, addresses: Iterable[str] | None) -> None:
-        """Adds addresses of the serving endpoint (R41); None is that nothing serves any more."""
+    def add_addresses(self, addresses: Iterable[str] | None) -> None:
+        """Adds addresses of the serving endpoint (R41); None removes all, when serving has ended."""
         with self._guard:
             self._addresses = () if addresses is None else tuple(dict.fromkeys([*self._addresses, *addresses]))
             self._version = None
 
     def catalog(self) -> Catalog:
-        """The catalog of now."""
+        """Returns the current catalog."""
         return self._current()[0]
 
     def router(self, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue") -> Router:
-        """A router on the catalog of now; the turns of `round_robin` go on for as long as nothing changes."""
+        """Returns a router for the current catalog; `round_robin` continues while nothing changes."""
         catalog, routers = self._current()
         key = (tie_break, pending_request)
         router = routers.get(key)
@@ -323,34 +267,36 @@ class LiveCatalog:
         return router
 
     def _current(self) -> tuple[Catalog, dict[tuple[TieBreak, PendingRequest], Router]]:
-        seen = self._look()
-        pending = sorted({name for each in seen for name in self._pending_requests(*each)})
-        version = (tuple((database.name, objects.version) for database, objects in seen), *pending)
+        databases = self._read()
+        pending = sorted({name for each in databases for name in self._pending_requests(*each)})
+        version = (tuple((database.name, objects.version) for database, objects in databases), *pending)
         with self._guard:
             if self._catalog is None or self._version != version:
-                self._catalog = _catalog(seen, self._addresses, pending)
+                self._catalog = _catalog(databases, self._addresses, pending)
                 self._routers = {}
                 self._version = version
             return self._catalog, self._routers
 
-    def _look(self) -> list[tuple[DatabaseContext, Objects]]:
-        """The databases with what stands in them. Each is read at its own moment: an id may seem to move from one to another."""
-        for _ in range(_LOOKS_MAX):
-            seen = self._instance.databases_list.seen()
-            brokers = [objects.broker for _, objects in seen]
+    def _read(self) -> list[tuple[DatabaseContext, Objects]]:
+        """Reads the databases. Each is read at a different time, so a broker id may seem to be in two of them; then it reads again."""
+        for _ in range(_READ_ATTEMPTS_MAX):
+            databases = self._instance.databases_list.readable()
+            brokers = [objects.broker for _, objects in databases]
             enabled = [broker.service_broker_guid for broker in brokers if broker.is_broker_enabled]
             if len({*enabled}) == len(enabled):
                 break
-        return seen
+        return databases
 
 
-def _catalog(seen: list[tuple[DatabaseContext, Objects]], served: Sequence[str], pending: Sequence[str]) -> Catalog:
+def _catalog(
+    databases: list[tuple[DatabaseContext, Objects]], served: Sequence[str], pending: Sequence[str]
+) -> Catalog:
     routes: dict[str, list[object]] = {name: [] for name in schemas.ROUTES.names}
-    for database, objects in seen:
+    for database, objects in databases:
         for route in objects.routes.values():
             for name, column in routes.items():
                 column.append(database.name if name == "database" else getattr(route, name))
-    endpoint = seen[0][1].endpoint
+    endpoint = databases[0][1].endpoint
     return Catalog(
         pa.table(
             {name: pa.array(column, schemas.ROUTES.field(name).type) for name, column in routes.items()},
@@ -358,16 +304,16 @@ def _catalog(seen: list[tuple[DatabaseContext, Objects]], served: Sequence[str],
         ),
         pa.table(
             {
-                "name": [database.name for database, _ in seen],
-                "service_broker_guid": [objects.broker.service_broker_guid for _, objects in seen],
-                "is_broker_enabled": [objects.broker.is_delivering for _, objects in seen],
+                "name": [database.name for database, _ in databases],
+                "service_broker_guid": [objects.broker.service_broker_guid for _, objects in databases],
+                "is_broker_enabled": [objects.broker.is_delivering for _, objects in databases],
             },
             schema=schemas.DATABASES,
         ),
         pa.table(
             {
-                "database": [database.name for database, objects in seen for _ in objects.services],
-                "name": [name for _, objects in seen for name in objects.services],
+                "database": [database.name for database, objects in databases for _ in objects.services],
+                "name": [name for _, objects in databases for name in objects.services],
             },
             schema=schemas.SERVICES,
         ),

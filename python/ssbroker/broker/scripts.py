@@ -29,15 +29,15 @@ from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
 
-_FILE_MOST: Final = 64 * 1024
-# What SQL Server reads beside ISO 8601: 20261121, and 11/21/2026.
-_DAYS: Final = (
+_FILE_BYTES_MAX: Final = 64 * 1024
+# Date formats of SQL Server other than ISO 8601: 20261121 and 11/21/2026.
+_DATE_FORMATS: Final = (
     re.compile(r"(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)(?=\Z|[T ])", re.ASCII),
     re.compile(r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})(?=\Z|[T ])", re.ASCII),
 )
 
 
-Wrote: TypeAlias = Callable[[Path], None]
+FileCreated: TypeAlias = Callable[[Path], None]
 
 
 def change_security(
@@ -47,24 +47,9 @@ def change_security(
     *,
     credentials: KeyStore,
     now: datetime,
-    wrote: Wrote,
+    file_created: FileCreated,
 ) -> str | None:
-    """Does what a statement says.
-
-    Args:
-        connection: The database, locked.
-        objects: What stands in it.
-        statement: The statement.
-        credentials: What opens the instance's keys.
-        now: The current moment.
-        wrote: Is told of each file that was written, which is to go again if the change is undone.
-
-    Returns:
-        What was left out of account, for a warning.
-
-    Raises:
-        BrokerError: The statement is refused.
-    """
+    """Executes a statement; returns a warning about what was skipped, if any."""
     match statement:
         case statements.CreateUser(name, ignored):
             principals.create_user(connection, objects, name=name)
@@ -74,8 +59,8 @@ def change_security(
                 principals.drop_user(connection, objects, name=name)
         case statements.CreateBinding(name, service, user, anonymous):
             principals.create_binding(connection, objects, name=name, service=service, user=user, anonymous=anonymous)
-        case statements.AlterBinding(name, changed, said):
-            principals.alter_binding(connection, objects, name=name, user=changed, anonymous=said)
+        case statements.AlterBinding(name, user, anonymous):
+            principals.alter_binding(connection, objects, name=name, user=user, anonymous=anonymous)
         case statements.DropBinding(name):
             principals.drop_binding(connection, objects, name=name)
         case statements.SetPermission():
@@ -84,17 +69,22 @@ def change_security(
             set_owner = principals.set_owner if kind == "service" else principals.set_certificate_owner
             set_owner(connection, objects, name=name, user=user)
         case _:
-            _change_keys(connection, objects, statement, credentials, now, wrote)
+            _change_keys(connection, objects, statement, credentials, now, file_created)
     return None
 
 
-def _permit(connection: Connection, objects: Objects, said: statements.SetPermission) -> str | None:
+def _permit(connection: Connection, objects: Objects, statement: statements.SetPermission) -> str | None:
     denied = principals.set_permission(
-        connection, objects, verb=said.permission, service=said.service, users=said.users, by_control=said.by_control
+        connection,
+        objects,
+        verb=statement.permission,
+        service=statement.service,
+        users=statement.users,
+        by_control=statement.by_control,
     )
     if denied:
-        return f"SEND stays denied to {', '.join(denied)}: CONTROL lifts no denial, REVOKE SEND does"
-    return f"skipped {said.ignored}" if said.ignored else None
+        return f"SEND remains denied to {', '.join(denied)}: CONTROL does not lift a denial; use REVOKE SEND"
+    return f"skipped {statement.ignored}" if statement.ignored else None
 
 
 def _change_keys(
@@ -110,7 +100,7 @@ def _change_keys(
     | statements.DropCertificate,
     credentials: KeyStore,
     now: datetime,
-    wrote: Wrote,
+    file_created: FileCreated,
 ) -> None:
     match statement:
         case statements.CreateMasterKey(password):
@@ -127,7 +117,7 @@ def _change_keys(
                 objects,
                 credentials=credentials,
                 name=name,
-                given=_given(statement, now),
+                given=_certificate_source(statement, now),
                 owner=owner,
                 active=active,
             )
@@ -143,18 +133,18 @@ def _change_keys(
                 removes_key=removes_key,
             )
         case statements.BackupCertificate():
-            _back_up(objects, statement, credentials, wrote)
+            _back_up(objects, statement, credentials, file_created)
         case statements.DropCertificate(name):
             principals.drop_certificate(connection, objects, name=name)
 
 
-def _given(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
+def _certificate_source(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
     if statement.file is None:
-        return principals.made_certificate(
+        return principals.self_signed_certificate(
             statement.subject or statement.name,
             now=now,
-            begins=_moment(statement.start_date),
-            ends=_moment(statement.expiry_date),
+            begins=_timestamp(statement.start_date),
+            ends=_timestamp(statement.expiry_date),
         )
     key = statement.key
     return GivenCertificate(
@@ -162,7 +152,9 @@ def _given(statement: statements.CreateCertificate, now: datetime) -> GivenCerti
     )
 
 
-def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: KeyStore, wrote: Wrote) -> None:
+def _back_up(
+    objects: Objects, statement: statements.BackupCertificate, credentials: KeyStore, file_created: FileCreated
+) -> None:
     certificate = existing(objects.security.certificates, statement.name, kind="certificate")
     key = statement.key
     pem = certificate_to_pem(certificate.certificate)
@@ -171,42 +163,43 @@ def _back_up(objects: Objects, statement: statements.BackupCertificate, credenti
             raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
         if len(key.password.encode()) > KEY_PASSWORD_BYTES_MAX:
             raise refusal(
-                f"the password is too long: in UTF-8 one of a private key has at most {KEY_PASSWORD_BYTES_MAX} bytes",
+                f"the password of the private key is too long: it can have up to {KEY_PASSWORD_BYTES_MAX} bytes in UTF-8",
                 15118,
             )
         found = credentials.private_key(objects.security, certificate)
         if found is None:
-            raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
-        _write(key.file, key_to_pem(found, password=key.password), wrote)
-    _write(statement.file, pem, wrote)
+            raise refusal(f"certificate {statement.name!r} has no private key, or the master key is not open", 15581)
+        _write(key.file, key_to_pem(found, password=key.password), file_created)
+    _write(statement.file, pem, file_created)
 
 
-def _moment(text: str | None) -> datetime | None:
+def _timestamp(text: str | None) -> datetime | None:
     if text is None:
         return None
-    found = next(filter(None, (days.match(text) for days in _DAYS)), None)
+    found = next(filter(None, (date_format.match(text) for date_format in _DATE_FORMATS)), None)
     day = "" if found is None else f"{found['year']}-{found['month']:0>2}-{found['day']:0>2}"
     try:
         return parse_timestamp(text if found is None else day + text[found.end() :])
     except ValueError:
         raise refusal(
-            f"{text!r:.80} is no moment: write it as in '2026-11-21', '20261121' or '2026-11-21 08:00:00'", 241
+            f"{text!r:.80} is not a valid timestamp; expected one such as '2026-11-21', '20261121' or '2026-11-21 08:00:00'",
+            241,
         ) from None
 
 
 def _read(file: str) -> bytes:
     try:
         with Path(file).open("rb") as opened:
-            data = opened.read(_FILE_MOST + 1)
-    except (OSError, ValueError) as error:  # the latter where no file can have the name
+            data = opened.read(_FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # ValueError: the name is not valid for a file
         raise refusal(f"{file}: cannot be read: {_reason(error)}", 15208) from None
-    if len(data) > _FILE_MOST:
-        raise refusal(f"{file}: is longer than a certificate or a private key", 15208)
+    if len(data) > _FILE_BYTES_MAX:
+        raise refusal(f"{file}: is too large for a certificate or a private key", 15208)
     return data
 
 
-def _write(file: str, data: bytes, wrote: Wrote) -> None:
-    """Writes a file that was not there, whole or not at all."""
+def _write(file: str, data: bytes, file_created: FileCreated) -> None:
+    """Writes a new file completely, or not at all."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -217,7 +210,7 @@ def _write(file: str, data: bytes, wrote: Wrote) -> None:
             raise
     except (OSError, ValueError) as error:
         raise refusal(f"{file}: cannot be written: {_reason(error)}", 15240) from None
-    wrote(Path(file))
+    file_created(Path(file))
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -246,21 +239,9 @@ def change_objects(
     *,
     now: datetime,
 ) -> None:
-    """Does what a statement says.
-
-    Args:
-        connection: The database, locked.
-        objects: What stands in it.
-        statement: The statement.
-        annotations: What its `-- ssbroker:` comments say.
-        now: The time from which LIFETIME counts.
-
-    Raises:
-        BrokerError: The statement is refused.
-        RefusalError: An annotation is wrong, or the statement asks for what an instance does not have.
-    """
+    """Executes a statement; returns a warning about what was skipped, if any."""
     if not isinstance(statement, RouteStatement) and annotations:
-        raise RefusalError(f"the annotation {min(annotations)} does not belong to this statement")
+        raise RefusalError(f"the annotation {min(annotations)} does not apply to this statement")
     if isinstance(statement, RouteStatement):
         _change_route(connection, objects, statement, annotations, now)
     elif isinstance(statement, TypeStatement):
@@ -316,9 +297,7 @@ def _change_type(connection: Connection, objects: Objects, statement: TypeStatem
 
 def _validation(name: str) -> str:
     if name not in object_definitions.VALIDATIONS:
-        raise RefusalError(
-            f"VALIDATION = {name}: an instance has no schema collections; WELL_FORMED_XML is what it can judge"
-        )
+        raise RefusalError(f"VALIDATION = {name}: an instance has no schema collections; use WELL_FORMED_XML")
     return name
 
 
@@ -357,9 +336,9 @@ def _change_priority(connection: Connection, objects: Objects, statement: Priori
     name = statement.name
     match statement:
         case statements.CreatePriority(settings=settings):
-            object_definitions.create_broker_priority(connection, objects, name=name, said=settings.options)
+            object_definitions.create_broker_priority(connection, objects, name=name, clauses=settings.options)
         case statements.AlterPriority(settings=settings):
-            object_definitions.alter_broker_priority(connection, objects, name=name, said=settings.options)
+            object_definitions.alter_broker_priority(connection, objects, name=name, clauses=settings.options)
         case statements.DropPriority():
             object_definitions.drop_broker_priority(connection, objects, name=name)
 
@@ -368,14 +347,14 @@ def _text_of(queue: QueueName) -> str:
     return queue_text(queue.schema, queue.name)
 
 
-NOTHING_TO_AN_INSTANCE: Final = "skipped, it means nothing to an instance"
+NO_EFFECT_ON_INSTANCE: Final = "skipped (does not affect an instance)"
 
 
 class ScriptRun:
-    """Runs statements one after the other.
+    """Runs the statements of a batch.
 
     Attributes:
-        current: The database that USE has selected.
+        current: The database selected by USE.
     """
 
     def __init__(self, instance: InstanceContext, alteration: InstanceChange, current: str | None) -> None:
@@ -385,25 +364,12 @@ class ScriptRun:
 
     @property
     def only_database(self) -> str | None:
-        """The one user database; None where there are several, or none."""
+        """The only user database; None if there are several or none."""
         users = [name for name in self._alteration.names if name != MSDB_NAME]
         return users[0] if len(users) == 1 else None
 
     def run(self, statement: Statement, annotations: Mapping[str, str]) -> str | None:
-        """Runs one statement.
-
-        Args:
-            statement: The statement.
-            annotations: What its `-- ssbroker:` comments say.
-
-        Returns:
-            What was left out of account, for a warning.
-
-        Raises:
-            RefusalError: The statement is refused.
-            BrokerError: The same.
-            UnknownDatabaseError: It names a database that is not there.
-        """
+        """Runs one statement; returns a warning about what was skipped, if any."""
         if isinstance(statement, SecurityStatement):
             return self._secure(statement, annotations)
         match statement:
@@ -418,15 +384,15 @@ class ScriptRun:
                     self._drop_database(canonical_name(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
                 return identity.run(self._alteration, statement, annotations)
-            case statements.Skipped(holds):
-                return f"skipped whole, with the {', '.join(holds)} in it" if holds else NOTHING_TO_AN_INSTANCE
+            case statements.Skipped(contained):
+                return f"skipped entirely, including {', '.join(contained)}" if contained else NO_EFFECT_ON_INSTANCE
             case _:
                 self._change(statement, annotations)
         return None
 
     def _use(self, name: str, annotations: Mapping[str, str]) -> None:
         name = canonical_name(name)
-        # Scripts pass through master to create databases and endpoints; an instance has none.
+        # Scripts select master to create databases and endpoints; an instance has no such database.
         if name not in SYSTEM_DATABASES - {MSDB_NAME}:
             self._set_guid(self._alteration.database(name), annotations)
         self.current = name
@@ -436,13 +402,13 @@ class ScriptRun:
         if not statement.attached:
             database = identity.create(self._instance, self._alteration, name)
             self._set_guid(database, annotations)
-            return "skipped FILENAME: the file stands beside that of msdb" if files else None
+            return "skipped FILENAME: the file is created in the folder of the instance" if files else None
         if not files:
             raise RefusalError("FOR ATTACH needs ON (FILENAME = '...')")
         try:
             path = Path(files[0]).resolve()
         except ValueError as error:
-            raise RefusalError(f"{files[0]}: can be no file: {error}") from None
+            raise RefusalError(f"{files[0]!r}: is not a valid file name: {error}") from None
         database = identity.attach(self._instance, self._alteration, name, path, statement.option)
         self._set_guid(database, annotations)
         return None
@@ -463,7 +429,7 @@ class ScriptRun:
 
     def _drop_database(self, name: str, *, if_exists: bool) -> None:
         if name == self.current:
-            raise RefusalError(f"the database {name} is in use by this script", 3702)
+            raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
         if name not in {*self._alteration.names, *self._alteration.lost, *SYSTEM_DATABASES}:
             if if_exists:
                 return
@@ -472,30 +438,34 @@ class ScriptRun:
 
     def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> None:
         queue = getattr(statement, "queue", None)
-        named = None if queue is None else queue.database
-        database = self._database(self._context_name() if named is None else canonical_name(named))
+        database_name = None if queue is None else queue.database
+        database = self._database(self._context_name() if database_name is None else canonical_name(database_name))
         connection = self._alteration.connection(database)
-        change_objects(connection, database.sight(connection), statement, annotations, now=self._instance.clock())
+        change_objects(
+            connection, database.lazy_objects(connection), statement, annotations, now=self._instance.clock()
+        )
 
     def _secure(self, statement: SecurityStatement, annotations: Mapping[str, str]) -> str | None:
         if annotations:
-            raise RefusalError(f"the annotation {min(annotations)} does not belong to this statement")
+            raise RefusalError(f"the annotation {min(annotations)} does not apply to this statement")
         database = self._database(self._context_name())
         connection = self._alteration.connection(database)
         return change_security(
             connection,
-            database.sight(connection),
+            database.lazy_objects(connection),
             statement,
             credentials=self._instance.credentials,
             now=self._instance.clock(),
-            wrote=self._alteration.wrote,
+            file_created=self._alteration.file_created,
         )
 
     def _context_name(self) -> str:
         name = self.current or self.only_database
         if name is None:
             users = ", ".join(one for one in self._alteration.names if one != MSDB_NAME)
-            raise RefusalError(f"no USE says which database is meant: {users or 'there is none yet'}")
+            raise RefusalError(
+                f"no database is selected; use USE with one of: {users or '(the instance has no databases yet)'}"
+            )
         return name
 
     def _database(self, name: str) -> DatabaseContext:
@@ -515,28 +485,28 @@ class ScriptRun:
 
 
 def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:
-    """Runs a script; before any USE it is about the one user database."""
+    """Runs a script. Until the first USE, it applies to the only user database."""
     source = ScriptSource(text, file)
     current: str | None = None
-    done = 0  # the last line of what stands, whatever comes
-    # Told at the end: what is told has all objects read again, which after each of thousands of batches took longer than they did.
+    last_line = 0  # the last line that was committed
+    # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
     changed: set[DatabaseContext] = set()
     try:
         for batch in batches(source):
             parsed = parse(source, batch, scope="objects")
-            # The second run says all that further ones would: what it makes is there already.
-            for turn in range(min(batch.count, 2)):
+            # The second run has the same result as all later ones, because its objects already exist.
+            for repetition in range(min(batch.count, 2)):
                 current, skipped = _run_batch(instance, source, parsed, current, changed)
                 if parsed.statements:
-                    done = source.line(parsed.statements[-1].end - 1)
-                if turn == 0:
-                    for what in skipped:
-                        warnings.warn(what, DdlWarning, stacklevel=3)  # the caller of Instance.execute
+                    last_line = source.line(parsed.statements[-1].end - 1)
+                if repetition == 0:
+                    for warning in skipped:
+                        warnings.warn(warning, DdlWarning, stacklevel=3)  # the caller of Instance.execute
     except DdlError as error:
-        if not done:
+        if not last_line:
             raise
-        words = f"{error}; what stands up to line {done} is done"
-        raise DdlError(words, number=error.number, file=error.file, line=error.line) from None
+        message = f"{error}; the statements up to line {last_line} were committed"
+        raise DdlError(message, number=error.number, file=error.file, line=error.line) from None
     finally:
         for database in instance.databases:
             if database in changed:
@@ -544,17 +514,7 @@ def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:
 
 
 def execute_file(instance: InstanceContext, path: Path) -> None:
-    """Runs the script in a file: UTF-8, or what its byte order mark says.
-
-    Args:
-        instance: The instance.
-        path: The file.
-
-    Raises:
-        DdlError: A statement is refused, or cannot be read; with file, line and number.
-        StorageError: A statement met with a database file that cannot be used; the words say on which line it stands.
-        InputError: The file cannot be read.
-    """
+    """Runs a script file, in UTF-8 or the encoding of its byte order mark."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -569,18 +529,18 @@ def _run_batch(
     current: str | None,
     changed: set[DatabaseContext],
 ) -> tuple[str | None, list[str]]:
-    """The database that is current afterwards, and what was left out of account."""
+    """Runs one batch; returns the database selected afterwards, and warnings."""
     skipped = [
-        f"{source.location(position)}: the annotation {key} means nothing to an instance, which knows by itself"
+        f"{source.location(position)}: the annotation {key} was skipped (an instance determines it by itself)"
         for position, key, _ in batch.instance_annotations
     ]
     with InstanceChange(instance, changed=changed) as alteration:
         script = ScriptRun(instance, alteration, current)
-        alteration.lock(_touched(batch, script))
+        alteration.lock(_changed_databases(batch, script))
         for parsed in batch.statements:
-            left_out = _run(source, script, parsed)
-            if left_out is not None:
-                skipped.append(f"{source.location(parsed.start)}: {parsed.subject}: {left_out}")
+            warning = _run(source, script, parsed)
+            if warning is not None:
+                skipped.append(f"{source.location(parsed.start)}: {parsed.subject}: {warning}")
     return script.current, skipped
 
 
@@ -594,13 +554,13 @@ def _run(source: ScriptSource, script: ScriptRun, parsed: ParsedStatement) -> st
     except UnknownDatabaseError as error:
         reason, number = str(error), 911
     except StorageError as error:
-        words = refusal_text(str(error), subject=parsed.subject, number=None)
-        raise type(error)(f"{source.location(parsed.start)}: {words}", file=error.file) from error
+        message = refusal_text(str(error), subject=parsed.subject, number=None)
+        raise type(error)(f"{source.location(parsed.start)}: {message}", file=error.file) from error
     raise source.error(parsed.start, reason, subject=parsed.subject, number=number)
 
 
-def _touched(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
-    """The databases that a batch changes, as far as can be told before."""
+def _changed_databases(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
+    """Yields the databases that a batch changes, as far as known in advance."""
     current = script.current
     for parsed in batch.statements:
         match parsed.statement:

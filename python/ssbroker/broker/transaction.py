@@ -16,7 +16,7 @@ from ssbroker._arguments import boolean, guid_bytes, timeout_seconds, whole_numb
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
-from ssbroker.broker.dialogs.receive import ReceiveRequest, check_on
+from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import GuardedConnection, Work
 from ssbroker.broker.validation import existing, queue_key
@@ -26,54 +26,40 @@ from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.file import Done, Row
+from ssbroker.store.file import ReceivedRow, SessionSummary
 from ssbroker.store.sqlite import Connection, raise_storage_error, storage_errors
 
-LOOK_EVERY: Final = 0.05
-"""The seconds between two looks at what other processes have committed."""
-_NOTHING: Final = -1
-"""What `Arrivals.count` never says: whoever has seen no more looks at once."""
+POLL_INTERVAL: Final = 0.05
+"""Seconds between two checks for messages that other processes have committed."""
+_NEVER_COUNTED: Final = -1
+"""A value that `Arrivals.count` never returns, so that the first check happens immediately."""
 
 
 class ReceiveWait:
-    """One RECEIVE that may have to wait. It notes what was told before its first look, so that nothing that comes after it is missed.
+    """One RECEIVE that may have to wait. It records the notification count before its first check, so that no later arrival is missed."""
 
-    Args:
-        database: The database.
-        queue: The queue's schema and name.
-        until: When it gives up, by `time.monotonic`.
-    """
-
-    def __init__(self, database: DatabaseContext, queue: tuple[str, str], *, until: float) -> None:
+    def __init__(self, database: DatabaseContext, queue: tuple[str, str], *, deadline: float) -> None:
         self._database: Final = database
         self._key: Final = queue
-        self._until: Final = until
-        self._told: Final = database.arrivals.total
+        self._deadline: Final = deadline
+        self._notifications: Final = database.arrivals.total
         self._queue_id: int | None = None
-        self._seen = _NOTHING
+        self._seen = _NEVER_COUNTED
 
     def wait(self) -> bool:
-        """Waits until a message may be there.
-
-        Returns:
-            Whether to look; False where the time is over, or the instance is being closed.
-
-        Raises:
-            BrokerError: The queue was turned off (9617) or dropped (15151).
-            StorageError: The database was closed.
-        """
+        """Waits until a message may have arrived; returns False after the timeout, or if the instance is being closed."""
         arrivals = self._database.arrivals
         queue_id = self._queue_id
         if queue_id is None:
             queue_id = self._queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
             seen = arrivals.count(queue_id)
-            self._seen = seen if arrivals.total == self._told else _NOTHING
-        with arrivals.waits(queue_id):
-            while not arrivals.is_closed and (left := self._until - time.monotonic()) > 0:
-                arrivals.wait(queue_id, seen=self._seen, timeout=min(LOOK_EVERY, left))
+            self._seen = seen if arrivals.total == self._notifications else _NEVER_COUNTED
+        with arrivals.count_waiter(queue_id):
+            while not arrivals.is_closed and (left := self._deadline - time.monotonic()) > 0:
+                arrivals.wait(queue_id, seen=self._seen, timeout=min(POLL_INTERVAL, left))
                 self._seen = arrivals.count(queue_id)
                 with self._database.file.read() as connection:
-                    check_on(existing(self._database.objects(connection).queues, self._key, kind="queue"))
+                    check_enabled(existing(self._database.objects(connection).queues, self._key, kind="queue"))
                     if queues.has_ready_messages(connection, queue_id):
                         return True
         return False
@@ -93,11 +79,13 @@ _ROW: Final = (
     "queuing_order",
     "validation",
 )
-"""The columns of `schemas.RECEIVED` that a message has, in the order of `Row`."""
+"""The columns of `schemas.RECEIVED` that a message has, in the order of `ReceivedRow`."""
 
 
 class Message:
-    """A message that `Transaction.receive_one` took out of a queue, with the columns of `schemas.RECEIVED` but `status` and `message_signature`.
+    """A message received by `Transaction.receive_one`.
+
+    It has the columns of `schemas.RECEIVED` as properties, except `status` and `message_signature`.
 
     Examples:
         >>> import tempfile
@@ -115,18 +103,18 @@ class Message:
 
     __slots__ = ("_row",)
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: ReceivedRow) -> None:
         self._row: Final = row
 
     @classmethod
     def first_of(cls, table: pa.Table) -> Self | None:
-        """The first message of a table.
+        """Returns the first message of a table.
 
         Args:
-            table: What `Transaction.receive` returned.
+            table: Received messages, as returned by `Transaction.receive` (`schemas.RECEIVED`).
 
         Returns:
-            The message; None where there is none.
+            The message; None if the table is empty.
         """
         if not table.num_rows:
             return None
@@ -136,62 +124,62 @@ class Message:
 
     @property
     def message_body(self) -> bytes | None:
-        """The message; None where it is empty."""
+        """The body of the message; None if it is empty."""
         return self._row[0]
 
     @property
     def conversation_handle(self) -> uuid.UUID:
-        """The receiver's side of the conversation: what an answer is sent to, and what is ended."""
+        """The handle of the receiver's endpoint: pass it to `Transaction.send` to reply, or to `Transaction.end_conversation`."""
         return uuid.UUID(bytes=self._row[1])
 
     @property
     def conversation_group_id(self) -> uuid.UUID:
-        """The conversation group of that side."""
+        """The conversation group of the receiver's endpoint."""
         return uuid.UUID(bytes=self._row[2])
 
     @property
     def conversation_id(self) -> uuid.UUID:
-        """The conversation, as both sides know it."""
+        """The id of the conversation, the same at both endpoints."""
         return uuid.UUID(bytes=self._row[3])
 
     @property
     def is_initiator(self) -> bool:
-        """Whether the initiator sent it."""
+        """Whether the initiator of the conversation sent the message."""
         return self._row[4]
 
     @property
     def message_sequence_number(self) -> int:
-        """Its number within its direction of the conversation, from 0."""
+        """The sequence number of the message in its direction of the conversation, starting at 0."""
         return self._row[5]
 
     @property
     def message_type_name(self) -> str:
-        """The name of its type."""
+        """The name of the message type."""
         return self._row[6]
 
     @property
     def service_name(self) -> str:
-        """The service that it is for."""
+        """The service that the message was sent to."""
         return self._row[7]
 
     @property
     def service_contract_name(self) -> str:
-        """The contract of the conversation."""
+        """The name of the conversation's contract."""
         return self._row[8]
 
     @property
     def priority(self) -> int:
-        """The priority of the receiver's side, 1 to 10."""
+        """The priority of the receiver's endpoint, from 1 to 10."""
         return self._row[9]
 
     @property
     def queuing_order(self) -> int:
-        """Its place in the queue."""
+        """The position of the message in the queue."""
         return self._row[10]
 
     @property
     def validation(self) -> str:
-        """How its type is validated: N, E or X."""
+        """The validation of the message type: `N` (none), `E` (empty) or `X` (well-formed XML)."""
         return self._row[11]
 
     def __eq__(self, other: object) -> bool:
@@ -209,16 +197,16 @@ class Message:
 
 
 Guid = uuid.UUID | str | bytes
-"""A handle or group: `uuid.UUID`, text of 36 characters, or 16 bytes."""
+"""A conversation handle or group id: a `uuid.UUID`, its text of 36 characters, or its 16 bytes."""
 _COUNT_MAX: Final = 2**63 - 1
 
 
 class Transaction:
-    """A transaction of one database, as `with database.transaction() as t:` gives it.
+    """A transaction of one database, for use in a `with` block: `with database.transaction() as t:`.
 
-    The file's write lock is taken at the first use, not when the block is entered. At the end of the block everything is committed;
-    where an exception leaves it, nothing has happened. A call that is refused raises `BrokerError` and changes nothing; the
-    transaction goes on. It is used by one thread at a time.
+    The transaction takes the write lock of the database file at its first use, not when the block is entered. It commits at the end of
+    the block, and rolls back if the block raises an exception. A call that raises `BrokerError` changes nothing, and the transaction
+    can continue. Use a transaction from one thread at a time.
 
     Examples:
         >>> import tempfile
@@ -247,7 +235,7 @@ class Transaction:
 
     def __enter__(self) -> Self:
         if not self._session.open():
-            raise BrokerError("a transaction is entered once; begin another with database.transaction()")
+            raise BrokerError("a transaction can be entered only once; start another with database.transaction()")
         return self
 
     def __exit__(
@@ -255,19 +243,19 @@ class Transaction:
     ) -> None:
         if error is None and not self._is_broken:
             try:
-                is_committed, done = self._session.commit_fast()
+                is_committed, summary = self._session.commit_fast()
             except BaseException as failure:
                 self._commit_failed(failure)
                 raise
             if is_committed:
-                if done is not None:
-                    self._announce_fast(*done)
+                if summary is not None:
+                    self._announce_fast(*summary)
                 return
         self._end(error)
 
     @property
     def connection(self) -> Connection:
-        """The database's file, inside of this transaction: an `apsw.Connection` for the application's own tables."""
+        """An `apsw.Connection` within this transaction, for the application's own tables in the database file."""
         self._begin()
         connection = self._session.begin()
         if self._guarded is None:
@@ -286,25 +274,37 @@ class Transaction:
         related_conversation: Guid | None = None,
         related_conversation_group: Guid | None = None,
     ) -> uuid.UUID:
-        """Begins a conversation; nothing is sent before the first `send`.
+        """Begins a conversation. Nothing is sent before the first `send`.
 
         Args:
-            from_service: The service of this database that begins it.
-            to_service: The service that it is with, wherever that is.
-            broker_instance: The broker id of the database whose copy of the service is meant (I3), or `CURRENT DATABASE`;
-                None leaves the choice to routing.
-            contract: What both sides may send.
-            lifetime: After so many seconds both sides get an Error; None is 68 years.
-            encryption: Whether the conversation is to be encrypted outside of the instance.
-            related_conversation: The handle of a conversation whose group this one joins.
-            related_conversation_group: The group that it joins; it is made where it is not there.
+            from_service: The initiating service, which must be in this database.
+            to_service: The target service, in this or any other database or instance.
+            broker_instance: The broker id of the database whose copy of the service to use, or `CURRENT DATABASE`;
+                None lets routing choose.
+            contract: The contract, which defines the message types that each side may send.
+            lifetime: Seconds after which the conversation ends with an error at both endpoints; None means 68 years.
+            encryption: Whether messages are encrypted when they leave the instance.
+            related_conversation: The handle of a conversation whose group the new conversation joins.
+            related_conversation_group: The conversation group to join; created if missing.
 
         Returns:
-            The handle of this side.
+            The handle of the initiator's endpoint.
 
         Raises:
-            BrokerError: A service or contract is not there (15151), the lifetime is out of range (8411), the related conversation is
-                not there (8426), or its group belongs to another service (9610).
+            BrokerError: A service or contract does not exist (15151), the lifetime is out of range (8411), the related conversation
+                does not exist (8426), or its group belongs to another service (9610).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         dialog = t.begin_dialog("//Orders", "//Stock", lifetime=3600)
+            ...     instance.view("sys.conversation_endpoints")["far_service"].to_pylist()
+            ['//Stock']
         """
         with self._call() as work:
             endpoint = begin_end.begin(
@@ -321,43 +321,71 @@ class Transaction:
         return uuid.UUID(bytes=endpoint.conversation_handle)
 
     def send(self, dialog: Guid, body: bytes | bytearray | memoryview = b"", *, message_type: str = DEFAULT) -> None:
-        """Sends a message.
+        """Sends a message on a conversation.
 
         Args:
-            dialog: The handle of the conversation.
-            body: The message; an empty one arrives as null.
-            message_type: Its type.
+            dialog: The conversation handle of the sending endpoint.
+            body: The message body; an empty body is received as None.
+            message_type: The name of the message type.
 
         Raises:
-            BrokerError: There is no such conversation (8426), its state forbids it (8429), its lifetime has passed (8489), the type is
-                not there (8428), not in the contract (8431) or the other side's (8432, 8434), or the body is None (8433).
+            BrokerError: The conversation does not exist (8426), is in a state that does not allow sending (8429) or has expired (8489);
+                the message type does not exist (8428), is not in the contract (8431) or is reserved for the other side (8432, 8434);
+                or the body is None (8433).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...     instance.view("dbo.Orders")["message_body"].to_pylist()
+            [b'two chairs']
         """
-        if type(dialog) is uuid.UUID and type(body) is bytes and type(message_type) is str and self._is_silent():
+        if type(dialog) is uuid.UUID and type(body) is bytes and type(message_type) is str and self._needs_no_events():
             try:
                 if self._session.send(dialog.bytes, body, message_type, self._native_now()):
                     return
             except BaseException as error:  # noqa: BLE001  # a part may have been written
                 self._fail(error)
         with self._call() as work:
-            endpoint = _named(work, dialog)
+            endpoint = _endpoint(work, dialog)
             content = send.body_bytes(body)
             state = send.check(work, endpoint, (message_type,), now=work.now())
             send.send(work, [(endpoint, state, [(message_type, content)])])
 
     def send_batch(self, messages: ArrowArrayExportable | ArrowStreamExportable) -> None:
-        """Sends many messages at once; those of one conversation keep their order.
+        """Sends a batch of messages. Messages of the same conversation keep their order.
 
         Args:
-            messages: Any Arrow table with the columns `conversation_handle` (GUID), `message_body` (binary) and, where it is not
-                DEFAULT, `message_type_name` (string).
+            messages: An Arrow table, record batch or stream with the columns `conversation_handle` (GUID as 16 bytes),
+                `message_body` (binary) and, optionally, `message_type_name` (string; the default is `DEFAULT`).
 
         Raises:
-            BrokerError: As `send`. Nothing was sent then.
-            SchemaError: A column is missing or has another type.
-            InputError: A value is not what was expected.
+            BrokerError: A message cannot be sent, for the same reasons as in `send`. No message of the batch is sent.
+            SchemaError: A column is missing or has the wrong type.
+            InputError: A value is not valid.
+
+        Examples:
+            >>> import tempfile
+            >>> import pyarrow as pa
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         dialog = t.begin_dialog("//Orders", "//Orders").bytes
+            ...         bodies = pa.array([b"two chairs", b"a table"])
+            ...         t.send_batch(pa.table({"conversation_handle": [dialog, dialog], "message_body": bodies}))
+            ...     instance.view("dbo.Orders")["message_body"].to_pylist()
+            [b'two chairs', b'a table']
         """
         table = send.as_messages(messages)
-        if table.num_rows and self._is_silent():
+        if table.num_rows and self._needs_no_events():
             try:
                 if self._session.send_batch(table.to_batches(), DEFAULT, self._native_now()):
                     return
@@ -376,28 +404,43 @@ class Transaction:
         conversation_handle: Guid | None = None,
         conversation_group_id: Guid | None = None,
     ) -> pa.Table:
-        """Takes messages of one conversation group out of a queue: the group of the highest priority that has waited longest.
+        """Receives messages from a queue and removes them from it.
+
+        Takes the messages of one conversation group: among the groups with the highest priority, the one that has waited longest.
 
         Args:
-            queue: The queue; without a schema it is in `dbo`.
-            top: The most messages to take; None is all of the group.
-            groups: From how many groups to take, as so many calls one after the other would; None is all.
-            timeout: The seconds to wait for one. A transaction that has done something holds the write lock already, and nothing
-                can arrive: it does not wait.
-            conversation_handle: Take from this conversation only.
-            conversation_group_id: Take from this group only.
+            queue: The name of the queue; the default schema is `dbo`.
+            top: The maximum number of messages; None means all messages of the group.
+            groups: The number of conversation groups to receive from, as that many consecutive calls would; None means all.
+            timeout: Seconds to wait for a message. A transaction that has already read or written something holds the write lock, so
+                no message can arrive; it does not wait.
+            conversation_handle: Receive only from this conversation.
+            conversation_group_id: Receive only from this conversation group.
 
         Returns:
-            The messages (`schemas.RECEIVED`) in the order in which they are to be read; without rows where none came.
+            The messages (`schemas.RECEIVED`) in reading order; an empty table if there are none.
 
         Raises:
-            BrokerError: There is no such queue (15151), conversation or group (8426), or the queue is off (9617).
+            BrokerError: The queue (15151), conversation or group (8426) does not exist, or the queue is disabled (9617).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...     with sales.transaction() as t:
+            ...         t.receive("Orders", top=1, timeout=5.0)["message_body"].to_pylist()
+            [b'two chairs']
         """
         if top is not None:
             whole_number(top, name="top", minimum=1, maximum=_COUNT_MAX)
         if groups is not None:
             whole_number(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
-        patience = self._patience(queue, timeout)
+        wait = self._receive_wait(queue, timeout)
         if conversation_handle is None and conversation_group_id is None and type(queue) is str:
             try:
                 batch = self._session.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX)
@@ -405,7 +448,9 @@ class Transaction:
                 self._fail(error)
             if batch is not None:
                 return pa.Table.from_batches([batch])
-        return self._received(queue, receive.asked(top, groups, conversation_handle, conversation_group_id), patience)
+        return self._receive_table(
+            queue, receive.receive_request(top, groups, conversation_handle, conversation_group_id), wait
+        )
 
     def receive_one(
         self,
@@ -415,21 +460,31 @@ class Transaction:
         conversation_handle: Guid | None = None,
         conversation_group_id: Guid | None = None,
     ) -> Message | None:
-        """Takes the one message out of a queue that `receive` would take first.
+        """Receives one message from a queue and removes it: the message that `receive` would return first.
 
         Args:
-            queue: The queue; without a schema it is in `dbo`.
-            timeout: The seconds to wait for one, as `receive` does.
-            conversation_handle: Take from this conversation only.
-            conversation_group_id: Take from this group only.
+            queue: The name of the queue; the default schema is `dbo`.
+            timeout: Seconds to wait for a message, as in `receive`.
+            conversation_handle: Receive only from this conversation.
+            conversation_group_id: Receive only from this conversation group.
 
         Returns:
-            The message; None where none came.
+            The message; None if there is none.
 
         Raises:
-            BrokerError: As `receive`.
+            BrokerError: The queue (15151), conversation or group (8426) does not exist, or the queue is disabled (9617).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     with sales.transaction() as t:
+            ...         print(t.receive_one("Orders"))
+            None
         """
-        patience = self._patience(queue, timeout)
+        wait = self._receive_wait(queue, timeout)
         if conversation_handle is None and conversation_group_id is None and type(queue) is str:
             try:
                 row = self._session.receive_one(queue)
@@ -437,100 +492,128 @@ class Transaction:
                 self._fail(error)
             if row is not None:
                 return Message(row)
-        asked = receive.asked(1, 1, conversation_handle, conversation_group_id)
-        return Message.first_of(self._received(queue, asked, patience))
+        request = receive.receive_request(1, 1, conversation_handle, conversation_group_id)
+        return Message.first_of(self._receive_table(queue, request, wait))
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
-        """The conversation group whose messages `receive` would take next; until the transaction ends, nobody else gets it.
+        """Returns the conversation group that `receive` would take next, and locks it until the transaction ends.
 
         Args:
-            queue: The queue; without a schema it is in `dbo`.
-            timeout: The seconds to wait for one, as `receive` does.
+            queue: The name of the queue; the default schema is `dbo`.
+            timeout: Seconds to wait for a message, as in `receive`.
 
         Returns:
-            The group; None where no message came.
+            The id of the conversation group; None if there are no messages.
 
         Raises:
-            BrokerError: There is no such queue (15151), or it is off (9617).
+            BrokerError: The queue does not exist (15151) or is disabled (9617).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...         group = t.get_conversation_group("Orders")
+            ...         t.receive("Orders", conversation_group_id=group).num_rows
+            1
         """
-        patience = self._patience(queue, timeout)
+        wait = self._receive_wait(queue, timeout)
         while True:
             with self._call() as work:
                 group = receive.next_group(work, queue)
             if group is not None:
                 return uuid.UUID(bytes=group)
-            if not self._wait(patience):
+            if not self._wait(wait):
                 return None
 
     def end_conversation(self, dialog: Guid, *, error: tuple[int, str] | None = None, cleanup: bool = False) -> None:
-        """Ends this side of a conversation; the messages that wait for it in its queue go.
+        """Ends one side of a conversation, and removes its unread messages from the queue.
 
         Args:
-            dialog: The handle of the conversation.
-            error: End it with an error: a code above 0 and a description, which the other side receives.
-            cleanup: Remove all that is left of this side and tell nobody. For administrators.
+            dialog: The conversation handle of the endpoint to end.
+            error: An error to send to the other side: a code above 0 and a description. None ends the conversation without an error.
+            cleanup: Remove all traces of this side without notifying the other side. Intended for administrators.
 
         Raises:
-            BrokerError: There is no such conversation (8426), or this side has ended already (8427).
+            BrokerError: The conversation does not exist (8426), or this side has already ended (8427).
+            OptionError: Both `error` and `cleanup` are given.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         dialog = t.begin_dialog("//Orders", "//Orders")
+            ...         t.send(dialog, b"two chairs")
+            ...         t.end_conversation(dialog, error=(7, "out of stock"))
+            ...     instance.view("dbo.Orders")["message_type_name"].to_pylist()[-1]
+            'http://schemas.microsoft.com/SQL/ServiceBroker/Error'
         """
-        failure = begin_end.failure_of(error)
+        failure = begin_end.parse_application_error(error)
         if boolean(cleanup, name="cleanup") and failure is not None:
             raise OptionError("error and cleanup: expected one of them, got both")
         with self._call() as work:
-            endpoint = _named(work, dialog)
+            endpoint = _endpoint(work, dialog)
             if cleanup:
                 begin_end.clean_up(work, endpoint)
             else:
                 begin_end.end(work, endpoint, failure)
 
     def move_conversation(self, dialog: Guid, group: Guid) -> None:
-        """Moves a conversation to another group on the same queue.
+        """Moves a conversation to another conversation group on the same queue.
 
         Args:
-            dialog: The handle of the conversation.
-            group: The group.
+            dialog: The conversation handle.
+            group: The id of the target conversation group, which must exist.
 
         Raises:
-            BrokerError: There is no such conversation or group (8426), its state forbids it (8438), or the group is on another
-                queue (9610).
+            BrokerError: The conversation or group does not exist (8426), the conversation is in a state that does not allow the move
+                (8438), or the group is on another queue (9610).
         """
         with self._call() as work:
-            begin_end.move(work, _named(work, dialog), guid_bytes(group, name="group"))
+            begin_end.move(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
-        """Has a DialogTimer message arrive in this side's own queue; a timer that was set before is forgotten.
+        """Starts a timer that puts a DialogTimer message into this endpoint's own queue, and replaces an earlier timer.
 
         Args:
-            dialog: The handle of the conversation.
-            timeout: The seconds until then.
+            dialog: The conversation handle.
+            timeout: Seconds until the message arrives.
 
         Raises:
-            BrokerError: There is no such conversation (8426), its state forbids it (8458), the number is out of range (8411), or the
-                conversation's lifetime ends before (8410).
+            BrokerError: The conversation does not exist (8426), is in a state that does not allow a timer (8458), the timeout is out of
+                range (8411), or the conversation expires before the timer (8410).
         """
         with self._call() as work:
-            begin_end.set_timer(work, _named(work, dialog), timeout)
+            begin_end.set_timer(work, _endpoint(work, dialog), timeout)
 
     def transmission_status(self, dialog: Guid) -> str:
-        """Why messages of a conversation wait in the transmission queue, and what to do; empty where nothing is in the way.
+        """Returns why messages of a conversation wait in the transmission queue, and how to fix it.
 
         Args:
-            dialog: The handle of the conversation.
+            dialog: The conversation handle.
 
         Returns:
-            One or more sentences.
+            One or more sentences; an empty string if no problem is known.
 
         Raises:
-            BrokerError: There is no such conversation (8426).
+            BrokerError: The conversation does not exist (8426).
         """
         with self._call() as work:
-            return _named(work, dialog).transmission_status
+            return _endpoint(work, dialog).transmission_status
 
     def __reduce__(self) -> NoReturn:
-        """A transaction is an open file and a lock of this process.
+        """Refuses to pickle or copy: a transaction holds an open file and a lock of this process.
 
         Raises:
-            TypeError: Always; the message says what to do instead.
+            TypeError: Always.
         """
         self._context.__reduce__()
 
@@ -538,21 +621,21 @@ class Transaction:
         state = "open" if self._session.is_open else "not open"
         return f"<Transaction of {self._context.name!r}, {state}>"
 
-    def _is_silent(self) -> bool:
-        """Whether nobody receives events of messages, which the fast path does not emit."""
+    def _needs_no_events(self) -> bool:
+        """Whether no subscriber needs conversation events, which the fast path does not emit."""
         return not self._context.instance.events.wants(ConversationEvent)
 
     def _native_now(self) -> int | None:
-        """The time for the fast path; None has it ask the clock of the system itself, which is faster."""
+        """Returns the time for the fast path; None lets it read the system clock itself, which is faster."""
         instance = self._context.instance
         return None if instance.has_system_clock else instance.microseconds()
 
     @contextmanager
     def _call(self) -> Iterator[Work]:
-        """The transaction, for one call that is not on the fast path.
+        """Runs one call that is not on the fast path.
 
-        A call that is refused has changed nothing. One that fails midway, because of the disk, an interrupt or a bug, may have written a
-        part: then the whole transaction is rolled back, and every further call is refused.
+        A rejected call has changed nothing. A call that fails midway, because of the disk, an interrupt or a bug, may have written a
+        part: then the whole transaction is rolled back, and every later call is rejected.
         """
         work = self._begin()
         try:
@@ -572,8 +655,8 @@ class Transaction:
         connection = self._session.begin_unguarded()
         if self._work is None:
             with storage_errors(self._context.file.path, is_internal=True):
-                work = Work(self._context, connection, self._collected())
-                self._context.picture(work.objects)  # has the fast path know them
+                work = Work(self._context, connection, self._collected_effects())
+                self._context.native_snapshot(work.objects)  # makes them known to the fast path
                 self._work = work
         return self._work
 
@@ -587,15 +670,15 @@ class Transaction:
 
     def _leave(self) -> None:
         """Rolls back what was not committed, and releases the lock."""
-        self._take_back()
+        self._reclaim_connection()
         self._work = None
         self._session.close()
 
-    def _take_back(self) -> None:
-        """Ends the application's use of the connection."""
+    def _reclaim_connection(self) -> None:
+        """Ends the application's access to the connection."""
         guarded, self._guarded = self._guarded, None
         if guarded is not None:
-            self._session.is_reusable = guarded.take_back()
+            self._session.is_reusable = guarded.reclaim()
 
     def _end(self, error: BaseException | None) -> None:
         """Commits, or rolls back because of the error that left the block, and announces what was done."""
@@ -615,62 +698,62 @@ class Transaction:
     def _commit(self) -> None:
         if self._is_broken:
             raise _rolled_back(self._context)
-        self._take_back()
+        self._reclaim_connection()
         self._work = None
-        self._session.commit(received_from=receive.received_from(self._collected()))
+        self._session.commit(received_from=receive.queues_with_receives(self._collected_effects()))
 
     def _commit_failed(self, error: BaseException) -> None:
         """Ends the transaction after the fast path has failed to commit it."""
         self._session.end()
         try:
-            self._session.failed(error)
+            self._session.handle_commit_failure(error)
         finally:
             self._announce(is_committed=False)
 
     def _announce(self, *, is_committed: bool) -> None:
-        # In a forked process nothing has happened, and locks of its parent's threads are never given back.
+        # A forked process has changed nothing, and locks held by its parent's threads are never released.
         if not self._context.file.is_inherited:
             listener = self._context.instance.listener
-            (listener.committed if is_committed else listener.rolled_back)(self._context, self._collected())
+            (listener.committed if is_committed else listener.rolled_back)(self._context, self._collected_effects())
 
-    def _announce_fast(self, has_changed: bool, done: Done) -> None:  # noqa: FBT001  # as the native module returns it
+    def _announce_fast(self, has_changed: bool, summary: SessionSummary) -> None:  # noqa: FBT001  # as the native module returns it
         context = self._context
         if has_changed and context.file.failure is not None:
-            context.file.ended(None)
-        effects = self._collected()
-        effects.are_done(done)
+            context.file.record_commit_result(None)
+        effects = self._collected_effects()
+        effects.add_session_summary(summary)
         context.instance.listener.committed(context, effects)
 
-    def _collected(self) -> Effects:
-        """What was done so far, on the fast path too."""
+    def _collected_effects(self) -> Effects:
+        """Returns the effects so far, including those of the fast path."""
         effects = self._effects
         if effects is None:
             effects = self._effects = Effects(log=self._context.instance.events)
-        effects.are_done(self._session.take_done())
+        effects.add_session_summary(self._session.take_done())
         return effects
 
-    def _received(self, queue: str, asked: ReceiveRequest, wait: ReceiveWait | None) -> pa.Table:
-        """Receives messages, and waits for them."""
+    def _receive_table(self, queue: str, request: ReceiveRequest, wait: ReceiveWait | None) -> pa.Table:
+        """Receives messages off the fast path, waiting for them if needed."""
         while True:
             with self._call() as work:
-                table = receive.receive(work, queue, asked)
+                table = receive.receive(work, queue, request)
             if table.num_rows or not self._wait(wait):
                 return table
 
     def _wait(self, wait: ReceiveWait | None) -> bool:
-        """Waits, without the lock, until there may be a message; returns whether to look again."""
+        """Waits, without the lock, until there may be a message; returns whether to check again."""
         if wait is not None:
             self._leave()
         return wait is not None and wait.wait()
 
-    def _patience(self, queue: str, timeout: float) -> ReceiveWait | None:
-        """How long to wait for a message; None if waiting is useless, because this transaction holds the lock."""
+    def _receive_wait(self, queue: str, timeout: float) -> ReceiveWait | None:
+        """Returns how to wait for a message; None if waiting is useless, because this transaction holds the lock."""
         if timeout == 0.0 and timeout is not False:
             return None
         seconds = timeout_seconds(timeout, name="timeout")
         if not seconds or self._session.is_begun:
             return None
-        return ReceiveWait(self._context, queue_key(queue), until=time.monotonic() + seconds)
+        return ReceiveWait(self._context, queue_key(queue), deadline=time.monotonic() + seconds)
 
 
 def _rolled_back(context: DatabaseContext) -> StorageError:
@@ -680,7 +763,7 @@ def _rolled_back(context: DatabaseContext) -> StorageError:
     )
 
 
-def _named(work: Work, dialog: Guid) -> ConversationEndpoint:
+def _endpoint(work: Work, dialog: Guid) -> ConversationEndpoint:
     handle = guid_bytes(dialog, name="dialog")
     endpoint = endpoints.by_handle(work.connection, handle)
     if endpoint is None:

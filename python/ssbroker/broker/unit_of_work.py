@@ -1,4 +1,4 @@
-"""One begun transaction of a database: its connection, its objects, its effects, and its events."""
+"""A started transaction of a database: its connection, objects, effects and events."""
 
 from __future__ import annotations
 
@@ -25,34 +25,29 @@ from ssbroker.store.sqlite import Connection, Cursor, remove_hooks
 
 
 class Work:
-    """A begun transaction of one database.
-
-    Args:
-        database: The database.
-        connection: Its file, with the write lock.
-        effects: Gathers what others are to be told after the commit.
+    """A started transaction of one database.
 
     Attributes:
         database: The name of the database.
-        connection: Its file, with the write lock.
-        objects: What stands in the database.
-        effects: What others are told when the transaction has ended.
+        connection: The connection that holds the write lock.
+        objects: The objects of the database.
+        effects: What to announce after the transaction has ended.
     """
 
-    __slots__ = ("_database", "_ways", "connection", "database", "effects", "objects")
+    __slots__ = ("_database", "_local_routes", "connection", "database", "effects", "objects")
 
     def __init__(self, database: DatabaseContext, connection: Connection, effects: Effects) -> None:
         self._database: Final = database
-        self._ways: Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]] | None = None
+        self._local_routes: Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]] | None = None
         self.database: Final = database.name
         self.connection: Final = connection
         self.objects: Final[Objects] = database.objects(connection)
         self.effects: Final = effects
 
     @property
-    def picture(self) -> NativeSnapshot:
-        """The objects, as far as they decide about plain messages."""
-        return self._database.picture(self.objects)
+    def native_snapshot(self) -> NativeSnapshot:
+        """The snapshot of the objects for the fast path."""
+        return self._database.native_snapshot(self.objects)
 
     @property
     def broker_instance(self) -> bytes:
@@ -60,96 +55,67 @@ class Work:
         return self.objects.broker.service_broker_guid
 
     def now(self) -> int:
-        """The moment, in microseconds since 1970."""
+        """Returns the current time in microseconds since 1970."""
         return self._database.instance.microseconds()
 
     def new_id(self) -> bytes:
-        """A random id."""
+        """Returns a random id."""
         return self._database.instance.new_guid().bytes
 
-    def begins(self, endpoint_id: int) -> None:
-        """Tells that an endpoint is made: another one may have had its number.
-
-        Args:
-            endpoint_id: The endpoint.
-        """
+    def endpoint_created(self, endpoint_id: int) -> None:
+        """Notifies the listener of a new endpoint; an earlier endpoint may have had the same id."""
         self._database.instance.listener.conversation_begins(self._database.database_id, endpoint_id)
 
-    def ways_of(self, endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
-        """Routes conversations that have their senders here.
-
-        Args:
-            endpoints: The senders.
-
-        Returns:
-            Where the messages of each go.
-        """
-        if self._ways is None:
-            self._ways = self._database.instance.routes.ways_of(self.database, self.objects)
-        return self._ways(endpoints)
+    def route_locally(self, endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
+        """Returns the local route of each endpoint of this database."""
+        if self._local_routes is None:
+            self._local_routes = self._database.instance.routes.local_router(self.database, self.objects)
+        return self._local_routes(endpoints)
 
 
-_BLANK: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
-_ENDS: Final = re.compile(
-    rf"{_BLANK}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
+_SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
+_TRANSACTION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
 )
-_STAYS: Final = re.compile(rf"{_BLANK}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL)
-"""What SQLite keeps for the connection beyond the transaction, a rollback included."""
+_SESSION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
+)
+"""Statements with effects on the connection that outlive the transaction, even if it is rolled back."""
 
 
 class GuardedConnection:
-    """A connection while the application has it: statements that begin or end a transaction raise on it, and change nothing.
-
-    Args:
-        connection: With its transaction begun.
-    """
+    """Guards a connection while the application uses it: statements that begin or end a transaction raise, and change nothing."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
         self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
-        self._has_set = False
-        connection.exec_trace = self._traced
+        self._has_session_changes = False
+        connection.exec_trace = self._check_statement
 
-    def take_back(self) -> bool:
-        """Has the connection as it was. Cursors that were not read to their end are closed: with `RETURNING`, they would keep SQLite from committing.
-
-        Returns:
-            Whether it may serve other transactions: the application has set nothing that would stay, and has not closed it.
-        """
+    def reclaim(self) -> bool:
+        """Ends the guard and closes open cursors, which could block the commit; returns whether the connection can be reused."""
         if not remove_hooks(self._connection):
             return False
         for cursor in list(self._cursors):
             cursor.close(force=True)
-        return not self._has_set
+        return not self._has_session_changes
 
-    def _traced(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
-        found = _ENDS.match(sql)
+    def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
+        found = _TRANSACTION_STATEMENT.match(sql)
         if found is not None:
             raise BrokerError(
-                f"{found['word'].upper()} has no place inside of a transaction of the broker: its `with` block commits at its end, "
-                "and is rolled back where an exception leaves it; for a part of it, use SAVEPOINT"
+                f"{found['word'].upper()} is not allowed in a broker transaction, which commits at the end of its `with` block "
+                "and rolls back on an exception; use SAVEPOINT for a part of it"
             )
-        if cursor is not self._connection:  # which it is where `with connection` makes a savepoint
+        if cursor is not self._connection:  # equal if `with connection` creates a savepoint
             self._cursors.add(cursor)
-        self._has_set = self._has_set or _STAYS.match(sql) is not None
+        self._has_session_changes = self._has_session_changes or _SESSION_STATEMENT.match(sql) is not None
         return True
 
 
 @contextmanager
 def instance_transaction(database: DatabaseContext, *, lock_timeout: float | None = None) -> Iterator[Work]:
-    """A transaction that is committed at the end of the block; then whoever it concerns is told.
-
-    Args:
-        database: The database.
-        lock_timeout: The seconds to wait for the write lock; None is as long as always.
-
-    Yields:
-        The transaction.
-
-    Raises:
-        LockTimeoutError: The write lock was not free in time.
-        StorageError: The file cannot be written; nothing has changed.
-    """
+    """Runs a transaction that commits at the end of the block, and then announces its effects."""
     instance = database.instance
     effects = Effects(log=instance.events)
     with database.file.write(lock_timeout=lock_timeout) as connection:
@@ -158,18 +124,7 @@ def instance_transaction(database: DatabaseContext, *, lock_timeout: float | Non
 
 
 def queue_name(queue: Queue) -> str:
-    """A queue as events and views name it.
-
-    Args:
-        queue: The queue.
-
-    Returns:
-        Schema and name.
-
-    Examples:
-        >>> queue_name(Queue(65536, "dbo", "Orders"))
-        'dbo.Orders'
-    """
+    """Returns the name of a queue as events show it: `schema.name`."""
     return f"{queue.schema_name}.{queue.name}"
 
 
@@ -184,18 +139,7 @@ def emit_conversation_event(
     error: int = 0,
     text: str = "",
 ) -> None:
-    """A conversation went a step.
-
-    Args:
-        work: The transaction.
-        endpoint: This side of the conversation.
-        step: What happened.
-        state: The state that it is in now; None is that of `endpoint`.
-        message_type_name: The message's type, where the step is about one.
-        message_sequence_number: Its number.
-        error: The error's code, where the step is about one.
-        text: The error's text.
-    """
+    """Emits an event about a step of a conversation, if there are subscribers."""
     if not work.effects.wants(ConversationEvent):
         return
     work.effects.events.append(
@@ -218,13 +162,7 @@ def emit_conversation_event(
 
 
 def emit_group_event(work: Work, group: bytes, step: GroupStep) -> None:
-    """A conversation group came or went.
-
-    Args:
-        work: The transaction.
-        group: The group.
-        step: Which of the two.
-    """
+    """Emits an event about a conversation group that was created or dropped."""
     if work.effects.wants(ConversationGroupEvent):
         work.effects.events.append(
             ConversationGroupEvent(
@@ -234,15 +172,7 @@ def emit_group_event(work: Work, group: bytes, step: GroupStep) -> None:
 
 
 def emit_undeliverable_event(work: Work, conversation_id: bytes, *, number: int, error: int, text: str) -> None:
-    """A message cannot be taken by any conversation here.
-
-    Args:
-        work: The transaction.
-        conversation_id: The conversation that it names.
-        number: Its sequence number.
-        error: Service Broker's number for the reason.
-        text: The reason.
-    """
+    """Emits an event about a message that cannot be delivered to any conversation here."""
     if work.effects.wants(MessageUndeliverable):
         work.effects.events.append(
             MessageUndeliverable(

@@ -20,7 +20,7 @@ from ssbroker.store import queues, registry, views
 from ssbroker.store.objects import BrokerEndpoint
 from ssbroker.store.queues import QueueSlice
 
-_MOMENT: Final = pa.timestamp("us", tz="UTC")
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _TINY: Final = pa.uint8()
 
 
@@ -45,7 +45,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         principal_id=_INT,
         remote_service_name=_TEXT,
         broker_instance=GUID,
-        lifetime=_MOMENT,
+        lifetime=_TIMESTAMP,
         address=_TEXT,
         mirror_address=_TEXT,
     ),
@@ -83,7 +83,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         service_contract_id=_INT,
         conversation_group_id=GUID,
         service_id=_INT,
-        lifetime=_MOMENT,
+        lifetime=_TIMESTAMP,
         state=_TEXT,
         state_desc=_TEXT,
         far_service=_TEXT,
@@ -92,8 +92,8 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         far_principal_id=_INT,
         outbound_session_key_identifier=GUID,
         inbound_session_key_identifier=GUID,
-        security_timestamp=_MOMENT,
-        dialog_timer=_MOMENT,
+        security_timestamp=_TIMESTAMP,
+        dialog_timer=_TIMESTAMP,
         send_sequence=_LONG,
         last_send_tran_id=pa.binary(6),
         end_dialog_sequence=_LONG,
@@ -115,14 +115,14 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         remote_service_name=_TEXT,
         priority=_TINY,
     ),
-    # `is_initiator` is not SQL Server's: with it the rows can be routed as they are.
+    # `is_initiator` is not a column of SQL Server; with it, the rows can be routed directly.
     "sys.transmission_queue": _columns(
         conversation_handle=GUID,
         to_service_name=_TEXT,
         to_broker_instance=GUID,
         from_service_name=_TEXT,
         service_contract_name=_TEXT,
-        enqueue_time=_MOMENT,
+        enqueue_time=_TIMESTAMP,
         message_sequence_number=_LONG,
         message_type_name=_TEXT,
         is_conversation_error=_BOOL,
@@ -156,13 +156,13 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         pvt_key_encryption_type_desc=_TEXT,
         is_active_for_begin_dialog=_BOOL,
         **_all(_TEXT, "issuer_name cert_serial_number subject"),
-        expiry_date=_MOMENT,
-        start_date=_MOMENT,
+        expiry_date=_TIMESTAMP,
+        start_date=_TIMESTAMP,
         thumbprint=pa.binary(),
         key_length=_INT,
     ),
 }
-"""The views of one database each."""
+"""The views of a database."""
 
 QUEUE: Final = _columns(
     status=_TINY,
@@ -181,7 +181,7 @@ QUEUE: Final = _columns(
     message_body=pa.binary(),
     message_id=GUID,
 )
-"""The messages of a queue."""
+"""The columns of a queue."""
 
 INSTANCE_VIEWS: Final[dict[str, pa.Schema]] = {
     "sys.databases": _columns(
@@ -224,8 +224,8 @@ INSTANCE_VIEWS: Final[dict[str, pa.Schema]] = {
         database_id=_INT,
         queue_id=_INT,
         state=_TEXT,
-        last_empty_rowset_time=_MOMENT,
-        last_activated_time=_MOMENT,
+        last_empty_rowset_time=_TIMESTAMP,
+        last_activated_time=_TIMESTAMP,
         tasks_waiting=_INT,
     ),
     "sys.dm_broker_connections": _columns(
@@ -233,12 +233,12 @@ INSTANCE_VIEWS: Final[dict[str, pa.Schema]] = {
         transport_stream_id=GUID,
         state=_INT,
         state_desc=_TEXT,
-        connect_time=_MOMENT,
-        login_time=_MOMENT,
+        connect_time=_TIMESTAMP,
+        login_time=_TIMESTAMP,
         authentication_method=_TEXT,
         principal_name=_TEXT,
         remote_user_name=_TEXT,
-        last_activity_time=_MOMENT,
+        last_activity_time=_TIMESTAMP,
         is_accept=_BOOL,
         login_state=_INT,
         login_state_desc=_TEXT,
@@ -271,7 +271,7 @@ INSTANCE_VIEWS: Final[dict[str, pa.Schema]] = {
         message_id=GUID,
     ),
 }
-"""The views of the instance as a whole."""
+"""The views of the instance."""
 
 
 Row = Sequence[Any]
@@ -284,12 +284,12 @@ _FIRST_ENDPOINT_ID: Final = 65_536
 
 
 def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table:
-    """The rows of a view, or of a queue."""
+    """Returns the rows of a view or a queue."""
     if not is_utf8_text(name):
-        raise InputError(f"name: expected a view or a queue, got {name!r:.80}", value=name)
+        raise InputError(f"name: expected the name of a view or a queue; got {name!r:.80}", value=name)
     if name in INSTANCE_VIEWS:
         if database is not None:
-            raise InputError(f"{name} is about the whole instance; leave database out", value=database)
+            raise InputError(f"{name} is a view of the instance; omit the argument database", value=database)
         rows_of = _INSTANCE_ROWS.get(name)
         rows = instance.row_sources.get(name, tuple)() if rows_of is None else rows_of(instance)
         return table_of(rows, INSTANCE_VIEWS[name])
@@ -298,11 +298,11 @@ def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table
         return _of_databases(_of_each(instance, databases, lambda one: _database_rows(one, name)), DATABASE_VIEWS[name])
     if name.lower().startswith("sys."):
         known = ", ".join(sorted({*DATABASE_VIEWS, *INSTANCE_VIEWS}))
-        raise InputError(f"there is no view {name!r}; there are {known}", value=name)
+        raise InputError(f"the view {name!r} does not exist; available views: {known}", value=name)
     key = queue_key(name)
     found = _of_each(instance, databases, lambda one: _queue_rows(one, key))
     if not found:
-        raise InputError(f"there is no queue {name!r} there", value=name)
+        raise InputError(f"the queue {name!r} does not exist", value=name)
     return _of_databases(found, QUEUE)
 
 
@@ -311,7 +311,7 @@ def _of_each(
     databases: Iterable[DatabaseContext],
     rows_of: Callable[[DatabaseContext], list[Row] | None],
 ) -> list[tuple[DatabaseContext, list[Row]]]:
-    """The rows of each database that has any to show; one that goes meanwhile is left out."""
+    """Returns the rows of each database that has the view or queue; omits databases that are detached meanwhile."""
     found = []
     for database in databases:
         try:
@@ -335,7 +335,7 @@ def _queue_rows(database: DatabaseContext, key: tuple[str, str]) -> list[Row] | 
 
 def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
     with database.file.read() as connection:
-        database.objects(connection)  # refuses what is no longer attached
+        database.objects(connection)  # raises if it is no longer attached
         found: list[Row] = [*views.rows(connection, name)]
     if name == "sys.certificates":
         return [(*row[:-1], *_described(row[-1])) for row in found]
@@ -346,9 +346,17 @@ def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
 
 def _described(certificate: bytes) -> Row:
     known = DialogCertificate(certificate)
-    said = known.description
-    ends, begins = epoch_microseconds(said.not_after), epoch_microseconds(said.not_before)
-    return (said.issuer, said.serial_number, said.subject, ends, begins, known.thumbprint, said.bits)
+    description = known.description
+    ends, begins = epoch_microseconds(description.not_after), epoch_microseconds(description.not_before)
+    return (
+        description.issuer,
+        description.serial_number,
+        description.subject,
+        ends,
+        begins,
+        known.thumbprint,
+        description.bits,
+    )
 
 
 def _of_databases(parts: list[tuple[DatabaseContext, list[Row]]], schema: pa.Schema) -> pa.Table:
@@ -357,7 +365,7 @@ def _of_databases(parts: list[tuple[DatabaseContext, list[Row]]], schema: pa.Sch
 
 
 def table_of(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
-    """Rows as a table."""
+    """Converts rows to a table."""
     columns = [*zip(*rows, strict=True)] or [()] * len(schema)
     return pa.Table.from_arrays(
         [_array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
@@ -365,17 +373,17 @@ def table_of(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
-    if pa.types.is_boolean(kind):  # a number in SQLite
+    if pa.types.is_boolean(kind):  # an integer in SQLite
         return pa.array([None if value is None else bool(value) for value in values], kind)
     return pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
 
 
 def _databases(instance: InstanceContext) -> Iterator[Row]:
-    seen = {database.database_id: objects.broker for database, objects in instance.databases_list.seen()}
+    brokers = {database.database_id: objects.broker for database, objects in instance.databases_list.readable()}
     with instance.msdb.file.read() as connection:
         listed = registry.load(connection)
     for row in listed:
-        broker = seen.get(row.database_id)
+        broker = brokers.get(row.database_id)
         if broker is not None:
             enabled, honor = broker.is_broker_enabled, broker.is_honor_broker_priority_on
             yield (row.name, row.database_id, 0, "ONLINE", broker.service_broker_guid, enabled, honor)
@@ -384,7 +392,7 @@ def _databases(instance: InstanceContext) -> Iterator[Row]:
 
 
 def _mirroring(instance: InstanceContext) -> Iterator[Row]:
-    for database, objects in instance.databases_list.seen():
+    for database, objects in instance.databases_list.readable():
         role = objects.broker.mirroring_role
         yield (database.database_id, _ROLES.index(role) + 1, role.upper(), objects.broker.mirroring_number)
 
@@ -405,7 +413,7 @@ def _endpoints(instance: InstanceContext) -> Iterator[Row]:
             False,
             endpoint.is_message_forwarding_enabled,
             endpoint.message_forwarding_size,
-            *(None,) * 5,  # who may connect is said where the endpoint is served
+            *(None,) * 5,  # authentication is configured when the instance is served
             endpoint.port,
             None if endpoint.ip == "ALL" else endpoint.ip,
         )
@@ -421,7 +429,7 @@ _INSTANCE_ROWS: Final = {
 TRANSMISSION_QUEUE: Final = "sys.transmission_queue"
 
 
-def cuts(
+def queue_slices(
     database: DatabaseContext,
     name: str,
     *,
@@ -429,54 +437,25 @@ def cuts(
     until: int | None = None,
     rows_max: int,
     bytes_max: int,
-    cuts_max: int | None = None,
+    slices_max: int | None = None,
 ) -> list[QueueSlice]:
-    """Where to cut a queue, or the transmission queue, as it is now.
-
-    Args:
-        database: The database.
-        name: The queue, or `sys.transmission_queue`.
-        after: The number after which to begin.
-        until: The last number; None is the last that there is.
-        rows_max: The most rows of a slice.
-        bytes_max: After how many bytes of bodies a slice ends.
-        cuts_max: The most slices; nothing behind them is read.
-
-    Returns:
-        The slices, in order.
-
-    Raises:
-        BrokerError: There is no such queue (15151).
-    """
+    """Splits a queue or the transmission queue into slices, as it is now."""
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
         found = queues.slices(connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max)
         with closing(found):
-            return list(islice(found, cuts_max))
+            return list(islice(found, slices_max))
 
 
-def last_number(database: DatabaseContext) -> int:
-    """The last `queuing_order` that was given in a database; it never gets smaller."""
-    return database.file.ask(queues.last_queuing_order)
+def last_queuing_order(database: DatabaseContext) -> int:
+    """Returns the last assigned `queuing_order` of a database, which never decreases."""
+    return database.file.query(queues.last_queuing_order)
 
 
-def slice_of(database: DatabaseContext, name: str, span: tuple[int, int] | None, wanted: Sequence[str]) -> pa.Table:
-    """The rows of a slice.
-
-    Args:
-        database: The database.
-        name: The queue, or `sys.transmission_queue`.
-        span: The number after which it begins, and its last one; None is what is incomplete, and has no number yet.
-        wanted: The columns; `database` is the name of the database.
-
-    Returns:
-        A table with these columns.
-
-    Raises:
-        BrokerError: There is no such queue (15151).
-    """
+def read_slice(database: DatabaseContext, name: str, span: tuple[int, int] | None, columns: Sequence[str]) -> pa.Table:
+    """Returns the rows of a slice."""
     schema = DATABASE_VIEWS[TRANSMISSION_QUEUE] if name == TRANSMISSION_QUEUE else QUEUE
-    stored = [column for column in wanted if column != DATABASE.name]
+    stored = [column for column in columns if column != DATABASE.name]
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
         rows = queues.read_rows(connection, queue_id, span, view_columns=schema.names, columns=stored)
@@ -484,9 +463,9 @@ def slice_of(database: DatabaseContext, name: str, span: tuple[int, int] | None,
     if not stored:
         return pa.table({DATABASE.name: [database.name] * len(rows)}, schema=pa.schema([DATABASE]))
     table = table_of(rows, pa.schema(fields))
-    if DATABASE.name in wanted:
+    if DATABASE.name in columns:
         table = table.append_column(DATABASE, pa.array([database.name] * len(rows), pa.string()))
-    return table.select(list(wanted))
+    return table.select(list(columns))
 
 
 def _queue_id(database: DatabaseContext, connection: Any, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Who waits for messages of a database's queues, and how they are woken."""
+"""Receivers that wait for messages in queues of a database."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ssbroker.store import file
 
 
 class QueueWaiters(file.Arrivals):
-    """Wakes receivers of this process when a message for their queue has been committed.
+    """Wakes receivers of this process when a message for their queue is committed.
 
-    Whoever waits takes `count` first, looks into the queue, gives the lock back, and waits from that count on: what arrives after the
-    look ends the wait at once. What other processes commit is not told here.
+    A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives
+    after the check ends the wait immediately. Commits of other processes are not noticed here.
 
     Examples:
         >>> arrivals = QueueWaiters()
         >>> seen = arrivals.count(1)
-        >>> arrivals.tell([1])
+        >>> arrivals.notify([1])
         >>> arrivals.wait(1, seen=seen, timeout=60.0)
         True
     """
@@ -31,46 +31,23 @@ class QueueWaiters(file.Arrivals):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more will be told."""
+        """Whether there will be no more notifications."""
         return self._is_closed
 
     def waiting(self, queue_id: int) -> int:
-        """How many wait for a message of the queue now (`tasks_waiting`).
-
-        Args:
-            queue_id: The queue.
-
-        Returns:
-            Their number.
-        """
+        """Returns the number of receivers waiting for the queue (`tasks_waiting`)."""
         with self._changed:
             return self._waiting[queue_id]
 
     def wait(self, queue_id: int, *, seen: int, timeout: float) -> bool:
-        """Waits until something is told of the queue after `seen`, or until nothing more will be.
-
-        Args:
-            queue_id: The queue.
-            seen: What `count` said before the queue was looked into.
-            timeout: The seconds to wait.
-
-        Returns:
-            Whether something was told; False also where `close` ended the wait.
-        """
+        """Waits until the count of the queue differs from `seen`, or notifications end; returns whether it differs."""
         with self._changed:
             self._changed.wait_for(lambda: self.count(queue_id) != seen or self._is_closed, timeout)
             return self.count(queue_id) != seen
 
     @contextmanager
-    def waits(self, queue_id: int) -> Iterator[None]:
-        """Counts as one who waits, for as long as the block runs.
-
-        Args:
-            queue_id: The queue.
-
-        Yields:
-            Nothing.
-        """
+    def count_waiter(self, queue_id: int) -> Iterator[None]:
+        """Counts the caller as a waiting receiver while the block runs."""
         with self._changed:
             self._waiting[queue_id] += 1
             self.add_waiting(1)
@@ -81,22 +58,18 @@ class QueueWaiters(file.Arrivals):
                 self._waiting[queue_id] -= 1
                 self.add_waiting(-1)
 
-    def tell(self, queue_ids: Iterable[int]) -> None:
-        """Wakes whoever waits for one of the queues: a message is there, or the queue has changed.
-
-        Args:
-            queue_ids: The queues.
-        """
+    def notify(self, queue_ids: Iterable[int]) -> None:
+        """Wakes the receivers of queues that got a message or have changed."""
         if self.record(list(queue_ids)):
             self.wake()
 
     def wake(self) -> None:
-        """Has all who wait look what was told."""
+        """Wakes all waiting receivers to check their count."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends every wait, now and later."""
+        """Ends all current and future waits."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -13,23 +13,15 @@ from typing import Final
 
 from ssbroker.protocol.events import print_logging_errors
 
-_ROOMS: Final = ("ssbroker.broker.", "ssbroker.store.")
+_PACKAGES: Final = ("ssbroker.broker.", "ssbroker.store.")
 
 
-def is_inside_another() -> bool:
-    """Whether whoever has made this call was itself called from within one: other threads may wait for what that one holds.
-
-    Returns:
-        Whether frames of somebody else stand between those of this call and others of a running instance.
-
-    Examples:
-        >>> is_inside_another()
-        False
-    """
+def is_reentrant_call() -> bool:
+    """Returns whether a call into the broker is running further up the stack; other threads may wait for locks that it holds."""
     has_left = False
     frame = sys._getframe(1)  # noqa: SLF001  # as `traceback` does
     while frame.f_back is not None:
-        if not str(frame.f_globals.get("__name__")).startswith(_ROOMS):
+        if not str(frame.f_globals.get("__name__")).startswith(_PACKAGES):
             has_left = True
         elif has_left:
             return True
@@ -38,24 +30,18 @@ def is_inside_another() -> bool:
 
 
 LONGEST_WAIT: Final = 5.0
-"""The seconds after which the thread looks again though nobody told it anything: other processes may have written to the files."""
+"""Maximum seconds between two calls, because other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
-_PATIENCE_INSIDE: Final = 1.0
-"""The seconds to wait for a thread that may wait for the call in the middle of which this is."""
+_REENTRANT_TIMEOUT: Final = 1.0
+"""Seconds to wait for a thread that may itself wait for a call further up the stack."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class WorkerThread:
-    """Calls a function in a daemon thread: when woken, and at the moment that its last call returned.
+    """Calls a function in a daemon thread: when woken, and at the time that the last call returned.
 
-    The thread starts when it is first woken. A call that raises is logged, and the next one waits: 1, 2, 4 ... 60 s.
-
-    Args:
-        work: The function. It returns when it wants to be called again; None is never by itself.
-        clock: Tells the current moment, in UTC.
-        name: What the thread is called.
-        longest_wait: The seconds after which it is called in any case.
+    The thread starts when it is first woken. A call that raises is logged, and the next call is delayed by 1, 2, 4, ... 60 s.
 
     Examples:
         >>> import threading
@@ -87,43 +73,35 @@ class WorkerThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def wake(self, at: datetime | None = None) -> None:
-        """Has the function called at a moment, or earlier.
-
-        Args:
-            at: The moment; None is now.
-        """
-        moment = _LONG_AGO if at is None else at
+        """Makes the thread call the function at a time, or earlier; None means immediately."""
+        due = _LONG_AGO if at is None else at
         with self._changed:
             if self._is_closed:
                 return
-            if self._next is None or moment < self._next:
-                self._next = moment
+            if self._next is None or due < self._next:
+                self._next = due
                 self._changed.notify_all()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as error:  # the system has no thread to give; whoever wakes it next tries again
+                except RuntimeError as error:  # no system thread is available; the next `wake` tries again
                     with print_logging_errors():
-                        LOGGER.warning("%s: its thread could not be started: %s", self._name, error)
+                        LOGGER.warning("%s: the thread could not be started: %s", self._name, error)
                     return
                 self._thread = thread
                 atexit.register(self.close)
 
     def close(self, *, timeout: float = 60.0) -> None:
-        """Ends the thread once the call that runs has returned; nothing is called after that.
+        """Stops the thread after its current call; makes no further calls.
 
-        Where a signal has interrupted a call of an instance, and its handler closes it, the thread may wait for that call, and is left to
-        end by itself.
-
-        Args:
-            timeout: The seconds to wait for it.
+        If a signal handler closes the instance during a call, the thread may wait for that call; then it is left to end on its own.
         """
-        if os.getpid() != self._process:  # a fork has no thread, and nobody who gives its lock back
+        if os.getpid() != self._process:  # a forked process has no thread, and the lock may never be released
             return
         with self._changed:
             self._is_closed = True
@@ -133,26 +111,26 @@ class WorkerThread:
             return
         atexit.unregister(self.close)
         if thread is not threading.current_thread():
-            thread.join(min(timeout, _PATIENCE_INSIDE) if is_inside_another() else timeout)
+            thread.join(min(timeout, _REENTRANT_TIMEOUT) if is_reentrant_call() else timeout)
 
     def _run(self) -> None:
         failures = 0
-        while self._waits(back_off=min(2.0 ** (failures - 1), _BACK_OFF_MAX) if failures else 0.0):
+        while self._wait_for_call(back_off=min(2.0 ** (failures - 1), _BACK_OFF_MAX) if failures else 0.0):
             try:
-                moment = self._work()
+                due = self._work()
                 failures = 0
             except Exception:
-                if self._is_closed:  # by who could not wait for it: what it needs is gone
+                if self._is_closed:  # closed without waiting for this call: its files are closed
                     return
                 with print_logging_errors():
-                    LOGGER.exception("what was due could not be done; it is tried again")
-                moment = None
+                    LOGGER.exception("background work failed; retrying")
+                due = None
                 failures += 1
-            if moment is not None:
-                self.wake(moment)
+            if due is not None:
+                self.wake(due)
 
-    def _waits(self, *, back_off: float) -> bool:
-        """Waits until the next call; whether there is one. Nobody cuts the wait after a failure short."""
+    def _wait_for_call(self, *, back_off: float) -> bool:
+        """Waits until the next call is due; returns False if closed. `wake` does not shorten the wait after a failure."""
         with self._changed:
             if back_off and not self._is_closed:
                 self._changed.wait_for(lambda: self._is_closed, back_off)

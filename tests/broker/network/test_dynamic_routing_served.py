@@ -90,8 +90,8 @@ def test_neighbours_that_name_services_that_nobody_has_open_only_so_many_request
     instance = stack.enter_context(Instance.create(tmp_path / "shop", name="shop", background=False))
     instance.msdb.create_route("Configuration", service_name="SQL/ServiceBroker/BrokerConfiguration", address="LOCAL")
     for number in range(5):
-        background_of(instance).dynamic_routing.ask([dynamic_routing.RouteRequest("msdb", f"//{number}", None)])
-    assert database_context(instance.msdb).file.ask(registry.pending_services) == ("//0", "//1", "//2")
+        background_of(instance).dynamic_routing.request([dynamic_routing.RouteRequest("msdb", f"//{number}", None)])
+    assert database_context(instance.msdb).file.query(registry.pending_services) == ("//0", "//1", "//2")
 
 
 def names(both: Talk, principal: str, *services: str) -> None:
@@ -111,13 +111,13 @@ def test_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path:
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        pending = database_context(msdb).file.ask(registry.pending_services)
+        pending = database_context(msdb).file.query(registry.pending_services)
         assert len(pending) == ASKS_AT_ONCE + 1
         assert "//Wheat" in pending
         both.pipes.clock.advance(seconds=1)
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         both.pipes.turn()
-        assert len(database_context(msdb).file.ask(registry.pending_services)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
+        assert len(database_context(msdb).file.query(registry.pending_services)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
 
 
 def test_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Pa
         both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         asks = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
-        background_of(both.bank).dynamic_routing.ask(asks, may_begin=tokens.__next__)
-        assert database_context(both.bank.msdb).file.ask(registry.pending_services) == ("//Copied",)
+        background_of(both.bank).dynamic_routing.request(asks, may_begin=tokens.__next__)
+        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ("//Copied",)
 
 
 @pytest.mark.rule("R1", "R26")
@@ -137,10 +137,10 @@ def test_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) 
         other = both.bank.create_database("Other")
         for database in (both.bank.msdb, other):
             database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        background_of(both.bank).dynamic_routing.ask([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
+        background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat", SYSTEM_SERVICE)
         both.pipes.turn()
-        assert database_context(both.bank.msdb).file.ask(registry.pending_services) == ("//Wheat",)
+        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ("//Wheat",)
 
 
 @pytest.mark.rule("R14")
@@ -149,7 +149,7 @@ def test_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_pat
     for both in talk(tmp_path):
         other = both.bank.create_database("Other")
         other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        background_of(both.bank).dynamic_routing.ask([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
+        background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        assert database_context(both.bank.msdb).file.ask(registry.pending_services) == ()
+        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ()

@@ -12,7 +12,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.monitoring import problems
 from ssbroker.exceptions import StorageError
 from ssbroker.security.certificates import Validity
-from ssbroker.store.file import TRIED_AGAIN_AFTER
+from ssbroker.store.file import WRITE_RETRY_AFTER
 from tests.broker.network.parties import Authority
 from tests.store.failing_calls import failing_calls
 
@@ -97,11 +97,11 @@ def test_a_database_that_nobody_writes_to_is_well_again_a_while_after_its_disk_i
         disk.asked, disk.fails_at = 0, 1
         with pytest.raises(StorageError, match="full"):
             sales.create_queue("Orders")
-        database_context(sales).file.failed_at -= TRIED_AGAIN_AFTER
+        database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
         assert list(problems(instance)) == ["endpoint", "database Sales"]
         disk.fails_at = 0
         assert list(problems(instance)) == ["endpoint", "database Sales"], "it has failed just now"
-        database_context(sales).file.failed_at -= TRIED_AGAIN_AFTER
+        database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
         assert list(problems(instance)) == ["endpoint"]
         disk.asked = 0
         assert list(problems(instance)) == ["endpoint"]

@@ -35,7 +35,7 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 def written(both: Talk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of how many conversations was written, each time; that takes 50 ms."""
     counts: list[int] = []
-    note = delivery.note
+    note = delivery.write_statuses
 
     def counted(database: Any, senders: Mapping[int, Any], says: Mapping[int, str], **options: Any) -> None:
         counts.append(len(says))

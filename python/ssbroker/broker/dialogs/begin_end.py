@@ -1,4 +1,4 @@
-"""BEGIN DIALOG, END CONVERSATION, MOVE CONVERSATION, conversation timers, and breaking conversations off."""
+"""BEGIN DIALOG, END CONVERSATION, MOVE CONVERSATION, conversation timers, and ending conversations with errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from ssbroker._arguments import guid_bytes, is_utf8_text, whole_number
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.deliver import close, end_with_error, put_off, remove, transmit
-from ssbroker.broker.dialogs.enqueue import queue_of, take_all_off
+from ssbroker.broker.dialogs.deliver import close, end_with_error, queue_for_transmission, remove, transmit
+from ssbroker.broker.dialogs.enqueue import queue_of, remove_all_sent
 from ssbroker.broker.dialogs.errors import ConversationError, failure
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.send import refused_in_state
@@ -26,7 +26,7 @@ from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Service
 
 CURRENT_DATABASE: Final = "CURRENT DATABASE"
-"""As `broker_instance`: the database's own broker id (fact 106)."""
+"""As `broker_instance`, it means the database's own broker id."""
 SERVICE_NAME_MAX: Final = 256
 
 
@@ -42,7 +42,7 @@ def begin(
     related_conversation: object,
     related_conversation_group: object,
 ) -> ConversationEndpoint:
-    """Makes the initiator's endpoint; nothing is sent (B7)."""
+    """Creates the initiator's endpoint; sends nothing."""
     objects = work.objects
     service = existing(objects.services, from_service, kind="service")
     kind = existing(objects.contracts, contract, kind="contract")
@@ -73,11 +73,11 @@ def begin(
             far_service=to_service,
         ),
     )
-    if to_service in objects.security.by_service:  # N20: a binding secures what begins while it is there
+    if to_service in objects.security.by_service:  # a binding secures dialogs started while it exists
         key = stored.set_session_key_if_missing(work.connection, endpoint.endpoint_id, keys.new_master_key())
         endpoint = endpoint._replace(session_key=key)
-    work.begins(endpoint.endpoint_id)
-    work.effects.is_due_at(expires)
+    work.endpoint_created(endpoint.endpoint_id)
+    work.effects.set_due(expires)
     if related_conversation is None and related_conversation_group is None:
         emit_group_event(work, group, GroupStep.CREATE)
     emit_conversation_event(work, endpoint, ConversationStep.BEGIN_DIALOG)
@@ -85,15 +85,7 @@ def begin(
 
 
 def seconds(value: object, *, name: str) -> int:
-    """A lifetime or a timer in whole seconds.
-
-    Raises:
-        BrokerError: It is none, or outside of 1 to 2147483647 (8411).
-
-    Examples:
-        >>> seconds(60, name="lifetime")
-        60
-    """
+    """Validates a lifetime or timer in seconds."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LIFETIME_MAX:
         raise broker_error(8411, name=name, value=value)
     return value
@@ -108,7 +100,7 @@ def _broker_instance(work: Work, value: object) -> bytes | None:
 
 
 def _group(work: Work, service: Service, conversation: object, group: object) -> bytes:
-    """The conversation group of a new dialog (fact 108)."""
+    """Returns the conversation group of a new dialog."""
     if conversation is not None and group is not None:
         raise OptionError("related_conversation and related_conversation_group: expected one of them, got both")
     if conversation is not None:
@@ -131,16 +123,8 @@ def _of_service(work: Work, members: list[ConversationEndpoint], service: Servic
     return group
 
 
-def failure_of(error: object) -> ConversationError | None:
-    """The application's error, as END CONVERSATION WITH ERROR takes it: a code above 0 and a description.
-
-    Raises:
-        OptionError: It is neither that nor None.
-
-    Examples:
-        >>> failure_of((12, "out of stock"))
-        ConversationError(code=12, description='out of stock')
-    """
+def parse_application_error(error: object) -> ConversationError | None:
+    """Validates the application's error for END CONVERSATION WITH ERROR: a code above 0 and a description."""
     if error is None:
         return None
     if not isinstance(error, tuple) or len(error) != len(("code", "description")) or not isinstance(error[1], str):
@@ -152,14 +136,14 @@ def failure_of(error: object) -> ConversationError | None:
 
 
 def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError | None) -> None:
-    """Ends this side, and tells the other where it does not know (B13)."""
+    """Ends an endpoint, and notifies the remote endpoint if needed."""
     state = next_state(ConversationState(endpoint.state), ConversationInput.END)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
-    is_owed = endpoint.state == ConversationState.ER and transmission_queue.has_waiting(
+    has_pending_error = endpoint.state == ConversationState.ER and transmission_queue.has_waiting(
         work.connection, endpoint.endpoint_id
     )
-    if is_owed:  # the far side has still to hear of ERROR_BROKER_CONVERSATIONS (B28)
+    if has_pending_error:  # the remote endpoint must still receive the error
         state = ConversationState.DO
     code, description = (0, "") if failure is None else (failure.code, failure.description)
     step = ConversationStep.END_CONVERSATION if failure is None else ConversationStep.END_CONVERSATION_WITH_ERROR
@@ -170,40 +154,40 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
     connection, endpoint_id, number = work.connection, endpoint.endpoint_id, endpoint.send_sequence
     queues.remove_messages(connection, endpoint_id)
     transmission_queue.remove_arrived(connection, endpoint_id)
-    if is_owed:
+    if has_pending_error:
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
         return
     if failure is None:
         message = DialogMessage(number, END_DIALOG, None, is_end_of_dialog=True)
     else:
-        take_all_off(work, endpoint_id)
+        remove_all_sent(work, endpoint_id)
         message = DialogMessage(number, ERROR, failure.body(), is_conversation_error=True)
     endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
-    (way,) = work.ways_of([ended])
-    transmit(work, [(ended, [message], way)])
+    (route,) = work.route_locally([ended])
+    transmit(work, [(ended, [message], route)])
 
 
 def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Removes every trace of this side, and tells nobody (fact 127)."""
+    """Removes all traces of an endpoint without notifying the remote endpoint."""
     remove(work, endpoint)
     emit_conversation_event(work, endpoint, ConversationStep.END_CONVERSATION_WITH_CLEANUP, state=ConversationState.CD)
 
 
 def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> None:
-    """BEGIN CONVERSATION TIMER (fact 137)."""
+    """Starts the conversation timer of an endpoint."""
     state = next_state(ConversationState(endpoint.state), ConversationInput.TIMER)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
-    moment = work.now() + seconds(timeout, name="timeout") * SECOND
-    if moment > endpoint.lifetime:
+    fires_at = work.now() + seconds(timeout, name="timeout") * SECOND
+    if fires_at > endpoint.lifetime:
         raise broker_error(8410, timeout=timeout)
-    endpoints.set_timer(work.connection, endpoint.endpoint_id, moment)
-    work.effects.is_due_at(moment)
+    endpoints.set_timer(work.connection, endpoint.endpoint_id, fires_at)
+    work.effects.set_due(fires_at)
 
 
 def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
-    """MOVE CONVERSATION (fact 123)."""
+    """Moves an endpoint to another conversation group."""
     state = next_state(ConversationState(endpoint.state), ConversationInput.MOVE)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
@@ -216,62 +200,56 @@ def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
     endpoints.set_group(work.connection, endpoint.endpoint_id, group)
 
 
-_HERE: Final = 9719
-_FAR: Final = 9720
-_GONE: Final = 8462
-_WITHOUT_FAR_SIDE: Final = (ConversationState.SO, ConversationState.ER)
-"""Nothing was sent, or the far side has been told already."""
-_AHEAD: Final = 1 << 40
-"""How far above all that was sent the error of a far side is numbered. A database that was restored from an old backup counts from where that
-stood, and what its far sides have taken since would have them take the error for a duplicate."""
+_LOCAL_END: Final = 9719
+_REMOTE_END: Final = 9720
+_DATA_LOSS: Final = 8462
+_REMOTE_NEEDS_NO_ERROR: Final = (ConversationState.SO, ConversationState.ER)
+"""Nothing was sent, or the remote endpoint already has the error."""
+_SEQUENCE_GAP: Final = 1 << 40
+"""Added to the sequence number of an error for the remote endpoint. A database restored from an old backup continues with old numbers, so
+without the gap remote endpoints could take the error for a duplicate."""
 
 
-def end_all_with_error(work: Work, *, is_told: bool) -> None:
-    """Puts an error into the queue of each conversation's own service.
-
-    Args:
-        work: A transaction of the database.
-        is_told: Whether the far sides get an error too.
-    """
+def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
+    """Ends all conversations of a database with an error, and optionally sends an error to the remote endpoints."""
     found = endpoints.open_endpoints(work.connection)
-    owed = {endpoint.endpoint_id: endpoint for endpoint in found if is_told and _is_owed(work, endpoint)}
+    notified = {
+        endpoint.endpoint_id: endpoint for endpoint in found if notify_remote and _needs_remote_error(work, endpoint)
+    }
     for endpoint in found:
-        if endpoint.state != ConversationState.DO or endpoint.endpoint_id not in owed:
-            end_with_error(work, endpoint, failure(_HERE).body())
-    for endpoint in owed.values():
-        _tell(work, endpoint, failure(_FAR))
+        if endpoint.state != ConversationState.DO or endpoint.endpoint_id not in notified:
+            end_with_error(work, endpoint, failure(_LOCAL_END).body())
+    for endpoint in notified.values():
+        _send_error(work, endpoint, failure(_REMOTE_END))
 
 
-def break_off_forgotten(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Ends both ends of a conversation whose far side has lost messages that it had acknowledged.
-
-    Args:
-        work: A transaction of the database.
-        endpoint: The side that had sent them, as it is now.
-    """
-    if endpoint.state in (*_WITHOUT_FAR_SIDE, ConversationState.CD):
+def end_after_data_loss(work: Work, endpoint: ConversationEndpoint) -> None:
+    """Ends both endpoints of a conversation whose remote endpoint has lost acknowledged messages."""
+    if endpoint.state in (*_REMOTE_NEEDS_NO_ERROR, ConversationState.CD):
         return
     if endpoint.state != ConversationState.DO:
-        end_with_error(work, endpoint, failure(_GONE).body())
-    _tell(work, endpoint, failure(_GONE))
+        end_with_error(work, endpoint, failure(_DATA_LOSS).body())
+    _send_error(work, endpoint, failure(_DATA_LOSS))
 
 
-def _is_owed(work: Work, endpoint: ConversationEndpoint) -> bool:
-    """Whether there is a far side to be told; one that stands in this database has an error of its own."""
-    if endpoint.state in _WITHOUT_FAR_SIDE:
+def _needs_remote_error(work: Work, endpoint: ConversationEndpoint) -> bool:
+    """Returns whether a remote endpoint needs the error; one in this database is ended separately."""
+    if endpoint.state in _REMOTE_NEEDS_NO_ERROR:
         return False
-    far = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=not endpoint.is_initiator)
-    return far is None
+    remote = endpoints.by_conversation(
+        work.connection, endpoint.conversation_id, is_initiator=not endpoint.is_initiator
+    )
+    return remote is None
 
 
-def _tell(work: Work, endpoint: ConversationEndpoint, why: ConversationError) -> None:
-    """Sends the error. Of a side that was ended it takes the place of the end, which the far side has not acknowledged."""
+def _send_error(work: Work, endpoint: ConversationEndpoint, error: ConversationError) -> None:
+    """Sends an error to the remote endpoint. If this side has ended, the error replaces the unacknowledged end."""
     connection, endpoint_id = work.connection, endpoint.endpoint_id
-    number = endpoint.send_sequence + _AHEAD
+    number = endpoint.send_sequence + _SEQUENCE_GAP
     state = ConversationState.DO if endpoint.state == ConversationState.DO else ConversationState.ER
     if state == ConversationState.DO:
-        take_all_off(work, endpoint_id)
+        remove_all_sent(work, endpoint_id)
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     endpoints.set_send_sequence(connection, endpoint_id, send_sequence=number + 1)
     broken = endpoint._replace(state=state, send_sequence=number + 1)
-    put_off(work, [(broken, [DialogMessage(number, ERROR, why.body(), is_conversation_error=True)])])
+    queue_for_transmission(work, [(broken, [DialogMessage(number, ERROR, error.body(), is_conversation_error=True)])])

@@ -1,4 +1,4 @@
-"""Sends the rows of a table into dialogs that are begun as needed; each batch takes effect once."""
+"""Sends the rows of a table on dialogs that are started as needed; each batch takes effect exactly once."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ BODY: Final = "message_body"
 MESSAGE_TYPE: Final = "message_type"
 DIALOG: Final = "dialog"
 ADDRESS: Final = ("from_service", "to_service", "contract", "to_broker_instance")
-"""The columns that say with whom a row's dialog is."""
+"""The columns that identify the services of a row's dialog."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendDefaults:
-    """What holds for all rows that do not say otherwise in a column."""
+    """Defaults for rows without a value in the corresponding column."""
 
     from_service: str | None = None
-    """The service of this database that sends."""
+    """The sending service of this database."""
     to_service: str | None = None
-    """The service that is sent to."""
+    """The target service."""
     contract: str = DEFAULT
     """The contract of the dialogs."""
     to_broker_instance: str | None = None
-    """The broker id of the database that is meant."""
+    """The broker id of the target database."""
     message_type: str = DEFAULT
-    """The type of the messages."""
+    """The message type."""
     lifetime: int | None = None
-    """The lifetime of the dialogs in seconds."""
+    """The lifetime of new dialogs in seconds."""
     encryption: bool = True
-    """Whether the dialogs are encrypted outside of the instance."""
+    """Whether messages are encrypted when they leave the instance."""
     ends: bool = False
-    """Whether the dialogs end once the rows are sent."""
+    """Whether the dialogs end after the rows are sent."""
 
 
 class _DialogKey(NamedTuple):
-    """What rows of one dialog have in common."""
+    """The values that rows of one dialog share."""
 
     from_service: str
     to_service: str
@@ -64,58 +64,39 @@ class _DialogKey(NamedTuple):
     dialog: object
 
     def digest(self) -> bytes:
-        """The key as the database keeps it."""
-        whole = sha256()
+        """Returns the key as stored in the database."""
+        digest = sha256()
         for part in self:
             content = part if isinstance(part, bytes) else str(part).encode()
-            whole.update(f"{'none' if part is None else type(part).__name__} {len(content)} ".encode() + content)
-        return whole.digest()
+            digest.update(f"{'none' if part is None else type(part).__name__} {len(content)} ".encode() + content)
+        return digest.digest()
 
 
 class BulkSender:
-    """Sends rows in one transaction, part by part.
+    """Sends rows in chunks, within one transaction."""
 
-    Args:
-        work: The transaction.
-        addressing: What holds for all rows.
-        writer: Whose dialogs are gone on with, and kept for its next batch; None begins all of them anew.
-    """
-
-    def __init__(self, work: Work, addressing: SendDefaults, *, writer: str | None = None) -> None:
+    def __init__(self, work: Work, defaults: SendDefaults, *, writer: str | None = None) -> None:
         self._work: Final = work
-        self._addressing: Final = addressing
-        self._writer: Final = None if addressing.ends else writer
+        self._defaults: Final = defaults
+        self._writer: Final = None if defaults.ends else writer
         self._handles: Final[dict[_DialogKey, bytes]] = {}
         self._sent = 0
 
     def send(self, rows: pa.Table) -> None:
-        """Sends some rows, those of one dialog in their order.
-
-        Args:
-            rows: A column `message_body`, and any of `message_type`, `dialog` and those of `ADDRESS`.
-
-        Raises:
-            BrokerError: A message or a dialog is refused; the transaction has to be undone.
-            NullError: A row says nothing of what it has to.
-            InvalidGuidError: A broker id is none.
-        """
+        """Sends a chunk of rows. Rows of one dialog keep their order."""
         keys = [self._key(self._sent + number, values) for number, values in enumerate(self._values(rows))]
         self._open({key: None for key in keys if key not in self._handles})
         columns: dict[str, Any] = {"conversation_handle": pa.array([self._handles[key] for key in keys], pa.binary())}
         columns[BODY] = rows[BODY]
         kinds = rows[MESSAGE_TYPE].to_pylist() if MESSAGE_TYPE in rows.column_names else [None] * len(keys)
-        default = self._addressing.message_type
+        default = self._defaults.message_type
         columns["message_type_name"] = pa.array([default if kind is None else kind for kind in kinds], pa.string())
         send_batch(self._work, pa.table(columns))
         self._sent += len(keys)
 
     def finish(self) -> int:
-        """Ends the dialogs, if that is asked for.
-
-        Returns:
-            How many rows were sent.
-        """
-        if self._addressing.ends:
+        """Ends the dialogs if requested; returns the number of messages sent."""
+        if self._defaults.ends:
             for endpoint in endpoints.by_handles(self._work.connection, self._handles.values()).values():
                 begin_end.end(self._work, endpoint, None)
         return self._sent
@@ -129,30 +110,32 @@ class BulkSender:
         )
 
     def _key(self, row: int, values: tuple[Any, ...]) -> _DialogKey:
-        said = self._addressing
+        defaults = self._defaults
         from_service, to_service, contract, broker_instance, dialog = values
         if broker_instance is None:
-            broker_instance = said.to_broker_instance
+            broker_instance = defaults.to_broker_instance
         return _DialogKey(
-            _needed(from_service or said.from_service, "from_service", row),
-            _needed(to_service or said.to_service, "to_service", row),
-            contract or said.contract,
+            _required(from_service or defaults.from_service, "from_service", row),
+            _required(to_service or defaults.to_service, "to_service", row),
+            contract or defaults.contract,
             None if broker_instance is None else _guid(broker_instance, row),
             dialog,
         )
 
     def _open(self, keys: Mapping[_DialogKey, None]) -> None:
-        """Finds the dialogs of the writer that can go on, and begins the others."""
+        """Finds existing dialogs of the writer that are still open, and begins the others."""
         work, writer = self._work, self._writer
         digests = {key.digest(): key for key in keys} if writer is not None else {}
         found = {} if writer is None else endpoints.find_dialogs(work.connection, writer, digests)
         now = work.now()
         for digest, endpoint in found.items():
-            if _goes_on(endpoint, now):
+            if _can_send(endpoint, now):
                 self._handles[digests[digest]] = endpoint.conversation_handle
             else:
                 handle = uuid.UUID(bytes=endpoint.conversation_handle)
-                _log.warning("writer %s: conversation %s takes no more messages; another is begun", writer, handle)
+                _log.warning(
+                    "writer %s: conversation %s no longer accepts messages; starting another one", writer, handle
+                )
         begun = {key: self._begin(key) for key in keys if key not in self._handles}
         self._handles.update((key, endpoint.conversation_handle) for key, endpoint in begun.items())
         if writer is not None:
@@ -166,24 +149,24 @@ class BulkSender:
             key.to_service,
             broker_instance=key.to_broker_instance,
             contract=key.contract,
-            lifetime=self._addressing.lifetime,
-            encryption=self._addressing.encryption,
+            lifetime=self._defaults.lifetime,
+            encryption=self._defaults.encryption,
             related_conversation=None,
             related_conversation_group=None,
         )
 
 
-def _goes_on(endpoint: ConversationEndpoint, now: int) -> bool:
+def _can_send(endpoint: ConversationEndpoint, now: int) -> bool:
     return (
         not isinstance(next_state(ConversationState(endpoint.state), ConversationInput.SEND), int)
         and endpoint.lifetime > now
     )
 
 
-def _needed(value: str | None, name: str, row: int) -> str:
+def _required(value: str | None, name: str, row: int) -> str:
     if value is None:
         expected = f"a service, in the column {name} or the option {name}"
-        raise NullError(f"{name}: row {row} names none; expected {expected}", column=name, row=row, expected=expected)
+        raise NullError(f"{name}: row {row} has no value; expected {expected}", column=name, row=row, expected=expected)
     return value
 
 
@@ -204,40 +187,25 @@ _LOCK_TIMEOUT: Final = 60.0
 
 
 class NumberedBatch(NamedTuple):
-    """One batch of a writer that numbers them upwards."""
+    """A numbered batch of a writer."""
 
     writer: str
-    """Who sends it."""
+    """The id of the writer."""
     batch_id: int
-    """Its number: whoever has sent it has sent all before it."""
+    """The batch number, which increases with each batch of the writer."""
 
 
 def send_batch_once(
-    database: DatabaseContext, rows: Iterable[pa.Table], addressing: SendDefaults, *, batch: NumberedBatch | None = None
+    database: DatabaseContext, rows: Iterable[pa.Table], defaults: SendDefaults, *, batch: NumberedBatch | None = None
 ) -> int | None:
-    """Sends rows as messages, all of them in one transaction with the note that their batch is sent.
-
-    Args:
-        database: The database that sends.
-        rows: The rows in parts; each is sent in its order before the next is asked for.
-        addressing: What holds for all rows.
-        batch: The batch; without one, the rows are sent whenever this is called.
-
-    Returns:
-        How many rows were sent; None where the batch had been sent before, and nothing is done.
-
-    Raises:
-        BrokerError: A message or a dialog is refused; nothing was sent.
-        InputError: A value is not what was expected; nothing was sent.
-        StorageError: The file cannot be written; nothing was sent.
-    """
+    """Sends rows as messages in one transaction that also records the batch; returns None if it was already sent."""
     with instance_transaction(database, lock_timeout=_LOCK_TIMEOUT) as work:
         if batch is not None:
             last = endpoints.last_batch(work.connection, batch.writer)
             if last is not None and batch.batch_id <= last:
                 return None
             endpoints.record_batch(work.connection, *batch)
-        sender = BulkSender(work, addressing, writer=None if batch is None else batch.writer)
+        sender = BulkSender(work, defaults, writer=None if batch is None else batch.writer)
         for part in rows:
             sender.send(part)
         return sender.finish()

@@ -1,4 +1,4 @@
-"""What a contract and its message types allow, and the priority of conversations."""
+"""Rules of contracts and message types, body validation, and the priority of conversations."""
 
 from __future__ import annotations
 
@@ -15,61 +15,49 @@ from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Validation
 
 EXPANSION_MAX: Final = 8 << 20
-"""The characters to which the entities of a document may expand at most, and how often declared attributes may be looked at for it."""
+"""Maximum number of characters that entities of a document may expand to, and of attribute declaration lookups."""
 
 DEPTH_MAX: Final = 10_000
-"""How many elements may be open at once; the parser keeps the name of each, in many times the room that it takes in the document."""
+"""Maximum nesting depth of elements; the parser stores the name of each open element, with much overhead."""
 
-_NOT_OF_CHARACTERS: Final = frozenset(
+_NON_TEXT_CODECS: Final = frozenset(
     {
         *("aliases", "charmap", "idna", "mbcs", "oem", "punycode", "raw_unicode_escape", "undefined", "unicode_escape"),
         *("base64_codec", "bz2_codec", "hex_codec", "quopri_codec", "rot_13", "uu_codec", "zlib_codec"),
     }
 )
-"""What Python also calls encodings: some it would take for one of XML, and `unicode_escape` warns of each other byte."""
+"""Python codecs that are not character encodings and must not be used for XML."""
 
 
-class _RefusedError(Exception):
-    """The document asks for what is not done for it."""
+class _LimitError(Exception):
+    """A document uses a forbidden feature or exceeds a limit."""
 
 
-def complaint(validation: Validation, body: bytes | None) -> str | None:
-    """What is wrong with a body.
-
-    Args:
-        validation: NONE, EMPTY or WELL_FORMED_XML, as `N`, `E` or `X`.
-        body: The body; None is an empty one.
-
-    Returns:
-        What is wrong, or None.
-
-    Examples:
-        >>> complaint("X", b"<order/>"), complaint("E", b"x")
-        (None, 'it has to be empty, and has 1 bytes')
-    """
+def find_violation(validation: Validation, body: bytes | None) -> str | None:
+    """Returns why a body violates a validation; None if it is valid."""
     if validation == "N":
         return None
     if validation == "E":
-        return None if not body else f"it has to be empty, and has {len(body)} bytes"
-    return _xml_complaint(body or b"")
+        return None if not body else f"the body must be empty, but has {len(body)} bytes"
+    return _xml_violation(body or b"")
 
 
-def _xml_complaint(body: bytes) -> str | None:
+def _xml_violation(body: bytes) -> str | None:
     parser = expat.ParserCreate(intern=None)
     _Limits(body).watch(parser)
     try:
         parser.Parse(body, True)
     except expat.ExpatError as error:
-        return f"it is no well-formed XML: {error}"
-    except _RefusedError as error:
+        return f"the body is not well-formed XML: {error}"
+    except _LimitError as error:
         return str(error)
-    except (LookupError, ValueError) as error:  # what it names is an encoding, and not of text
-        return f"it is no well-formed XML: {error}"
+    except (LookupError, ValueError) as error:  # the declared encoding is not a text encoding
+        return f"the body is not well-formed XML: {error}"
     return None
 
 
 class _Limits:
-    """Counts what a document asks of its parser, and refuses what is too much."""
+    """Limits the resources that a document can make its XML parser use."""
 
     def __init__(self, body: bytes) -> None:
         self._references: Final = body.count(b"&")
@@ -86,7 +74,7 @@ class _Limits:
 
     def _begun(self, _version: str, encoding: str | None, _standalone: int) -> None:
         if encoding is not None and encodings.normalize_encoding(encoding).lower() not in _known_encodings():
-            raise _RefusedError(f"nobody knows its encoding {encoding!r:.80}")
+            raise _LimitError(f"the body has the unknown encoding {encoding!r:.80}")
 
     def _declared(
         self,
@@ -99,22 +87,24 @@ class _Limits:
         _notation: str | None,
     ) -> None:
         if is_parameter:
-            raise _RefusedError(f"it declares the parameter entity {name!r:.80}; these are not allowed")
+            raise _LimitError(
+                f"the body declares the parameter entity {name!r:.80}; parameter entities are not allowed"
+            )
         if value is None:
-            return  # an external one, which is never read
+            return  # an external entity, which is never read
         if "&" in value or len(value) * self._references > EXPANSION_MAX:
-            raise _RefusedError(f"its entity {name!r:.80} may expand to too much")
+            raise _LimitError(f"the entity {name!r:.80} may expand to too much text")
 
     def _declared_attribute(self, *_: object) -> None:
-        # expat looks at all of them for each element, and for each of them.
+        # expat compares each declaration with all others, and for each element.
         self._attributes += 1
         if self._attributes * max(self._attributes, self._elements) > EXPANSION_MAX:
-            raise _RefusedError("it declares too many attributes")
+            raise _LimitError("the body declares too many attributes")
 
     def _opened(self, *_: object) -> None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise _RefusedError(f"more than {DEPTH_MAX} of its elements stand in each other")
+            raise _LimitError(f"elements are nested more than {DEPTH_MAX} levels deep")
 
     def _closed(self, _name: str) -> None:
         self._depth -= 1
@@ -122,20 +112,16 @@ class _Limits:
 
 @cache
 def _known_encodings() -> frozenset[str]:
-    """The names of Python's encodings of characters. Each other name that it is asked for it remembers for ever."""
-    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)} - _NOT_OF_CHARACTERS
+    """Returns the names of Python's text encodings. Looking up unknown names in Python would cache each of them forever."""
+    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)} - _NON_TEXT_CODECS
     return frozenset({*modules, *(alias for alias, module in encodings.aliases.aliases.items() if module in modules)})
 
 
 PRIORITY_DEFAULT: Final = 5
 
 
-def sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> MessageType:
-    """The message type that this side is about to send.
-
-    Raises:
-        BrokerError: There is none of this name (8428), the contract does not hold it (8431), or the other side sends it (8432, 8434).
-    """
+def check_sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> MessageType:
+    """Returns the message type if an endpoint may send it; otherwise raises."""
     kind = objects.message_types.get(name) if isinstance(name, str) else None
     if kind is None:
         raise broker_error(8428, message_type=name)
@@ -150,10 +136,10 @@ def sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> 
     return kind
 
 
-def takeable(
+def receivable(
     objects: Objects, contract: Contract, name: str, *, from_initiator: bool
 ) -> MessageType | ConversationError:
-    """The message type that has arrived from the other side, or what goes back for it (B11)."""
+    """Returns the message type if it may be received from the other side; otherwise the error to send back."""
     kind = objects.message_types.get(name)
     rule = None if kind is None else contract.messages.get(kind.message_type_id)
     if kind is None or rule is None:
@@ -163,27 +149,27 @@ def takeable(
     return kind
 
 
-def unfit(kind: MessageType, body: bytes | None) -> ConversationError | None:
-    """What goes back for a body that is not what its type demands; None if it is."""
+def validation_error(kind: MessageType, body: bytes | None) -> ConversationError | None:
+    """Returns the error to send back for a body that violates its message type; None if it is valid."""
     if kind.validation == "N":
         return None
-    reason = complaint(kind.validation, body)
+    reason = find_violation(kind.validation, body)
     return None if reason is None else failure(8430, message_type=kind.name, reason=reason)
 
 
 def priority(objects: Objects, *, service_contract_id: int, service_id: int, far_service: str) -> int:
-    """The priority of an endpoint that is being made: that of the broker priority that says most about it (fact 148)."""
+    """Returns the priority of a new endpoint: the level of the most specific broker priority that matches."""
     best, best_level = -1, PRIORITY_DEFAULT
     for one in objects.priorities.values():
-        said = (
+        criteria = (
             (one.service_contract_id, service_contract_id),
             (one.local_service_id, service_id),
             (one.remote_service_name, far_service),
         )
-        if any(named not in (None, actual) for named, actual in said):
+        if any(expected not in (None, actual) for expected, actual in criteria):
             continue
-        # The contract weighs more than the local service, and that more than the remote one.
-        weight = sum(rank for rank, (named, _) in zip((4, 2, 1), said, strict=True) if named is not None)
+        # The contract weighs more than the local service, which weighs more than the remote service.
+        weight = sum(rank for rank, (expected, _) in zip((4, 2, 1), criteria, strict=True) if expected is not None)
         if weight > best:
             best, best_level = weight, one.priority
     return best_level

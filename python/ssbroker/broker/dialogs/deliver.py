@@ -9,7 +9,14 @@ import pyarrow as pa
 
 from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for, take_all_off, take_off
+from ssbroker.broker.dialogs.enqueue import (
+    QueueEntry,
+    enqueue,
+    queue_of,
+    release_for,
+    remove_acknowledged,
+    remove_all_sent,
+)
 from ssbroker.broker.dialogs.errors import ConversationError, failure, read_failure
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
@@ -28,28 +35,28 @@ from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
-CLOSED_FOR: Final = 30 * 60 * SECOND
-"""For how long a closed endpoint is kept against replays (B14, B40), in microseconds."""
+CLOSED_RETENTION: Final = 30 * 60 * SECOND
+"""Microseconds for which a closed endpoint is kept to detect replayed messages."""
 
 
 def close(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Ends this side for good, with its messages (B15): an initiator's endpoint goes, unless it was heard of over the network (B40).
+    """Closes an endpoint, and removes its messages.
 
-    That and a target's stay closed for a while (B14).
+    The initiator's endpoint of a local conversation is removed; others stay closed for a while, to detect replayed messages.
     """
     if endpoint.is_initiator and not endpoint.is_remote:
         remove(work, endpoint)
         return
-    _forget(work, endpoint)
+    _remove_messages(work, endpoint)
     _leave_group(work, endpoint)
-    until = work.now() + CLOSED_FOR
-    endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=until)
-    work.effects.is_due_at(until + endpoints.REMOVAL_DELAY)
+    keep_until = work.now() + CLOSED_RETENTION
+    endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=keep_until)
+    work.effects.set_due(keep_until + endpoints.REMOVAL_DELAY)
 
 
 def remove(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Removes every trace of this side, as END CONVERSATION WITH CLEANUP does (fact 127)."""
-    _forget(work, endpoint)
+    """Removes all traces of an endpoint, as END CONVERSATION WITH CLEANUP does."""
+    _remove_messages(work, endpoint)
     _leave_group(work, endpoint)
     endpoints.remove(work.connection, endpoint.endpoint_id)
 
@@ -59,32 +66,24 @@ def end_with_error(
     endpoint: ConversationEndpoint,
     body: bytes | None,
     *,
-    happened: ConversationInput = ConversationInput.FAILURE,
+    cause: ConversationInput = ConversationInput.FAILURE,
     number: int = 0,
 ) -> int | None:
-    """Ends this side with an error: its application finds an Error message in its queue, and has to END (fact 129).
+    """Ends an endpoint with an Error message in its queue; the application must still end the conversation.
 
-    Args:
-        work: The transaction.
-        endpoint: The side, as it is now.
-        body: The body of the Error message.
-        happened: ERROR where the message arrived, FAILURE where the broker here found the reason.
-        number: The message's sequence number.
-
-    Returns:
-        None, or the number of the reason why the message is dropped: this side is over or broken already.
+    Returns the Service Broker error number if the state does not allow the cause.
     """
-    state = next_state(ConversationState(endpoint.state), happened)
+    state = next_state(ConversationState(endpoint.state), cause)
     if isinstance(state, int):
-        take_all_off(work, endpoint.endpoint_id)
+        remove_all_sent(work, endpoint.endpoint_id)
         return state
     if state == endpoint.state:
         return None
     if state is ConversationState.CD:
         close(work, endpoint)
         return None
-    # Nobody takes what was sent, and nothing more comes (fact 126).
-    take_all_off(work, endpoint.endpoint_id)
+    # Sent messages are no longer delivered, and no more messages arrive.
+    remove_all_sent(work, endpoint.endpoint_id)
     queues.remove_early_messages(work.connection, endpoint.endpoint_id)
     endpoints.set_state(work.connection, endpoint.endpoint_id, state)
     endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
@@ -93,69 +92,63 @@ def end_with_error(
 
 
 def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
-    """A group goes with the last of its conversations that is not over."""
+    """Emits an event if this was the last open conversation of its group."""
     if endpoint.state != ConversationState.CD and work.effects.wants(ConversationGroupEvent):
         members = endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=2)
         if all(each.endpoint_id == endpoint.endpoint_id for each in members):
             emit_group_event(work, endpoint.conversation_group_id, GroupStep.DROP)
 
 
-def _forget(work: Work, endpoint: ConversationEndpoint) -> None:
+def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:
     queues.remove_messages(work.connection, endpoint.endpoint_id)
-    take_all_off(work, endpoint.endpoint_id)
+    remove_all_sent(work, endpoint.endpoint_id)
     transmission_queue.remove_arrived(work.connection, endpoint.endpoint_id)
 
 
 class InboundDialog:
-    """An endpoint while messages arrive for it; used once."""
+    """Delivers one run of messages to an endpoint; used once."""
 
-    def __init__(self, work: Work, endpoint: ConversationEndpoint, queue: Queue, *, is_first_fit: bool = False) -> None:
-        """Begins.
-
-        Args:
-            work: The transaction.
-            endpoint: The side that they arrive for, as it is now.
-            queue: Its queue.
-            is_first_fit: Whether the first message was judged already.
-        """
+    def __init__(
+        self, work: Work, endpoint: ConversationEndpoint, queue: Queue, *, is_first_validated: bool = False
+    ) -> None:
         self._work = work
         self._endpoint = endpoint
         self._queue = queue
-        self._is_first_fit = is_first_fit
+        self._is_first_validated = is_first_validated
         self._state = ConversationState(endpoint.state)
         self._next = endpoint.receive_sequence
         self._entries: list[QueueEntry] = []
         self._kinds: dict[str, MessageType | ConversationError] = {}
-        self._early = self._known_early()
+        self._early = self._read_early()
         self._promoted: list[int] = []
 
-    def take(self, messages: Sequence[DialogMessage]) -> DeliveryOutcome:
-        """Takes what it may, in order of the numbers, and writes the whole run at once."""
+    def deliver(self, messages: Sequence[DialogMessage]) -> DeliveryOutcome:
+        """Accepts messages in order of their numbers, and writes the whole run."""
         dropped = 0
         for message in messages:
             number = message.message_sequence_number
             if number < self._next:
                 continue  # a duplicate (P18)
             if message.is_conversation_error:
-                return self._broken_by(message)
+                return self._deliver_error(message)
             is_early = number > self._next
-            state = next_state(self._state, _happened(message, is_early=is_early))
+            state = next_state(self._state, _input(message, is_early=is_early))
             if isinstance(state, int):
                 dropped = number + 1
                 emit_undeliverable_event(
                     self._work, self._endpoint.conversation_id, number=number, error=state, text=error_text(state)
                 )
                 continue
-            refused = self._judge(message)
+            refused = self._check(message)
             if refused is None:
-                self._keep(message, state, is_early=is_early)
+                self._accept(message, state, is_early=is_early)
             elif not is_early:
                 return self.refuse(refused)
-            # What is early and unfit is left to its sender, until its turn comes.
+            # An early message that is rejected stays with its sender until its turn.
         self._write()
         return DeliveryOutcome(max(self._next, dropped))
 
-    def _keep(self, message: DialogMessage, state: ConversationState, *, is_early: bool) -> None:
+    def _accept(self, message: DialogMessage, state: ConversationState, *, is_early: bool) -> None:
         number, kind, body = message[:3]
         if is_early:
             if number not in self._early:
@@ -169,13 +162,13 @@ class InboundDialog:
             self._promote(self._next)
 
     def _promote(self, number: int) -> None:
-        """The turn of a message that came before it."""
+        """Makes an early message ready when its turn has come."""
         queuing_order, kind = self._early.pop(number)
         state = next_state(
             self._state, ConversationInput.END_DIALOG if kind == END_DIALOG else ConversationInput.MESSAGE
         )
         if isinstance(state, int):
-            return  # its sender had ended before it; it is never received
+            return  # its sender had ended before; it is never received
         if queuing_order is None:
             self._entries = [
                 entry._replace(status=queues.READY) if entry.message_sequence_number == number else entry
@@ -186,49 +179,49 @@ class InboundDialog:
         self._state = state
         self._next = number + 1
 
-    def _judge(self, message: DialogMessage) -> ConversationError | None:
-        """What goes back for a message; None if it may be taken."""
+    def _check(self, message: DialogMessage) -> ConversationError | None:
+        """Returns the error to send back for a message; None if it is accepted."""
         if message.is_end_of_dialog:
             return None
         kind = self._kinds.get(message.message_type_name)
         if kind is None:
             objects, endpoint = self._work.objects, self._endpoint
             contract = objects.contracts_by_id[endpoint.service_contract_id]
-            kind = contract_rules.takeable(
+            kind = contract_rules.receivable(
                 objects, contract, message.message_type_name, from_initiator=not endpoint.is_initiator
             )
             self._kinds[message.message_type_name] = kind
         if isinstance(kind, ConversationError):
             return kind
-        if kind.validation == "N" or (self._is_first_fit and message.message_sequence_number == 0):
+        if kind.validation == "N" or (self._is_first_validated and message.message_sequence_number == 0):
             return None
-        return contract_rules.unfit(kind, message.message_body)
+        return contract_rules.validation_error(kind, message.message_body)
 
     def refuse(self, refused: ConversationError) -> DeliveryOutcome:
-        """Ends the conversation for a message that cannot be taken (B11); an application that has not seen any of it is not told."""
+        """Ends the conversation because of a rejected message; if no message was complete before, removes the endpoint instead."""
         if self._state is ConversationState.SI:
             remove(self._work, self._endpoint)
             return DeliveryOutcome(self._next, error=refused)
         self._write()
-        end_with_error(self._work, self._now(), refused.body())
-        self._tell(ConversationStep.BROKER_INITIATED_ERROR, ConversationState.ER, refused)
+        end_with_error(self._work, self._current_endpoint(), refused.body())
+        self._emit_event(ConversationStep.BROKER_INITIATED_ERROR, ConversationState.ER, refused)
         return DeliveryOutcome(self._next, error=refused)
 
-    def _broken_by(self, message: DialogMessage) -> DeliveryOutcome:
-        """An Error is taken at once: what should have come before it never will (B13)."""
+    def _deliver_error(self, message: DialogMessage) -> DeliveryOutcome:
+        """Accepts an Error message immediately, because missing earlier messages will never arrive."""
         self._write()
-        above = message.message_sequence_number + 1
+        end = message.message_sequence_number + 1
         end_with_error(
             self._work,
-            self._now(),
+            self._current_endpoint(),
             message.message_body,
-            happened=ConversationInput.ERROR,
+            cause=ConversationInput.ERROR,
             number=message.message_sequence_number,
         )
-        endpoints.set_receive_sequence(self._work.connection, self._endpoint.endpoint_id, receive_sequence=above)
+        endpoints.set_receive_sequence(self._work.connection, self._endpoint.endpoint_id, receive_sequence=end)
         if self._work.effects.wants(ConversationEvent):
-            self._tell_broken(message)
-        return DeliveryOutcome(above)
+            self._emit_error_event(message)
+        return DeliveryOutcome(end)
 
     def _write(self) -> None:
         connection, endpoint = self._work.connection, self._endpoint
@@ -241,9 +234,9 @@ class InboundDialog:
         if self._state != endpoint.state:
             endpoints.set_state(connection, endpoint.endpoint_id, self._state)
         if self._work.effects.wants(ConversationEvent):
-            self._tell_taken()
+            self._emit_received_events()
 
-    def _tell_taken(self) -> None:
+    def _emit_received_events(self) -> None:
         for entry in self._entries:
             is_end = entry.message_type_name == END_DIALOG
             emit_conversation_event(
@@ -255,32 +248,34 @@ class InboundDialog:
                 message_sequence_number=entry.message_sequence_number,
             )
 
-    def _tell_broken(self, message: DialogMessage) -> None:
-        said = read_failure(message.message_body)
-        is_of_broker = said is not None and said.code < 0
-        self._tell(
+    def _emit_error_event(self, message: DialogMessage) -> None:
+        error = read_failure(message.message_body)
+        is_of_broker = error is not None and error.code < 0
+        self._emit_event(
             ConversationStep.RECEIVED_BROKER_ERROR
             if is_of_broker
             else ConversationStep.RECEIVED_END_CONVERSATION_WITH_ERROR,
             ConversationState.ER,
-            said,
+            error,
         )
 
-    def _tell(self, step: ConversationStep, state: ConversationState, why: ConversationError | None = None) -> None:
-        code, description = (0, "") if why is None else (why.code, why.description)
+    def _emit_event(
+        self, step: ConversationStep, state: ConversationState, cause: ConversationError | None = None
+    ) -> None:
+        code, description = (0, "") if cause is None else (cause.code, cause.description)
         emit_conversation_event(self._work, self._endpoint, step, state=state, error=code, text=description)
 
-    def _now(self) -> ConversationEndpoint:
+    def _current_endpoint(self) -> ConversationEndpoint:
         return self._endpoint._replace(state=self._state, receive_sequence=self._next)
 
-    def _known_early(self) -> dict[int, tuple[int | None, str]]:
-        """Queuing order and type of what came before its turn; what waits beside a queue that is off has no order."""
+    def _read_early(self) -> dict[int, tuple[int | None, str]]:
+        """Returns queuing order and type of early messages by number; those that wait for a disabled queue have no order yet."""
         connection, endpoint_id = self._work.connection, self._endpoint.endpoint_id
         if not self._queue.is_enqueue_enabled:
             waiting = transmission_queue.early_messages(connection, endpoint_id, self._next)
             return {number: (None, name) for number, name in waiting}
         if transmission_queue.has_arrived(connection, endpoint_id):
-            # It was turned on just now; what waited for that comes first.
+            # The queue was just enabled; messages that waited for it come first.
             release_for(self._work, self._endpoint, self._queue)
         names = self._work.objects.message_types_by_id
         return {
@@ -288,40 +283,29 @@ class InboundDialog:
         }
 
 
-def _happened(message: DialogMessage, *, is_early: bool) -> ConversationInput:
+def _input(message: DialogMessage, *, is_early: bool) -> ConversationInput:
     if is_early:
         return ConversationInput.PART
     return ConversationInput.END_DIALOG if message.is_end_of_dialog else ConversationInput.MESSAGE
 
 
-_TAKING: Final = (ConversationState.SI, ConversationState.CO)
-"""Where something may come into the queue; for a conversation that is over nothing has to wait until the queue is on."""
+_RECEIVING: Final = (ConversationState.SI, ConversationState.CO)
+"""States in which messages may enter the queue; for others, nothing waits for the queue to be enabled."""
 
 
 def arrive(
     work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool = True
 ) -> DeliveryOutcome:
-    """Takes messages of one conversation and one direction; makes the target's endpoint where they are its first.
-
-    Args:
-        work: The transaction of the database that they are for.
-        envelope: What they have in common.
-        messages: The messages, in order of their numbers; at least one.
-        waits_here: Whether they may wait in this database's transmission queue while the queue is off (P34). False where they
-            stand in it already.
-
-    Returns:
-        What became of them. Nothing is durable before the transaction commits.
-    """
+    """Delivers messages of one conversation and direction; creates the target's endpoint for the first ones."""
     endpoint = endpoints.by_conversation(
         work.connection, envelope.conversation_id, is_initiator=not envelope.is_initiator
     )
     if endpoint is None:
-        return _first(work, envelope, messages, waits_here=waits_here)
-    return _further(work, envelope, endpoint, messages, waits_here=waits_here)
+        return _deliver_first(work, envelope, messages, waits_here=waits_here)
+    return _deliver_next(work, envelope, endpoint, messages, waits_here=waits_here)
 
 
-def _further(
+def _deliver_next(
     work: Work,
     envelope: MessageHeader,
     endpoint: ConversationEndpoint,
@@ -334,25 +318,25 @@ def _further(
     if endpoint.is_bound and endpoint.far_broker_instance != envelope.from_broker_instance:
         return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=failure(8495))
     queue = queue_of(work, endpoint)
-    if not queue.is_enqueue_enabled and not waits_here and endpoint.state in _TAKING:
+    if not queue.is_enqueue_enabled and not waits_here and endpoint.state in _RECEIVING:
         return _undelivered(endpoint.receive_sequence, 11219, queue=queue.name)
     if not endpoint.is_bound:
-        # A reply that overtook the acknowledgement says the same (R8).
+        # A reply that overtook the acknowledgement also binds the conversation (R8).
         endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=envelope.from_broker_instance)
-    return InboundDialog(work, endpoint, queue).take(messages)
+    return InboundDialog(work, endpoint, queue).deliver(messages)
 
 
-def _first(
+def _deliver_first(
     work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool
 ) -> DeliveryOutcome:
-    above = messages[-1].message_sequence_number + 1
+    end = messages[-1].message_sequence_number + 1
     if not envelope.is_initiator:
-        # The initiator's endpoint is gone. Who only says that it is over as well gets no answer.
-        is_over = all(message.is_conversation_error or message.is_end_of_dialog for message in messages)
-        return DeliveryOutcome(above, error=None if is_over else failure(8462))
+        # The initiator's endpoint no longer exists. Messages that only end the conversation get no reply.
+        is_end = all(message.is_conversation_error or message.is_end_of_dialog for message in messages)
+        return DeliveryOutcome(end, error=None if is_end else failure(8462))
     if messages[0].is_conversation_error:
-        return DeliveryOutcome(above)  # the end of a conversation that nobody here has heard of
-    found = target_of(work.objects, envelope)
+        return DeliveryOutcome(end)  # the end of an unknown conversation
+    found = find_target(work.objects, envelope)
     if isinstance(found, DeliveryOutcome):
         return found
     service, contract = found
@@ -361,15 +345,15 @@ def _first(
         return _undelivered(0, 11219, queue=queue.name)
     is_first = messages[0].message_sequence_number == 0
     if is_first:
-        refused = _refusal(work, contract, messages[0])
+        refused = _rejection(work, contract, messages[0])
         if refused is not None:
             return DeliveryOutcome(0, error=refused)
-    endpoint = begin_here(work, envelope, service, contract, is_whole=is_first)
-    return InboundDialog(work, endpoint, queue, is_first_fit=is_first).take(messages)
+    endpoint = create_target_endpoint(work, envelope, service, contract, is_whole=is_first)
+    return InboundDialog(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
 
 
-def target_of(objects: Objects, envelope: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
-    """The service and the contract of a conversation that begins, or what keeps it from beginning."""
+def find_target(objects: Objects, envelope: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
+    """Returns the service and contract for a new conversation, or the outcome that prevents it."""
     if not objects.broker.is_delivering:
         return _undelivered(0, 28013)
     service = objects.services.get(envelope.to_service_name)
@@ -383,21 +367,10 @@ def target_of(objects: Objects, envelope: MessageHeader) -> tuple[Service, Contr
     return service, contract
 
 
-def begin_here(
+def create_target_endpoint(
     work: Work, envelope: MessageHeader, service: Service, contract: Contract, *, is_whole: bool
 ) -> ConversationEndpoint:
-    """Makes the target's endpoint.
-
-    Args:
-        work: The transaction.
-        envelope: What the initiator says of the conversation.
-        service: The service that it is for.
-        contract: Its contract.
-        is_whole: Whether the whole first message is there.
-
-    Returns:
-        The endpoint.
-    """
+    """Creates the target's endpoint."""
     endpoint = endpoints.insert(
         work.connection,
         conversation_handle=work.new_id(),
@@ -419,16 +392,16 @@ def begin_here(
             far_service=envelope.from_service_name,
         ),
     )
-    work.begins(endpoint.endpoint_id)
-    work.effects.is_due_at(envelope.lifetime)
+    work.endpoint_created(endpoint.endpoint_id)
+    work.effects.set_due(envelope.lifetime)
     emit_group_event(work, endpoint.conversation_group_id, GroupStep.CREATE)
     emit_conversation_event(work, endpoint, ConversationStep.DIALOG_CREATED)
     return endpoint
 
 
-def _refusal(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
-    kind = contract_rules.takeable(work.objects, contract, message.message_type_name, from_initiator=True)
-    return kind if isinstance(kind, ConversationError) else contract_rules.unfit(kind, message.message_body)
+def _rejection(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
+    kind = contract_rules.receivable(work.objects, contract, message.message_type_name, from_initiator=True)
+    return kind if isinstance(kind, ConversationError) else contract_rules.validation_error(kind, message.message_body)
 
 
 def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
@@ -436,78 +409,60 @@ def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOu
 
 
 def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage], LocalRoute]]) -> None:
-    """Puts what endpoints send straight into the targets' queues in this database (P33), else into the transmission queue.
-
-    Args:
-        work: The transaction of the senders' database.
-        sends: The senders, in the state that the send has brought them to; what each sends, numbered, in order; and where that goes.
-    """
+    """Delivers messages directly to target queues in this database (P33); otherwise puts them into the transmission queue."""
     waiting: list[tuple[ConversationEndpoint, Sequence[DialogMessage]]] = []
-    for endpoint, messages, way in sends:
-        if not _goes_straight(work, endpoint, way):
+    for endpoint, messages, route in sends:
+        if not _is_direct(work, endpoint, route):
             waiting.append((endpoint, messages))
             continue
-        arrival = arrive(work, envelope_of(work.objects, endpoint), messages, waits_here=False)
-        left = [message for message in messages if message.message_sequence_number >= arrival.acknowledged]
-        if left and arrival.error is None:
+        outcome = arrive(work, envelope_of(work.objects, endpoint), messages, waits_here=False)
+        left = [message for message in messages if message.message_sequence_number >= outcome.acknowledged]
+        if left and outcome.error is None:
             waiting.append((endpoint, left))
-        _settle(work, endpoint, arrival, broker_instance=work.broker_instance)
-    put_off(work, waiting)
+        _settle(work, endpoint, outcome, broker_instance=work.broker_instance)
+    queue_for_transmission(work, waiting)
 
 
-def settle(work: Work, endpoint_id: int, arrival: DeliveryOutcome, *, broker_instance: bytes) -> None:
-    """Does at the sender what became of its messages: what was taken leaves the transmission queue (P16).
-
-    Args:
-        work: A transaction of the sender's database, later than the commit that took them.
-        endpoint_id: The sender; it may be gone by now.
-        arrival: What became of them.
-        broker_instance: The broker id of the database that took them, which binds the conversation (R8).
-    """
+def settle(work: Work, endpoint_id: int, outcome: DeliveryOutcome, *, broker_instance: bytes) -> None:
+    """Applies the outcome of a delivery at the sender: removes accepted messages from the transmission queue (P16)."""
     endpoint = endpoints.by_id(work.connection, endpoint_id)
     if endpoint is None:
-        take_all_off(work, endpoint_id)
+        remove_all_sent(work, endpoint_id)
         return
-    take_off(work, [(endpoint_id, arrival.acknowledged)])
-    _settle(work, endpoint, arrival, broker_instance=broker_instance)
+    remove_acknowledged(work, [(endpoint_id, outcome.acknowledged)])
+    _settle(work, endpoint, outcome, broker_instance=broker_instance)
 
 
-def broken_by_broker(work: Work, endpoint: ConversationEndpoint, body: bytes) -> None:
-    """Ends an endpoint with an error that the far broker has sent back (B11).
-
-    Args:
-        work: The transaction.
-        endpoint: The endpoint, as it is now.
-        body: The body of the error.
-    """
-    end_with_error(work, endpoint, body, happened=ConversationInput.ERROR)
-    said = read_failure(body) or ConversationError(0, "")
+def end_with_broker_error(work: Work, endpoint: ConversationEndpoint, body: bytes) -> None:
+    """Ends an endpoint with an error that the broker of the remote endpoint has sent back."""
+    end_with_error(work, endpoint, body, cause=ConversationInput.ERROR)
+    error = read_failure(body) or ConversationError(0, "")
     emit_conversation_event(
-        work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=said.code, text=said.description
+        work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=error.code, text=error.description
     )
 
 
-def _settle(work: Work, endpoint: ConversationEndpoint, arrival: DeliveryOutcome, *, broker_instance: bytes) -> None:
-    if arrival.error is not None:
-        broken_by_broker(work, endpoint, arrival.error.body())
+def _settle(work: Work, endpoint: ConversationEndpoint, outcome: DeliveryOutcome, *, broker_instance: bytes) -> None:
+    if outcome.error is not None:
+        end_with_broker_error(work, endpoint, outcome.error.body())
         return
-    if not endpoint.is_bound and arrival.acknowledged:
+    if not endpoint.is_bound and outcome.acknowledged:
         endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)
-    if endpoint.end_dialog_sequence is not None and arrival.acknowledged > endpoint.end_dialog_sequence:
+    if endpoint.end_dialog_sequence is not None and outcome.acknowledged > endpoint.end_dialog_sequence:
         state = next_state(ConversationState(endpoint.state), ConversationInput.ACKNOWLEDGED)
         if state != endpoint.state and not isinstance(state, int):
             emit_conversation_event(work, endpoint, ConversationStep.RECEIVED_END_CONVERSATION_ACK, state=state)
             close(work, endpoint)
 
 
-def _goes_straight(work: Work, endpoint: ConversationEndpoint, way: LocalRoute) -> bool:
-    if not work.objects.broker.is_delivering or way.target_database != work.database:
+def _is_direct(work: Work, endpoint: ConversationEndpoint, route: LocalRoute) -> bool:
+    if not work.objects.broker.is_delivering or route.target_database != work.database:
         return False
     return not transmission_queue.has_waiting(work.connection, endpoint.endpoint_id)
 
 
-def put_off(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> None:
-    """Puts what endpoints send into the transmission queue, from where it is delivered after the commit."""
+def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> None:
+    """Puts messages into the transmission queue, for delivery after the commit."""
     if not sends:
         return
     now = work.now()
@@ -518,37 +473,33 @@ def put_off(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[Dia
     ]
     transmission_queue.add(work.connection, rows)
     work.effects.outbound.update(sender.endpoint_id for sender, _ in sends)
-    work.effects.put_off += len(rows)
+    work.effects.transmission_added += len(rows)
 
 
 class PlacedRun(NamedTuple):
-    """A run, and where it begins among the messages."""
+    """A run of messages, and the row at which it starts."""
 
     run: MessageRun
     start: int
 
 
-def put_plain(work: Work, arrivals: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> dict[int, int]:
-    """Puts into their queues what is plain: user messages of conversations that go on, in their turn, to a queue that is on, unvalidated.
+def enqueue_batch(
+    work: Work, outcomes: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage]]]
+) -> dict[int, int]:
+    """Fast path: enqueues messages that are next in order, on open conversations, without validation or subscribers.
 
-    Args:
-        work: The transaction.
-        arrivals: The endpoints, each at most once and with nothing that waits beside its queue or out of turn, and what comes for each,
-            in order of the numbers.
-
-    Returns:
-        For each endpoint that has taken its messages, all of them, the number of its next one, which is still to be written.
+    Returns the new receive sequence by endpoint id; the other messages need `arrive`.
     """
-    taken: dict[int, int] = {}
+    accepted: dict[int, int] = {}
     if work.effects.wants(ConversationEvent):
-        return taken
+        return accepted
     rows: list[tuple[int, int, int, int, int, int, int, bytes | None]] = []
-    judged: dict[tuple[int, int, str], int | None] = {}
-    for endpoint, messages in arrivals:
+    kinds_by_name: dict[tuple[int, int, str], int | None] = {}
+    for endpoint, messages in outcomes:
         queue = queue_of(work, endpoint)
-        if not (queue.is_enqueue_enabled and _is_in_turn(endpoint, messages)):
+        if not (queue.is_enqueue_enabled and _are_next(endpoint, messages)):
             continue
-        kinds = [_kind(work, endpoint, message.message_type_name, judged) for message in messages]
+        kinds = [_kind(work, endpoint, message.message_type_name, kinds_by_name) for message in messages]
         endpoint_id, priority = endpoint.endpoint_id, endpoint.priority
         run = [
             (queue.queue_id, queues.READY, priority, endpoint_id, queues.PRECEDENCE_MESSAGE, number, kind, body)
@@ -558,32 +509,25 @@ def put_plain(work: Work, arrivals: Iterable[tuple[ConversationEndpoint, Sequenc
         if len(run) < len(messages):
             continue
         rows += run
-        work.effects.are_enqueued(len(run), is_remote=bool(endpoint.is_remote), priority=priority)
-        taken[endpoint_id] = endpoint.receive_sequence + len(messages)
+        work.effects.count_enqueued(len(run), is_remote=bool(endpoint.is_remote), priority=priority)
+        accepted[endpoint_id] = endpoint.receive_sequence + len(messages)
         work.effects.arrived.add(queue.queue_id)
     queues.add(work.connection, rows)
-    return taken
+    return accepted
 
 
-def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[ConversationEndpoint, PlacedRun]]) -> dict[int, int]:
-    """Puts runs into their queues, where that is plain, natively.
-
-    Args:
-        work: The transaction.
-        messages: The messages (`protocol.ledger.MESSAGES`).
-        runs: The endpoints, as `put_plain` takes them, and what comes for each.
-
-    Returns:
-        As `put_plain`.
-    """
-    taken: dict[int, int] = {}
+def enqueue_runs(
+    work: Work, messages: pa.Table, runs: Iterable[tuple[ConversationEndpoint, PlacedRun]]
+) -> dict[int, int]:
+    """Fast path: enqueues runs natively, under the same conditions as `enqueue_batch`."""
+    accepted: dict[int, int] = {}
     if work.effects.wants(ConversationEvent):
-        return taken
+        return accepted
     places: list[tuple[int, int, tuple[int, int, int, int, int]]] = []
-    judged: dict[tuple[int, int, str], int | None] = {}
+    kinds_by_name: dict[tuple[int, int, str], int | None] = {}
     for endpoint, (run, start) in runs:
         queue = queue_of(work, endpoint)
-        kind = _kind(work, endpoint, run.message_type_name, judged)
+        kind = _kind(work, endpoint, run.message_type_name, kinds_by_name)
         if (
             not queue.is_enqueue_enabled
             or kind is None
@@ -593,16 +537,16 @@ def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[ConversationEn
             continue
         endpoint_id, priority = endpoint.endpoint_id, endpoint.priority
         places.append((start, run.rows, (queue.queue_id, priority, endpoint_id, kind, run.first)))
-        work.effects.are_enqueued(run.rows, is_remote=bool(endpoint.is_remote), priority=priority)
-        taken[endpoint_id] = run.first + run.rows
+        work.effects.count_enqueued(run.rows, is_remote=bool(endpoint.is_remote), priority=priority)
+        accepted[endpoint_id] = run.first + run.rows
         work.effects.arrived.add(queue.queue_id)
     if places:
         work.connection.statements.enqueue(messages.select(["message_body"]), places)
-    return taken
+    return accepted
 
 
-def _is_in_turn(endpoint: ConversationEndpoint, messages: Sequence[DialogMessage]) -> bool:
-    """Whether these are the messages that come next, and none of them ends the conversation."""
+def _are_next(endpoint: ConversationEndpoint, messages: Sequence[DialogMessage]) -> bool:
+    """Returns whether the messages are next in order, and none of them ends the conversation."""
     number = endpoint.receive_sequence
     for message in messages:
         if message.message_sequence_number != number or message.is_conversation_error or message.is_end_of_dialog:
@@ -612,12 +556,12 @@ def _is_in_turn(endpoint: ConversationEndpoint, messages: Sequence[DialogMessage
 
 
 def _kind(
-    work: Work, endpoint: ConversationEndpoint, name: str, judged: dict[tuple[int, int, str], int | None]
+    work: Work, endpoint: ConversationEndpoint, name: str, kinds_by_name: dict[tuple[int, int, str], int | None]
 ) -> int | None:
-    """The id of a message type that may come, without validation; None where it is anything else."""
+    """Returns the id of a message type that the endpoint may receive without validation; otherwise None."""
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
-    if key not in judged:
+    if key not in kinds_by_name:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
-        kind = contract_rules.takeable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
-        judged[key] = kind.message_type_id if isinstance(kind, MessageType) and kind.validation == "N" else None
-    return judged[key]
+        kind = contract_rules.receivable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
+        kinds_by_name[key] = kind.message_type_id if isinstance(kind, MessageType) and kind.validation == "N" else None
+    return kinds_by_name[key]

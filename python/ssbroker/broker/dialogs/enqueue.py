@@ -1,4 +1,4 @@
-"""Puts messages into queues, or into the transmission queue while a queue is off."""
+"""Puts messages into queues, or into the transmission queue while a queue is disabled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ssbroker.store.objects import Queue
 
 _PRECEDENCES: Final = {DIALOG_TIMER: queues.PRECEDENCE_TIMER, ERROR: queues.PRECEDENCE_ERROR}
 
-_RELEASED_AT_ONCE: Final = 2_000
-_BYTES_AT_ONCE: Final = 8 << 20
-"""After so many messages, or bytes of bodies, those that are read go into the queue before others are: they may be any number."""
+_CHUNK_MESSAGES_MAX: Final = 2_000
+_CHUNK_BYTES_MAX: Final = 8 << 20
+"""Limits of the chunks in which released messages are read and put into the queue, because there may be many."""
 
 
 class QueueEntry(NamedTuple):
-    """A message for a queue."""
+    """A message to put into a queue."""
 
     message_sequence_number: int
     message_type_name: str
@@ -30,13 +30,13 @@ class QueueEntry(NamedTuple):
 
 
 def queue_of(work: Work, endpoint: ConversationEndpoint) -> Queue:
-    """The queue of an endpoint's service."""
+    """Returns the queue of an endpoint's service."""
     objects = work.objects
     return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id]
 
 
 def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
-    """Puts messages into the queue of an endpoint; while the queue is off, into the transmission queue as inbound."""
+    """Puts messages into the queue of an endpoint; while the queue is disabled, into the transmission queue as inbound."""
     if not entries:
         return
     if not queue.is_enqueue_enabled:
@@ -59,13 +59,13 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
             for entry in entries
         ],
     )
-    work.effects.are_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
+    work.effects.count_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
     if any(entry.status == queues.READY for entry in entries):
         work.effects.arrived.add(queue.queue_id)
 
 
 def release(work: Work, queue: Queue) -> None:
-    """Puts what waited for a queue to be on into the queue (P34)."""
+    """Puts messages that waited for a disabled queue into the queue (P34)."""
     for endpoint_id in transmission_queue.waiting_receivers(work.connection, queue.queue_id):
         endpoint = endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
@@ -73,12 +73,16 @@ def release(work: Work, queue: Queue) -> None:
 
 
 def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None:
-    """The same for one endpoint."""
+    """Puts messages of one endpoint that waited for a disabled queue into the queue."""
     endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, DELIVERED)
     is_all = False
     while not is_all:
         rows, is_all = transmission_queue.first_messages(
-            work.connection, endpoint.endpoint_id, limit=_RELEASED_AT_ONCE, bytes_max=_BYTES_AT_ONCE, is_inbound=True
+            work.connection,
+            endpoint.endpoint_id,
+            limit=_CHUNK_MESSAGES_MAX,
+            bytes_max=_CHUNK_BYTES_MAX,
+            is_inbound=True,
         )
         transmission_queue.remove(work.connection, [row.transmission_id for row in rows])
         enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
@@ -86,8 +90,8 @@ def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> Non
 
 def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
     now = work.now()
-    why = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
-    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, why)
+    status = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
+    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
     transmission_queue.add(
         work.connection,
         [
@@ -116,25 +120,15 @@ def _unparked(endpoint: ConversationEndpoint, row: transmission_queue.Transmissi
     )
 
 
-def take_off(work: Work, numbers: Iterable[tuple[int, int]]) -> None:
-    """Takes off what endpoints sent and the far sides have (P16).
-
-    Args:
-        work: The transaction.
-        numbers: Each the endpoint, and the number before which all goes.
-    """
+def remove_acknowledged(work: Work, numbers: Iterable[tuple[int, int]]) -> None:
+    """Removes acknowledged messages from the transmission queue: those below a number, by endpoint id (P16)."""
     before = work.connection.total_changes()
     transmission_queue.remove_below(work.connection, numbers)
-    work.effects.taken_off += work.connection.total_changes() - before
+    work.effects.transmission_removed += work.connection.total_changes() - before
 
 
-def take_all_off(work: Work, endpoint_id: int) -> None:
-    """Takes off all that an endpoint sent.
-
-    Args:
-        work: The transaction.
-        endpoint_id: The endpoint.
-    """
+def remove_all_sent(work: Work, endpoint_id: int) -> None:
+    """Removes all messages that an endpoint sent from the transmission queue."""
     before = work.connection.total_changes()
     transmission_queue.remove_sent(work.connection, endpoint_id)
-    work.effects.taken_off += work.connection.total_changes() - before
+    work.effects.transmission_removed += work.connection.total_changes() - before

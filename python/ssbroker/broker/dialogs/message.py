@@ -1,4 +1,4 @@
-"""A message on its way from one endpoint to another."""
+"""Messages in transit between two endpoints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ssbroker.store.objects import Objects
 
 @dataclass(frozen=True, slots=True)
 class MessageHeader:
-    """What all messages of one side of a conversation have in common.
+    """The common header of all messages of one side of a conversation.
 
     Attributes:
-        conversation_id: The conversation.
+        conversation_id: The id of the conversation.
         is_initiator: Whether the sender is the initiator.
-        from_service_name: The sender.
-        from_broker_instance: The broker id of its database.
-        to_service_name: The receiver.
+        from_service_name: The sending service.
+        from_broker_instance: The broker id of the sending database.
+        to_service_name: The receiving service.
         to_broker_instance: The broker id that the conversation names or is bound to, if any.
-        service_contract_name: The contract.
-        lifetime: The moment at which the conversation expires (B16).
-        is_encrypted: Whether it asked for encryption (B22).
+        service_contract_name: The contract of the conversation.
+        lifetime: The time when the conversation expires, in microseconds since 1970.
+        is_encrypted: Whether the conversation requires encryption.
     """
 
     conversation_id: bytes
@@ -38,7 +38,7 @@ class MessageHeader:
 
 
 class DialogMessage(NamedTuple):
-    """A whole message."""
+    """A complete message."""
 
     message_sequence_number: int
     message_type_name: str
@@ -49,13 +49,13 @@ class DialogMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """What became of messages that arrived.
+    """The outcome of messages that arrived at an endpoint.
 
     Attributes:
-        acknowledged: Every message with a lower number has been taken, or dropped for good: its sender may forget it (P16).
-        error: What goes back to the sender as an Error message, which ends its side (B11).
-        undelivered: Service Broker's number of why no more was taken; the sender keeps it and tries again.
-        reason: The same as text.
+        acknowledged: All messages with lower numbers were accepted or dropped permanently, so the sender can delete them (P16).
+        error: An error to send back, which ends the sender's side.
+        undelivered: The Service Broker number of why the other messages were not accepted; the sender keeps and retries them.
+        reason: The text for `undelivered`.
     """
 
     acknowledged: int
@@ -65,7 +65,7 @@ class DeliveryOutcome:
 
 
 def envelope_of(objects: Objects, sender: ConversationEndpoint) -> MessageHeader:
-    """The envelope of what an endpoint sends."""
+    """Returns the header of messages from an endpoint."""
     return MessageHeader(
         sender.conversation_id,
         bool(sender.is_initiator),

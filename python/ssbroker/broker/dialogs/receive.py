@@ -23,37 +23,26 @@ from ssbroker.store import endpoints, file, object_changes, queues
 from ssbroker.store.objects import Queue
 
 BYTES_MAX: Final = 1 << 30
-"""After so many bytes of bodies no further message is taken at once, so that the table can hold them."""
+"""Bytes of bodies after which a RECEIVE takes no more messages, so that the table can hold them."""
 
 
 class ReceiveRequest(NamedTuple):
-    """What RECEIVE looks for."""
+    """The options of a RECEIVE."""
 
     top: int | None = None
-    """The most messages to take; None is all."""
+    """Maximum number of messages; None means all."""
     groups: int | None = 1
-    """The most conversation groups to take them from; None is all."""
+    """Maximum number of conversation groups; None means all."""
     conversation: bytes | None = None
-    """The handle of the only conversation to look at."""
+    """The handle of the only conversation to receive from."""
     group: bytes | None = None
-    """The only conversation group to look at."""
+    """The only conversation group to receive from."""
 
 
-def asked(
+def receive_request(
     top: int | None, groups: int | None, conversation_handle: object, conversation_group_id: object
 ) -> ReceiveRequest:
-    """What RECEIVE looks for, as an application says it.
-
-    Args:
-        top: The most messages to take; None is all.
-        groups: The most conversation groups; None is all.
-        conversation_handle: The only conversation, or None.
-        conversation_group_id: The only conversation group, or None.
-
-    Raises:
-        InvalidGuidError: A handle or a group is none.
-        OptionError: Both are named.
-    """
+    """Validates the options of a RECEIVE."""
     if conversation_handle is not None and conversation_group_id is not None:
         raise OptionError("conversation_handle and conversation_group_id: expected one of them, got both")
     return ReceiveRequest(
@@ -64,25 +53,13 @@ def asked(
     )
 
 
-def receive(work: Work, queue_name: str, asked: ReceiveRequest) -> pa.Table:
-    """Takes the messages of one conversation group out of a queue, or of several, one after the other.
-
-    Args:
-        work: The transaction.
-        queue_name: The queue.
-        asked: What to look for.
-
-    Returns:
-        The messages (`schemas.RECEIVED`), in the order in which they are to be read.
-
-    Raises:
-        BrokerError: There is no such queue (15151), it is off (9617), or there is no such conversation or group in it (8426).
-    """
+def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
+    """Receives the messages of one conversation group or of several, in order."""
     queue = _queue(work, queue_name)
-    top, groups, conversation, group = asked
+    top, groups, conversation, group = request
     try:
         batch = work.connection.statements.receive(
-            work.picture,
+            work.native_snapshot,
             schemas.RECEIVED,
             queue.queue_id,
             top=top,
@@ -96,7 +73,7 @@ def receive(work: Work, queue_name: str, asked: ReceiveRequest) -> pa.Table:
         raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
     is_named = conversation is not None or group is not None
     work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=batch is None, is_named=is_named))
-    return _nothing() if batch is None else pa.Table.from_batches([batch])
+    return _empty_table() if batch is None else pa.Table.from_batches([batch])
 
 
 def _guid(value: object, name: str) -> bytes | None:
@@ -104,8 +81,8 @@ def _guid(value: object, name: str) -> bytes | None:
 
 
 @functools.cache
-def _nothing() -> pa.Table:
-    """No messages. Made once: that takes as long as all else of a RECEIVE that finds nothing, three times over."""
+def _empty_table() -> pa.Table:
+    """Returns a table without messages, cached because creating it takes three times as long as the rest of an empty RECEIVE."""
     return schemas.RECEIVED.empty_table()
 
 
@@ -117,68 +94,44 @@ def _endpoint_id(work: Work, queue: Queue, conversation: bytes) -> int:
 
 
 def next_group(work: Work, queue_name: str) -> bytes | None:
-    """The conversation group whose messages RECEIVE would take; None where nothing is there.
-
-    Raises:
-        BrokerError: There is no such queue (15151), or it is off (9617).
-    """
+    """Returns the conversation group that RECEIVE would take next; None if there are no messages."""
     queue = _queue(work, queue_name)
     endpoint = queues.next_endpoint(work.connection, queue.queue_id)
     work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=endpoint is None, is_named=False))
     return None if endpoint is None else endpoint.conversation_group_id
 
 
-def check_on(queue: Queue) -> None:
-    """Refuses where nothing can be received from a queue.
-
-    Raises:
-        BrokerError: It is off (9617).
-    """
+def check_enabled(queue: Queue) -> None:
+    """Raises error 9617 if the queue is disabled."""
     if not queue.is_receive_enabled:
         raise broker_error(9617, queue=queue.name)
 
 
 def _queue(work: Work, name: str) -> Queue:
     queue = existing(work.objects.queues, queue_key(name), kind="queue")
-    check_on(queue)
+    check_enabled(queue)
     return queue
 
 
 ROLLBACKS_MAX: Final = 5
 
 
-def received_from(effects: Effects) -> set[int]:
-    """The queues from which a transaction took something.
-
-    Args:
-        effects: What it did.
-
-    Returns:
-        Their ids.
-    """
+def queues_with_receives(effects: Effects) -> set[int]:
+    """Returns the queues from which a transaction received messages."""
     return {each.queue_id for each in effects.received if not each.is_empty}
 
 
-def rolled_back(database: DatabaseContext, queue_ids: Iterable[int]) -> None:
-    """Counts a rollback, in a transaction of its own.
-
-    Args:
-        database: The database.
-        queue_ids: The queues that the transaction had received from.
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: It cannot be written.
-    """
+def count_rollbacks(database: DatabaseContext, queue_ids: Iterable[int]) -> None:
+    """Counts a rollback for each queue, and disables queues after too many (poison message handling)."""
     with instance_transaction(database) as work:
         for queue_id in queue_ids:
-            counted = file.count(work.connection, queue_id)
+            rollbacks = file.count_rollback(work.connection, queue_id)
             queue = work.objects.queues_by_id.get(queue_id)
-            if queue is None or not queue.is_poison_message_handling_enabled or counted < ROLLBACKS_MAX:
+            if queue is None or not queue.is_poison_message_handling_enabled or rollbacks < ROLLBACKS_MAX:
                 continue
             if not queue.is_receive_enabled:
                 continue
-            off = {"is_receive_enabled": False, "is_enqueue_enabled": False}
-            object_changes.alter(work.connection, "ssb_queues", queue_id, off)
+            disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
+            object_changes.alter(work.connection, "ssb_queues", queue_id, disabled)
             work.effects.is_catalog_changed = True
             work.effects.events.append(QueueDisabled(at=work.now(), database=work.database, queue=queue_name(queue)))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, reject_misspelled_columns
-from ssbroker.broker.dialogs.contract_rules import sendable
+from ssbroker.broker.dialogs.contract_rules import check_sendable
 from ssbroker.broker.dialogs.deliver import transmit
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.dialogs.message import DialogMessage
@@ -25,23 +25,14 @@ from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
-Sent: TypeAlias = tuple[ConversationEndpoint, Sequence[DialogMessage]]
-"""A sender, in the state that the send has brought it to, and its messages, numbered and in order."""
+SentMessages: TypeAlias = tuple[ConversationEndpoint, Sequence[DialogMessage]]
+"""A sending endpoint in its new state, and its numbered messages in order."""
 
 _ACCEPTED: Final = "bytes, bytearray or memoryview"
 
 
 def body_bytes(body: object) -> bytes | None:
-    """A message's body as it is kept; an empty one is None (B18).
-
-    Raises:
-        BrokerError: It is None (8433) or too long (8459).
-        SchemaError: It is no bytes.
-
-    Examples:
-        >>> body_bytes(b"order"), body_bytes(b"")
-        (b'order', None)
-    """
+    """Validates a message body, and returns it as stored: None if empty."""
     if body is None:
         raise broker_error(8433)
     if not isinstance(body, bytes | bytearray | memoryview):
@@ -54,19 +45,12 @@ def body_bytes(body: object) -> bytes | None:
 
 
 def check(work: Work, endpoint: ConversationEndpoint, message_types: Iterable[str], *, now: int) -> ConversationState:
-    """Whether an endpoint may send messages of these types now, before anything is written (B5).
-
-    Returns:
-        The state that it is in once it has.
-
-    Raises:
-        BrokerError: It may not.
-    """
+    """Checks, before anything is written, that an endpoint may send messages of these types; returns its next state."""
     state = next_state(ConversationState(endpoint.state), ConversationInput.SEND)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     for name in message_types:
-        sendable(work.objects, endpoint, name)
+        check_sendable(work.objects, endpoint, name)
     if endpoint.lifetime <= now:
         raise broker_error(8489)
     queue = queue_of(work, endpoint)
@@ -78,27 +62,20 @@ def check(work: Work, endpoint: ConversationEndpoint, message_types: Iterable[st
 def check_all(
     work: Work, sends: Iterable[tuple[ConversationEndpoint, frozenset[str]]], *, now: int
 ) -> list[ConversationState]:
-    """`check` of many, each an endpoint and its message types; of those that are alike, one is looked at.
-
-    Returns:
-        The states that they are in once they have sent, in the same order.
-
-    Raises:
-        BrokerError: One of them may not.
-    """
-    passed: dict[tuple[object, ...], ConversationState] = {}
+    """Runs `check` for many endpoints, each with its message types; similar ones are checked only once."""
+    checked: dict[tuple[object, ...], ConversationState] = {}
     states: list[ConversationState] = []
     for endpoint, message_types in sends:
-        alike = (
+        key = (
             endpoint.state,
             endpoint.service_id,
             endpoint.service_contract_id,
             endpoint.is_initiator,
             message_types,
         )
-        state = passed.get(alike)
+        state = checked.get(key)
         if state is None or endpoint.lifetime <= now:
-            state = passed[alike] = check(work, endpoint, message_types, now=now)
+            state = checked[key] = check(work, endpoint, message_types, now=now)
         states.append(state)
     return states
 
@@ -106,15 +83,10 @@ def check_all(
 def send(
     work: Work, runs: Sequence[tuple[ConversationEndpoint, ConversationState, Sequence[tuple[str, bytes | None]]]]
 ) -> None:
-    """Sends messages in conversations that `check` let pass.
-
-    Args:
-        work: The transaction.
-        runs: For each conversation its endpoint, the state that `check` gave, and types and bodies in order.
-    """
-    sends: list[Sent] = []
+    """Sends messages on conversations that have passed `check`."""
+    sends: list[SentMessages] = []
     numbers: list[tuple[int, int]] = []
-    is_told = work.effects.wants(ConversationEvent)
+    has_subscribers = work.effects.wants(ConversationEvent)
     for endpoint, state, messages in runs:
         sender, first = endpoint, endpoint.send_sequence
         numbered = [DialogMessage(number, kind, body) for number, (kind, body) in enumerate(messages, start=first)]
@@ -125,17 +97,17 @@ def send(
         queue = queue_of(work, endpoint)
         if queue.is_retention_enabled:
             _retain(work, sender, queue, numbered)
-        if is_told:
-            _tell(work, sender, numbered)
+        if has_subscribers:
+            _emit_send_events(work, sender, numbered)
         sends.append((sender, numbered))
         work.effects.sent += len(numbered)
     endpoints.set_send_sequences(work.connection, numbers)
-    routes = work.ways_of([sender for sender, _ in sends])
+    routes = work.route_locally([sender for sender, _ in sends])
     transmit(work, [(*each, route) for each, route in zip(sends, routes, strict=True)])
 
 
 def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
-    """The error that refuses a call in the endpoint's state."""
+    """Returns the error for a call that the endpoint's state does not allow."""
     return broker_error(
         number,
         handle=uuid.UUID(bytes=endpoint.conversation_handle),
@@ -143,7 +115,7 @@ def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
     )
 
 
-def _tell(work: Work, sender: ConversationEndpoint, messages: Sequence[DialogMessage]) -> None:
+def _emit_send_events(work: Work, sender: ConversationEndpoint, messages: Sequence[DialogMessage]) -> None:
     for message in messages:
         emit_conversation_event(
             work,
@@ -155,7 +127,7 @@ def _tell(work: Work, sender: ConversationEndpoint, messages: Sequence[DialogMes
 
 
 def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
-    """Copies of what was sent, in the sender's own queue (fact 146)."""
+    """Keeps copies of sent messages in the sender's own queue."""
     kinds = work.objects.message_types
     queues.add(
         work.connection,
@@ -186,14 +158,14 @@ _GUID: Final = "a GUID: string or binary"
 
 
 def as_messages(messages: ArrowArrayExportable | ArrowStreamExportable) -> pa.Table:
-    """The table that `Transaction.send_batch` was given."""
+    """Converts and checks the input of `Transaction.send_batch`."""
     table = as_table(messages, name=_NAME)
     reject_misspelled_columns(table.column_names, expected=[_TYPE])
     return table
 
 
 def send_batch(work: Work, table: pa.Table) -> None:
-    """Sends the rows of a table; those of one conversation in their order. All are checked before anything is written."""
+    """Sends the rows of a table, after checking all of them. Messages of one conversation keep their order."""
     runs = _by_conversation(table)
     found = endpoints.by_handles(work.connection, runs)
     for handle in runs:
@@ -206,7 +178,7 @@ def send_batch(work: Work, table: pa.Table) -> None:
 
 
 def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | None]]]:
-    """Type and body of each message, by the handle."""
+    """Groups messages by conversation handle; returns their types and bodies."""
     handles = _values(table, _HANDLE, expected=_GUID)
     bodies = _values(table, _BODY, expected=_BINARY)
     kinds = _values(table, _TYPE, expected=_STRING) if _TYPE in table.column_names else [DEFAULT] * len(bodies)
@@ -215,8 +187,8 @@ def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | Non
     for row, (handle, kind, body) in enumerate(zip(handles, kinds, bodies, strict=True)):
         run = known.get(handle)
         if run is None:
-            is_plain = type(handle) is bytes and len(handle) == _GUID_BYTES
-            run = known[handle] = runs.setdefault(handle if is_plain else _guid(handle, row), [])
+            is_guid_bytes = type(handle) is bytes and len(handle) == _GUID_BYTES
+            run = known[handle] = runs.setdefault(handle if is_guid_bytes else _guid(handle, row), [])
         if body is None:
             raise broker_error(8433)
         if kind is None:

@@ -1,4 +1,4 @@
-"""The texts of `transmission_status`: why messages wait, and what to do."""
+"""The texts of `transmission_status`: why messages wait, and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ssbroker.advice import Advice, advice
 from ssbroker.explain import Explanation
 
 LENGTH_MAX: Final = 4000
-"""The characters that `transmission_status` holds (fact 151)."""
+"""Maximum number of characters of `transmission_status`, as in SQL Server."""
 DELIVERED: Final = ""
-"""What it says where nothing is in the way."""
+"""The status if no problem is known."""
 
-_ON_ITS_WAY: Final = ("LOCAL",)
+_DELIVERABLE: Final = ("LOCAL",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class TransmissionStatus:
     """Why messages wait.
 
     Attributes:
-        number: Service Broker's number of the reason (facts 135, 153).
-        sentence: The reason and what to do, for a person.
+        number: The Service Broker number of the reason.
+        sentence: The reason and how to fix it.
     """
 
     number: int
@@ -36,175 +36,98 @@ class TransmissionStatus:
 
 
 def classified(explanation: Explanation) -> TransmissionStatus | None:
-    """What routing has in the way of a conversation.
-
-    Args:
-        explanation: The way of the conversation, as `Router.explain` tells it.
-
-    Returns:
-        The status; None where a database of this instance takes the conversation.
-
-    Examples:
-        >>> from ssbroker import Catalog, Router, schemas
-        >>> way = Router(Catalog(schemas.ROUTES.empty_table())).explain("//Orders", database="msdb")
-        >>> print(str(classified(way))[:65])
-        9750: no route of "msdb" leads to the service "//Orders". If the
-    """
+    """Returns why routing cannot deliver messages of a conversation; None if it can."""
     details = explanation.details
     decision = details["decision"]
-    if decision["outcome"] in _ON_ITS_WAY:
+    if decision["outcome"] in _DELIVERABLE:
         return None
     if decision["next_hop_address"] is not None:
         return no_endpoint(decision["next_hop_address"])
     number, reason = (_route_requested if is_pending(details) else _REASONS[decision["reason"]])(details)
-    shown = f"the way that was tried: instance.router().explain({_asked(details['conversation'])})"
-    return TransmissionStatus(number, " ".join([f"{reason}.", *map(_said, advice(details)), f"To see {shown}."]))
+    command = f"instance.router().explain({_explain_arguments(details['conversation'])})"
+    return TransmissionStatus(
+        number, " ".join([f"{reason}.", *map(_advice_text, advice(details)), f"To see the route, call {command}."])
+    )
 
 
 def is_pending(details: dict[str, Any]) -> bool:
-    """Whether a request for the service's route is open, so that nothing was asked in step 4 (R14).
-
-    Args:
-        details: The way of a conversation, as `Explanation.details` has it.
-
-    Returns:
-        Whether.
-    """
+    """Returns whether a request for the service's route is open, so that step 4 sent none (R14)."""
     steps = details["passes"][-1]["steps"]
     return any(each["why"] == "pending_request" for step in steps for each in step["rejected"])
 
 
 def no_endpoint(next_hop: str) -> TransmissionStatus:
-    """The message is for another instance, and this one has nothing to send with.
-
-    Args:
-        next_hop: The address to which the route leads.
-
-    Returns:
-        The status.
-    """
+    """The status of a message for another instance while no process serves this one."""
     return TransmissionStatus(
         9748,
-        f"the message is for another instance, at {next_hop}, and no process serves this one, so that nothing is sent: "
-        "`ssbroker serve FOLDER`, or `with instance.serve()`. If the service is in this instance, give its route the address LOCAL: ALTER ROUTE <name> WITH ADDRESS = N'LOCAL';",
+        f"the message is for another instance, at {next_hop}, but no process serves this instance: run "
+        "`ssbroker serve FOLDER` or `with instance.serve()`. If the service is in this instance, change the address of its route: ALTER ROUTE <name> WITH ADDRESS = N'LOCAL';",
     )
 
 
 def route_refused(service: str, refusal: str) -> TransmissionStatus:
-    """The configuration service has ended the request for a route with an error (R62).
-
-    Args:
-        service: The service to which no route leads.
-        refusal: The error.
-
-    Returns:
-        The status.
-    """
+    """The status after the configuration service has refused a route request (R62)."""
     return TransmissionStatus(
         9761,
         f"the configuration service has no route to the service {quoted(service)}: {refusal}. Add the service to its directory, "
-        "or make the route by hand: CREATE ROUTE. It is asked again by itself after a minute.",
+        "or create the route manually with CREATE ROUTE. The request is repeated automatically after a minute.",
     )
 
 
 def mirror_copy(database: str) -> TransmissionStatus:
-    """The sender's database is the mirror of its pair, so its principal sends (N25).
-
-    Args:
-        database: The sender's database.
-
-    Returns:
-        The status.
-    """
+    """The status in a mirror database, whose principal sends the messages instead."""
     return TransmissionStatus(
         28018,
-        f"{quoted(database)} is the mirror of a mirrored pair, and sends nothing. It goes once the database is the principal: "
+        f"{quoted(database)} is a mirror, which sends no messages. The message is sent once the database is the principal: "
         'database.set_mirroring_role("principal")',
     )
 
 
 def queue_off(database: str, queue: str) -> TransmissionStatus:
-    """The message has arrived, and the queue that it is for is off (P34).
-
-    Args:
-        database: The queue's database.
-        queue: The queue, as T-SQL names it.
-
-    Returns:
-        The status.
-    """
+    """The status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
-        f"the message waits in {quoted(database)} until its queue is on: ALTER QUEUE {queue} WITH STATUS = ON; "
-        "Five rollbacks in a row of transactions that received from it turn a queue off: look for what cannot be processed first.",
+        f"the message waits in {quoted(database)} until its queue is enabled: ALTER QUEUE {queue} WITH STATUS = ON; "
+        "Five consecutive rollbacks of transactions that receive from a queue disable it: find the message that cannot be processed first.",
     )
 
 
 def busy(database: str) -> TransmissionStatus:
-    """Others were writing to the target's database for longer than `lock_timeout`.
-
-    Args:
-        database: The target's database.
-
-    Returns:
-        The status.
-    """
+    """The status if other transactions locked the target database for longer than `lock_timeout`."""
     return TransmissionStatus(
         9749,
-        f"others were writing to {quoted(database)} for longer than lock_timeout. The message is sent again by itself; "
-        "if this stays, look for a transaction there that is left open.",
+        f"other transactions locked {quoted(database)} for longer than lock_timeout. Delivery is retried automatically; "
+        "if the problem persists, look for a transaction that is left open.",
     )
 
 
 def unavailable(database: str, reason: str) -> TransmissionStatus:
-    """The target's database cannot take anything: its file is gone, read-only, damaged, or its disk is full.
-
-    Args:
-        database: The target's database.
-        reason: What its file says.
-
-    Returns:
-        The status.
-    """
+    """The status if the target database cannot be written: its file is missing, read-only or damaged, or the disk is full."""
     return TransmissionStatus(
         28012,
-        f"{quoted(database)}, which the message is for, cannot be written to: {reason}. The message is sent again by itself once "
-        "that is mended.",
+        f"the target database {quoted(database)} cannot be written: {reason}. Delivery is retried automatically.",
     )
 
 
 def unclassified(reason: str) -> TransmissionStatus:
-    """Delivery itself has failed.
-
-    Args:
-        reason: With what.
-
-    Returns:
-        The status.
-    """
-    return TransmissionStatus(9798, f"the message could not be delivered: {reason}. It is tried again by itself.")
+    """The status if delivery failed for another reason."""
+    return TransmissionStatus(9798, f"the message could not be delivered: {reason}. Delivery is retried automatically.")
 
 
 def undeliverable(number: int, reason: str) -> TransmissionStatus:
-    """The target's side dropped the message without an answer.
-
-    Args:
-        number: Service Broker's number of the reason (fact 135).
-        reason: What it says.
-
-    Returns:
-        The status.
-    """
-    return TransmissionStatus(number, f"the target dropped the message: {reason}. It is sent again by itself.")
+    """The status if the target dropped the message."""
+    return TransmissionStatus(
+        number, f"the target dropped the message: {reason}. The message is sent again automatically."
+    )
 
 
-def _said(action: Advice) -> str:
+def _advice_text(action: Advice) -> str:
     return action.sentence if action.command is None else f"{action.sentence} {action.command}"
 
 
-def _asked(conversation: dict[str, Any]) -> str:
-    named = {key: conversation[key] for key in ("to_broker_instance", "database") if conversation[key] is not None}
-    return ", ".join([repr(conversation["to_service_name"]), *(f"{key}={value!r}" for key, value in named.items())])
+def _explain_arguments(conversation: dict[str, Any]) -> str:
+    options = {key: conversation[key] for key in ("to_broker_instance", "database") if conversation[key] is not None}
+    return ", ".join([repr(conversation["to_service_name"]), *(f"{key}={value!r}" for key, value in options.items())])
 
 
 def _no_route(details: dict[str, Any]) -> tuple[int, str]:
@@ -213,44 +136,47 @@ def _no_route(details: dict[str, Any]) -> tuple[int, str]:
 
 
 def _route_requested(details: dict[str, Any]) -> tuple[int, str]:
-    return 9770, f"routing information for {_service(details)} has been asked for"
+    return 9770, f"routing information for {_service(details)} has been requested"
 
 
 def _service_not_found(details: dict[str, Any]) -> tuple[int, str]:
     table = details["passes"][-1]
-    looked_at = table["locate"] or table["reply"] or {"databases": []}
-    wanted = looked_at.get("broker_instance")
-    found = [each for each in looked_at["databases"] if wanted in (None, each["broker_instance"])]
+    searched = table["locate"] or table["reply"] or {"databases": []}
+    broker_id = searched.get("broker_instance")
+    found = [each for each in searched["databases"] if broker_id in (None, each["broker_instance"])]
     disabled = [quoted(each["name"]) for each in found if each["has_service"] and not each["is_broker_enabled"]]
     if disabled:
-        return 28012, f"the broker of {', '.join(disabled)}, where {_service(details)} is, is disabled (28013)"
-    if wanted is not None and not found:
+        return 28012, f"the broker of {', '.join(disabled)}, which has {_service(details)}, is disabled (28013)"
+    if broker_id is not None and not found:
         return (
             9795,
-            f"no database of this instance has the broker id {wanted}, which the conversation or its route names",
+            f"no database of this instance has the broker id {broker_id}, which the conversation or its route names",
         )
-    if wanted is not None:
-        return 9793, f"{quoted(found[0]['name'])}, whose broker id {wanted} is, does not have {_service(details)}"
-    return 9796, f"a route to LOCAL matches, and no database of this instance has {_service(details)}"
+    if broker_id is not None:
+        return (
+            9793,
+            f"{quoted(found[0]['name'])}, which has the broker id {broker_id}, does not have {_service(details)}",
+        )
+    return 9796, f"a route to LOCAL matches, but no database of this instance has {_service(details)}"
 
 
 def _sender_disabled(details: dict[str, Any]) -> tuple[int, str]:
-    return 9791, f"the broker of {quoted(details['passes'][-1]['database'])}, where the message was sent, is disabled"
+    return 9791, f"the broker of the sending database {quoted(details['passes'][-1]['database'])} is disabled"
 
 
 def _forwarding_disabled(details: dict[str, Any]) -> tuple[int, str]:
     return (
         9792,
-        f"the route to {_service(details)} leads back to this instance and from there on, and forwarding is off",
+        f"the route to {_service(details)} leads through this instance to another one, but message forwarding is disabled",
     )
 
 
 def _routing_loop(details: dict[str, Any]) -> tuple[int, str]:
-    return 28017, f"the route to {_service(details)} leads back to this instance, again and again"
+    return 28017, f"the route to {_service(details)} is a loop that leads back to this instance"
 
 
 def _address_unusable(details: dict[str, Any]) -> tuple[int, str]:
-    return 9785, f"the route to {_service(details)} takes its address from the service's name, and that holds none"
+    return 9785, f"the route to {_service(details)} takes its address from the service name, which contains no address"
 
 
 def _service(details: dict[str, Any]) -> str:
@@ -266,4 +192,4 @@ _REASONS: Final[dict[str, Callable[[dict[str, Any]], tuple[int, str]]]] = {
     "sender_disabled": _sender_disabled,
     "service_not_found": _service_not_found,
 }
-"""For each `reason` of a decision that leaves a message where it is: the number and what it says."""
+"""For each `reason` of a decision that delays a message: functions that return the number and text."""

@@ -301,7 +301,7 @@ class RouteRequester:
                 for service, way in explained.items()
                 if needs_route_request(way)
             ]
-            self._background.dynamic_routing.ask(asks, patience=self._patience, may_begin=may_begin)
+            self._background.dynamic_routing.request(asks, lock_timeout=self._patience, may_begin=may_begin)
         except SsbrokerError as error:
             log_failure(self._database, "missing routes could not be asked for, and are later", error)
 

@@ -15,18 +15,18 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.begin_end import break_off_forgotten
+from ssbroker.broker.dialogs.begin_end import end_after_data_loss
 from ssbroker.broker.dialogs.deliver import (
     InboundDialog,
     PlacedRun,
-    begin_here,
-    broken_by_broker,
-    put_plain,
-    put_runs,
+    create_target_endpoint,
+    end_with_broker_error,
+    enqueue_batch,
+    enqueue_runs,
+    find_target,
     settle,
-    target_of,
 )
-from ssbroker.broker.dialogs.enqueue import queue_of, take_off
+from ssbroker.broker.dialogs.enqueue import queue_of, remove_acknowledged
 from ssbroker.broker.dialogs.errors import ConversationError, failure
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
@@ -95,7 +95,7 @@ def admitted(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogE
     """
     latest = now + LIFETIME_MAX * SECOND
     asked = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
-    found = target_of(objects, envelope_of(asked))
+    found = find_target(objects, envelope_of(asked))
     if isinstance(found, DeliveryOutcome):
         if found.error is not None:
             return _refusal(found.error)
@@ -128,7 +128,7 @@ def are_plain(objects: Objects, messages: pa.Table, contracts: Sequence[str]) ->
         contract = objects.contracts.get(contract_name)
         if contract is None or is_end or is_error:
             return False
-        kind = contract_rules.takeable(objects, contract, name, from_initiator=side)
+        kind = contract_rules.receivable(objects, contract, name, from_initiator=side)
         if isinstance(kind, ConversationError) or kind.validation != "N":
             return False
     return True
@@ -166,9 +166,9 @@ def judged(
         else:
             key = (contract.service_contract_id, side, name)
             if key not in kinds:
-                kinds[key] = contract_rules.takeable(objects, contract, name, from_initiator=side)
+                kinds[key] = contract_rules.receivable(objects, contract, name, from_initiator=side)
             kind = kinds[key]
-        refused = kind if isinstance(kind, ConversationError) else contract_rules.unfit(kind, body or None)
+        refused = kind if isinstance(kind, ConversationError) else contract_rules.validation_error(kind, body or None)
         if refused is not None:
             found[row] = _refusal(refused)
     return found
@@ -283,10 +283,10 @@ class BatchWriter:
             del self._messages[planned.key]
             return
         envelope = envelope_of(planned)
-        found = target_of(self._work.objects, envelope)
+        found = find_target(self._work.objects, envelope)
         if isinstance(found, DeliveryOutcome):
             raise StalePlanError((planned.key,))
-        row = begin_here(self._work, envelope, *found, is_whole=bool(messages))
+        row = create_target_endpoint(self._work, envelope, *found, is_whole=bool(messages))
         self._note(row, planned)
 
     def _bind(self, planned: Planned) -> None:
@@ -315,18 +315,18 @@ class BatchWriter:
             self._work.connection, [self._rows[key].endpoint_id for key in keys]
         )
         runs = [(self._rows[key], placed) for key, placed in self._runs.items()]
-        taken = put_runs(
+        taken = enqueue_runs(
             self._work, self._effects.messages, [each for each in runs if each[0].endpoint_id in undisturbed]
         )
         for row, placed in runs:
             if row.endpoint_id not in taken:
                 self._messages.update(_messages(self._effects.messages.slice(placed.start, placed.run.rows)))
         rows = [(self._rows[key], messages) for key, messages in self._messages.items()]
-        return taken | put_plain(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
+        return taken | enqueue_batch(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
 
     def _take(self, key: Key, messages: list[DialogMessage]) -> None:
         row = self._rows[key]
-        arrival = InboundDialog(self._work, row, queue_of(self._work, row)).take(messages)
+        arrival = InboundDialog(self._work, row, queue_of(self._work, row)).deliver(messages)
         if arrival.error is not None:
             raise StalePlanError((key,))
 
@@ -365,7 +365,7 @@ class BatchWriter:
                 settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far)
             if row.transmission_status != DELIVERED:
                 endpoints.set_transmission_status(self._work.connection, row.endpoint_id, DELIVERED)
-        take_off(self._work, plain)
+        remove_acknowledged(self._work, plain)
 
     def _comes(self, key: Key) -> bool:
         """Whether a message comes for an endpoint."""
@@ -377,11 +377,11 @@ class BatchWriter:
         for key, body in effects.errors.items():
             row = self._row_now(key)
             if row is not None:
-                broken_by_broker(self._work, row, body)
+                end_with_broker_error(self._work, row, body)
         for key in effects.lost_by_peer:
             row = self._row_now(key)
             if row is not None:
-                break_off_forgotten(self._work, row)
+                end_after_data_loss(self._work, row)
         for key, why in effects.refusals.items():
             row = self._row_now(key)
             if row is not None and row.state not in fragments.ENDED_STATES:  # else its application has been told
@@ -526,7 +526,7 @@ class SqliteDialogStorage:
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
         self._ahead: Final = BodyReader()
-        if not database.file.ask(transmission_queue.has_no_objects):
+        if not database.file.query(transmission_queue.has_no_objects):
             with database.file.write() as connection:
                 transmission_queue.remove_objects(connection)
 

@@ -203,7 +203,7 @@ class MessageExchange:
         """
         if len(self._own_addresses) < OWN_MOST:  # each has all find their ways again
             self._own_addresses.add(address)
-            self._background.catalog.is_reached_at([address])
+            self._background.catalog.add_addresses([address])
 
     def settled(self, addresses: Collection[str]) -> None:
         """`Mirrors.way` may have another answer.
@@ -232,7 +232,7 @@ class MessageExchange:
 
     def _follow_the_catalog(self) -> None:
         """Has all find their ways again when the catalog has changed."""
-        picture = self._background.routes.picture
+        picture = self._background.routes.snapshot
         if picture is not self._picture or self._machines.is_due:
             if self._picture is not None:
                 self._carrying.forget()

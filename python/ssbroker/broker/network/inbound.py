@@ -204,7 +204,7 @@ class InboundRouter:
         }
         # Where another database has asked, the step was passed over; what that one is answered makes no route in msdb (R1).
         routing = self._background.dynamic_routing
-        is_asking = routing.is_asking(self._instance.msdb, now=now)
+        is_asking = routing.has_configuration_service(self._instance.msdb, now=now)
         pending = frozenset(self._background.catalog.catalog().pending_requests if is_asking else ())
         asks |= {
             RouteRequest(MSDB_NAME, service, rows["to_broker_instance"][number].as_py())
@@ -216,7 +216,7 @@ class InboundRouter:
             return
         may_begin = partial(self._asks.take, peer.principal or "", now=now)
         try:
-            routing.ask(sorted(asks, key=repr), may_begin=may_begin)
+            routing.request(sorted(asks, key=repr), may_begin=may_begin)
         except SsbrokerError as error:
             LOGGER.warning("missing routes could not be asked for, and are when the messages come again: %s", error)
 

@@ -257,7 +257,7 @@ def _sender(
 
 def _has_been_heard(database: DatabaseContext, endpoint: ConversationEndpoint) -> bool:
     """Whether something that an endpoint sent is no longer waiting, so that its far side has most likely the key."""
-    first = database.file.ask(
+    first = database.file.query(
         lambda connection: transmission_queue.first_waiting_sequence(connection, endpoint.endpoint_id)
     )
     return endpoint.send_sequence > 0 and first != 0

@@ -121,7 +121,7 @@ class MirroredRoutes:
             For each the role and its number.
         """
         try:
-            brokers = [objects.broker for _, objects in self._instance.databases_list.seen()]
+            brokers = [objects.broker for _, objects in self._instance.databases_list.readable()]
         except SsbrokerError:
             brokers = []
         roles: dict[bytes, tuple[MirroringRole, int]] = {

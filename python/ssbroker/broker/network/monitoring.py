@@ -545,8 +545,10 @@ def problems(instance: Instance) -> dict[str, str]:
             if row["state_desc"] != "ONLINE":
                 found[f"database {row['name']}"] = "its file is not there, or cannot be used"
         for database in instance.databases:
-            database_context(database).file.try_again()  # nobody else may have a reason to write for a long time
-            trouble = database_context(database).file.trouble
+            database_context(
+                database
+            ).file.retry_failed_write()  # nobody else may have a reason to write for a long time
+            trouble = database_context(database).file.read_failure
             if trouble is not None:
                 found.setdefault(f"database {database.name}", trouble)
             if database_context(database).file.failure is not None:

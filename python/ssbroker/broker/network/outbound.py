@@ -585,7 +585,7 @@ class StatusWriter:
             senders = {each.sender.endpoint_id: each.sender for each in its}
             says = {each.sender.endpoint_id: each.says for each in its}
             try:
-                delivery.note(database, senders, says, lock_timeout=PATIENCE)
+                delivery.write_statuses(database, senders, says, lock_timeout=PATIENCE)
             except SsbrokerError as error:
                 log_failure(database, "why messages wait could not be written", error)
                 is_written = False

@@ -248,7 +248,7 @@ class Server:
     def _begin(self) -> None:
         """Has the instance use what listens by now."""
         instance, background = self._instance, self._background
-        background.catalog.is_reached_at([*_addresses(self.host, self.port), *self.options.addresses])
+        background.catalog.add_addresses([*_addresses(self.host, self.port), *self.options.addresses])
         instance.row_sources["sys.dm_broker_connections"] = self.endpoint.view_rows
         instance.row_sources["sys.dm_broker_forwarded_messages"] = self.forwarding.view_rows
         self._changed(self)
@@ -287,7 +287,7 @@ class Server:
             self.exchange.close()
             for name in ("sys.dm_broker_connections", "sys.dm_broker_forwarded_messages"):
                 self._instance.row_sources.pop(name, None)
-            background.catalog.is_reached_at(None)
+            background.catalog.add_addresses(None)
             self._changed(None)
             self._lock.release()
 

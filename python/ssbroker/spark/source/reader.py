@@ -188,9 +188,9 @@ class Scan:
             if not options.is_sliced:
                 return [to_inline(self._project(instance.view(options.name, options.database)))]
             found = [
-                (database, cut)
+                (database, each)
                 for database in self._databases(instance)
-                for cut in views.cuts(
+                for each in views.queue_slices(
                     database_context(database),
                     options.name,
                     after=self.pushed.after,
@@ -199,9 +199,11 @@ class Scan:
                     bytes_max=SLICE_BYTES,
                 )
             ]
-            cuts = [cut for _, cut in found]
-            is_small = sum(cut.rows for cut in cuts) <= INLINE_ROWS and sum(cut.size for cut in cuts) <= INLINE_BYTES
-            parts = [Slice(database.name, (cut.after, cut.until), None) for database, cut in found]
+            slices = [each for _, each in found]
+            is_small = (
+                sum(each.rows for each in slices) <= INLINE_ROWS and sum(each.size for each in slices) <= INLINE_BYTES
+            )
+            parts = [Slice(database.name, (each.after, each.until), None) for database, each in found]
             parts += [Slice(database.name, None, None) for database in self._databases(instance)]
             if is_small:
                 return [to_inline(pa.concat_tables([self.schema.empty_table(), *self._tables(instance, parts)]))]
@@ -233,7 +235,7 @@ class Scan:
     def _read(self, instance: Instance, part: Slice) -> pa.Table:
         database = instance.database(part.database)
         return self._project(
-            views.slice_of(database_context(database), self.options.name, part.span, self.schema.names)
+            views.read_slice(database_context(database), self.options.name, part.span, self.schema.names)
         )
 
     def _project(self, table: pa.Table) -> pa.Table:
@@ -300,11 +302,15 @@ class Tail:
 
     def latest(self, start: Offset, rows_max: int | None) -> Offset:
         """Returns the end of the next micro-batch, which has at most `rows_max` rows; None for all rows."""
-        cuts_max = None if rows_max is None else 1
-        cuts = self._slices(
-            start[_NUMBER_COLUMN], self._target, rows_max=rows_max or SLICE_ROWS, bytes_max=1 << 62, cuts_max=cuts_max
+        slices_max = None if rows_max is None else 1
+        slices = self._slices(
+            start[_NUMBER_COLUMN],
+            self._target,
+            rows_max=rows_max or SLICE_ROWS,
+            bytes_max=1 << 62,
+            slices_max=slices_max,
         )
-        return {_NUMBER_COLUMN: cuts[-1].until} if cuts else start
+        return {_NUMBER_COLUMN: slices[-1].until} if slices else start
 
     def stop_at_current_end(self) -> None:
         """Ends the stream at the message that entered the queue last."""
@@ -312,8 +318,8 @@ class Tail:
 
     def parts(self, start: Offset, end: Offset) -> list[Inline | Slice]:
         """Divides a micro-batch into partitions; `start` is the last message before it and `end` is its last message."""
-        cuts = self._slices(start[_NUMBER_COLUMN], end[_NUMBER_COLUMN], rows_max=SLICE_ROWS, bytes_max=SLICE_BYTES)
-        parts = [Slice(self._database, (cut.after, cut.until), cut.rows) for cut in cuts]
+        slices = self._slices(start[_NUMBER_COLUMN], end[_NUMBER_COLUMN], rows_max=SLICE_ROWS, bytes_max=SLICE_BYTES)
+        parts = [Slice(self._database, (each.after, each.until), each.rows) for each in slices]
         return (
             [to_inline(table) for part in parts for table in self._tables(part)]
             if self._scan.options.inline
@@ -339,19 +345,19 @@ class Tail:
         yield pa.Table.from_batches(self.rows(part), self._scan.schema)
 
     def _slices(
-        self, after: int, until: int | None, *, rows_max: int, bytes_max: int, cuts_max: int | None = None
+        self, after: int, until: int | None, *, rows_max: int, bytes_max: int, slices_max: int | None = None
     ) -> list[QueueSlice]:
         with open_instance(self._folder) as instance:
             database = instance.database(self._database)
-            self._check_last_number(views.last_number(database_context(database)), max(after, until or 0))
-            return views.cuts(
+            self._check_last_number(views.last_queuing_order(database_context(database)), max(after, until or 0))
+            return views.queue_slices(
                 database_context(database),
                 self._name,
                 after=after,
                 until=until,
                 rows_max=rows_max,
                 bytes_max=bytes_max,
-                cuts_max=cuts_max,
+                slices_max=slices_max,
             )
 
     def _check_last_number(self, last: int, seen: int) -> None:
@@ -365,4 +371,4 @@ class Tail:
 
     def _last_number(self) -> int:
         with open_instance(self._folder) as instance:
-            return views.last_number(database_context(instance.database(self._database)))
+            return views.last_queuing_order(database_context(instance.database(self._database)))
