@@ -193,9 +193,9 @@ def test_a_procedure_is_found_however_its_name_is_written(
 
 @pytest.mark.parametrize("name", ["Stock.dbo.handle", "a..b", "[handle", "handle]", "."])
 def test_what_can_be_no_procedure_is_refused(instance: Instance, stock: Database, name: str) -> None:
-    with pytest.raises(BrokerError, match=r"208: .* is no name of a procedure"):
+    with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
         stock.alter_queue(ORDERS, activation=True, procedure=name, max_queue_readers=1)
-    with pytest.raises(BrokerError, match=r"208: .* is no name of a procedure"):
+    with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
         instance.register_procedure(name, answers)
 
 

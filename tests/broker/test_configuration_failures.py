@@ -81,8 +81,8 @@ def test_a_mirror_address_that_is_no_text_ends_with_error_2(sales: Database, ins
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        ("another (service_name)", "there is none of that name"),
-        ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", "there is no column 'address'"),
+        ("another (service_name)", "the table does not exist"),
+        ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", "the column 'address' is missing"),
     ],
 )
 def test_a_table_that_is_no_directory_is_told_so(sales: Database, instance: Instance, made: str, told: str) -> None:

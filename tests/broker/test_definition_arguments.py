@@ -60,9 +60,9 @@ def test_a_binding_is_anonymous_only_where_that_is_said(sales: Database, anonymo
 
 @pytest.mark.parametrize("name", [None, 5, b"Orders", ["Orders"]])
 def test_what_is_no_name_names_nothing(sales: Database, name: Any) -> None:
-    with pytest.raises(BrokerError, match="is no name: expected text"):
+    with pytest.raises(BrokerError, match="is not a valid name: expected text"):
         sales.create_contract(name, {"DEFAULT": "ANY"})
-    with pytest.raises(BrokerError, match="is no name: expected text"):
+    with pytest.raises(BrokerError, match="is not a valid name: expected text"):
         instance_of(sales).create_database(name)
 
 

@@ -149,7 +149,7 @@ def test_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Database
     )
     assert error.number == 15151
     assert (error.file, error.line) == ("x.sql", 11)
-    said = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; what stands up to line 2 is done"
+    said = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; the statements up to line 2 were committed"
     assert str(error) == said
     assert set(database_context(sales).objects().queues) == {*before[0].queues, ("dbo", "First")}
     assert database_context(instance.msdb).objects() == before[1]
@@ -176,7 +176,7 @@ def test_a_refusal_says_up_to_where_the_script_is_done(
     instance: Instance, sales: Database, script: str, up_to: int
 ) -> None:
     """Whoever runs the mended script again has to begin behind it."""
-    assert str(refused(instance, script)).endswith(f"; what stands up to line {up_to} is done")
+    assert str(refused(instance, script)).endswith(f"; the statements up to line {up_to} were committed")
     assert ("dbo", "First") in database_context(sales).objects().queues
 
 
@@ -263,7 +263,7 @@ def test_without_use_a_script_is_about_the_one_user_database(instance: Instance,
     instance.execute("CREATE QUEUE Q")
     assert ("dbo", "Q") in database_context(sales).objects().queues
     instance.create_database("Stock")
-    assert "which database is meant: Sales, Stock" in str(refused(instance, "CREATE QUEUE R"))
+    assert "no database is selected; use USE with one of: Sales, Stock" in str(refused(instance, "CREATE QUEUE R"))
 
 
 def test_use_lasts_from_batch_to_batch(instance: Instance, sales: Database) -> None:
@@ -279,11 +279,11 @@ def test_what_means_nothing_to_an_instance_warns(instance: Instance, sales: Data
         "IF 1 = 1 CREATE QUEUE R\nALTER DATABASE Sales SET RECOVERY FULL, ENABLE_BROKER\n"
         "ALTER QUEUE Q REBUILD\nALTER ENDPOINT Other STATE = STARTED\n",
     ) == [
-        "x.sql:2: GRANT EXECUTE ON dbo.P TO public: skipped, it means nothing to an instance",
-        "x.sql:4: IF 1 = 1 CREATE QUEUE R: skipped whole, with the CREATE QUEUE in it",
+        "x.sql:2: GRANT EXECUTE ON dbo.P TO public: skipped (does not affect an instance)",
+        "x.sql:4: IF 1 = 1 CREATE QUEUE R: skipped entirely, including CREATE QUEUE",
         "x.sql:5: ALTER DATABASE [Sales]: skipped RECOVERY",
-        "x.sql:6: ALTER QUEUE Q REBUILD: skipped, it means nothing to an instance",
-        "x.sql:7: ALTER ENDPOINT [Other]: skipped, it is no endpoint for Service Broker",
+        "x.sql:6: ALTER QUEUE Q REBUILD: skipped (does not affect an instance)",
+        "x.sql:7: ALTER ENDPOINT [Other]: skipped (not a Service Broker endpoint)",
     ]
     assert ("dbo", "Q") in database_context(sales).objects().queues
 

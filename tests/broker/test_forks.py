@@ -87,7 +87,7 @@ with sales.transaction() as begun:
             try:
                 call()
             except StorageError as error:
-                refused += "was opened before this process was forked; open the instance here" in str(error)
+                refused += "was opened before this process was forked; open the instance again in this process" in str(error)
         begun.__exit__(ValueError, ValueError(), None)
         sales._context.close()
         server.close()

@@ -200,7 +200,7 @@ def test_one_file_is_attached_once_by_whatever_path(
         link = tmp_path / "folder" / path.name
     else:
         link = path
-    with pytest.raises(BrokerError, match="is the file of the database 'Sales'"):
+    with pytest.raises(BrokerError, match="is already attached as the database 'Sales'"):
         instance.attach_database("Again", link)
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
     assert sales.is_broker_enabled
@@ -299,7 +299,7 @@ def test_a_file_that_others_read_is_detached_and_said_not_to_be_whole(instance: 
         assert reads.execute("SELECT count(*) FROM ssb_queues").get
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders"), b"kept")
-        with pytest.warns(BrokerWarning, match=r"what was committed last stands beside its file, in Sales.sqlite-wal"):
+        with pytest.warns(BrokerWarning, match=r"its last commits are still in Sales.sqlite-wal"):
             instance.detach_database("Sales")
         assert [one.name for one in instance.databases] == ["msdb"]
     with instance.attach_database("Sales", path).transaction() as t:

@@ -52,5 +52,5 @@ def test_a_script_walks_through_no_list(instance: Instance, sales: Database, wal
 def test_a_user_to_whom_something_belongs_says_what(instance: Instance, sales: Database) -> None:
     """Found without a walk, too."""
     instance.execute("CREATE USER Ann; CREATE REMOTE SERVICE BINDING B TO SERVICE '//old' WITH USER = Ann")
-    with pytest.raises(DdlError, match=r"15138.*remote service binding 'B' is of that user"):
+    with pytest.raises(DdlError, match=r"15138.*owns remote service binding 'B'"):
         instance.execute("DROP USER Ann")

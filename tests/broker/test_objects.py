@@ -206,7 +206,7 @@ def test_an_option_that_is_none_is_refused(sales: Database) -> None:
 
 
 def test_a_name_that_differs_in_case_is_hinted_at(sales: Database) -> None:
-    with pytest.raises(BrokerError, match=r"'dbo.orders' does not exist; 'dbo.Orders' differs in case"):
+    with pytest.raises(BrokerError, match=r"'dbo.orders' does not exist; did you mean 'dbo.Orders'"):
         sales.drop_queue("orders")
 
 

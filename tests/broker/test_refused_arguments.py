@@ -168,7 +168,7 @@ def test_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wrong
 @pytest.mark.parametrize("wrong", [None, b"Sales", 5], ids=ascii)
 def test_what_is_no_name_of_a_view_or_a_database_is_refused(sales: Database, wrong: Any) -> None:
     instance = instance_of(sales)
-    with pytest.raises(InputError, match=r"name: expected a view or a queue"):
+    with pytest.raises(InputError, match=r"name: expected the name of a view or a queue"):
         instance.view(wrong)
     for call in (instance.database, instance.detach_database, instance.drop_database):
         with pytest.raises(UnknownDatabaseError, match="the instance has no database"):

@@ -272,11 +272,11 @@ def test_files_that_are_none_are_refused(instance: Instance, keyed: Database, tm
     (tmp_path / "there").write_bytes(b"")
     for statement, said in (
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'missing'}'", "cannot be read"),
-        (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'long'}'", "is longer than a certificate"),
+        (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'long'}'", "is too large for a certificate"),
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'there'}'", "expected a certificate in PEM or DER"),
         ("CREATE CERTIFICATE C FROM FILE = 'a\0b'", "15208: a\0b: cannot be read: embedded null byte"),
-        ("CREATE DATABASE Late ON (FILENAME = 'a\0b') FOR ATTACH", "can be no file: .*embedded null"),
-        ("CREATE CERTIFICATE C WITH SUBJECT = 's', EXPIRY_DATE = 'soon'", "'soon' is no moment"),
+        ("CREATE DATABASE Late ON (FILENAME = 'a\0b') FOR ATTACH", "is not a valid file name: .*embedded null"),
+        ("CREATE CERTIFICATE C WITH SUBJECT = 's', EXPIRY_DATE = 'soon'", "'soon' is not a valid timestamp"),
         ("CREATE CERTIFICATE C WITH SUBJECT = 's', START_DATE = '1900-01-01'", "15297: .* 1950 or later"),
         ("CREATE CERTIFICATE C WITH SUBJECT = 's', START_DATE = '9999-06-01'", "15297: a year after it begins"),
         (f"CREATE CERTIFICATE C WITH SUBJECT = '{'s' * 65}'", "15297: .* expected 1 to 64 characters"),

@@ -143,7 +143,7 @@ def test_one_row_that_is_refused_leaves_nothing_of_its_batch(sales: Database) ->
 
 
 def test_a_row_that_names_no_service_is_told(sales: Database) -> None:
-    with pytest.raises(NullError, match="to_service: row 1 names none") as told:
+    with pytest.raises(NullError, match="to_service: row 1 has no value") as told:
         send_batch_once(
             database_context(sales), rows([b"1", b"2"], to_service=[TARGET, None]), SendDefaults(from_service=INITIATOR)
         )

@@ -73,7 +73,7 @@ def test_an_applications_commit_or_rollback_is_refused_and_the_transaction_goes_
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"kept")
         for execute in (t.connection.execute, t.connection.cursor().execute):
-            with pytest.raises(BrokerError, match="has no place inside of a transaction"):
+            with pytest.raises(BrokerError, match="is not allowed in a broker transaction"):
                 execute(sql).fetchall()
         t.send(dialog, b"too")
     assert said(receive(sales)) == [b"kept", b"too"]

@@ -55,7 +55,7 @@ def test_sql_creates_and_changes_an_instance(run: Run, tmp_path: Path, script: P
     changed = run("sql", tmp_path / "new", more)
     assert changed.status == 0
     assert changed.err == (
-        f"ssbroker: warning: {more}:2: GRANT EXECUTE ON dbo.P TO public: skipped, it means nothing to an instance\n"
+        f"ssbroker: warning: {more}:2: GRANT EXECUTE ON dbo.P TO public: skipped (does not affect an instance)\n"
     )
     with Instance.open(tmp_path / "new", background=False) as instance:
         assert instance.name == "new"
@@ -90,7 +90,7 @@ def test_sql_reports_the_statement_of_a_storage_error(run: Run, folder: Path, tm
     script.write_text(f"CREATE QUEUE New\nCREATE DATABASE Other ON (FILENAME = '{missing}') FOR ATTACH\n")
     result = run("sql", folder, script)
     assert (result.status, result.out) == (2, "")
-    assert result.err == f"ssbroker: {script}:2: CREATE DATABASE [Other]: {missing}: there is no such file\n"
+    assert result.err == f"ssbroker: {script}:2: CREATE DATABASE [Other]: {missing}: no such file\n"
     with Instance.open(folder, background=False) as instance, pytest.raises(StorageError, match=r"^line 2: ") as caught:
         instance.execute(script.read_text())
     assert caught.value.file == str(missing)

@@ -63,7 +63,7 @@ def test_a_checkpoint_waits_for_another_one(file: DatabaseFile, reads: apsw.Conn
 
 def test_an_incomplete_checkpoint_is_reported(file: DatabaseFile, reads: apsw.Connection, path: Path) -> None:
     file.lock_timeout = 0.1
-    with pytest.raises(LockTimeoutError, match=r"others were reading or writing it for more than 0\.1 s"):
+    with pytest.raises(LockTimeoutError, match=r"other connections were reading or writing for more than 0\.1 s"):
         file.checkpoint()
     assert log_bytes(path) > 0
     reads.execute("COMMIT")

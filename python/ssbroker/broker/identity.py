@@ -196,7 +196,7 @@ def _check_not_attached(instance: InstanceContext, connection: Connection, path:
 
 def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
     if is_missing(path):
-        raise StorageError(f"{path}: the file does not exist", file=str(path))
+        raise StorageError(f"{path}: no such file", file=str(path))
     try:
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
     except LockTimeoutError:
