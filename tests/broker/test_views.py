@@ -197,5 +197,5 @@ def test_what_is_no_view_is_refused(instance: Instance, sales: Database) -> None
         instance.view("a.b.c")
     with pytest.raises(UnknownDatabaseError):
         instance.view("sys.routes", database="Nothing")
-    with pytest.raises(InputError, match="whole instance"):
+    with pytest.raises(InputError, match="view of the instance"):
         instance.view("sys.databases", database="Sales")

@@ -82,7 +82,7 @@ def test_sql_reports_the_failing_statement(run: Run, folder: Path, tmp_path: Pat
     wrong.write_text("CREATE QUEUE New\nCREATE QUEUE Orders\n")
     result = run("sql", folder, wrong)
     assert (result.status, result.out) == (2, "")
-    assert result.err == f"ssbroker: {wrong}:2: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' exists\n"
+    assert result.err == f"ssbroker: {wrong}:2: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' already exists\n"
 
 
 def test_sql_reports_the_statement_of_a_storage_error(run: Run, folder: Path, tmp_path: Path) -> None:

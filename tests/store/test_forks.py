@@ -79,7 +79,7 @@ if not child:
     try:
         DatabaseFile.open(other, ("",))
     except StorageError as error:
-        os._exit("fork before an instance is opened, or start processes with `spawn`" in str(error))
+        os._exit("fork before you open an instance, or start processes with `spawn`" in str(error))
     os._exit(2)
 is_over.set()
 thread.join()

@@ -87,7 +87,7 @@ def queue_off(database: str, queue: str) -> TransmissionStatus:
     """The status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
-        f"the message waits in {quoted(database)} until its queue is enabled: ALTER QUEUE {queue} WITH STATUS = ON; "
+        f"the message waits in {quoted(database)} until its queue is enabled: ALTER QUEUE {queue} WITH STATUS = ON. "
         "Five consecutive rollbacks of transactions that receive from a queue disable it: find the message that cannot be processed first.",
     )
 
