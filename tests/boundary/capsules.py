@@ -10,7 +10,7 @@ import pyarrow as pa
 from ssbroker import Catalog
 from tests.boundary.attempts import CLEAN, Case, Families, try_families
 from tests.boundary.malformed import COLUMNS, GOOD, ROUTER, ROWS
-from tests.unit.conversations import NOW, Capsule, ForeignArray, ForeignStream
+from tests.routing.conversations import NOW, Capsule, ForeignArray, ForeignStream
 
 REFUSED = "MalformedDataError | SchemaError"
 NO_CAPSULES = "SchemaError"

@@ -22,7 +22,7 @@ from tests.boundary.capsules import (
 )
 from tests.boundary.capsules import wrong_answers as wrong_capsules
 from tests.boundary.malformed_fragments import GOOD, cut, push_and_checkpoint
-from tests.unit.conversations import ForeignArray, ForeignStream
+from tests.routing.conversations import ForeignArray, ForeignStream
 
 USES: dict[str, Callable[[Any], object]] = {"reassembled": push_and_checkpoint, "cut": cut, "digested": ssbroker.md5}
 VALUES: Any = pa.array([b"a", b"b"])

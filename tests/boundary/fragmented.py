@@ -10,7 +10,7 @@ import pyarrow as pa
 import ssbroker
 from ssbroker import Reassembly, schemas
 from tests.boundary.layouts import instead, relaid
-from tests.unit.signed import messages
+from tests.reassembly.signed_messages import messages
 
 BODIES: list[bytes | None] = [bytes([65 + number % 26]) * (number % 30) for number in range(60)]
 NAMES = schemas.FRAGMENTS.names

@@ -14,7 +14,7 @@ from tests.boundary.attempts import CLEAN, Case, Families, try_families
 from tests.boundary.layouts import BINARIES, KEYS, Array, DataType, as_dictionary, instead, relaid, shifted
 from tests.boundary.layouts import TEXTS as TEXT_KINDS
 from tests.boundary.writable import Writable, writable
-from tests.unit.conversations import NOW, ForeignArray, ForeignStream
+from tests.routing.conversations import NOW, ForeignArray, ForeignStream
 
 ROWS = 3
 DATABASE = "Sales, as a name that does not fit into a view"

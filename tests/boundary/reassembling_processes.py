@@ -13,7 +13,7 @@ import pyarrow as pa
 import ssbroker
 from ssbroker import Reassembler
 from tests.boundary.fragmented import FRAGMENTS, tables_of
-from tests.unit.signed import IDS
+from tests.reassembly.signed_messages import IDS
 
 Result = tuple[list[list[dict[str, Any]]], bytes]
 HALF = FRAGMENTS.num_rows // 2

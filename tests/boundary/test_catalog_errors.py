@@ -11,7 +11,7 @@ import pytest
 import ssbroker
 from ssbroker import Catalog, schemas
 from tests.boundary.layouts import Array, DataType
-from tests.unit.conversations import IDS
+from tests.routing.conversations import IDS
 
 NULLABLE = {
     name: pa.schema([field.with_nullable(nullable=True) for field in schema])

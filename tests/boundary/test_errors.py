@@ -15,7 +15,7 @@ import ssbroker
 from ssbroker import Catalog, Router, schemas
 from ssbroker.router import TieBreak
 from tests.boundary.layouts import DataType, instead, relaid
-from tests.unit.conversations import CATALOG, IDS, NOW, ForeignArray, ForeignStream, routes
+from tests.routing.conversations import CATALOG, IDS, NOW, ForeignArray, ForeignStream, routes
 
 ROWS = 300
 """Several blocks of 64, and a rest."""

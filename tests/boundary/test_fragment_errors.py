@@ -14,7 +14,7 @@ import ssbroker
 from ssbroker import Reassembler, schemas
 from tests.boundary.layouts import DataType, instead, relaid
 from tests.boundary.test_errors import NO_GUID, NO_GUIDS, PLACES, ROWS, WAYS
-from tests.unit.signed import IDS
+from tests.reassembly.signed_messages import IDS
 
 GOOD: Any = pa.record_batch(
     {

@@ -29,7 +29,7 @@ from tests.boundary.layouts import (
     wasteful_dictionary,
 )
 from tests.boundary.routed import each_and_all
-from tests.unit.signed import messages
+from tests.reassembly.signed_messages import messages
 
 SIGNATURES = ("message_signature", "fragment_signature")
 INTEGERS = ("message_sequence_number", "fragment_number", "fragment_count")

@@ -13,7 +13,7 @@ import ssbroker
 from ssbroker import Catalog, Router
 from ssbroker.router import TieBreak
 from tests.boundary.layouts import Array, Layout, as_dictionary, as_type, instead, relaid, shifted, then
-from tests.unit.conversations import NOW, routes
+from tests.routing.conversations import NOW, routes
 
 ROWS = 200
 COLUMNS = ("conversation_id", "to_broker_instance")

@@ -23,7 +23,7 @@ from tests.boundary.attempts import ROOT, failures
 from tests.boundary.layouts import BINARIES, TEXTS, DataType, instead, relaid
 from tests.boundary.malformed import GOOD, ROUTER
 from tests.boundary.writable import writable
-from tests.unit.conversations import NOW, ForeignStream
+from tests.routing.conversations import NOW, ForeignStream
 
 BATCHES = 4_000
 # Expected results of thousands of batches, to verify that data are checked thoroughly enough.

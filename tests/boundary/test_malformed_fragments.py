@@ -19,7 +19,7 @@ from tests.boundary.layouts import instead, relaid
 from tests.boundary.malformed import ALL_WAYS
 from tests.boundary.malformed_fragments import BYTES, GOOD, VALUE
 from tests.boundary.writable import writable
-from tests.unit.conversations import ForeignStream
+from tests.routing.conversations import ForeignStream
 
 BATCHES = 2_000
 # Expected results of thousands of batches, to verify that data are checked thoroughly enough.

@@ -13,7 +13,7 @@ import ssbroker
 from ssbroker import Catalog, Router, schemas
 from ssbroker._arrow import reject_misspelled_columns
 from tests.boundary import test_errors, test_fragment_errors
-from tests.unit.conversations import CATALOG, NOW
+from tests.routing.conversations import CATALOG, NOW
 
 SPELLINGS: tuple[Callable[[str], str], ...] = (
     str.upper,

@@ -12,7 +12,7 @@ import pytest
 import ssbroker
 from ssbroker import Reassembler, _core
 from tests.boundary.test_threads import COUNTED, THREADS, Exported, in_all_threads, progress_during
-from tests.unit.signed import messages, with_column
+from tests.reassembly.signed_messages import messages, with_column
 
 BODIES: list[bytes | None] = [bytes([number % 256]) * (number % 40) for number in range(990)]
 FRAGMENTS = ssbroker.fragment(messages(BODIES), max_fragment_bytes=7)

@@ -20,7 +20,7 @@ import ssbroker
 from ssbroker import Router, _core
 from tests.boundary.attempts import ROOT
 from tests.boundary.routed import ROWS, WORLDS
-from tests.unit.conversations import CATALOG, conversations
+from tests.routing.conversations import CATALOG, conversations
 from tests.worlds.universe import NOW
 
 THREADS = 12

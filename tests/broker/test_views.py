@@ -16,7 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS
 from ssbroker.exceptions import BrokerError, InputError, UnknownDatabaseError
 from tests.broker.conftest import Clock
-from tests.security.certified import certified
+from tests.security.shared_certificates import certified
 
 GUID = pa.binary(16)
 

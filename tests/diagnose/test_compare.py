@@ -13,7 +13,7 @@ import pytest
 
 import ssbroker
 from ssbroker.diagnose import CAUSES, CHANGES, LOAD, compare, expiries
-from tests.diagnose.cases import fleet, north, south
+from tests.diagnose.finding_cases import fleet, north, south
 from tests.oracle.world import Conversation, World
 from tests.rules.setting import BCN, ELSEWHERE, MSDB, NOWHERE, SALES, here, route
 from tests.worlds.arrow import batch_of, catalog_of

@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker import OptionError, SchemaError
 from ssbroker.diagnose import FINDINGS, Fleet, lint, reachability
-from tests.diagnose.cases import fleet, north, south
+from tests.diagnose.finding_cases import fleet, north, south
 from tests.oracle.world import Database, Service, World
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
 from tests.worlds.arrow import catalog_of

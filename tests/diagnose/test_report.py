@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability
 from ssbroker.diagnose.report import layout
-from tests.diagnose.cases import fleet, north, passing, south
+from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.rules.setting import here, route
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW

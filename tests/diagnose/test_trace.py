@@ -8,7 +8,7 @@ import pytest
 
 from ssbroker import InvalidGuidError, SchemaError, UnknownDatabaseError
 from ssbroker.diagnose import Fleet, RoutingEnd, trace
-from tests.diagnose.cases import fleet, north, passing, south
+from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW

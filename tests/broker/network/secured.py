@@ -15,7 +15,7 @@ from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.batch import WIRE
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import SHOP, STOCK
-from tests.security.certified import certified
+from tests.security.shared_certificates import certified
 
 PASSWORD = "long and secret"
 

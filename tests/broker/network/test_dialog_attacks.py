@@ -22,7 +22,7 @@ from tests.broker.network.talking import Talk
 from tests.broker.shops import REPLIES, STOCK, received, states, waiting
 from tests.inner import instance_of
 from tests.network.forging import acknowledging, forged
-from tests.security.certified import own, public
+from tests.security.shared_certificates import own, public
 
 BANK = "TCP://bank:4022"
 SHOP = "TCP://shop:4022"

@@ -16,7 +16,7 @@ from tests.broker.network.secured import begin, has_own_certificate, knows, rows
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import REPLIES, SHOP, STOCK, received, states, statuses, waiting
 from tests.inner import instance_of
-from tests.security.certified import certified, public
+from tests.security.shared_certificates import certified, public
 
 MINUTE = 60
 

@@ -21,7 +21,7 @@ from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffe
 from tests.broker.network.secured import begin, plain, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import SHOP, STOCK
-from tests.security.certified import public
+from tests.security.shared_certificates import public
 
 BANK = "TCP://bank:4022"
 

@@ -18,7 +18,7 @@ from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffe
 from tests.broker.network.secured import begin, bring, has_own_certificate, knows, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import REPLIES, SHOP, STOCK, received
-from tests.security.certified import certified
+from tests.security.shared_certificates import certified
 
 EVIL = "//Mallory/Evil"
 KEY = b"m" * 32

@@ -18,7 +18,7 @@ from ssbroker.security.key_exchange import Direction, KeyOffers
 from tests.broker.network.secured import begin, bring, rows_to, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, waiting
-from tests.security.certified import certified, own, public
+from tests.security.shared_certificates import certified, own, public
 
 MINUTE = 60
 LATER = datetime(2041, 1, 1, tzinfo=UTC)

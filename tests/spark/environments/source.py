@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.instances import TO_ORDERS, bodies, create_instance, view
+from tests.spark.source.instances import TO_ORDERS, bodies, create_instance, view
 
 
 def check(spark: SparkSession, folder: Path) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import ssbroker.spark
-from tests.spark import query_runs, stream_traffic
+from tests.spark import query_runs
+from tests.spark.streams import traffic
 
 
 def check(spark: SparkSession, folder: Path) -> None:
     """Runs a stream twice, adds a route in between, and compares the output with that of the batch functions."""
     folder.mkdir()
-    expected = stream_traffic.write(folder, files=2, conversations=20, messages=300, seed=7)
+    expected = traffic.write(folder, files=2, conversations=20, messages=300, seed=7)
     source = str(folder / "fragments")
     given = spark.readStream.schema(spark.read.parquet(source).schema).option("maxFilesPerTrigger", 1).parquet(source)
     done = ssbroker.spark.stream(given, folder / "catalog.sql", buckets=2)
@@ -24,7 +25,7 @@ def check(spark: SparkSession, folder: Path) -> None:
     state = ssbroker.spark.stream_state(spark, folder / "checkpoint")
     assert state.where("waits_for = 'route'").count() == expected.waiting
     # A file is repeated, so that each bucket runs a step and notices the new catalog.
-    stream_traffic.set_catalog(folder, has_late_route=True)
+    traffic.set_catalog(folder, has_late_route=True)
     shutil.copy(folder / "fragments" / "00000.parquet", folder / "fragments" / "again.parquet")
     query_runs.run_to_end(query)
     columns = ("conversation_id", "is_initiator", "message_sequence_number", "message_body", "next_hop_address")

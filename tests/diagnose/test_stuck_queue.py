@@ -1,0 +1,139 @@
+"""The cause of a stuck message is found among the findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import SchemaError, SsbrokerError, UnknownDatabaseError
+from ssbroker.diagnose import STUCK, Fleet, stuck
+from tests.diagnose.finding_cases import fleet, north, passing, south
+from tests.rules.setting import MSDB, here, route
+from tests.worlds.universe import NOW
+
+
+def explained(whole: Fleet, service: str, *, database: str = "Sales", **columns: Any) -> dict[str, Any]:
+    queue = pa.table(
+        {"database": [database], "to_service_name": [service], **{name: [value] for name, value in columns.items()}}
+    )
+    found = stuck(whole, queue, instance=next(iter(whole)), at=NOW)
+    assert found.schema == STUCK
+    (row,) = found.to_pylist()
+    return dict(row)
+
+
+@pytest.mark.parametrize(
+    ("whole", "service", "code", "reason"),
+    [
+        (
+            fleet(A=here(route(1, "TCP://o", service="Stock", lifetime=NOW - timedelta(days=1)))),
+            "Stock",
+            "SSB003",
+            "no_route",
+        ),
+        (fleet(A=here(route(1, "TCP://o", service="STOCK"), services=(("Ops", "Stock"),))), "STOCK", None, "matched"),
+        (
+            fleet(A=here(route(1, "TCP://o", service="Stock"), services=(("Ops", "stock"),))),
+            "stock",
+            "SSB018",
+            "no_route",
+        ),
+        (fleet(A=here(route(1, "TRANSPORT", service="Stock"))), "Stock", "SSB007", "address_unusable"),
+        (
+            fleet(A=here(route(1, "LOCAL"), services=(("Sales", "Own"),), disabled=("Sales",))),
+            "Stock",
+            "SSB021",
+            "sender_disabled",
+        ),
+        (
+            fleet(A=north(), SOUTH=replace(south(), routes=(route(1, "TCP://c", table=MSDB),))),
+            "Stock",
+            "SSB016",
+            "matched",
+        ),
+        (fleet(A=north(), SOUTH=south("LOCAL")), "Stock", "SSB017", "matched"),
+        (
+            fleet(A=here(route(1, "TCP://b")), B=passing("TCP://b", "TCP://c"), C=passing("TCP://c", "TCP://b")),
+            "Stock",
+            "SSB020",
+            "matched",
+        ),
+        (fleet(A=north(), SOUTH=south("TCP://north")), "Stock", None, "matched"),
+    ],
+)
+def test_cause_is_the_most_closely_related_finding(whole: Fleet, service: str, code: str | None, reason: str) -> None:
+    row = explained(whole, service)
+    assert (row["code"], row["reason"]) == (code, reason)
+    assert (row["cause"] is None) == (code is None)
+    assert row["remedy"] or code is None
+
+
+def test_advice_is_given_without_a_cause() -> None:
+    row = explained(fleet(A=here()), "Stock")
+    assert (row["code"], row["cause"]) == (None, None)
+    assert row["remedy"].startswith(
+        "If the service is in another instance, create a route to it: USE [Sales]; CREATE ROUTE"
+    )
+
+
+def test_return_path_is_described_and_status_is_kept() -> None:
+    row = explained(fleet(A=north(), SOUTH=south("LOCAL")), "Stock", transmission_status="")
+    assert row["end"] == "DELIVERED to SOUTH/Stores; return path: DELAYED: waits in SOUTH (service_not_found)"
+    assert row["transmission_status"] == ""
+
+
+def test_invalid_queue_is_refused() -> None:
+    with pytest.raises(SchemaError, match="the column is missing"):
+        stuck(fleet(A=here()), pa.table({"database": ["Sales"]}))
+    with pytest.raises(UnknownDatabaseError, match="row 0: 'Nowhere' is not a database of the catalog"):
+        explained(fleet(A=here()), "Stock", database="Nowhere")
+    empty = pa.table({"database": pa.array([], pa.string()), "to_service_name": pa.array([], pa.string())})
+    assert stuck(fleet(A=here()), empty).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"to_service_name": pa.array([None], pa.string())}, "to_service_name, row 0: null is not allowed here"),
+        ({"to_service_name": [b"Stock"]}, "to_service_name: expected text, found Binary"),
+        ({"database": pa.array([None], pa.string())}, "queue.database, row 0: null is not allowed here"),
+        ({"to_broker_instance": ["no id"]}, "to_broker_instance, row 0: 'no id' is not a valid GUID"),
+        ({"is_initiator": [0]}, "is_initiator: expected bool, found Int64"),
+        ({"transmission_status": [5]}, "queue.transmission_status: expected text, found int64"),
+        ({"from_service_name": [5]}, "queue.from_service_name: expected text, found int64"),
+    ],
+)
+def test_invalid_rows_are_refused(columns: dict[str, Any], message: str) -> None:
+    """Values must not be converted: null to "None", bytes to their repr, or 0 to False."""
+    queue: Any = {"database": ["Sales"], "to_service_name": ["Stock"], **columns}
+    with pytest.raises(SsbrokerError, match=message):
+        stuck(fleet(A=here()), pa.table(queue))
+
+
+@pytest.mark.rule("R42")
+def test_loop_is_the_one_of_the_message() -> None:
+    """Not a loop of other instances whose names contain the name of this one."""
+    other = route(2, "TCP://ac", service="Other", table=MSDB), route(2, "TCP://ab", service="Other", table=MSDB)
+    whole = fleet(
+        A=here(route(1, "TCP://b")),
+        AB=here(other[0], own=("TCP://ab",), forwarding=True),
+        AC=here(other[1], own=("TCP://ac",), forwarding=True),
+        B=passing("TCP://b", "TCP://c"),
+        C=passing("TCP://c", "TCP://b"),
+    )
+    assert explained(whole, "Stock")["cause"].startswith("loop B -> C -> B: ")
+
+
+@pytest.mark.rule("R5")
+def test_similar_service_name_is_the_cause() -> None:
+    """No route has the name, so no finding about routes explains it."""
+    whole = fleet(A=here(route(1, "LOCAL")), B=here(services=(("Ops", "//Stock"),), own=("TCP://b",)))
+    row = explained(whole, "//stock")
+    assert (row["code"], row["reason"]) == ("SSB018", "service_not_found")
+    assert row["cause"] == 'the conversation is for "//stock", but B/Ops has "//Stock", which differs only in case'
+    assert row["remedy"] == "Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE N'//Stock';"
+    assert explained(whole, "//Other")["code"] is None

@@ -1,0 +1,60 @@
+"""A queue that is read as a stream for long: in small batches, and after its database was restored."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ssbroker.exceptions import InputError
+from ssbroker.spark.source.options import parse_read_options
+from ssbroker.spark.source.reader import Scan, Tail
+from ssbroker.store import queues
+from tests.spark.source.instances import create_instance, send
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return create_instance(tmp_path / "shop")
+
+
+def tail_of(folder: Path) -> Tail:
+    options = parse_read_options({"path": str(folder), "queue": "Orders", "database": "Sales"})
+    return Tail(Scan.of(options, options.schema()))
+
+
+def test_small_batches_read_little_of_a_long_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch used to read all remaining messages: 20,000,000 for 200,000 messages in batches of a thousand."""
+    send(folder, *(b"%d" % number for number in range(300)))
+    cut, made_cuts = queues.QueueSlice, list[int]()
+
+    def counted(after: int, until: int, rows: int, size: int) -> queues.QueueSlice:
+        made_cuts.append(rows)
+        return cut(after, until, rows, size)
+
+    monkeypatch.setattr(queues, "QueueSlice", counted)
+    tail, start = tail_of(folder), {"queuing_order": 0}
+    while (end := tail.latest(start, 10)) != start:
+        start = end
+    assert start == {"queuing_order": 300}
+    assert made_cuts == [10] * 30
+
+
+def test_a_restored_database_is_reported(folder: Path) -> None:
+    """Numbers are assigned again after a restore, so that new messages would be skipped silently."""
+    send(folder, b"1")
+    copy = shutil.copytree(folder, folder.with_name("copy"))
+    send(folder, b"2", b"3")
+    tail = tail_of(folder)
+    end = tail.latest(tail.initial(), None)
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    message = "has read up to queuing_order 3, but the last one in Sales is 1; .* with a new checkpoint"
+    with pytest.raises(InputError, match=message):
+        tail_of(folder).latest(end, None)
+    with pytest.raises(InputError, match=message):
+        tail_of(folder).parts(tail.initial(), end)
+    send(folder, b"other 2")
+    with pytest.raises(InputError, match="the last one in Sales is 2"):
+        tail_of(folder).latest(end, None)
