@@ -61,7 +61,7 @@ def test_what_a_process_left_that_was_killed_is_delivered_once_by_another(
 ) -> None:
     """Before and after the commit of the target; the other one has been looking all the time."""
     instance.run_due()
-    command = [sys.executable, "-m", "tests.broker.left_behind", str(instance.folder), dies_in]
+    command = [sys.executable, "-m", "tests.system.undelivered_process", str(instance.folder), dies_in]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     assert len(waiting(sales)) == 2
     for _ in range(2):  # it is found, and given time, since its process might go on

@@ -12,17 +12,17 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.exceptions import StorageError
-from tests.broker import dying
 from tests.broker.conftest import Clock
 from tests.store.failing_calls import Kind, failing_calls
+from tests.system import killed_process
 
 STEPS: Final = 8
 
 
 def step(instance: Instance, number: int, chance: random.Random) -> list[int]:
     """A transaction that sends or receives, in one database or between two."""
-    lane = list(dying.LANES)[number % 2]
-    return dying.send(instance, lane, chance) if number % 4 < 2 else dying.receive(instance, lane)
+    lane = list(killed_process.LANES)[number % 2]
+    return killed_process.send(instance, lane, chance) if number % 4 < 2 else killed_process.receive(instance, lane)
 
 
 def raised(what: Callable[[], object]) -> StorageError | None:
@@ -40,7 +40,7 @@ def raised(what: Callable[[], object]) -> StorageError | None:
 def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
     """The disk fails at the nth call, for every n; what the application's tables say is what the conversations did."""
     folder, chance, clock = tmp_path / "instance", random.Random(1), Clock()
-    dying.prepare(folder)
+    killed_process.prepare(folder)
     with failing_calls(kind) as disk:
         for attempt in count(1):
             with Instance.open(folder, background=False, clock=clock) as instance:
@@ -51,11 +51,11 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
                 assert all(".sqlite: " in str(error) for error in errors if error is not None)
                 clock.advance(seconds=5)  # what could not be delivered is tried again after about four
                 instance.run_due()
-                dying.drain(instance)
-                for lane in dying.LANES:
-                    sent = dying.sent(instance, lane)
+                killed_process.drain(instance)
+                for lane in killed_process.LANES:
+                    sent = killed_process.sent(instance, lane)
                     assert sent == list(range(len(sent)))
-                    assert dying.received(instance, lane) == sent
+                    assert killed_process.received(instance, lane) == sent
             if not was_met:
                 assert errors == [None] * STEPS
                 assert attempt > 1
@@ -65,11 +65,11 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
 def test_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
     """The application sees the same error, and neither its rows nor its messages."""
     folder, chance = tmp_path / "instance", random.Random(1)
-    dying.prepare(folder)
+    killed_process.prepare(folder)
     with failing_calls("full") as disk, Instance.open(folder, background=False) as instance:
         sales = instance.database("Sales")
-        dying.send(instance, "here", chance)
-        before = dying.sent(instance, "here")
+        killed_process.send(instance, "here", chance)
+        before = killed_process.sent(instance, "here")
         with pytest.raises(StorageError, match="full"), sales.transaction() as t:
             t.connection.pragma("cache_size", 1)
             disk.asked, disk.fails_at = 0, 1
@@ -78,6 +78,6 @@ def test_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
                 ((number,) for number in range(10**6, 10**6 + 99)),
             )
         disk.fails_at = 0
-        assert dying.sent(instance, "here") == before
-        dying.drain(instance)
-        assert dying.received(instance, "here") == before
+        assert killed_process.sent(instance, "here") == before
+        killed_process.drain(instance)
+        assert killed_process.received(instance, "here") == before

@@ -1,4 +1,4 @@
-"""P22, T1, T2, T11, T15: who has all that was ever sent and no key gets nothing accepted; `tests.protocol.forged` does it a million times."""
+"""P22, T1, T2, T11, T15: who has all that was ever sent and no key gets nothing accepted; `tests.protocol.forged_rows` does it a million times."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from ssbroker.protocol.config import END_DIALOG, ERROR
 from ssbroker.protocol.engine import DialogEngine
-from tests.protocol.forged import DIALOGS, FORGES, MESSAGES, NOW, attack, recorded
+from tests.protocol.forged_rows import DIALOGS, FORGES, MESSAGES, NOW, attack, recorded
 from tests.protocol.pair import KEY, Row, pair
-from tests.protocol.test_receiving import resigned
-from tests.protocol.test_securing import altered
+from tests.protocol.test_dialog_security import altered
+from tests.protocol.test_receiver import resigned
 
 ROWS = 20_000
 

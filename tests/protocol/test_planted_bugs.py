@@ -9,8 +9,14 @@ from functools import partial
 import pytest
 
 from ssbroker.protocol.engine import DialogEngine
-from tests.protocol import test_acknowledging, test_application_errors, test_receiving, test_securing, test_sending
-from tests.protocol.planted import BUGS, receiving, securing, sending
+from tests.protocol import (
+    test_acknowledgements,
+    test_application_errors,
+    test_dialog_security,
+    test_receiver,
+    test_sender,
+)
+from tests.protocol.planted import BUGS, dialog_security, receiver, sender
 from tests.protocol.planted.planting import Bug
 from tests.protocol.test_simulation import simulated, swept
 
@@ -22,33 +28,39 @@ PERIODS = (1, 2, 4, 7)
 
 # Bugs, and a seed of the suite that soon shows each.
 SEEN_BY_THE_SIMULATION: dict[Bug, int] = {
-    receiving.acknowledges_before_storing: 10,
-    receiving.duplicates_are_not_acknowledged: 1,
-    receiving.gaps_are_acknowledged: 0,
-    receiving.no_dedupe: 1,
-    receiving.no_runs: 1,
-    receiving.out_of_order: 0,
-    receiving.what_is_early_is_not_stored: 14,
-    receiving.what_is_rolled_back_counts: 0,
-    receiving.what_was_stored_is_not_read_back: 14,
-    receiving.wrong_reassembly_slot: 2,
-    securing.digests_of_headers_are_not_compared: 2,
-    securing.digests_of_parts_are_not_compared: 23,
-    securing.headers_without_names: 21,
-    sending.a_clock_that_is_set_back_is_believed: 7,
-    sending.acknowledged_fragments_are_not_noted: 1,
-    sending.acknowledgements_only_ride: 0,
-    sending.believes_only_what_is_wholly_its_own: 6,
-    sending.gives_up_after_three_times: 2,
-    sending.never_sends_again: 0,
-    sending.packing_forgets_what_is_under_way: 0,
+    receiver.acknowledges_before_storing: 10,
+    receiver.duplicates_are_not_acknowledged: 1,
+    receiver.gaps_are_acknowledged: 0,
+    receiver.no_dedupe: 1,
+    receiver.no_runs: 1,
+    receiver.out_of_order: 0,
+    receiver.what_is_early_is_not_stored: 14,
+    receiver.what_is_rolled_back_counts: 0,
+    receiver.what_was_stored_is_not_read_back: 14,
+    receiver.wrong_reassembly_slot: 2,
+    dialog_security.digests_of_headers_are_not_compared: 2,
+    dialog_security.digests_of_parts_are_not_compared: 23,
+    dialog_security.headers_without_names: 21,
+    sender.a_clock_that_is_set_back_is_believed: 7,
+    sender.acknowledged_fragments_are_not_noted: 1,
+    sender.acknowledgements_only_ride: 0,
+    sender.believes_only_what_is_wholly_its_own: 6,
+    sender.gives_up_after_three_times: 2,
+    sender.never_sends_again: 0,
+    sender.packing_forgets_what_is_under_way: 0,
 }
 
 
 def proofs() -> Iterator[Proof]:
     """Everything that the machine itself is judged by, the quick first."""
     slow: list[Proof] = []
-    for module in (test_sending, test_receiving, test_acknowledging, test_application_errors, test_securing):
+    for module in (
+        test_sender,
+        test_receiver,
+        test_acknowledgements,
+        test_application_errors,
+        test_dialog_security,
+    ):
         for name, test in vars(module).items():
             if name.startswith("test_") and "machine" in inspect.signature(test).parameters:
                 each = partial(test, DialogEngine)
@@ -105,7 +117,7 @@ def test_the_simulation_alone_sees_it(bug: Bug, seed: int) -> None:
 def test_the_sweep_alone_sees_waits_without_a_jitter() -> None:
     """P17"""
     with pytest.MonkeyPatch.context() as patch:
-        sending.no_jitter(patch)
+        sender.no_jitter(patch)
         assert catches(partial(_right, swept, 2))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.exceptions import LockTimeoutError
 from ssbroker.store.file import DatabaseFile
-from tests.store.numbered import MIGRATIONS, numbers, write
+from tests.store.numbered_rows import MIGRATIONS, numbers, write
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.file import DatabaseFile
 from tests.store.failing_calls import FailingCalls, Kind, failing_calls
-from tests.store.numbered import MIGRATIONS, body, expected, numbers, numbers_after_a_kill, numbers_at, write
+from tests.store.numbered_rows import MIGRATIONS, body, expected, numbers, numbers_after_a_kill, numbers_at, write
 
 TRANSACTIONS: Final = 8
 FAILS: Final[tuple[Kind, ...]] = ("full", "write", "read", "truncate", "open")

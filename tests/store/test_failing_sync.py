@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker.exceptions import StorageError
 from ssbroker.store.file import DatabaseFile
-from tests.store.numbered import MIGRATIONS, expected, numbers, numbers_after_a_kill, numbers_at, write
+from tests.store.numbered_rows import MIGRATIONS, expected, numbers, numbers_after_a_kill, numbers_at, write
 
 NAME: Final = "failing sync"
 

@@ -14,7 +14,7 @@ import pytest
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.file import DatabaseFile
 from tests.rights import nobody
-from tests.store.numbered import MIGRATIONS, numbers, numbers_at, write
+from tests.store.numbered_rows import MIGRATIONS, numbers, numbers_at, write
 
 MORE: Final = (*MIGRATIONS, "CREATE TABLE more (thing)")
 

@@ -16,7 +16,7 @@ import pytest
 
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.file import DatabaseFile
-from tests.store.numbered import MIGRATIONS, numbers, write
+from tests.store.numbered_rows import MIGRATIONS, numbers, write
 
 INSERT = "INSERT INTO numbers VALUES (?, x'00')"
 

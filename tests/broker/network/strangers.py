@@ -23,7 +23,7 @@ from typing import Final
 from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.protocol.events import ConnectionStep
 from tests.broker.network.parties import DEADLINE, Authority, Party
-from tests.protocol.wire import numbered
+from tests.protocol.wire.links import numbered
 
 _HELLO_BEGINS: Final = b"\x16\x03\x01\x02\x00"
 """How TLS begins: a record of 512 bytes."""

@@ -14,7 +14,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.tls import Trust
 from ssbroker.protocol.events import ConnectionEvent, Event
 from tests.broker.network.parties import HOST, Authority, Party
-from tests.protocol.wire import numbered
+from tests.protocol.wire.links import numbered
 
 
 @pytest.fixture

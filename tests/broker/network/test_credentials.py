@@ -13,7 +13,7 @@ from ssbroker.broker.network.tls import PROTOCOL, TlsCredentials, Trust
 from ssbroker.exceptions import InputError
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled
-from tests.protocol.wire import numbered
+from tests.protocol.wire.links import numbered
 
 
 def shown(party: Party, trust: Trust) -> bytes | None:

@@ -16,7 +16,7 @@ from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled, rest
-from tests.protocol.wire import numbered
+from tests.protocol.wire.links import numbered
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

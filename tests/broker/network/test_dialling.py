@@ -17,7 +17,7 @@ from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, encode_frame
 from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.test_endpoint import PATIENT, free_port, sends
-from tests.protocol.wire import BANK, numbered, own
+from tests.protocol.wire.links import BANK, numbered, own
 
 
 def has_last(party: Party, number: int) -> bool:

@@ -21,8 +21,8 @@ from tests.broker.network.secured import begin, bring, has_own_certificate, know
 from tests.broker.network.talking import Talk
 from tests.broker.shops import REPLIES, STOCK, received, states, waiting
 from tests.inner import instance_of
-from tests.network.forging import acknowledging, forged
 from tests.security.shared_certificates import own, public
+from tests.system.forged_rows import acknowledging, forged
 
 BANK = "TCP://bank:4022"
 SHOP = "TCP://shop:4022"

@@ -22,7 +22,7 @@ from ssbroker.store import registry
 from tests.broker import shops
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
-from tests.network.neighbour import row, table_of
+from tests.system.controlled_peer import row, table_of
 
 DEADLINE = 60.0
 

@@ -20,7 +20,7 @@ from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, OwnIdentity, encode_frame
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled, rest
-from tests.protocol.wire import numbered
+from tests.protocol.wire.links import numbered
 
 HELLO = encode_frame(
     FrameKind.HELLO, frames.pack_hello(OwnIdentity(instance_id=b"stranger".ljust(16), name="stranger", run_number=1))

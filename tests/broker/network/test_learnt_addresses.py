@@ -22,7 +22,7 @@ from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.passing import Outboxes, decided, peer, row, wire
 from tests.broker.network.talking import talk
 from tests.broker.network.test_endpoint import PATIENT, free_port
-from tests.protocol.wire import numbered
+from tests.protocol.wire.links import numbered
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.connection import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import GoodbyeReason
 from tests.broker.network.parties import Authority
-from tests.protocol.wire import BANK, SHOP, numbered, numbers, own
+from tests.protocol.wire.links import BANK, SHOP, numbered, numbers, own
 
 SECOND = 1_000_000
 LIMITS = EndpointLimits(outbox_bytes=8 << 20)

@@ -16,7 +16,7 @@ from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event
 from tests.broker.network.parties import HOST, Authority, Party
 from tests.broker.network.talking import Talk, talk
 from tests.broker.network.test_metrics import numbers
-from tests.protocol.wire import numbered
+from tests.protocol.wire.links import numbered
 
 
 @pytest.fixture

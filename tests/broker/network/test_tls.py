@@ -10,8 +10,8 @@ from ssbroker.broker.network.connection import EndpointLimits, SecureLink, Share
 from ssbroker.broker.network.tls import TlsChannel, TlsContexts
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.frames import OwnIdentity
-from tests.network.neighbour import row, table_of
-from tests.network.options import certified, served
+from tests.system.controlled_peer import row, table_of
+from tests.system.serve_options import certified, served
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.protocol.planted import receiving, securing, sending
+from tests.protocol.planted import dialog_security, receiver, sender
 from tests.protocol.planted.planting import Bug, bugs_of
 
-BUGS: tuple[Bug, ...] = tuple(bug for module in (receiving, securing, sending) for bug in bugs_of(module))
+BUGS: tuple[Bug, ...] = tuple(bug for module in (receiver, dialog_security, sender) for bug in bugs_of(module))

@@ -1,0 +1,198 @@
+"""Rows of a secured dialog, forged by the thousand by who has all that was ever sent and no key. `python -m tests.protocol.forged_rows --rows 1000000`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any, Final
+
+from ssbroker.protocol.config import END_DIALOG, ERROR
+from ssbroker.protocol.engine import DialogEngine
+from ssbroker.protocol.envelope import NAMES, Protection
+from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
+from tests.protocol.test_receiver import resigned
+
+OTHER: Final = b"two conversation"
+FAILED: Final = b"bad conversation"
+DIALOGS: Final = (CONVERSATION, OTHER, FAILED)
+BATCH: Final = 1000
+MESSAGES: Final = 60
+NOW: Final = 20 * SECOND
+
+Forge = Callable[[Random, Row, Sequence[Row]], Row]
+
+
+def _bit(random: Random, value: bytes) -> bytes:
+    bit = random.randrange(8 * len(value))
+    return (int.from_bytes(value) ^ 1 << bit).to_bytes(len(value))
+
+
+def _flipped(column: str) -> Forge:
+    return lambda random, row, _: {**row, column: _bit(random, row[column] or bytes(16))}
+
+
+def _shifted(column: str) -> Forge:
+    return lambda random, row, _: {**row, column: max(0, (row[column] or 0) + random.choice((-2, -1, 1, 2, 100)))}
+
+
+def _taken(*columns: str) -> Forge:
+    """What another row has in some columns."""
+
+    def forge(random: Random, row: Row, rows: Sequence[Row]) -> Row:
+        other = random.choice(rows)
+        return {**row, **{column: other[column] for column in columns}}
+
+    return forge
+
+
+def _plain(random: Random, row: Row, _: Sequence[Row]) -> Row:
+    """What anybody can sign."""
+    body = random.randbytes(16)
+    return resigned({**row, "security": Protection.PLAIN, "message_body": body if row["is_sequenced"] else b""})
+
+
+def _sealed_otherwise(random: Random, row: Row, _: Sequence[Row]) -> Row:
+    """A signature that comes to mind."""
+    return {**row, "header_signature": random.randbytes(16), "message_body": random.randbytes(32)}
+
+
+def _acknowledged(random: Random, row: Row, _: Sequence[Row]) -> Row:
+    """More than was received."""
+    return {**row, "acked_sequence_number": random.randrange(1 << 40), "acked_ahead": row["acked_ahead"] or b""}
+
+
+FORGES: Final[dict[str, Forge]] = {
+    **{
+        f"a bit of {column}": _flipped(column)
+        for column in (
+            "message_body",
+            "message_signature",
+            "fragment_signature",
+            "header_signature",
+            "conversation_id",
+            "from_broker_instance",
+            "message_id",
+            "acked_ahead",
+        )
+    },
+    **{
+        f"another {column}": _shifted(column)
+        for column in ("message_sequence_number", "fragment_number", "fragment_count", "priority")
+    },
+    "the body of another row": _taken("message_body"),
+    "body and signatures of another row": _taken(
+        "message_body", "message_signature", "fragment_signature", "header_signature"
+    ),
+    "the place of another row": _taken("message_sequence_number", "fragment_number", "fragment_count"),
+    "the conversation of another row": _taken("conversation_id"),
+    "kind and type of another row": _taken(
+        "is_sequenced", "message_type_name", "is_end_of_dialog", "is_conversation_error"
+    ),
+    "the acknowledgement of another row": _taken("acked_sequence_number", "acked_ahead"),
+    "turned round": lambda _, row, __: {**row, "is_initiator": not row["is_initiator"]},
+    "another service": lambda _, row, __: {**row, "to_service_name": "Thief"},
+    "another contract": lambda _, row, __: {**row, "service_contract_name": "Theft"},
+    "another lifetime": lambda random, row, __: {**row, "lifetime": random.randrange(1 << 50)},
+    "cut": lambda random, row, __: {
+        **row,
+        "message_body": row["message_body"][: random.randrange(max(1, len(row["message_body"])))],
+    },
+    "longer": lambda random, row, __: {**row, "message_body": row["message_body"] + random.randbytes(1)},
+    "as if the body were in clear": lambda _, row, __: {**row, "security": Protection.SIGNED},
+    "plain, with digests that are right": _plain,
+    "sealed under a key of one's own": _sealed_otherwise,
+    "an acknowledgement of more": _acknowledged,
+}
+"""What is done to a row."""
+
+
+def recorded(both: Pair) -> list[Row]:
+    """Rows of every kind that have not arrived: fragments, acknowledgements, the end, an error; of three dialogs under one key."""
+    for conversation in DIALOGS[1:]:
+        both.begin(conversation=conversation, session_key=KEY)
+    random = Random(22)
+    for conversation in DIALOGS:
+        both.a.send((conversation, True), b"first")
+        both.exchange()
+        both.b.send((conversation, False), b"first back")
+        both.exchange(5 * SECOND)
+    both.b.send((OTHER, False), b"answered")
+    both.a.take(both.b.rows(10 * SECOND), 10 * SECOND)
+    acknowledgements = both.a.rows(12 * SECOND)
+    for conversation in (CONVERSATION, OTHER):
+        for number in range(MESSAGES):
+            both.a.send((conversation, True), random.randbytes(16 * (1 + number % 4)))
+        both.a.send((conversation, True), b"the last", message_type=END_DIALOG)
+    both.a.send((FAILED, True), b"<Error/>", message_type=ERROR)
+    return [*acknowledgements, *both.a.rows(NOW)]
+
+
+def forged(rows: Sequence[Row], random: Random) -> Iterator[tuple[str, Row]]:
+    """Forged rows without end, each with what was done to it; none that was sent like that."""
+    honest = {_frozen(row) for row in rows}
+    names = [*FORGES]
+    while True:
+        name = random.choice(names)
+        row = FORGES[name](random, random.choice(rows), rows)
+        if _frozen(row) not in honest:
+            yield name, row
+
+
+def _frozen(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in NAMES)
+
+
+def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
+    """Brings so many forged rows to the receiver of honest ones.
+
+    Args:
+        number: How many.
+        seed: What they are made from.
+
+    Returns:
+        How often each was tried, and how many honest messages came through afterwards.
+
+    Raises:
+        AssertionError: One was accepted.
+    """
+    both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
+    rows = recorded(both)
+    before = [both.b.queue((conversation, False)) for conversation in DIALOGS]
+    both.b.rows(NOW)  # what it has to say without them
+    tried: Counter[str] = Counter()
+    made = forged(rows, Random(seed))
+    while tried.total() < number:
+        batch = [next(made) for _ in range(min(BATCH, number - tried.total()))]
+        tried.update(name for name, _ in batch)
+        effects = both.b.arrived([row for _, row in batch], NOW)
+        assert effects.is_empty, "a forged row was accepted"
+        both.b.dialogs.confirm(effects, now=NOW)
+        answers = both.b.rows(NOW)
+        assert answers == [], f"a forged row was answered: {answers[:1]}"
+        both.b.events.clear()
+    assert [both.b.queue((conversation, False)) for conversation in DIALOGS] == before
+    both.b.take(rows, NOW)
+    came = [both.b.queue((conversation, False)) for conversation in DIALOGS]
+    return tried, sum(len(queue) for queue in came) - sum(len(queue) for queue in before)
+
+
+def main() -> None:
+    """Prints its figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.protocol.forged_rows")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=22)
+    asked = parser.parse_args()
+    began = time.perf_counter()
+    tried, came = attack(asked.rows, seed=asked.seed)
+    for name, count in sorted(tried.items()):
+        print(f"{count:>10,}  {name}")
+    print(
+        f"{tried.total():>10,}  forged rows in {time.perf_counter() - began:.0f} s, 0 accepted; {came} honest messages after them"
+    )
+
+
+if __name__ == "__main__":
+    main()

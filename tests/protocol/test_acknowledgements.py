@@ -1,0 +1,314 @@
+"""P15, P16, B35: how acknowledgements travel, and which are believed."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssbroker.protocol.dialog import InboundDirection
+from ssbroker.protocol.envelope import ACK_RANGES_MAX, pack_ack_ranges, unpack_ack_ranges
+from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
+from ssbroker.testing.simulation import Machine
+from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, bound, numbers
+from tests.protocol.test_receiver import acknowledged, resigned
+
+
+@pytest.mark.rule("P15")
+def test_one_acknowledgement_covers_several_fragments(machine: Machine) -> None:
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"in three one", b"two", b"three")
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    assert acknowledged(both.b.rows(22 * SECOND)) == [3]
+
+
+@pytest.mark.rule("P15")
+def test_it_rides_in_the_header_of_a_message_that_goes_anyway(machine: Machine) -> None:
+    """And then none goes alone."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"question")
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    both.b.send(both.incoming, b"answer", b"more")
+    rows = both.b.rows(20 * SECOND)
+    assert numbers(rows) == [(1, 0), (2, 0)]
+    assert acknowledged(rows) == [1]
+    assert both.b.rows(22 * SECOND) == []
+    both.a.take(rows, 20 * SECOND)
+    assert both.a.waiting(both.outgoing) == []
+
+
+@pytest.mark.rule("P15")
+def test_alone_it_waits_up_to_a_second_for_one(machine: Machine) -> None:
+    """B35, P15"""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"question")
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    assert both.b.rows(21 * SECOND - 1) == []
+    assert acknowledged(both.b.rows(21 * SECOND)) == [1]
+    assert both.b.rows(30 * SECOND) == []
+
+
+def test_it_does_not_wait_while_the_sender_has_to(machine: Machine) -> None:
+    """When a quarter of the window is there."""
+    both = bound(machine, window_fragments=8)
+    both.a.send(both.outgoing, *[b"body"] * 8)
+    rows = both.a.rows(20 * SECOND)
+    both.b.take(rows[:1], 20 * SECOND)
+    assert both.b.rows(20 * SECOND) == []
+    both.b.take(rows[1:2], 20 * SECOND)
+    assert acknowledged(both.b.rows(20 * SECOND)) == [2]
+
+
+@pytest.mark.rule("P15")
+def test_events_tell_of_acknowledgements(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"question")
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    both.a.take(both.b.rows(21 * SECOND), 21 * SECOND)
+    (sent,) = both.b.told(RemoteMessageAcknowledgement)
+    (received,) = both.a.told(RemoteMessageAcknowledgement)
+    assert (sent.step, sent.acked_sequence_number) == (AcknowledgementStep.ACK_SENT, 1)
+    assert (received.step, received.at) == (AcknowledgementStep.ACK_RECEIVED, 21 * SECOND)
+
+
+def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
+    """An acknowledgement of the target with other numbers."""
+    both.b.take(both.a.rows(20 * SECOND)[:1], 20 * SECOND)
+    (row,) = both.b.rows(22 * SECOND)
+    return resigned({**row, "acked_sequence_number": acked, "acked_ahead": ahead})
+
+
+@pytest.mark.rule("P16")
+@pytest.mark.threat("T11")
+def test_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) -> None:
+    """Beyond what was sent an acknowledgement says nothing, and is told of as 28010."""
+    for acked, ahead in ((1000, b""), (0, pack_ack_ranges([(1, 0, 1000, 0)]))):
+        both = bound(machine, window_fragments=4)
+        both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
+        false = with_acknowledgement(both, acked, ahead)
+        both.a.take([false], 22 * SECOND)
+        assert [event.error for event in both.a.refused] == [28010]
+        assert {5, 6, 7, 8} <= set(both.a.waiting(both.outgoing))
+        rows = both.a.rows(23 * SECOND)
+        assert {number for number, _ in numbers(rows)} <= {1, 5, 6, 7, 8}
+        assert rows != []
+
+
+@pytest.mark.rule("P16")
+def test_an_old_acknowledgement_takes_nothing_back(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one", b"two")
+    rows = both.a.rows(20 * SECOND)
+    both.b.take(rows[:1], 20 * SECOND)
+    old = both.b.rows(22 * SECOND)
+    both.b.take(rows[1:], 22 * SECOND)
+    new = both.b.rows(24 * SECOND)
+    both.a.take(new, 24 * SECOND)
+    both.a.take(old, 24 * SECOND)
+    assert both.a.ledger.waiting() == []
+    assert both.a.rows(100 * SECOND) == []
+
+
+@pytest.mark.rule("P16")
+def test_after_a_restart_what_was_acknowledged_before_helps_as_far_as_it_was_sent_again(machine: Machine) -> None:
+    """The far side has more than this life of the sender has sent; nothing stays behind."""
+    both = bound(machine, window_fragments=4, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"a" * 30, b"b", b"c", b"d" * 30)
+    for step in range(30):
+        rows = both.a.rows((20 + step) * SECOND)
+        both.b.take(rows, (20 + step) * SECOND)
+        for row in both.b.rows((22 + step) * SECOND):
+            if step % 3:
+                both.a.take([row], (22 + step) * SECOND)
+        if step % 4 == 1:
+            both.restart(both.a)
+    both.exchange(60 * SECOND, times=40)
+    assert both.b.queue(both.incoming)[1:] == [b"a" * 30, b"b", b"c", b"d" * 30]
+    assert both.a.ledger.waiting() == []
+
+
+@pytest.mark.rule("P13", "P16")
+def test_a_large_message_goes_on_after_a_restart_where_it_was(machine: Machine) -> None:
+    """No life lasts as long as the message takes, and yet it arrives; of what is there hardly anything goes again."""
+    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
+    sent = 0
+    for life in range(20):
+        for step in range(4):
+            now = (20 + 10 * life + step) * SECOND
+            rows = both.a.rows(now)
+            sent += len(numbers(rows))
+            both.b.take(rows, now)
+            both.a.take(both.b.rows(now), now)
+        both.restart(both.a)
+    assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
+    assert both.a.ledger.waiting() == []
+    assert sent < 3 * 100
+
+
+@pytest.mark.rule("P16")
+def test_a_large_message_that_is_there_goes_no_further_after_a_restart(machine: Machine) -> None:
+    """Its acknowledgement was lost. It leaves the queue when its last fragment has been sent, and not before."""
+    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    both.a.send(both.outgoing, bytes(400))
+    for step in range(100):
+        rows = both.a.rows((20 + step) * SECOND)
+        if any(fragment == 99 for _, fragment in numbers(rows)):
+            both.b.take(rows, (20 + step) * SECOND)
+            break
+        both.b.take(rows, (20 + step) * SECOND)
+        both.a.take(both.b.rows((20 + step) * SECOND), (20 + step) * SECOND)
+    assert len(both.b.queue(both.incoming)) == 2
+    both.restart(both.a)
+    sent = both.exchange(200 * SECOND, times=1)
+    assert both.a.waiting(both.outgoing) == [1]
+    sent += both.exchange(202 * SECOND)
+    assert both.a.ledger.waiting() == []
+    assert len(numbers(sent)) <= 8 + 1
+    assert numbers(sent)[-1] == (1, 99)
+
+
+@pytest.mark.rule("P16")
+@pytest.mark.threat("T11")
+def test_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(machine: Machine) -> None:
+    """Nothing is lost, and nothing leaves the queue."""
+    for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
+        both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+        both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
+        false = with_acknowledgement(both, 0, pack_ack_ranges([lie]))
+        both.a.take([false], 22 * SECOND)
+        assert both.a.waiting(both.outgoing) == [1, 2]
+        both.exchange(23 * SECOND, times=60)
+        assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
+        assert both.a.ledger.waiting() == []
+
+
+@pytest.mark.rule("P17", "P23")
+@pytest.mark.threat("T11")
+def test_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once(machine: Machine) -> None:
+    """One that has forgotten a message says so of each row; each was answered by another at once, without an end, and with one more flight."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 0, 1, 0)]))
+    sent = 0
+    for _ in range(100):
+        both.a.take([false], 22 * SECOND)
+        sent += len(both.a.rows(22 * SECOND))
+    assert sent == 1
+    for second in range(23, 623):
+        rows = both.a.rows(second * SECOND)
+        sent += len(rows)
+        both.a.take([false] * len(rows), second * SECOND)
+    assert 10 <= sent <= 40
+
+
+def test_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Machine) -> None:
+    """It has a message that was sent after the acknowledgement which it does not know of any more."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    both.a.take([with_acknowledgement(both, None, pack_ack_ranges([(1, 0, 1, 0)]))], 22 * SECOND)
+    assert both.a.ledger.failed(both.outgoing) is not None
+    assert [number for number, _ in numbers(both.a.rows(23 * SECOND))] == both.a.waiting(both.outgoing)
+    assert both.a.waiting(both.outgoing)[0] > 1 << 40
+
+
+@pytest.mark.rule("P12")
+def test_an_old_acknowledgement_is_no_sign_of_a_loss(machine: Machine) -> None:
+    """Whenever it comes again, after a restart of the sender too, and whatever it named beside what was whole."""
+    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    old: list[Row] = []
+    for round_ in range(12):
+        now = (20 + 20 * round_) * SECOND
+        both.a.send(both.outgoing, b"one", b"in three one", b"two", b"three")
+        for second in range(8):
+            rows = both.a.rows(now + second * SECOND)
+            for row in reversed(rows[round_ % 3 :]):
+                both.b.take([row], now + second * SECOND)
+                old += both.b.rows(now + second * SECOND)
+            both.a.take(old[-1:] if second % 2 else old, now + second * SECOND)
+        if round_ % 4 == 1:
+            both.restart(both.a)
+        elif round_ % 4 == 2:
+            both.a.dialogs.flush(now=now + 19 * SECOND)
+    both.exchange(300 * SECOND, times=80)
+    assert both.a.ledger.failed(both.outgoing) is None
+    assert both.a.ledger.waiting() == []
+    assert sum(row["acked_ahead"] not in (None, b"") for row in old) > 20
+
+
+@pytest.mark.rule("P26")
+@pytest.mark.threat("T11")
+def test_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) -> None:
+    """24 bytes that name two thousand million fragments of a message that has two."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"message", bytes(40))
+    false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
+    tracemalloc.start()
+    try:
+        both.a.take([false], 22 * SECOND)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def runs_of(places: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> InboundDirection:
+    """A direction in which these fragments wait, each put there once."""
+    made = InboundDirection((CONVERSATION, False), 0)
+    for number, fragment in places:
+        if (number, fragment) not in made.ranges:
+            made.add((number, fragment), count=counts[number], digest=None, size=0)
+    return made
+
+
+COUNTS = {0: 3, 1: 1, 2: 2, 3: 2**31 - 1}
+PLACES = [(number, fragment) for number, count in COUNTS.items() for fragment in range(min(count, 4))]
+
+
+@pytest.mark.rule("P15")
+@given(
+    places=st.lists(st.sampled_from(PLACES), max_size=40), gone=st.none() | st.integers(0, 3), reached=st.integers(0, 4)
+)
+def test_runs_hold_each_fragment_once_in_order_and_with_gaps_between_them(
+    places: list[tuple[int, int]], gone: int | None, reached: int
+) -> None:
+    """Also when the parts of a message have gone, or messages are whole."""
+    made = runs_of(places, COUNTS)
+    if gone is not None:
+        made.drop_message(gone)
+    made.advance_to(reached)
+    there = {place for place in places if place[0] >= reached and place[0] != gone}
+    told = made.ranges.to_ack_ranges()
+    named = [place for place in PLACES if any(run[:2] <= place <= run[2:] for run in told)]
+    assert named == sorted(there) == [place for place in PLACES if place in made.ranges]
+    assert told == sorted(told)
+    assert made.pending_fragments == len(there)
+    expected = sum(before is None or before not in there for before in map(_before, there))
+    assert len(told) == len(made.ranges) == expected
+
+
+def _before(place: tuple[int, int]) -> tuple[int, int] | None:
+    """The place that is just before another."""
+    number, fragment = place
+    return (number, fragment - 1) if fragment else (number - 1, COUNTS[number - 1] - 1) if number else None
+
+
+@pytest.mark.rule("P15", "P26")
+def test_runs_say_what_is_there_and_are_bounded() -> None:
+    """What nobody could have meant is refused."""
+    every_second = range(0, 4 * ACK_RANGES_MAX, 2)
+    told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).ranges.to_ack_ranges()
+    assert told == [(number, 0, number, 0) for number in every_second[:ACK_RANGES_MAX]]
+    there = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
+    assert there.ranges.to_ack_ranges() == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    assert unpack_ack_ranges(pack_ack_ranges([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    nonsense = ([(3, 0, 2, 0)], [(3, 1, 3, 0)], [(-1, 0, 0, 0)], [(1, -1, 1, 0)], [(3, 0, 3, 5), (3, 5, 4, 0)])
+    assert [unpack_ack_ranges(pack_ack_ranges(runs)) for runs in nonsense] == [None] * len(nonsense)
+    assert (
+        unpack_ack_ranges(pack_ack_ranges([(2 * number, 0, 2 * number, 0) for number in range(ACK_RANGES_MAX + 1)]))
+        is None
+    )
+    assert unpack_ack_ranges(b"x") is None

@@ -1,0 +1,296 @@
+"""P21, P22, P25, B32 at the level of dialogs: whoever has not the key changes nothing, moves nothing and answers for nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ssbroker.exceptions import OptionError
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.testing.simulation import Machine
+from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, bound, is_error, numbers, pair
+from tests.protocol.test_receiver import resigned
+
+SECURED = {"session_key": KEY}
+
+
+def flips(value: Any) -> list[Any]:
+    """The value with each of its bits flipped, and without it."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value ^ 1 << bit for bit in range(7)]
+    if isinstance(value, str):
+        return [
+            value[:at] + chr(ord(value[at]) ^ 1 << bit) + value[at + 1 :]
+            for at in range(len(value))
+            for bit in range(6)
+        ]
+    if isinstance(value, bytes):
+        number = int.from_bytes(value)
+        return [(number ^ 1 << bit).to_bytes(len(value)) for bit in range(8 * len(value))]
+    return []
+
+
+def altered(row: Row) -> list[Row]:
+    """The row with every single bit of it flipped, one at a time, and with something where nothing was."""
+    there = [{**row, name: other} for name, value in row.items() for other in flips(value)]
+    fillers: dict[str, Any] = {"acked_sequence_number": 0, "acked_ahead": b"", "lifetime": 0}
+    filled = [{**row, name: filler} for name, filler in fillers.items() if row[name] is None]
+    return there + filled
+
+
+@pytest.mark.rule("P22", "P21", "P23")
+@pytest.mark.parametrize("secured", [True, False])
+def test_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine, *, secured: bool) -> None:
+    """Of a fragment and of an acknowledgement, of a secured dialog and of a plain one (there it finds accidents)."""
+    both = bound(machine, dialog=SECURED if secured else None)
+    both.a.send(both.outgoing, b"pay 100 to Ann")
+    (row,) = both.a.rows(20 * SECOND)
+    for bad in altered(row):
+        effects = both.b.take([bad], 20 * SECOND)
+        assert effects.is_empty, {name: value for name, value in bad.items() if value != row[name]}
+    assert both.b.queue(both.incoming) == [b"first"]
+    both.b.rows(25 * SECOND)
+    both.b.take([row], 25 * SECOND)
+    (acknowledgement,) = both.b.rows(27 * SECOND)
+    for bad in altered(acknowledgement):
+        assert both.a.take([bad], 27 * SECOND).is_empty
+    assert both.a.waiting(both.outgoing) == [1]
+    both.a.take([acknowledgement], 28 * SECOND)
+    assert both.a.waiting(both.outgoing) == []
+
+
+@pytest.mark.rule("P22")
+def test_nothing_of_a_body_can_be_read_on_the_way(machine: Machine) -> None:
+    """Nor a digest of it, which would prove a guess."""
+    both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
+    body = b"the secret of the house"
+    both.a.send(both.outgoing, body)
+    rows = both.a.rows(20 * SECOND)
+    plain = bound(machine, max_fragment_bytes=8)
+    plain.a.send(plain.outgoing, body)
+    for row, open_row in zip(rows, plain.a.rows(20 * SECOND), strict=True):
+        assert open_row["message_body"] in body
+        assert open_row["message_body"] not in row["message_body"]
+        for name in ("message_signature", "fragment_signature"):
+            assert row[name] != open_row[name]
+    both.b.take(rows, 20 * SECOND)
+    assert both.b.queue(both.incoming)[-1] == body
+
+
+def test_the_same_fragment_sent_again_is_the_same_bytes(machine: Machine) -> None:
+    both = bound(machine, dialog=SECURED)
+    both.a.send(both.outgoing, b"again and again")
+    assert both.a.rows(20 * SECOND) == both.a.rows(30 * SECOND) == both.a.rows(45 * SECOND) != []
+
+
+@pytest.mark.rule("P22")
+@pytest.mark.threat("T2")
+def test_parts_are_refused_in_any_other_place(machine: Machine) -> None:
+    """Another sequence number, fragment, direction or dialog, with header and signature from where it came or went."""
+    both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
+    other = both.begin(conversation=b"the other dialog", far_broker_instance=B, session_key=bytes(32))
+    both.a.send(both.outgoing, b"one part", b"two part", b"three of three of")
+    both.a.send(other, b"one part")
+    rows = both.a.rows(20 * SECOND)
+    mine = [row for row in rows if row["conversation_id"] == both.outgoing[0]]
+    content = ("message_body", "message_signature", "fragment_signature")
+    for where in rows:
+        for whence in rows:
+            if where is not whence:
+                both.b.take([{**where, **{name: whence[name] for name in content}}], 20 * SECOND)
+    for row in mine:
+        both.a.take([{**row, "is_initiator": False}, row], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first"]
+    assert both.b.ledger.accounts[both.incoming].stored == {}
+    both.b.take(rows, 21 * SECOND)
+    assert both.b.queue(both.incoming)[1:] == [b"one part", b"two part", b"three of three of"]
+
+
+@pytest.mark.rule("P22")
+@pytest.mark.threat("T15")
+def test_a_secured_dialog_takes_nothing_plain(machine: Machine) -> None:
+    """Nor what only has the MD5 signatures, unless `integrity` is compat."""
+    both = bound(machine, dialog=SECURED)
+    plain = bound(machine)
+    compat = bound(machine, dialog=SECURED, integrity="compat")
+    for each in (both, plain, compat):
+        each.a.send(each.outgoing, b"from a stranger")
+    for rows in (plain.a.rows(20 * SECOND), compat.a.rows(20 * SECOND)):
+        assert both.b.take(rows, 20 * SECOND).is_empty
+    assert len(both.b.refused) == 2
+    assert both.b.queue(both.incoming) == [b"first"]
+
+
+@pytest.mark.rule("P22", "P21")
+def test_compat_takes_md5_signatures_with_the_key_and_refuses_those_without(machine: Machine) -> None:
+    """Bodies are in clear; what is forged without the key is refused, also in parts."""
+    both = bound(machine, dialog=SECURED, integrity="compat", max_fragment_bytes=8)
+    both.a.send(both.outgoing, b"short", b"long enough for two")
+    rows = both.a.rows(20 * SECOND)
+    assert rows[0]["message_body"] == b"short"
+    stranger = bound(machine, dialog={"session_key": bytes(32)}, integrity="compat", max_fragment_bytes=8)
+    stranger.a.send(stranger.outgoing, b"forge", b"forged as well, yes")
+    both.b.take(stranger.a.rows(20 * SECOND), 20 * SECOND)
+    moved = [resigned({**row, "message_sequence_number": row["message_sequence_number"] + 1}) for row in rows]
+    both.b.take(moved, 20 * SECOND)
+    both.b.take([resigned({**row, "message_signature": None}) for row in rows], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first"]
+    both.b.take(rows, 21 * SECOND)
+    assert both.b.queue(both.incoming)[1:] == [b"short", b"long enough for two"]
+
+
+@pytest.mark.rule("P22")
+def test_a_dialog_whose_key_is_not_here_is_not_taken(machine: Machine) -> None:
+    both = pair(machine, dialog=SECURED)
+    both.b.session_keys.clear()
+    both.a.send(both.outgoing, b"who can read this")
+    both.b.take(both.a.rows())
+    assert both.b.ledger.accounts == {}
+    assert both.b.rows(5 * SECOND) == []
+    assert len(both.b.refused) == 1
+
+
+@pytest.mark.rule("P22", "P11")
+def test_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
+    """A stranger cannot end a secured dialog, and what the far broker says is read by nobody else."""
+    from ssbroker.protocol.storage import Refusal  # noqa: PLC0415 - for this one only
+
+    refuses = lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None  # noqa: E731 - one line
+    both = bound(machine, dialog=SECURED, refuses=refuses)
+    plain = bound(machine, refuses=refuses)
+    for each in (both, plain):
+        each.a.send(each.outgoing, b"odd", message_type="Odd")
+        each.b.take(each.a.rows(20 * SECOND), 20 * SECOND)
+    (forged,) = [row for row in plain.b.rows(20 * SECOND) if is_error(row)]
+    (genuine,) = [row for row in both.b.rows(20 * SECOND) if is_error(row)]
+    assert b"8428" in forged["message_body"]
+    assert b"8428" not in genuine["message_body"]
+    for bad in (forged, *altered(genuine)):
+        both.a.take([bad], 20 * SECOND)
+    assert both.a.ledger.accounts[both.outgoing].error is None
+    both.a.take([genuine], 20 * SECOND)
+    assert b"<Code>-8428</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
+
+
+@pytest.mark.rule("P25")
+@pytest.mark.threat("T14")
+def test_after_the_first_answer_nobody_else_can_answer(machine: Machine) -> None:
+    """A broker id is an address and no credential: the certificate counts, at both ends, and after a restart."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    both.b.send(both.incoming, b"two")
+    there, back = both.a.rows(20 * SECOND), both.b.rows(20 * SECOND)
+    for restart in (False, True):
+        if restart:
+            both.restart(both.a)
+            both.restart(both.b)
+        both.b.take(there, 20 * SECOND, peer=b"certificate of a clone")
+        both.a.take(back, 20 * SECOND, peer=b"certificate of a clone")
+    assert (both.b.queue(both.incoming), both.a.queue(both.outgoing)) == ([b"first"], [b"first back"])
+    both.b.take(there, 20 * SECOND)
+    both.a.take(back, 20 * SECOND)
+    assert (both.b.queue(both.incoming)[1:], both.a.queue(both.outgoing)[1:]) == ([b"one"], [b"two"])
+
+
+def answered_by_two(machine: Machine) -> tuple[Pair, Pair]:
+    """A dialog whose first message has reached two copies of the service."""
+    both, copy = pair(machine), pair(machine)
+    copy.b.ledger.broker_instance = C
+    both.a.send(both.outgoing, b"one", b"two")
+    first = both.a.rows()
+    both.b.take(first)
+    copy.b.take(first)
+    return both, copy
+
+
+@pytest.mark.rule("R8", "P25")
+def test_a_second_copy_that_answers_is_told_and_not_heard(machine: Machine) -> None:
+    """-8495, so that its application does not wait for ever."""
+    both, copy = answered_by_two(machine)
+    both.a.take(both.b.rows())
+    copy.b.send((both.outgoing[0], False), b"from the copy")
+    both.a.take(copy.b.rows(SECOND), SECOND)
+    assert both.a.queue(both.outgoing) == []
+    rows = both.a.rows(SECOND)
+    errors = [row for row in rows if is_error(row)]
+    assert {row["to_broker_instance"] for row in errors} == {C}
+    assert {row["to_broker_instance"] for row in rows if row["is_sequenced"]} == {B}
+    copy.b.take(errors, SECOND)
+    assert b"<Code>-8495</Code>" in (copy.b.ledger.accounts[both.incoming].error or b"")
+
+
+@pytest.mark.rule("R8")
+def test_what_names_another_broker_id_is_not_taken(machine: Machine) -> None:
+    """Nor what comes for or from another service of the same conversation."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    (row,) = both.a.rows(20 * SECOND)
+    for name, value in {
+        "to_broker_instance": C,
+        "from_broker_instance": C,
+        "to_service_name": "Thief",
+        "from_service_name": "Thief",
+        "service_contract_name": "Theft",
+    }.items():
+        assert both.b.take([resigned({**row, name: value})], 20 * SECOND).is_empty
+    assert both.b.queue(both.incoming) == [b"first"]
+    assert len(both.b.refused) == 5
+
+
+@pytest.mark.rule("P12", "P26")
+def test_contradicting_headers_are_refused(machine: Machine) -> None:
+    """What the fields of a header may not say together."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    (row,) = both.a.rows(20 * SECOND)
+    for contradiction in (
+        {"is_sequenced": False},
+        {"is_end_of_dialog": True, "is_conversation_error": True},
+        {"message_type_name": None},
+        {"message_sequence_number": -1},
+        {"message_sequence_number": 2**63 - 1},
+        {"fragment_number": 1},
+        {"fragment_count": 0},
+        {"acked_sequence_number": 0},
+        {"acked_ahead": b"x"},
+        {"security": 2},
+    ):
+        bad = resigned({**row, **contradiction})
+        assert both.b.take([bad], 20 * SECOND).is_empty, contradiction
+    assert len(both.b.refused) == 10
+    both.b.take([row], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first", b"one"]
+
+
+def test_a_session_key_does_not_show_itself(machine: Machine) -> None:
+    both = pair(machine, dialog=SECURED)
+    shown = repr(both.a.ledger.accounts) + repr(both.a.dialogs._cache.load([both.outgoing]))
+    assert "Shop" in shown
+    assert repr(KEY)[2:20] not in shown
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(OptionError, match='integrity: expected "strict" or "compat"'):
+        ProtocolSettings(integrity="none")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="window_fragments: expected a whole number from 1 to 1024"):
+        ProtocolSettings(window_fragments=1025)
+
+
+@pytest.mark.rule("P22")
+def test_secured_dialogs_go_both_ways(machine: Machine) -> None:
+    """Each direction has keys of its own; acknowledgements ride along."""
+    both = pair(machine, dialog=SECURED, max_fragment_bytes=16)
+    for number in range(10):
+        both.a.send(both.outgoing, b"question %d" % number * 5)
+        both.exchange(number * 5 * SECOND, times=2)
+        both.b.send(both.incoming, b"answer %d" % number * 5)
+        both.exchange(number * 5 * SECOND + 2 * SECOND, times=2)
+    both.exchange(100 * SECOND)
+    assert both.b.queue(both.incoming) == [b"question %d" % number * 5 for number in range(10)]
+    assert both.a.queue(both.outgoing) == [b"answer %d" % number * 5 for number in range(10)]
+    assert both.b.refused == both.a.refused == []
+    assert both.a.ledger.accounts[both.outgoing].endpoint.broker_instance == A
+    assert numbers(both.a.rows(200 * SECOND)) == []

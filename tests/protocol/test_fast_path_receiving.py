@@ -1,0 +1,221 @@
+"""What is plain is taken a run at a time, as if each row had been looked at (B47)."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import _core
+from ssbroker.protocol.engine import DialogEngine
+from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX, pack_ack_ranges
+from ssbroker.protocol.events import Event
+from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
+from ssbroker.protocol.storage import BatchChanges, Key, Refusal
+from ssbroker.testing.memory_storage import MemoryDialogStorage
+from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, made, pair, take_no_runs
+from tests.protocol.test_receiver import resigned
+
+KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=ENVELOPE)
+
+
+def with_body(row: Row, body: bytes) -> Row:
+    digest = hashlib.md5(body, usedforsecurity=False).digest()
+    return {**row, "message_body": body, "message_signature": digest}
+
+
+CHANGES: Final[list[Callable[[Row, random.Random], Row]]] = [
+    lambda row, chance: with_body(row, chance.randbytes(chance.randint(0, 40))),
+    lambda row, chance: {**row, "message_body": chance.randbytes(5)},
+    lambda row, chance: {**row, "message_signature": chance.choice([None, chance.randbytes(16)])},
+    lambda row, chance: {**row, "fragment_signature": chance.choice([None, row["message_signature"], bytes(16)])},
+    lambda row, chance: {**row, "message_sequence_number": chance.choice([0, 1, 5, SEQUENCE_MAX, SEQUENCE_MAX + 1])},
+    lambda row, _: {**row, "message_sequence_number": row["message_sequence_number"] + 1},
+    lambda row, chance: {**row, "fragment_number": chance.randint(0, 1), "fragment_count": chance.randint(1, 2)},
+    lambda row, _: {**row, "is_initiator": not row["is_initiator"]},
+    lambda row, chance: {**row, "to_broker_instance": chance.choice([None, B, bytes(16)])},
+    lambda row, _: {**row, "from_broker_instance": bytes(16)},
+    lambda row, chance: {**row, chance.choice(["from_service_name", "to_service_name"]): "Nobody"},
+    lambda row, _: {**row, "service_contract_name": "Other"},
+    lambda row, chance: {**row, "message_type_name": chance.choice([None, "Order", "Bill"])},
+    lambda row, chance: {**row, chance.choice(["is_end_of_dialog", "is_conversation_error"]): True},
+    lambda row, chance: {**row, "security": chance.randint(0, 2)},
+    lambda row, chance: {
+        **row,
+        "acked_ahead": pack_ack_ranges([]),
+        "acked_sequence_number": chance.choice([None, 0, 1]),
+    },
+    lambda row, _: {**row, "acked_sequence_number": 0},
+    lambda row, chance: {**row, "priority": chance.randint(1, 10), "message_id": chance.choice([None, bytes(16)])},
+    lambda row, _: {**row, "conversation_id": b"another one.0000"},
+    lambda row, _: {**row, "is_sequenced": False},
+]
+
+
+def refuses(message_type: str, body: bytes) -> Refusal | None:
+    return Refusal(-8408, "no bills that begin so") if message_type == "Bill" and body[:1] < b"\x10" else None
+
+
+class Twins:
+    """A sender, and two receivers that get the same: one takes runs, the other looks at each row."""
+
+    def __init__(self) -> None:
+        both = pair(DialogEngine, refuses=refuses)
+        self.sender = both.a
+        for conversation, _ in KEYS:
+            both.begin(conversation=conversation)
+        self.quick, self.slow = (self._receiver() for _ in range(2))
+        self.runs = self.rows = 0
+        self._watch()
+
+    def _receiver(self) -> Side:
+        ledger, events = MemoryDialogStorage(B, refuses=refuses), list[Event]()
+        machine = made(ledger, DialogEngine, pair(DialogEngine).settings, events)
+        return Side(B, ledger, machine, OF_A, {}, events)
+
+    def _watch(self) -> None:
+        """Has the one tell how much it took in runs, and the other take none."""
+        take = self.quick.dialogs._fast_inbound.find
+
+        def watched(table: pa.Table, *given: Any, **options: Any) -> FastInbound:
+            found = take(table, *given, **options)
+            self.runs += len(found.runs)
+            self.rows += found.messages.num_rows
+            return found
+
+        self.quick.dialogs._fast_inbound = cast("FastInboundFinder", SimpleNamespace(find=watched))
+        take_no_runs(self.slow.dialogs)
+
+    def take(self, rows: list[Row], now: int, *, peer: bytes, is_committed: bool) -> None:
+        both = [side.arrived(rows, now, peer=peer) for side in (self.quick, self.slow)]
+        assert told(both[0]) == told(both[1])
+        for side, effects in zip((self.quick, self.slow), both, strict=True):
+            if is_committed:
+                side.ledger.commit(effects)
+                side.dialogs.confirm(effects, now=now)
+            else:
+                side.dialogs.undo(effects)
+        assert self.quick.ledger.accounts == self.slow.ledger.accounts
+        assert sorted(map(repr, self.quick.events)) == sorted(map(repr, self.slow.events))
+
+    def answers(self, now: int) -> list[Row]:
+        quick, slow = (sorted(side.rows(now), key=repr) for side in (self.quick, self.slow))
+        assert quick == slow
+        return quick
+
+
+def told(effects: BatchChanges) -> dict[str, Any]:
+    """What effects say, whichever way they came to be; messages by endpoint."""
+    messages: dict[Key, list[Row]] = defaultdict(list)
+    for row in effects.messages.to_pylist():
+        messages[row["conversation_id"], not row["is_initiator"]].append(row)
+    names = ("at", "created", "bound", "received", "dropped", "acknowledged", "errors", "refusals", "lost_by_peer")
+    said = {name: getattr(effects, name) for name in names}
+    return {**said, "messages": dict(messages), "stored": effects.stored.to_pylist()}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> None:
+    """Whatever is lost, repeated, swapped, changed on the way, forged or rolled back."""
+    chance = random.Random(seed)
+    twins = Twins()
+    sent: list[Row] = []
+    now = 0
+    for step in range(30):
+        now += chance.choice([SECOND, 5 * SECOND, 70 * SECOND])
+        for key in chance.sample(KEYS, chance.randint(0, len(KEYS))):
+            kind = chance.choice(["Order", "Order", "Bill"])
+            for _ in range(chance.randint(1, 6)):
+                twins.sender.send(key, chance.randbytes(chance.randint(0, 60)), message_type=kind)
+        fresh = twins.sender.rows(now)
+        sent += fresh
+        rows = list(fresh)
+        if step > 2 and chance.random() < 0.5:
+            rows += chance.choices(sent, k=3) if sent else []
+            rows = [row for row in rows if chance.random() > 0.1]
+            for _ in range(chance.randint(0, 3)):
+                if rows:
+                    at = chance.randrange(len(rows))
+                    changed = chance.choice(CHANGES)(rows[at], chance)
+                    rows[at] = resigned(changed) if chance.random() < 0.8 else changed
+            if chance.random() < 0.3:
+                chance.shuffle(rows)
+        peer = OF_A if chance.random() < 0.95 else OF_B
+        twins.take(rows, now, peer=peer, is_committed=chance.random() < 0.85)
+        if answers := twins.answers(now):
+            twins.sender.take(answers, now)
+    assert twins.runs > 0
+
+
+def test_most_of_what_comes_when_nothing_goes_wrong_comes_in_runs() -> None:
+    twins = Twins()
+    for step in range(10):
+        for key in KEYS:
+            twins.sender.send(key, *(b"%d of %d" % (number, step) for number in range(5)))
+        twins.take(twins.sender.rows(step * SECOND), step * SECOND, peer=OF_A, is_committed=True)
+        twins.sender.take(twins.answers(step * SECOND), step * SECOND)
+    assert twins.rows == (10 * 5 - 1) * len(KEYS)  # with the first of all, they begin
+
+
+def plain_rows() -> list[Row]:
+    """Five messages of a conversation that goes on."""
+    both = bound(DialogEngine)
+    both.a.send(both.outgoing, *(b"%d" % number for number in range(5)))
+    return both.a.rows(20 * SECOND)
+
+
+def test_a_run_says_what_its_rows_have_in_common() -> None:
+    rows = plain_rows()
+    runs, of_rows = _core.incoming_runs(table_of(rows))
+    first = rows[0]
+    names = ["from_service_name", "to_service_name", "service_contract_name", "message_type_name"]
+    brokers = (first["from_broker_instance"], first["to_broker_instance"])
+    number = first["message_sequence_number"]
+    assert runs == [(first["conversation_id"], True, *brokers, [first[name] for name in names], number, 5, 5, 1)]
+    assert of_rows.to_pylist() == [0] * 5
+
+
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("change", CHANGES, ids=map(str, range(len(CHANGES))))
+def test_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Callable[..., Row], at: int) -> None:
+    """Unless it is what would come there, though with another body, priority or id, or stands at an end and is another one's."""
+    rows = plain_rows()
+    others = [resigned({**row, "conversation_id": b"another one.1111"}) for row in rows]
+    for seed in range(8):
+        changed = change(rows[at], random.Random(seed))
+        for row in (changed, resigned(changed)):
+            given = [*others[:2], *rows[:at], row, *others[2:], *rows[at + 1 :]]
+            runs, of_rows = _core.incoming_runs(table_of(given))
+            of_others = {number for each, number in zip(given, of_rows.to_pylist(), strict=True) if each in others}
+            assert (of_others, runs[0][6]) == ({0}, 5)
+            if any(run[:2] == (rows[0]["conversation_id"], True) for run in runs):
+                is_elsewhere = (row["conversation_id"], row["is_initiator"]) != (rows[0]["conversation_id"], True)
+                assert (is_elsewhere and at in {0, 4}) or is_harmless(row, rows[at])
+
+
+def is_harmless(row: Row, before: Row) -> bool:
+    """Whether a row differs only in what does not decide, and its signatures are right."""
+    free = {"priority", "message_id", "header_signature", "fragment_signature", "message_body", "message_signature"}
+    return all(row[name] == before[name] for name in row.keys() - free) and resigned(row) == row
+
+
+def test_without_rows_there_are_no_runs() -> None:
+    runs, of_rows = _core.incoming_runs(ENVELOPE.empty_table())
+    assert (runs, of_rows.to_pylist()) == ([], [])
+
+
+def test_a_column_that_is_not_there_is_told() -> None:
+    from ssbroker.exceptions import SchemaError  # noqa: PLC0415 - for this one only
+
+    with pytest.raises(SchemaError, match="header_signature"):
+        _core.incoming_runs(ENVELOPE.empty_table().drop(["header_signature"]))

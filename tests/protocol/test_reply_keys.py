@@ -1,0 +1,167 @@
+"""N19, fact 177: with full security each side has a key of its own; whoever brings another answers for nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.protocol.storage import ExchangedKeys
+from ssbroker.testing.simulation import Machine
+from tests.protocol.pair import CONVERSATION, KEY, SECOND, C, Pair, Row, is_error, pair
+from tests.protocol.test_dialog_security import altered
+
+ANSWER, FORGED = bytes(range(32, 64)), bytes(range(64, 96))
+SHOP, BANK = b"fingerprint of the certificate".ljust(32, b"S"), b"fingerprint of the certificate".ljust(32, b"B")
+
+
+def full(machine: Machine, *, answer: bytes = ANSWER) -> Pair:
+    """A dialog whose target answers with a key of its own."""
+    both = pair(machine, dialog={"session_key": KEY})
+    both.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, ANSWER, SHOP)
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(answer, None, BANK)
+    return both
+
+
+def talk(both: Pair, now: int = 0) -> None:
+    both.a.send(both.outgoing, b"question")
+    both.exchange(now)
+    both.b.send(both.incoming, b"answer")
+    both.exchange(now + 20 * SECOND)
+
+
+def test_each_side_seals_with_its_own_key_and_keeps_both(machine: Machine) -> None:
+    both = full(machine)
+    talk(both)
+    assert (both.b.queue(both.incoming), both.a.queue(both.outgoing)) == ([b"question"], [b"answer"])
+    initiator, target = (
+        side.ledger.accounts[key].endpoint for side, key in ((both.a, both.outgoing), (both.b, both.incoming))
+    )
+    assert (initiator.session_key, initiator.far_session_key, initiator.far_certificate) == (KEY, ANSWER, BANK)
+    assert (target.session_key, target.far_session_key, target.far_certificate) == (ANSWER, KEY, SHOP)
+    assert both.a.refused == both.b.refused == []
+
+
+def test_keys_outlive_restarts_of_both_sides(machine: Machine) -> None:
+    """What brought the keys is not needed again: they are durable with what they opened."""
+    both = full(machine)
+    talk(both)
+    for side in (both.a, both.b):
+        side.session_keys.clear()
+        both.restart(side)
+    talk(both, 100 * SECOND)
+    assert both.b.queue(both.incoming) == [b"question"] * 2
+    assert both.a.queue(both.outgoing) == [b"answer"] * 2
+    assert both.a.refused == both.b.refused == []
+
+
+def test_the_first_answer_may_be_a_message_with_its_acknowledgement(machine: Machine) -> None:
+    """The signatures of a message that comes with the key are opened by it as well."""
+    both = full(machine)
+    both.a.send(both.outgoing, b"question")
+    both.b.take(both.a.rows())
+    both.b.send(both.incoming, b"answer " * 1000)
+    both.a.take(both.b.rows())
+    assert both.a.queue(both.outgoing) == [b"answer " * 1000]
+    assert both.a.waiting(both.outgoing) == []
+
+
+def first_answer(both: Pair) -> Row:
+    both.a.send(both.outgoing, b"question")
+    both.b.take(both.a.rows())
+    (row,) = both.b.rows()
+    return row
+
+
+@pytest.mark.threat("T11", "T2")
+def test_every_single_bit_flip_of_the_first_answer_is_refused(machine: Machine) -> None:
+    """And the honest one still binds the dialog after that."""
+    both = full(machine)
+    row = first_answer(both)
+    for bad in altered(row):
+        assert both.a.take([bad]).is_empty
+    assert both.a.waiting(both.outgoing) == [0]
+    both.a.take([row])
+    assert both.a.waiting(both.outgoing) == []
+
+
+@pytest.mark.threat("T14")
+def test_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machine) -> None:
+    """Neither the clone's that has not the key, nor the honest one where a forged key came with it."""
+    both = full(machine, answer=FORGED)
+    row = first_answer(both)
+    assert both.a.take([row]).is_empty
+    assert both.a.waiting(both.outgoing) == [0]
+    endpoint = both.a.ledger.accounts[both.outgoing].endpoint
+    assert (endpoint.far_session_key, endpoint.is_bound) == (None, False)
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(ANSWER, None, BANK)
+    both.a.take([row])
+    assert both.a.waiting(both.outgoing) == []
+
+
+@pytest.mark.rule("P25")
+@pytest.mark.threat("T14")
+def test_once_answered_no_other_key_is_taken(machine: Machine) -> None:
+    """Also one that comes with a certificate, and also after a restart."""
+    both = full(machine)
+    talk(both)
+    other = full(machine)
+    other.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, FORGED, SHOP)
+    forged = first_answer(other)
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(FORGED, None, BANK)
+    for restart in (False, True):
+        if restart:
+            both.restart(both.a)
+        assert both.a.take([forged], 50 * SECOND).is_empty
+    endpoint = both.a.ledger.accounts[both.outgoing].endpoint
+    assert endpoint.far_session_key == ANSWER
+
+
+@pytest.mark.threat("T2")
+def test_what_one_side_sent_is_not_taken_back_by_it(machine: Machine) -> None:
+    """Reflected, with the direction turned round or not."""
+    both = full(machine)
+    both.a.send(both.outgoing, b"question")
+    (row,) = both.a.rows()
+    for reflected in (row, {**row, "is_initiator": False}):
+        assert both.a.take([reflected]).is_empty
+    assert both.a.queue(both.outgoing) == []
+
+
+def test_an_answer_that_was_rolled_back_binds_when_it_comes_again(machine: Machine) -> None:
+    both = full(machine)
+    row = first_answer(both)
+    both.a.dialogs.undo(both.a.arrived([row]))
+    both.a.take([row])
+    assert both.a.waiting(both.outgoing) == []
+    assert both.a.ledger.accounts[both.outgoing].endpoint.far_session_key == ANSWER
+
+
+def test_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(machine: Machine) -> None:
+    """After the way through the network has changed, the dialog goes on."""
+    both = full(machine)
+    talk(both)
+    assert both.a.ledger.accounts[both.outgoing].endpoint.far_peer is None
+    both.a.send(both.outgoing, b"by another way")
+    both.b.take(both.a.rows(50 * SECOND), 50 * SECOND, peer=b"certificate of a forwarder")
+    assert both.b.queue(both.incoming) == [b"question", b"by another way"]
+
+
+@pytest.mark.rule("R8", "P25")
+def test_a_second_copy_that_answers_with_a_key_of_its_own_is_told(machine: Machine) -> None:
+    """-8495 as in a plain dialog, under the initiator's key, which it has; the first copy goes on."""
+    both, copy = full(machine), full(machine)
+    copy.b.ledger.broker_instance = C
+    copy.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, FORGED, SHOP)
+    both.a.send(both.outgoing, b"question")
+    first = both.a.rows()
+    both.b.take(first)
+    copy.b.take(first)
+    both.a.take(both.b.rows())
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(FORGED, None, BANK)
+    copy.b.send(both.incoming, b"from the copy")
+    both.a.take(copy.b.rows(SECOND), SECOND)
+    errors = [row for row in both.a.rows(SECOND) if is_error(row)]
+    copy.b.take(errors, SECOND)
+    assert b"<Code>-8495</Code>" in (copy.b.ledger.accounts[both.incoming].error or b"")
+    both.b.send(both.incoming, b"answer")
+    both.a.take(both.b.rows(2 * SECOND), 2 * SECOND)
+    assert both.a.queue(both.outgoing) == [b"answer"]

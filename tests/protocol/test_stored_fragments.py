@@ -1,0 +1,209 @@
+"""P14, P26, N38: what waits stands in the ledger; it is read back when it is whole, and not before."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.protocol.envelope import column_values
+from ssbroker.testing.memory_storage import MemoryDialogStorage
+from ssbroker.testing.simulation import Machine
+from tests.protocol.pair import SECOND, B, Pair, Side, bound, pair
+from tests.protocol.test_receiver import resigned
+
+KIB = 1 << 10
+
+
+def in_ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict[str, object]]]]]:
+    """Ten messages of 64 KiB, and their fragments: eight of each message at a time, by message."""
+    bodies = {bytes([number]) * 16: bytes([number]) * (64 * KIB) for number in range(10)}
+    for conversation, body in bodies.items():
+        both.a.send(both.begin(conversation=conversation, far_broker_instance=B), body)
+    rows = both.a.rows()
+    assert len(rows) == 640
+    of_each = [[row for row in rows if row["conversation_id"] == each] for each in bodies]
+    return bodies, [[of_one[first : first + 8] for of_one in of_each] for first in range(0, 64, 8)]
+
+
+def noted(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
+    """How many bytes were read back at a time."""
+    sizes: list[int] = []
+    stored = ledger.read_stored
+
+    def read(*given: Any, **options: Any) -> pa.Table:
+        rows = stored(*given, **options)
+        sizes.append(sum(map(len, column_values(rows["message_body"]))))
+        return rows
+
+    patch.setattr(ledger, "read_stored", read)
+    return sizes
+
+
+@pytest.mark.rule("P26")
+@pytest.mark.parametrize("together", [1, 5])
+def test_large_messages_that_leave_no_room_for_each_other_become_whole(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """A third of them fits into memory, and none comes before the others; nothing is refused or comes again.
+
+    Each is read back once, when the last of it comes.
+    """
+    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
+    read = noted(monkeypatch, both.b.ledger)
+    bodies, rounds = in_ten_messages(both)
+    for of_all in rounds:
+        assert read == []
+        for some in range(0, 10, together):
+            both.b.take([row for of_one in of_all[some : some + together] for row in of_one])
+    assert both.b.refused == []
+    assert sum(read) <= 10 * 57 * KIB
+    assert {conversation: both.b.queue((conversation, False)) for conversation in bodies} == {
+        conversation: [body] for conversation, body in bodies.items()
+    }
+    assert all(both.b.ledger.accounts[conversation, False].stored == {} for conversation in bodies)
+
+
+@pytest.mark.rule("P26")
+def test_a_batch_makes_no_more_whole_than_memory_may_hold(machine: Machine) -> None:
+    """The last fragments of ten messages at once: what is beyond is refused, and taken when it comes again."""
+    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
+    bodies, rounds = in_ten_messages(both)
+    for of_all in rounds:
+        both.b.take([row for of_one in of_all for row in of_one])
+    whole = [conversation for conversation in bodies if both.b.queue((conversation, False))]
+    assert 5 <= len(whole) < 10
+    assert {event.text for event in both.b.refused} == {"limit_exceeded"}
+    assert len(both.b.refused) == 8 * (10 - len(whole))
+    both.b.take([row for of_one in rounds[-1] for row in of_one])
+    assert [both.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]
+
+
+@pytest.mark.rule("P26")
+def test_a_message_that_takes_nearly_all_of_the_memory_becomes_whole_after_a_restart(machine: Machine) -> None:
+    """Also the first one of its dialog."""
+    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=100 * KIB)
+    both.a.send(both.outgoing, bytes(64 * KIB))
+    rows = both.a.rows()
+    for first in range(0, 64, 8):
+        both.restart(both.b)
+        both.b.take(rows[first : first + 8])
+    assert both.b.refused == []
+    assert both.b.queue(both.incoming) == [bytes(64 * KIB)]
+
+
+@pytest.mark.rule("P26")
+def test_of_a_message_for_which_there_is_no_room_only_what_came_is_told_of(machine: Machine) -> None:
+    """And not what is stored."""
+    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
+    both.a.send(both.outgoing, bytes(64 * KIB))
+    rows = both.a.rows()
+    both.b.take(rows[:40])
+    assert both.b.refused == []
+    for _ in range(2):
+        both.restart(both.b)
+        both.b.take(rows[60:])
+    assert [event.fragment_number for event in both.b.refused] == [62, 63, 62, 63]
+
+
+@pytest.mark.rule("P14", "P26")
+def test_what_is_read_back_is_read_in_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About as much at a time as comes at a time; of the messages that wait for it too."""
+    monkeypatch.setattr("ssbroker.protocol.reassembly._READ_BYTES", 10 * KIB)
+    both = bound(machine, max_fragment_bytes=KIB)
+    bodies = [bytes([number]) * 3000 for number in range(20)]
+    both.a.send(both.outgoing, *bodies)
+    rows = both.a.rows(20 * SECOND)
+    both.b.take(rows[1:], 20 * SECOND)
+    read = noted(monkeypatch, both.b.ledger)
+    both.b.take(rows[:1], 20 * SECOND)
+    assert both.b.queue(both.incoming)[1:] == bodies
+    assert max(read) <= 11 * KIB
+    assert sum(read) == 20 * 3000 - KIB
+
+
+@pytest.mark.rule("P26")
+def test_dialogs_that_take_too_much_to_know_leave_memory_for_each_other(machine: Machine) -> None:
+    """Those first that nothing has come for the longest; what is there of them is known again when something comes."""
+    both = pair(machine, max_fragment_bytes=4, max_pending_bytes=128 * KIB)
+    names = [bytes([number]) * 16 for number in range(8)]
+    sent: dict[bytes, list[dict[str, Any]]] = {}
+    for name in names:
+        both.a.send(both.begin(conversation=name, far_broker_instance=B), bytes(80))
+    for row in both.a.rows():
+        sent.setdefault(row["conversation_id"], []).append(row)
+    loaded: list[int] = []
+    for name in names:
+        both.b.take(sent[name][::2])
+        residents = both.b.dialogs._cache.loaded
+        loaded.append(sum(residents[each, False].incoming is not None for each in names if (each, False) in residents))
+    assert loaded == [1, 2, 2, 2, 2, 2, 2, 2]
+    for name in names:
+        both.b.take(sent[name])
+    assert [both.b.queue((name, False)) for name in names] == [[bytes(80)]] * 8
+    assert both.b.refused == []
+
+
+@pytest.mark.rule("P26", "P14")
+@pytest.mark.parametrize("field", ["fragment_count", "message_signature"])
+def test_what_contradicts_that_which_waits_is_refused_alone(machine: Machine, field: str) -> None:
+    """Also after a restart."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"in three one")
+    rows = both.a.rows(20 * SECOND)
+    other = resigned({**rows[2], field: {"fragment_count": 4, "message_signature": bytes(16)}[field]})
+    both.b.take(rows[:1], 20 * SECOND)
+    for _ in range(2):
+        both.b.take([other], 20 * SECOND)
+        both.restart(both.b)
+    assert [event.text for event in both.b.refused] == ["conflict"] * 2
+    both.b.take(rows[1:], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first", b"in three one"]
+
+
+@pytest.mark.rule("P23", "P16")
+def test_where_what_is_kept_is_not_what_came_the_message_goes_again(machine: Machine) -> None:
+    """Nothing stands still, and nothing is lost."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"in three one")
+    rows = both.a.rows(20 * SECOND)
+    both.b.take(rows[:2], 20 * SECOND)
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    del both.b.ledger.accounts[both.incoming].stored[1, 0]
+    both.b.take(rows[2:], 22 * SECOND)
+    assert both.b.ledger.accounts[both.incoming].stored == {}
+    both.exchange(30 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first", b"in three one"]
+    assert both.a.ledger.waiting() == []
+
+
+def calls(side: Side, rows: list[dict[str, Any]]) -> int:
+    """How many functions are called to take a batch."""
+    counted = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        side.take(rows, 21 * SECOND)
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+@pytest.mark.rule("P15", "P18")
+def test_what_a_duplicate_costs_does_not_grow_with_what_waits(machine: Machine) -> None:
+    """Nor what one more that is early does; what is acknowledged is known as runs."""
+    both = bound(machine)
+    both.a.send(both.outgoing, *[b"%d" % number for number in range(1000)])
+    rows = both.a.rows(20 * SECOND)
+    costs: list[tuple[int, int]] = []
+    for first, last in ((1, 10), (10, 990)):
+        both.b.take(rows[first:last], 20 * SECOND)
+        costs.append((calls(both.b, rows[last - 1 : last]), calls(both.b, rows[last + 1 : last + 2])))
+        both.b.take(rows[last : last + 2], 21 * SECOND)
+    assert costs[0] == costs[1]

@@ -1,0 +1,112 @@
+"""Bytes of hostile peers against a link: `python -m tests.protocol.wire.link_fuzz --inputs 30000000 --seed 1` prints what they came to.
+
+Each input is a row of frames, some of them altered, cut off, doubled or swapped, with their checksums wrong or made right again, in pieces of any
+size. The decoder of batches alone has a fuzzer of its own, `FUZZ_TARGETS=wire FUZZ_RUNS=3400000 make fuzz`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from typing import Final
+
+from ssbroker._core import crc32c
+from ssbroker.exceptions import PeerError
+from ssbroker.protocol.wire import frames
+from ssbroker.protocol.wire.batch import pack_batch
+from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, RoleQuery
+from ssbroker.protocol.wire.frames import HEADER_BYTES, FrameKind, GoodbyeReason, encode_frame
+from tests.protocol.wire.links import BANK, numbered, own, said
+
+DATABASE: Final = b"id of a database"
+FRAMES: Final = {
+    FrameKind.HELLO: encode_frame(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))),
+    FrameKind.FRAGMENTS: encode_frame(FrameKind.FRAGMENTS, pack_batch(numbered(3))),
+    FrameKind.ROLE_QUERY: encode_frame(FrameKind.ROLE_QUERY, DATABASE),
+    FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, frames.pack_role(DATABASE, "mirror", 1)),
+    FrameKind.PING: encode_frame(FrameKind.PING),
+    FrameKind.PONG: encode_frame(FrameKind.PONG),
+    FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "bye")),
+}
+ANSWER_BYTES_MAX: Final = 1024
+"""How much longer than what came an answer may be: HELLO and GOODBYE."""
+
+
+def stream(chance: random.Random) -> bytes:
+    """What a hostile peer sends."""
+    kinds = [FrameKind.HELLO] * (chance.random() < 0.9) + chance.choices(list(FrameKind), k=chance.randrange(5))
+    frames = [FRAMES[kind] for kind in kinds]
+    if frames and chance.random() < 0.9:
+        at = chance.randrange(len(frames))
+        frames[at] = altered(frames[at], chance)
+    if chance.random() < 0.1:
+        chance.shuffle(frames)
+    return b"".join(frames)
+
+
+def altered(frame: bytes, chance: random.Random) -> bytes:
+    """A frame with something wrong in it; its checksum is made right again half of the time, and its length a quarter."""
+    data = bytearray(frame)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            case 1:
+                del data[at : at + chance.randrange(16)]
+            case 2:
+                data[at:at] = chance.randbytes(chance.randrange(16))
+            case _:
+                data[at : at + 8] = chance.choice((bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7))
+    if len(data) >= HEADER_BYTES and chance.random() < 0.5:
+        if chance.random() < 0.5:
+            data[8:12] = (len(data) - HEADER_BYTES).to_bytes(4, "big")
+        data[12:16] = crc32c(bytes(data[HEADER_BYTES:]), crc32c(bytes(data[:12]), 0)).to_bytes(4, "big")
+    return bytes(data)
+
+
+def attack(chance: random.Random) -> str:
+    """One input; what it came to."""
+    link = Link(own(), is_accept=True, limits=LinkLimits(), now=0)
+    link.query_role(DATABASE)
+    data, took, answered = stream(chance), Counter[str](), 0
+    while data:
+        cut = chance.randrange(len(data)) + 1
+        piece, data = data[:cut], data[cut:]
+        try:
+            occurrences = link.receive(piece, now=0)
+        except PeerError as error:
+            assert len(b"".join(said(link))) <= ANSWER_BYTES_MAX
+            assert link.is_closed
+            return str(error).split(":", maxsplit=1)[0].split(";", maxsplit=1)[0]
+        for occurrence in occurrences:
+            took[type(occurrence).__name__] += 1
+            if isinstance(occurrence, FragmentsArrived):
+                occurrence.rows.validate(full=True)
+            elif isinstance(occurrence, RoleQuery):
+                link.reply_role(occurrence.broker_instance, "unknown", 0)
+        answered += len(b"".join(said(link)))
+        assert answered <= cut * 2 + ANSWER_BYTES_MAX * (1 + took.total())
+    link.next_timeout()
+    return "taken" if took else "waits for more"
+
+
+def figures(inputs: int, *, seed: int) -> Counter[str]:
+    """What so many inputs came to."""
+    chance = random.Random(seed)
+    return Counter(attack(chance) for _ in range(inputs))
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    for what, count in figures(arguments.inputs, seed=arguments.seed).most_common():
+        print(f"{count:12,}  {what}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The bytes of version 1, as they were when it was made: whatever changes here has to be another version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ssbroker.protocol.wire import frames
+from ssbroker.protocol.wire.batch import unpack_batch
+from ssbroker.protocol.wire.frames import FrameKind, FrameReader, GoodbyeReason, encode_frame
+from tests.guards.repository import ROOT
+from tests.protocol.wire.links import bytes_of, own, row, table
+
+RECORDED = {
+    FrameKind[name]: bytes.fromhex(data)
+    for name, data in (line.split() for line in (ROOT / "tests/protocol/wire/wire_v1.txt").read_text().splitlines())
+}
+ROWS = [
+    row(message_body=b"one book", key_exchange=b"under certificates"),
+    row(message_sequence_number=1, message_signature=None, acked_sequence_number=7, acked_ahead=b""),
+]
+
+
+def body_of(frame: bytes) -> tuple[FrameKind, bytes]:
+    frames = FrameReader(body_max=8 << 20)
+    frames.feed(frame)
+    whole = frames.next()
+    assert whole is not None
+    return whole
+
+
+def test_every_kind_is_recorded() -> None:
+    assert list(RECORDED) == list(FrameKind)
+
+
+@pytest.mark.parametrize("kind", list(FrameKind))
+def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
+    read: dict[FrameKind, Any] = {
+        FrameKind.HELLO: lambda body: frames.unpack_hello(body).name,
+        FrameKind.FRAGMENTS: lambda body: unpack_batch(body).to_pylist(),
+        FrameKind.ROLE_QUERY: bytes,
+        FrameKind.ROLE_REPLY: frames.unpack_role,
+        FrameKind.PING: bytes,
+        FrameKind.PONG: bytes,
+        FrameKind.GOODBYE: frames.unpack_goodbye,
+    }
+    said = {
+        FrameKind.HELLO: "shop",
+        FrameKind.FRAGMENTS: ROWS,
+        FrameKind.ROLE_QUERY: b"id of a database",
+        FrameKind.ROLE_REPLY: (b"id of a database", "principal", 3),
+        FrameKind.PING: b"",
+        FrameKind.PONG: b"",
+        FrameKind.GOODBYE: (GoodbyeReason.STOPPING, "back at 7"),
+    }
+    was, body = body_of(RECORDED[kind])
+    assert was is kind
+    assert read[kind](body) == said[kind]
+
+
+def test_the_same_is_said_in_the_same_bytes() -> None:
+    """But for rows: how Arrow lays out its metadata is a matter of its version, and any layout is read."""
+    told = frames.pack_role(b"id of a database", "principal", 3)
+    assert {kind: frame for kind, frame in RECORDED.items() if kind is not FrameKind.FRAGMENTS} == {
+        FrameKind.HELLO: encode_frame(FrameKind.HELLO, frames.pack_hello(own())),
+        FrameKind.ROLE_QUERY: encode_frame(FrameKind.ROLE_QUERY, b"id of a database"),
+        FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, told),
+        FrameKind.PING: encode_frame(FrameKind.PING),
+        FrameKind.PONG: encode_frame(FrameKind.PONG),
+        FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "back at 7")),
+    }
+    assert unpack_batch(bytes_of(table(*ROWS))) == unpack_batch(body_of(RECORDED[FrameKind.FRAGMENTS])[1])

@@ -1,0 +1,152 @@
+"""A neighbour that a test plays: a real endpoint with a certificate, whose rows are seen, kept, changed, made up and sent again."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.dialer import EndpointSetup
+from ssbroker.broker.network.endpoint import SocketEndpoint
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.tls import TlsCredentials, Trust
+from ssbroker.protocol.events import EventLog
+from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.wire.batch import WIRE
+from ssbroker.protocol.wire.frames import OwnIdentity
+from tests.system.proxy import HOST
+
+DEADLINE_SECONDS: Final = 60.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row that came.
+
+    Attributes:
+        peer: Who brought it.
+        row: The row.
+    """
+
+    peer: Peer
+    row: Row
+
+
+class Neighbour:
+    """An instance of nobody. What comes is kept, and given to `passes`, which says where each row goes on, if anywhere.
+
+    Args:
+        name: What it calls itself.
+        trust: Its certificate; None for connections without TLS.
+        passes: For each row that came, the address to which it goes on and what goes there; None keeps it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        trust: Trust | None = None,
+        *,
+        passes: Callable[[Row], tuple[str, Row] | None] = lambda _: None,
+    ) -> None:
+        self.seen: Final[list[Seen]] = []
+        self.passes = passes
+        self.address = ""
+        self._changed: Final = threading.Condition()
+        chance = random.Random(name)
+        setup = EndpointSetup(
+            own=OwnIdentity(instance_id=chance.randbytes(16), name=name, run_number=chance.getrandbits(64)),
+            receiver=self,
+            credentials=None if trust is None else TlsCredentials(trust),
+            limits=EndpointLimits(),
+            events=EventLog(),
+            clock=lambda: time.time_ns() // 1000,
+            random=chance,
+        )
+        self._endpoint: Final = SocketEndpoint(setup, host=HOST, port=0)
+
+    def __enter__(self) -> Self:
+        host, port = self._endpoint.start()
+        self.address = f"TCP://{host}:{port}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._endpoint.close(5.0)
+
+    def say(self, address: str, rows: Iterable[Row]) -> None:
+        """Sends rows to an address."""
+        self._endpoint.send(address, table_of(rows))
+
+    def wait(self, enough: Callable[[list[Row]], bool]) -> list[Row]:
+        """All rows that have come, once they are enough.
+
+        Raises:
+            TimeoutError: They never were.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: enough(self.rows), DEADLINE_SECONDS):
+                raise TimeoutError(f"{len(self.seen)} rows came, and not what was waited for")
+            return self.rows
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows that have come."""
+        return [each.row for each in self.seen]
+
+    # What the endpoint tells, in its thread.
+
+    def arrived(self, peer: Peer, rows: pa.Table) -> None:
+        """See `Receiver`."""
+        found = [Seen(peer, row) for row in rows.to_pylist()]
+        ways: dict[str, list[Row]] = {}
+        for each in found:
+            passed = self.passes(each.row)
+            if passed is not None:
+                ways.setdefault(passed[0], []).append(passed[1])
+        for address, passed_on in ways.items():
+            self._endpoint.send(address, table_of(passed_on))
+        with self._changed:
+            self.seen.extend(found)
+            self._changed.notify_all()
+
+    def has_room(self, address: str) -> None:
+        """See `Receiver`."""
+
+    def unreachable(self, address: str, why: str) -> None:
+        """See `Receiver`."""
+
+    def reached(self, address: str, peer: Peer) -> None:
+        """See `Receiver`."""
+
+    def is_own(self, address: str) -> None:
+        """See `Receiver`."""
+
+    def roles_of(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:  # it has no databases
+        """See `Receiver`."""
+        return [("unknown", 0) for _ in broker_instances]
+
+    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+        """See `Receiver`."""
+
+
+def table_of(rows: Iterable[Row]) -> pa.Table:
+    """Rows as they go on the wire."""
+    return pa.Table.from_pylist(list(rows), schema=WIRE)
+
+
+_PLAIN: Final[dict[pa.DataType, Any]] = {pa.string(): "a", pa.bool_(): True, pa.binary(): b"", pa.binary(16): bytes(16)}
+
+
+def row(number: int, **columns: Any) -> Row:
+    """A row that says nothing that could be believed."""
+    made = {field.name: None if field.nullable else _PLAIN.get(field.type, 1) for field in WIRE}
+    return {**made, "message_sequence_number": number, **columns}

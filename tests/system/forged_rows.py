@@ -1,0 +1,54 @@
+"""Rows made up by who knows the format and everything that is public, but no key."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pyarrow as pa
+
+from ssbroker.protocol.envelope import ENVELOPE, pack_ack_ranges, rows_to_table, table_to_rows
+from tests.system.controlled_peer import Row
+
+
+def forged(row: Row, **columns: Any) -> Row:
+    """A row with other columns, and every digest in it made anew, as anybody can."""
+    changed = {**row, **columns}
+    digest = hashlib.md5(changed["message_body"], usedforsecurity=False).digest()
+    if changed["is_sequenced"]:
+        changed["message_signature"] = digest
+        changed["fragment_signature"] = digest
+    envelope = {name: changed[name] for name in ENVELOPE.names}
+    (found,) = table_to_rows(pa.Table.from_pylist([envelope], schema=ENVELOPE))
+    covered = (
+        found.signature_input(found.header) if found.is_sequenced else found.signature_input(found.header) + found.body
+    )
+    found.header_signature = hashlib.md5(covered, usedforsecurity=False).digest()
+    return {**changed, **rows_to_table([found]).to_pylist()[0]}
+
+
+def acknowledging(row: Row, number: int, **columns: Any) -> Row:
+    """What the receiver of a row would say once it had all messages up to this number."""
+    return forged(
+        row,
+        **{
+            "is_initiator": not row["is_initiator"],
+            "is_sequenced": False,
+            "message_sequence_number": 0,
+            "fragment_number": 0,
+            "fragment_count": 1,
+            "message_body": b"",
+            "message_signature": None,
+            "fragment_signature": None,
+            "message_type_name": None,
+            "message_id": None,
+            "is_end_of_dialog": False,
+            "from_service_name": row["to_service_name"],
+            "from_broker_instance": row["to_broker_instance"] or bytes(16),
+            "to_service_name": row["from_service_name"],
+            "to_broker_instance": row["from_broker_instance"],
+            "acked_sequence_number": number,
+            "acked_ahead": pack_ack_ranges(()),
+            **columns,
+        },
+    )

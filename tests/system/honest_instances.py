@@ -1,0 +1,132 @@
+"""Two honest instances that serve in this process, and short words for what their applications do; attackers come from the test."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ssbroker import Instance
+from ssbroker.broker.database import Database
+from ssbroker.protocol.events import Event
+from tests.system.applications import DATABASES, INITIATOR, QUEUE, TARGET
+from tests.system.proxy import HOST
+from tests.system.serve_options import Given, options, served
+
+DEADLINE_SECONDS: Final = 60.0
+NAMES: Final = ("shop", "stock", "gate", "mallory")
+Handle = uuid.UUID
+
+
+class Side:
+    """An honest instance with one service."""
+
+    def __init__(self, folder: Path, name: str, service: str, given: Given, stack: ExitStack) -> None:
+        self.instance: Final = stack.enter_context(Instance.create(folder / name, name=name))
+        self.database: Final[Database] = self.instance.create_database(DATABASES[service])
+        self.database.create_queue(QUEUE)
+        self.database.create_service(service, queue=QUEUE)
+        self.service: Final = service
+        self.events: Final[list[Event]] = []
+        self._changed: Final = threading.Condition()
+        self.instance.subscribe(self._told)
+        server = stack.enter_context(self.instance.serve(host=HOST, port=0, **served(given)))
+        self.address: Final = f"TCP://{HOST}:{server.port}"
+
+    @property
+    def broker_instance(self) -> bytes:
+        """The broker id of its database."""
+        return self.database.service_broker_guid.bytes
+
+    def leads(self, service: str, address: str) -> None:
+        """Makes the route to a service."""
+        self.instance.execute(
+            f"USE {self.database.name}; CREATE ROUTE R WITH SERVICE_NAME = N'{service}', ADDRESS = N'{address}';"
+        )
+
+    def begin(self, to: str, *bodies: bytes, **asked: Any) -> Handle:
+        """A dialog, with what it sends at once."""
+        with self.database.transaction() as t:
+            handle = t.begin_dialog(self.service, to, **{"encryption": False, **asked})
+            for body in bodies:
+                t.send(handle, body)
+        return handle
+
+    def send(self, handle: Handle, *bodies: bytes) -> None:
+        """More in the same dialog."""
+        with self.database.transaction() as t:
+            for body in bodies:
+                t.send(handle, body)
+
+    def next(self) -> tuple[bytes | None, Handle]:
+        """The next message, waited for, and its dialog.
+
+        Raises:
+            TimeoutError: None came.
+        """
+        with self.database.transaction() as t:
+            table = t.receive(QUEUE, top=1, timeout=DEADLINE_SECONDS)
+        if not table.num_rows:
+            raise TimeoutError(f"{self.service} got nothing; events: {[event for event in self.events if event.LEVEL]}")
+        row = table.to_pylist()[0]
+        return row["message_body"], uuid.UUID(bytes=bytes(row["conversation_handle"]))
+
+    def rest(self) -> list[bytes | None]:
+        """All that is in its queue now."""
+        found: list[Any] = []
+        with self.database.transaction() as t:
+            while (table := t.receive(QUEUE)).num_rows:
+                found += table["message_body"].to_pylist()
+        return found
+
+    def waits_for(self, kind: type[Event], *, about: Callable[[Any], bool] = lambda _: True) -> Any:
+        """The first event of this kind that it is about, waited for.
+
+        Raises:
+            TimeoutError: None came.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: any(isinstance(e, kind) and about(e) for e in self.events), DEADLINE_SECONDS)
+            for event in self.events:
+                if isinstance(event, kind) and about(event):
+                    return event
+        raise TimeoutError(f"no {kind.__name__} of that kind: {self.events}")
+
+    def _told(self, event: Event) -> None:
+        with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+
+class Scene:
+    """Shop and stock.
+
+    Args:
+        folder: Where they stand.
+        is_encrypted: Whether connections are TLS with certificates for each of `NAMES`.
+    """
+
+    def __init__(self, folder: Path, *, is_encrypted: bool = True) -> None:
+        self.given: Final[Mapping[str, Given]] = options(folder, NAMES, is_encrypted=is_encrypted)
+        self._folder: Final = folder
+        self._stack: Final = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.shop = Side(self._folder, "shop", INITIATOR, self.given["shop"], stack)
+            self.stock = Side(self._folder, "stock", TARGET, self.given["stock"], stack)
+            self._stack.push(stack.pop_all())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def trust(self, name: str) -> Any:
+        """The certificate of somebody who may connect."""
+        return served(self.given[name]).get("trust")

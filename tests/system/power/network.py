@@ -1,0 +1,269 @@
+"""Dialogs with another instance: the files of one are recorded; the other keeps its data, as on another machine."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker import Instance
+from ssbroker._arguments import epoch_microseconds
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.engine import DialogEngine
+from ssbroker.protocol.storage import DialogEndpoint, Key
+from ssbroker.store import endpoints
+from ssbroker.testing import MemoryDialogStorage
+from tests.system.power.cutting import Cut
+from tests.system.power.recording import NAME, Mark, recording
+
+if TYPE_CHECKING:
+    from tests.system.power.run import Weakness
+
+_BEGINNING: Final = datetime(2026, 11, 21, tzinfo=UTC)
+_FAR: Final = b"-- far broker --"
+_BEGUN_THERE: Final = b"begun over there"
+_PAGES_TO_CHECKPOINT: Final = 16
+_SETTINGS: Final = ProtocolSettings(max_fragment_bytes=300)
+_ROUNDS_MAX: Final = 60
+
+
+class _Pair:
+    """An instance on the recorded disk and another one, with an engine each, and the messages between them."""
+
+    def __init__(self, instance: Instance, far: MemoryDialogStorage, *, now: datetime) -> None:
+        far.restart()
+        self.instance = instance
+        self.far = far
+        self.now = now
+        self.database: Database = instance.database("Sales")
+        self.ledger = SqliteDialogStorage(database_context(self.database))
+        self.here = DialogEngine(self.ledger, random=random.Random(1).random, settings=_SETTINGS)
+        self.there = DialogEngine(far, random=random.Random(2).random, settings=_SETTINGS)
+        self.here.notify_queued(self.ledger.waiting())
+        self.there.notify_queued(far.waiting())
+
+    def to_there(self, share: float, chance: random.Random) -> None:
+        """Sends from here; some of it is lost."""
+        self.here.notify_queued(self.ledger.waiting())
+        rows = _some(self.here.data_to_send(now=self._moment), share, chance)
+        if rows is not None:
+            effects = self.there.receive(rows, now=self._moment)
+            self.far.commit(effects)
+            self.there.confirm(effects, now=self._moment)
+
+    def to_here(self, share: float, chance: random.Random) -> None:
+        """Sends from there; some of it is lost."""
+        self.there.notify_queued(self.far.waiting())
+        rows = _some(self.there.data_to_send(now=self._moment), share, chance)
+        if rows is not None:
+            effects = self.here.receive(rows, now=self._moment)
+            assert self.ledger.commit(effects) is None
+            self.here.confirm(effects, now=self._moment)
+
+    def flush(self) -> None:
+        """Flushes idle transmission objects on both sides."""
+        self.now += timedelta(minutes=1)
+        self.here.flush(now=self._moment)
+        self.there.flush(now=self._moment)
+
+    def is_drained(self) -> bool:
+        return not self.far.waiting() and not self.ledger.waiting()
+
+    @property
+    def _moment(self) -> int:
+        return epoch_microseconds(self.now)
+
+
+class Network:
+    """Sends and receives, each with a row of the application in the same transaction; marks record what was acknowledged."""
+
+    def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
+        chance = random.Random(seed)
+        self._snapshots: list[MemoryDialogStorage] = []
+        with recording(deaf_to=weakness.deaf_to) as recorder:
+            trace = self.operations = recorder.trace
+            instance = _open(folder, is_new=True, vfs=NAME)
+            instance.create_database("Sales")
+            pair = _Pair(instance, MemoryDialogStorage(_FAR), now=_BEGINNING)
+            keys = _prepare(pair)
+            self._snapshots.append(copy.deepcopy(pair.far))
+            trace.append(Mark("far", 0))
+            for _ in range(transactions):
+                _weaken(pair.database, weakness.synchronous)
+                step = chance.choice(("send", "send there", "receive", "carry", "carry", "carry back", "carry back"))
+                if step == "send":
+                    trace += [Mark("sent", number) for number in _send(pair.database, chance)]
+                elif step == "receive":
+                    trace += [Mark("received", number) for number in _receive(pair.database)]
+                elif step == "send there":
+                    for key in keys:
+                        if key in pair.far.accounts:
+                            pair.far.send(key, _body(pair.far.accounts[key].next, chance))
+                elif step == "carry":
+                    pair.to_there(0.8, chance)
+                else:
+                    pair.to_here(0.8, chance)
+                pair.now += timedelta(seconds=chance.choice((0.1, 1, 5)))
+                if chance.random() < 0.05:
+                    pair.flush()
+                if chance.random() < 0.03:
+                    instance.close()
+                    instance = _open(folder, vfs=NAME)
+                    pair = _Pair(instance, pair.far, now=pair.now)
+                self._snapshots.append(copy.deepcopy(pair.far))
+                trace.append(Mark("far", len(self._snapshots) - 1))
+            instance.close()
+        self._keys = keys
+        self._now = pair.now
+
+    def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
+        """Checks that everything acknowledged is present, and that everything sent is received once and in order, on both sides."""
+        known = [mark.number for mark in cut.marks if mark.word == "far"]
+        if not known:
+            return
+        far = copy.deepcopy(self._snapshots[known[-1]])
+        with _open(folder) as instance:
+            pair = _Pair(instance, far, now=self._now + timedelta(minutes=2))
+            with database_context(pair.database).file.read() as connection:
+                if connection.pragma("integrity_check") != "ok":
+                    yield "the file is damaged"
+            for word in ("sent", "received"):
+                if not {mark.number for mark in cut.marks if mark.word == word} <= _noted(pair.database, word):
+                    yield f"something acknowledged is not {word} any more"
+            if goes_on:
+                _send(pair.database, random.Random(0))
+            yield from self._drained(pair)
+
+    def _drained(self, pair: _Pair) -> Iterator[str]:
+        chance = random.Random(0)
+        for _ in range(_ROUNDS_MAX):
+            if pair.is_drained():
+                break
+            pair.to_there(1, chance)
+            pair.to_here(1, chance)
+            pair.now += timedelta(seconds=70)
+        else:
+            yield "it does not drain"
+        while _receive(pair.database):
+            pass
+        for key in self._keys:
+            sent, received = (_bodies(pair.database, word, key) for word in ("sent", "received"))
+            account = pair.far.accounts.get(key)
+            if [message.body for message in (account.queue if account else [])] != sent:
+                yield f"{key}: {len(sent)} were sent here, others came there"
+            wanted = 0 if account is None else account.next
+            if [_number(body) for body in received] != list(range(wanted)):
+                yield f"{key}: {wanted} were sent there, {[_number(body) for body in received]} came here"
+
+
+def _open(folder: Path, *, is_new: bool = False, vfs: str | None = None) -> Instance:
+    if is_new:
+        return Instance.create(
+            folder, name="shop", clock=lambda: _BEGINNING, random=random.Random(7), background=False, vfs=vfs
+        )
+    return Instance.open(folder, clock=lambda: _BEGINNING, random=random.Random(8), background=False, vfs=vfs)
+
+
+def _prepare(pair: _Pair) -> list[Key]:
+    """Starts one dialog here and one there, and creates the endpoints there."""
+    database = pair.database
+    for name in ("Orders", "Replies"):
+        database.create_queue(name)
+    database.create_service("//Stock", queue="Orders")
+    database.create_service("//Shop", queue="Replies")
+    with database.transaction() as t:
+        t.connection.execute("CREATE TABLE sent (id INTEGER PRIMARY KEY, conversation BLOB, body BLOB)")
+        t.connection.execute("CREATE TABLE received (id INTEGER PRIMARY KEY, conversation BLOB, body BLOB)")
+        handle = t.begin_dialog("//Shop", "//Far")
+        begun_here = endpoints.by_handle(t.connection, handle.bytes)
+        assert begun_here is not None
+    there = DialogEndpoint(
+        conversation_id=_BEGUN_THERE,
+        is_initiator=True,
+        service_name="//Far",
+        broker_instance=_FAR,
+        far_service_name="//Stock",
+    )
+    return [pair.far.begin(there), (begun_here.conversation_id, False)]
+
+
+def _weaken(database: Database, synchronous: str) -> None:
+    with database_context(database).file.read() as connection:
+        pass
+    connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
+    connection.pragma("synchronous", synchronous)
+
+
+def _send(database: Database, chance: random.Random) -> list[int]:
+    """Sends one message in one of the dialogs, and returns its position among all sent messages."""
+    with database.transaction() as t:
+        found = t.connection.execute(
+            "SELECT conversation_id, conversation_handle FROM ssb_conversation_endpoints WHERE state IN ('SO', 'CO')"
+        ).fetchall()
+        pairs: list[Any] = sorted(found)
+        conversation, handle = chance.choice(pairs)
+        before: int = t.connection.execute("SELECT count(*) FROM sent WHERE conversation = ?", (conversation,)).get
+        body = _body(before, chance)
+        t.send(uuid.UUID(bytes=handle), body)
+        t.connection.execute("INSERT INTO sent (conversation, body) VALUES (?, ?)", (conversation, body))
+        number: int = t.connection.last_insert_rowid()
+    return [number]
+
+
+def _receive(database: Database) -> list[int]:
+    """Receives once from each queue, and returns the positions of the messages among all received ones."""
+    numbers: list[int] = []
+    with database.transaction() as t:
+        for queue in ("Orders", "Replies"):
+            for row in t.receive(queue).to_pylist():
+                found = endpoints.by_handle(t.connection, row["conversation_handle"])
+                assert found is not None
+                t.connection.execute(
+                    "INSERT INTO received (conversation, body) VALUES (?, ?)",
+                    (found.conversation_id, row["message_body"]),
+                )
+                numbers.append(t.connection.last_insert_rowid())
+    return numbers
+
+
+def _noted(database: Database, word: str) -> set[int]:
+    with database_context(database).file.read() as connection:
+        return {number for (number,) in connection.execute(f"SELECT id FROM {word}")}
+
+
+def _bodies(database: Database, word: str, key: Key) -> list[bytes]:
+    with database_context(database).file.read() as connection:
+        return [
+            body
+            for (body,) in connection.execute(f"SELECT body FROM {word} WHERE conversation = ? ORDER BY id", key[:1])
+        ]
+
+
+def _body(number: int, chance: random.Random) -> bytes:
+    """Returns a random body of one or several fragments."""
+    content = b"%d:" % number + chance.randbytes(chance.choice((10, 200, 200, 1500)))
+    return content + hashlib.md5(content).digest()
+
+
+def _number(body: bytes) -> int:
+    """Returns the number of a body among those of its sender; -1 if it was altered."""
+    content, digest = body[:-16], body[-16:]
+    return int(content.split(b":", maxsplit=1)[0]) if hashlib.md5(content).digest() == digest else -1
+
+
+def _some(rows: pa.Table | None, share: float, chance: random.Random) -> pa.Table | None:
+    """Drops some of the rows."""
+    if rows is None or share == 1:
+        return rows
+    kept = [number for number in range(rows.num_rows) if chance.random() < share]
+    return rows.take(pa.array(kept, pa.int64())) if kept else None

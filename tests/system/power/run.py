@@ -1,0 +1,91 @@
+"""Records one workload, and checks all points of its trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol
+
+import apsw
+
+from ssbroker.exceptions import SsbrokerError
+from tests.system.power.cutting import Cut, RestoredFolder, cuts
+from tests.system.power.recording import Operation
+
+_WRONG: Final = (SsbrokerError, apsw.Error, AssertionError, TypeError, ValueError)
+"""Errors that corruption can cause, since rows may contain anything."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weakness:
+    """A weakened guarantee, with which the test must fail.
+
+    Attributes:
+        deaf_to: Suffixes of files whose syncs the disk ignores.
+        synchronous: `full`, or a weaker setting.
+    """
+
+    deaf_to: tuple[str, ...] = ()
+    synchronous: str = "full"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """Number of states checked, and the faults found."""
+
+    operations: int
+    states: int
+    faults: list[str]
+
+
+class Workload(Protocol):
+    """Operations on the disk, and the check of the result."""
+
+    @property
+    def operations(self) -> Sequence[Operation]:
+        """The trace."""
+        ...
+
+    def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
+        """What is wrong with what is left in the folder; with `goes_on` something is written to it too."""
+        ...
+
+
+class Entry(Protocol):
+    """Records a workload in an empty folder."""
+
+    def __call__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> Workload: ...
+
+
+def cut_often(
+    entry: Entry,
+    folder: Path,
+    *,
+    seed: int,
+    transactions: int = 100,
+    draws: int = 2,
+    share: float = 1,
+    states_max: int | None = None,
+    faults_max: int | None = None,
+    weakness: Weakness = Weakness(),
+) -> Found:
+    """Records a workload, and checks the disk after each of its operations."""
+    workload = entry(folder, transactions=transactions, seed=seed, weakness=weakness)
+    chance = random.Random(seed)
+    states, faults = 0, []
+    with RestoredFolder() as restored:
+        for cut in islice(cuts(workload.operations, draws=draws, share=share, chance=chance), states_max):
+            states += 1
+            restored.put(cut)
+            try:
+                faults += [
+                    f"{cut.where}: {fault}" for fault in workload.faults(restored.folder, cut, goes_on=states % 10 == 0)
+                ]
+            except _WRONG as error:
+                faults.append(f"{cut.where}: {error!r}")
+            if faults_max is not None and len(faults) >= faults_max:
+                break
+    return Found(len(workload.operations), states, faults)

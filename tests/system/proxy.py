@@ -1,0 +1,179 @@
+"""A TCP proxy that stands between two instances and does to their bytes what bad networks do. It runs in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from tests.system.faults import HONEST, WAYS, Menu, Stream, Way, stream
+
+HOST: Final = "127.0.0.1"
+_CHUNK: Final = 1 << 16
+_DEADLINE_SECONDS: Final = 60
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""Of a connection that is closed nothing more is sent: the far side is told that it was reset."""
+_T = TypeVar("_T")
+
+
+class Proxy:
+    """A place that two instances meet by: its address stays the same while the process behind it comes and goes.
+
+    Whoever connects is led to the port that `aim` named last. Without one, a connection is closed at once.
+    """
+
+    def __init__(self, *, menu: Menu = HONEST, seed: int = 0, host: str = HOST) -> None:
+        self.host: Final = host
+        self.counted: Final[Counter[str]] = Counter()
+        self._menu = menu
+        self._seed: Final = seed
+        self._target: tuple[str, int] | None = None
+        self._links: Final[set[_Link]] = set()
+        self._loop: Final = asyncio.new_event_loop()
+        self._thread: Final = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._gates: dict[Way, asyncio.Event] = {}
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """As a route names it."""
+        return f"TCP://{self.host}:{self.port}"
+
+    def aim(self, port: int | None, *, host: str = HOST) -> None:
+        """Leads connections to this port from now on; None: to nobody."""
+        self._do(lambda: setattr(self, "_target", None if port is None else (host, port)))
+
+    def change(self, menu: Menu) -> None:
+        """Has connections that are made from now on suffer other faults."""
+        self._do(lambda: setattr(self, "_menu", menu))
+
+    def cut(self) -> int:
+        """Breaks every connection, and says how many there were."""
+        return self._do(self._cut)
+
+    def hold(self, *ways: Way) -> None:
+        """Lets nothing through in these directions, both unless named, and keeps the connections: a partition that nobody is told of."""
+        self._do(lambda: self._turn(ways or WAYS, is_open=False))
+
+    def release(self) -> None:
+        """Lets everything through again, what was held first."""
+        self._do(lambda: self._turn(WAYS, is_open=True))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_DEADLINE_SECONDS)
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_DEADLINE_SECONDS)
+
+    def _do(self, work: Callable[[], _T]) -> _T:
+        done: Future[_T] = Future()
+        self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
+        return done.result(_DEADLINE_SECONDS)
+
+    async def _open(self) -> None:
+        self._gates = {way: asyncio.Event() for way in WAYS}
+        for gate in self._gates.values():
+            gate.set()
+        self._server = await asyncio.start_server(self._accepted, self.host, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            self._cut()
+            await asyncio.wait(tasks)
+
+    def _turn(self, ways: tuple[Way, ...], *, is_open: bool) -> None:
+        for way in ways:
+            gate = self._gates[way]
+            if is_open:
+                gate.set()
+            else:
+                gate.clear()
+
+    def _cut(self) -> int:
+        links = list(self._links)
+        for link in links:
+            link.cut()
+        self.counted["cut"] += len(links)
+        return len(links)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._target is None:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self.counted["connections"] += 1
+        number = self.counted["connections"]
+        streams = {way: stream(self._menu, seed=self._seed, connection=number, way=way) for way in WAYS}
+        link = _Link(writer, far_writer)
+        self._links.add(link)
+        link.tasks = [
+            asyncio.ensure_future(self._pump(link, reader, far_writer, streams["there"], "there")),
+            asyncio.ensure_future(self._pump(link, far_reader, writer, streams["back"], "back")),
+        ]
+        await asyncio.wait(link.tasks)
+        link.cut()
+        self._links.discard(link)
+
+    async def _pump(
+        self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, faults: Stream, way: Way
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                for step in faults.steps(data):
+                    if step.delay:
+                        self.counted["delays"] += 1
+                        await asyncio.sleep(step.delay)
+                    await self._gates[way].wait()
+                    self.counted["flips"] += step.flips
+                    self.counted["bytes"] += len(step.data)
+                    writer.write(step.data)
+                    await writer.drain()
+                    if step.is_cut:
+                        self.counted["cut"] += 1
+                        link.cut()
+                        return
+            writer.write_eof()
+
+
+class _Link:
+    """Two connections that are one to those at their ends."""
+
+    def __init__(self, *writers: asyncio.StreamWriter) -> None:
+        self.tasks: list[asyncio.Future[None]] = []
+        self._writers: Final = writers
+
+    def cut(self) -> None:
+        """Breaks both, with what is on its way."""
+        for writer in self._writers:
+            end: socket.socket | None = writer.get_extra_info("socket")
+            if end is not None and not writer.is_closing():
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            writer.transport.abort()
+        for task in self.tasks:
+            if task is not asyncio.current_task():
+                task.cancel()

@@ -1,0 +1,37 @@
+"""The neighbours by which attacks are played are honest unless told otherwise: what one says, the other hears."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.network.tls import Trust
+from tests.system.controlled_peer import Neighbour, row
+from tests.system.serve_options import certified, served
+
+
+@pytest.fixture(params=["TLS", "without TLS"])
+def trusts(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Trust | None]:
+    names = ("one", "two", "three")
+    if request.param == "without TLS":
+        return dict.fromkeys(names)
+    given = certified(tmp_path, names)
+    return {name: served(given[name])["trust"] for name in names}
+
+
+@pytest.mark.rule("P24")
+def test_what_one_says_another_hears_and_a_third_gets_passed_on(trusts: dict[str, Trust | None]) -> None:
+    conversation = uuid.uuid4().bytes
+    with (
+        Neighbour("one", trusts["one"]) as one,
+        Neighbour("three", trusts["three"]) as three,
+        Neighbour("two", trusts["two"], passes=lambda seen: (three.address, {**seen, "hops_remaining": 7})) as two,
+    ):
+        one.say(two.address, [row(number, conversation_id=conversation) for number in range(5)])
+        heard = three.wait(lambda rows: len(rows) >= 5)
+        assert [each["message_sequence_number"] for each in heard] == list(range(5))
+        assert {(each["conversation_id"], each["hops_remaining"]) for each in heard} == {(conversation, 7)}
+        assert [each.peer.name for each in two.seen] == ["one"] * 5
+        assert {each.peer.principal for each in two.seen} == {"one" if trusts["one"] else None}

@@ -1,0 +1,111 @@
+"""R53, R54, N25: a mirrored pair of processes, of which one is killed while it is sent to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Instance
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.protocol.events import MirroredRouteStateChanged
+from ssbroker.protocol.mirroring import MirroredRouteState
+from tests.broker.network.neighbours import PATIENCE, Heard, Neighbour, order, shop
+from tests.broker.shops import ORDERS, SHOP, STOCK
+from tests.system.node_process import Node
+from tests.system.serve_options import PLAIN
+from tests.system.traffic import Plan
+
+MESSAGES = 300
+BEFORE = 100
+
+
+class Half:
+    """One of the pair: its folder, which this process has open too, and the process that serves it."""
+
+    def __init__(self, folder: Path, name: str, stack: ExitStack) -> None:
+        self.folder = folder
+        self.port = 0
+        self.instance = stack.enter_context(Instance.create(folder / name, name=name, background=False))
+        options, plan = folder / f"{name}.json", folder / "plan.json"
+        options.write_text(json.dumps(PLAIN), encoding="utf-8")
+        Plan(lanes=1, messages=0).write(plan)
+        command = [sys.executable, "-m", "tests.system.node", "forwarder", str(folder / name), "127.0.0.1"]
+        self.node = Node(
+            name, [*command, str(plan), str(options)], errors=folder / f"{name}.errors", ready=self._listens
+        )
+
+    def _listens(self, port: int) -> None:
+        self.port = port
+
+    @property
+    def address(self) -> str:
+        return f"TCP://127.0.0.1:{self.port}"
+
+    @property
+    def stock(self) -> Database:
+        return self.instance.database("Stock")
+
+    def receive(self, count: int) -> list[bytes]:
+        """Receives so many messages, in transactions of this process."""
+        found: list[bytes] = []
+        while len(found) < count:
+            with self.stock.transaction() as t:
+                table = t.receive(ORDERS, top=min(25, count - len(found)), timeout=PATIENCE)
+                assert table.num_rows, f"only {len(found)} came; {self.node.complaints()}"
+                found += [body or b"" for body in table["message_body"].to_pylist()]
+        return found
+
+    def copy_to(self, other: Half) -> None:
+        """Gives the other one the file as it was committed last; it is the mirror then."""
+        database_context(self.stock).file.checkpoint()
+        copy = self.folder / f"Stock of {other.instance.name} {other.node.lives}.sqlite"
+        shutil.copyfile(self.stock.path, copy)
+        if any(database.name == "Stock" for database in other.instance.databases):
+            other.instance.drop_database("Stock")
+        other.instance.attach_database("Stock", copy)
+        other.stock.set_mirroring_role("mirror")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.mark.rule("R53", "R52", "R54", "P11")
+def test_the_principal_is_killed_and_each_message_comes_once_in_order(tmp_path: Path, stack: ExitStack) -> None:
+    """What it had committed is what its mirror goes on with."""
+    instance = stack.enter_context(Instance.create(tmp_path / "near", name="near"))
+    near = Neighbour(instance, stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
+    first, second = (Half(tmp_path, name, stack) for name in ("first", "second"))
+    database = first.instance.create_database("Stock")
+    database.create_queue(ORDERS)
+    database.create_service(STOCK, queue=ORDERS)
+    database.create_route("home", service_name=SHOP, address=near.address)
+    first.copy_to(second)
+    for half in (first, second):
+        half.node.start()
+        stack.callback(half.node.kill)
+    sales = shop(near)
+    near.leads("Sales", STOCK, first.address, mirror=second.address, broker=database.service_broker_guid)
+    heard = Heard(near, kinds=(MirroredRouteStateChanged,))
+    bodies = [b"order %d" % number for number in range(MESSAGES)]
+    dialog = order(sales, *bodies[:BEFORE])
+    found = first.receive(BEFORE // 2)
+    order(sales, *bodies[BEFORE:], dialog=dialog)
+    first.node.kill()
+    heard.wait_for(
+        lambda events: any(getattr(event, "state", "") == MirroredRouteState.LOST_ADDRESS for event in events)
+    )
+    first.copy_to(second)
+    second.stock.set_mirroring_role("principal")
+    found += second.receive(MESSAGES - len(found))
+    assert found == bodies
+    assert second.instance.view("dbo.Orders").num_rows == 0

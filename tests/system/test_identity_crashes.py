@@ -1,0 +1,156 @@
+"""I7 holds whoever crashes in the middle of a change, and however many try at once (B25)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError
+from tests.broker.test_identity import agrees, copy_of
+from tests.system import crashing_process
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An instance with Sales, enabled, and Stock, disabled; closed. Beside it `free.sqlite`, a database that nobody has."""
+    with Instance.create(tmp_path / "instance", name="shop", background=False) as made:
+        made.create_database("Sales").create_queue("Orders")
+        made.create_database("Stock").set_broker("DISABLE_BROKER")
+        made.create_database("Free").create_queue("Kept")
+        path = made.database("Free").path
+        made.detach_database("Free")
+        path.rename(tmp_path / "free.sqlite")
+    return tmp_path / "instance"
+
+
+def fork_change(folder: Path, name: str, *, die_at: int, is_after: bool) -> int | None:
+    """The exit code of a process that makes a change and dies on the way."""
+    file = folder.parent / "free.sqlite"
+    process = multiprocessing.get_context("fork").Process(
+        target=crashing_process.change, args=(folder, name, file), kwargs={"die_at": die_at, "is_after": is_after}
+    )
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.rule("I7")
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", [name for name in crashing_process.CHANGES if name != "enable Sales"])
+def test_a_crash_between_the_list_and_the_file_is_mended(folder: Path, name: str, *, is_after: bool) -> None:
+    """The instance opens, list and files agree, and the change can be made again where it had not happened."""
+    kept = folder.parent / "kept"
+    shutil.copytree(folder.parent, kept)
+    for die_at in range(1, 10):
+        shutil.rmtree(folder)
+        shutil.copytree(kept / "instance", folder)
+        shutil.copy(kept / "free.sqlite", folder.parent / "free.sqlite")
+        died = fork_change(folder, name, die_at=die_at, is_after=is_after)
+        with Instance.open(folder, background=False) as instance:
+            assert agrees(instance), die_at
+            names = {database.name for database in instance.databases}
+            assert {"msdb", "Stock"} <= names <= {"msdb", "Sales", "Stock", "New", "Attached"}
+            if "Attached" in names:
+                assert ("dbo", "Kept") in database_context(instance.database("Attached")).objects().queues
+            if "Sales" in names:
+                assert ("dbo", "Orders") in database_context(instance.database("Sales")).objects().queues
+            if name == "create" and "New" not in names:
+                assert instance.create_database("New").is_broker_enabled
+            if name.startswith("attach") and "Attached" not in names:
+                assert instance.attach_database("Attached", folder.parent / "free.sqlite").is_broker_enabled
+            if name in ("disable", "enable", "renew", "end") and not died:
+                assert instance.database("Stock").is_broker_enabled == (name == "enable")
+            assert agrees(instance), die_at
+        if died == 0:
+            assert die_at > 2  # there was a list and a file to die at
+            return
+        assert died == crashing_process.DIED
+    pytest.fail("the change never came to its end")
+
+
+@pytest.mark.rule("I7")
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("change", ["enable Sales", "disable"])
+def test_a_process_that_goes_on_after_anothers_crash_never_has_both_enabled(
+    tmp_path: Path, change: str, *, is_after: bool
+) -> None:
+    """What is enabled is committed in the list first, what is disabled in the file first; so the list never says too little."""
+    folder = tmp_path / "instance"
+    with Instance.create(folder, name="shop", background=False) as made:
+        made.create_database("Sales")
+        made.attach_database("Copy", copy_of(made, "Sales"), option="DISABLE_BROKER")
+    for die_at in (1, 2):
+        with Instance.open(folder, background=False) as instance:
+            sales, copy = instance.database("Sales"), instance.database("Copy")
+            copy.set_broker("DISABLE_BROKER")
+            sales.set_broker("DISABLE_BROKER" if change == "enable Sales" else "ENABLE_BROKER")
+            process = SPAWN.Process(
+                target=crashing_process.change,
+                args=(folder, change, tmp_path),
+                kwargs={"die_at": die_at, "is_after": is_after},
+            )
+            process.start()
+            process.join()
+            assert process.exitcode == crashing_process.DIED
+            with suppress(BrokerError):
+                copy.set_broker("ENABLE_BROKER")
+            assert not (sales.is_broker_enabled and copy.is_broker_enabled)
+
+
+@pytest.mark.rule("I7")
+def test_two_processes_that_enable_two_copies_at_once(tmp_path: Path) -> None:
+    """Exactly one succeeds, the other gets 9772, whoever is faster."""
+    folder = tmp_path / "instance"
+    with Instance.create(folder, name="shop", background=False) as made:
+        made.create_database("Sales")
+        copy = copy_of(made, "Sales")
+        made.attach_database("Copy", copy, option="DISABLE_BROKER")
+    for turn in range(3):
+        with Instance.open(folder, background=False) as instance:
+            for name in ("Sales", "Copy"):
+                instance.database(name).set_broker("DISABLE_BROKER")
+        results = [tmp_path / f"{turn}" / name for name in ("Sales", "Copy")]
+        results[0].parent.mkdir()
+        processes = [
+            SPAWN.Process(target=crashing_process.enable, args=(folder, result.name, result)) for result in results
+        ]
+        for process in processes:
+            process.start()
+        deadline = time.monotonic() + 60
+        while not all(result.with_suffix(".ready").exists() for result in results):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        (results[0].parent / "go").touch()
+        for process in processes:
+            process.join(60)
+        assert sorted(result.read_text() for result in results) == ["9772", "enabled"]
+        with Instance.open(folder, background=False) as instance:
+            assert agrees(instance)
+
+
+@pytest.mark.parametrize("change", ["detach", "drop"])
+def test_a_process_that_goes_on_keeps_what_another_could_not_take_away(folder: Path, change: str) -> None:
+    with Instance.open(folder, background=False) as instance:
+        sales = instance.database("Sales")
+        assert sales.is_broker_enabled
+        process = SPAWN.Process(
+            target=crashing_process.change, args=(folder, change, folder), kwargs={"die_at": 1, "is_after": True}
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == crashing_process.DIED
+        assert instance.catalog().databases["name"].to_pylist() == ["msdb", "Sales", "Stock"]
+        sales.create_queue("Further")
+        assert set(database_context(sales).objects().queues) == {("dbo", "Orders"), ("dbo", "Further")}
+        assert agrees(instance)
+        instance.drop_database("Sales")
+        assert not (folder / "Sales.sqlite").exists()

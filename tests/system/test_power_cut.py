@@ -1,0 +1,53 @@
+"""A commit that returned is on the disk, whatever remains of unsynced writes after a power cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.system.power.dialogs import Dialogs
+from tests.system.power.network import Network
+from tests.system.power.run import Entry, Weakness, cut_often
+from tests.system.power.tables import Tables
+
+WEAK: Final = {
+    "normal": Weakness(synchronous="normal"),
+    "off": Weakness(synchronous="off"),
+    "deaf": Weakness(deaf_to=("",)),
+    "deaf to logs": Weakness(deaf_to=("-wal",)),
+    "deaf to files": Weakness(deaf_to=(".sqlite",)),
+}
+
+
+def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """After every write, truncation, sync, creation and deletion of a trace with checkpoints, in all possible states of the disk."""
+    found = cut_often(Tables, tmp_path, seed=1, transactions=140)
+    assert found.faults == []
+    assert found.states > 10_000
+
+
+@pytest.mark.rule("P11", "P16")
+def test_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
+    """Within one database and between two: every committed message is received once, in order; at a sample of all points."""
+    found = cut_often(Dialogs, tmp_path, seed=1, transactions=60, share=0.08)
+    assert found.faults == []
+    assert found.states > 700
+
+
+@pytest.mark.rule("P14", "P16")
+def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Path) -> None:
+    """Everything that one instance has acknowledged to another is stored, including incomplete and early messages; at a sample of all points."""
+    found = cut_often(Network, tmp_path, seed=1, transactions=60, share=0.06)
+    assert found.faults == []
+    assert found.states > 130
+
+
+@pytest.mark.parametrize("weakness", WEAK.values(), ids=WEAK)
+@pytest.mark.parametrize("entry", [Tables, Dialogs, Network])
+def test_weaker_syncs_lose_data(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
+    """Tests the test: it fails if fewer syncs are requested, or the disk ignores them. Killing the process would not show it."""
+    share = 0.3 if entry is Network else 1  # each of its states takes longer to check
+    found = cut_often(entry, tmp_path, seed=1, transactions=30, weakness=weakness, share=share, faults_max=1)
+    assert found.faults != []

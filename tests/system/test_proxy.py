@@ -1,0 +1,205 @@
+"""The proxy is honest unless told otherwise, and does exactly what it is told; else what stands behind it proves nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from tests.system.faults import Menu, Step, stream
+from tests.system.proxy import HOST, Proxy
+
+DEADLINE = 60.0
+DATA = bytes(range(256)) * 400
+
+
+class Echo:
+    """A server that sends back what it gets, until the far side has said all."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server((HOST, 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(DEADLINE)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    @staticmethod
+    def _echo(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(1 << 16):
+                    connection.sendall(data)
+            except OSError:
+                return
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    with closing(Echo()) as served:
+        yield served
+
+
+def connect(proxy: Proxy) -> socket.socket:
+    return socket.create_connection((HOST, proxy.port), timeout=DEADLINE)
+
+
+def read(connection: socket.socket, count: int) -> bytes:
+    """So many bytes, or as many as come before the end."""
+    found = b""
+    while len(found) < count and (data := connection.recv(count - len(found))):
+        found += data
+    return found
+
+
+def talk(proxy: Proxy, data: bytes) -> bytes:
+    """What comes back of it over a connection of its own; a break ends it."""
+    with connect(proxy) as connection:
+        sender = threading.Thread(target=_say, args=(connection, data))
+        sender.start()
+        try:
+            return read(connection, len(data) + 1)
+        except ConnectionResetError:
+            return b""
+        finally:
+            sender.join(DEADLINE)
+
+
+def _say(connection: socket.socket, data: bytes) -> None:
+    try:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def test_it_lets_everything_through_unaltered(echo: Echo) -> None:
+    with Proxy() as proxy:
+        proxy.aim(echo.port)
+        assert talk(proxy, DATA) == DATA
+        assert dict(proxy.counted) == {"connections": 1, "bytes": 2 * len(DATA), "flips": 0}
+
+
+def test_it_stays_where_it_is_while_what_is_behind_it_changes(echo: Echo) -> None:
+    with Proxy() as proxy, closing(Echo()) as other:
+        port = proxy.port
+        proxy.aim(other.port)
+        assert talk(proxy, b"a") == b"a"
+        proxy.aim(None)
+        assert talk(proxy, b"b") == b""
+        proxy.aim(echo.port)
+        assert talk(proxy, b"c") == b"c"
+        assert proxy.address == f"TCP://127.0.0.1:{port}"
+
+
+def test_it_cuts_connections_that_are_there(echo: Echo) -> None:
+    with Proxy() as proxy, ExitStack() as stack:
+        proxy.aim(echo.port)
+        there = [stack.enter_context(connect(proxy)) for _ in range(3)]
+        for connection in there:
+            connection.sendall(b"a")
+            assert read(connection, 1) == b"a"
+        assert proxy.cut() == 3
+        for connection in there:
+            with pytest.raises(ConnectionResetError):
+                connection.recv(1)
+        assert talk(proxy, b"b") == b"b", "others are welcome"
+
+
+def test_a_held_direction_lets_nothing_through_and_loses_nothing(echo: Echo) -> None:
+    with Proxy() as proxy, connect_after_aim(proxy, echo) as connection:
+        proxy.hold("back")
+        connection.sendall(b"a")
+        connection.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(DEADLINE)
+        proxy.release()
+        assert read(connection, 1) == b"a"
+
+
+def connect_after_aim(proxy: Proxy, echo: Echo) -> socket.socket:
+    proxy.aim(echo.port)
+    return connect(proxy)
+
+
+def test_one_connection_overtakes_another_that_is_held(echo: Echo) -> None:
+    """Reordering across connections: what was sent later, over another one, comes first."""
+    with (
+        Proxy() as slow,
+        Proxy() as fast,
+        connect_after_aim(slow, echo) as first,
+        connect_after_aim(fast, echo) as second,
+    ):
+        slow.hold()
+        first.sendall(b"1")
+        second.sendall(b"2")
+        assert read(second, 1) == b"2"
+        slow.release()
+        assert read(first, 1) == b"1"
+
+
+def test_it_flips_single_bits(echo: Echo) -> None:
+    with Proxy(menu=Menu(flip_bytes=10_000), seed=3) as proxy:
+        proxy.aim(echo.port)
+        back = talk(proxy, DATA)
+        changed = [(before ^ after).bit_count() for before, after in zip(DATA, back, strict=True) if before != after]
+        assert len(changed) > 3
+        assert sum(changed) == proxy.counted["flips"]
+
+
+def test_it_breaks_off_in_the_middle(echo: Echo) -> None:
+    with Proxy(menu=Menu(cut_bytes=5_000), seed=5) as proxy:
+        proxy.aim(echo.port)
+        whole = [talk(proxy, DATA) == DATA for _ in range(8)]
+        assert not any(whole)
+        assert proxy.counted["cut"] >= 8
+
+
+def test_it_holds_up_and_keeps_the_order(echo: Echo) -> None:
+    with Proxy(menu=Menu(delay_bytes=5_000, delay_seconds=0.001)) as proxy:
+        proxy.aim(echo.port)
+        assert talk(proxy, DATA) == DATA
+        assert proxy.counted["delays"] > 10
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000, len(DATA)])
+def test_faults_stand_at_the_same_bytes_however_the_stream_is_read(piece: int) -> None:
+    menu = Menu(flip_bytes=900, cut_bytes=60_000, delay_bytes=2_000, delay_seconds=1)
+
+    def suffered(length: int) -> tuple[bytes, list[float], bool]:
+        faults = stream(menu, seed=11, connection=2, way="there")
+        steps: list[Step] = []
+        for start in range(0, len(DATA), length):
+            steps += faults.steps(DATA[start : start + length])
+            if steps[-1].is_cut:
+                break
+        delays = [step.delay for step in steps if step.delay]
+        return b"".join(step.data for step in steps), delays, steps[-1].is_cut
+
+    assert suffered(piece) == suffered(333)
+
+
+def test_each_connection_and_direction_has_faults_of_its_own() -> None:
+    menu = Menu(flip_bytes=1_000)
+    found = {
+        b"".join(step.data for step in stream(menu, seed=seed, connection=number, way=way).steps(DATA))
+        for seed in (1, 2)
+        for number in (1, 2)
+        for way in ("there", "back")
+    }
+    assert len(found) == 8
