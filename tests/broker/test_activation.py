@@ -15,21 +15,21 @@ from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event, QueueDisabled
-from tests.broker import effort, shops
+from tests.broker import sample_databases, sqlite_steps
 from tests.broker.conftest import Clock
-from tests.broker.shops import ORDERS, REPLIES, received, send
+from tests.broker.sample_databases import ORDERS, REPLIES, received, send
 
 STARTED, ENDED, ABORTED = ActivationStep.STARTED, ActivationStep.ENDED, ActivationStep.ABORTED
 
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
-    return shops.shop(instance)
+    return sample_databases.shop(instance)
 
 
 @pytest.fixture
 def stock(instance: Instance) -> Database:
-    return shops.stock(instance)
+    return sample_databases.stock(instance)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def answers(database: Database) -> None:
     """Receives until the queue is empty, and answers each message."""
     while True:
         with database.transaction() as t:
-            orders = shops.orders(t.receive(ORDERS))
+            orders = sample_databases.orders(t.receive(ORDERS))
             for handle, body in orders:
                 t.send(handle, b"done: " + body)
         if not orders:
@@ -227,7 +227,7 @@ def test_what_a_reader_sets_off_is_known_to_who_asked_for_it(
 
     def sets_a_timer(database: Database) -> None:
         with database.transaction() as t:
-            for handle, _ in shops.orders(t.receive(ORDERS)):
+            for handle, _ in sample_databases.orders(t.receive(ORDERS)):
                 t.begin_conversation_timer(handle, 3)
 
     stock.activate(ORDERS, sets_a_timer)
@@ -327,7 +327,7 @@ def test_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_reader
         raise RuntimeError("can't start new thread")
 
     with Instance.create(tmp_path / "shop", name="shop", clock=clock) as instance:
-        stock, sales = shops.stock(instance), shops.shop(instance)
+        stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
         stock.activate(ORDERS, reads)
         with monkeypatch.context() as system:
             system.setattr(threading.Thread, "start", has_none)
@@ -358,7 +358,7 @@ def test_queues_that_are_empty_are_not_looked_at_one_by_one(instance: Instance, 
             stock.create_queue(f"Q{number}")
             stock.activate(f"Q{number}", answers)
         instance.run_due()
-        work.append(effort.steps(stock, instance.run_due))
+        work.append(sqlite_steps.steps(stock, instance.run_due))
     assert work[1] < work[0] * 1.5, work
 
 

@@ -15,8 +15,8 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.delivery import DeliveryResult
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
-from tests.broker import shops
-from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
+from tests.broker import sample_databases
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
 
 DEADLINE = 60.0
 
@@ -29,7 +29,7 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
-    return shops.shop(instance)
+    return sample_databases.shop(instance)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def next_body(database: Database, queue: str = ORDERS) -> bytes | None:
 
 def test_a_service_that_is_made_later_gets_what_waited_for_it_at_once(instance: Instance, sales: Database) -> None:
     send(sales, b"one")
-    assert next_body(shops.stock(instance)) == b"one"
+    assert next_body(sample_databases.stock(instance)) == b"one"
 
 
 @pytest.mark.rule("P16")
@@ -63,7 +63,7 @@ def test_what_a_process_left_is_delivered_when_the_instance_is_opened(
     def crash(*_args: object, **_named: object) -> list[DeliveryResult]:
         raise Crash
 
-    shops.stock(instance)
+    sample_databases.stock(instance)
     with monkeypatch.context() as patched:
         patched.setattr(delivery, "deliver_to", crash)
         with pytest.raises(Crash):
@@ -75,7 +75,7 @@ def test_what_a_process_left_is_delivered_when_the_instance_is_opened(
 
 def test_who_commits_does_not_wait_for_what_a_reader_of_the_target_does(instance: Instance, sales: Database) -> None:
     """The reader keeps its transaction open until the sender has gone on; its own commit is what lets the message in."""
-    stock = shops.stock(instance)
+    stock = sample_databases.stock(instance)
     is_locked, has_sent = threading.Event(), threading.Event()
 
     def works() -> None:
@@ -105,7 +105,7 @@ def test_a_timer_fires_by_itself(unasked: Instance, sales: Database) -> None:
 
 def test_four_readers_handle_500_conversations_exactly_once(unasked: Instance, sales: Database) -> None:
     """All four are in their functions at once: none gets on before the others have come."""
-    stock = shops.stock(unasked)
+    stock = sample_databases.stock(unasked)
     told: list[Event] = []
     unasked.subscribe(told.append, ActivationEvent)
     met, own = threading.Barrier(4), threading.local()
@@ -114,7 +114,7 @@ def test_four_readers_handle_500_conversations_exactly_once(unasked: Instance, s
     def reads(database: Database) -> None:
         while True:
             with database.transaction() as t:
-                orders = shops.orders(t.receive(ORDERS))
+                orders = sample_databases.orders(t.receive(ORDERS))
                 for handle, body in orders:
                     t.send(handle, b"done: " + body)
             for _, body in orders:
@@ -141,7 +141,7 @@ def test_four_readers_handle_500_conversations_exactly_once(unasked: Instance, s
 
 
 def test_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance, sales: Database) -> None:
-    stock = shops.stock(instance)
+    stock = sample_databases.stock(instance)
     ended = threading.Semaphore(0)
 
     def notes(event: Event) -> None:
@@ -151,7 +151,7 @@ def test_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance,
     def reads(database: Database) -> None:
         while True:
             with database.transaction() as t:
-                orders = shops.orders(t.receive(ORDERS))
+                orders = sample_databases.orders(t.receive(ORDERS))
                 for handle, body in orders:
                     t.send(handle, body)
             if not orders:
@@ -167,7 +167,7 @@ def test_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance,
 
 def test_readers_of_a_function_that_was_replaced_are_not_started_again(instance: Instance, sales: Database) -> None:
     """One that runs ends by itself."""
-    stock = shops.stock(instance)
+    stock = sample_databases.stock(instance)
     has_begun, may_go, ended = threading.Event(), threading.Event(), threading.Event()
 
     def notes(event: Event) -> None:
@@ -193,7 +193,7 @@ def test_readers_of_a_function_that_was_replaced_are_not_started_again(instance:
 
 
 def test_closing_ends_the_threads_also_those_that_wait(instance: Instance, sales: Database) -> None:
-    stock = shops.stock(instance)
+    stock = sample_databases.stock(instance)
     before = set(threading.enumerate())
     waits = threading.Event()
 
@@ -216,7 +216,7 @@ def test_closing_ends_the_threads_also_those_that_wait(instance: Instance, sales
 def test_several_who_have_the_folder_open_deliver_each_message_once(instance: Instance, sales: Database) -> None:
     """As several processes do: each has connections and locks of its own."""
     sales.set_broker("DISABLE_BROKER")
-    stock = shops.stock(instance)
+    stock = sample_databases.stock(instance)
     with sales.transaction() as t:
         for number in range(100):
             dialog = t.begin_dialog(SHOP, STOCK)

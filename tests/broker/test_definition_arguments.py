@@ -13,7 +13,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker.conftest import QUEUE, TARGET
-from tests.inner import instance_of
+from tests.internals import instance_of
 
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("alter_queue", (QUEUE,), {"status": "OFF"}),

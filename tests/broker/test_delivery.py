@@ -22,9 +22,9 @@ from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
 from ssbroker.store import endpoints
-from tests.broker import shops
+from tests.broker import sample_databases
 from tests.broker.conftest import Clock
-from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
 
 
 class Crash(BaseException):
@@ -33,12 +33,12 @@ class Crash(BaseException):
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
-    return shops.shop(instance)
+    return sample_databases.shop(instance)
 
 
 @pytest.fixture
 def stock(instance: Instance) -> Database:
-    return shops.stock(instance)
+    return sample_databases.stock(instance)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_the_highest_priority_is_delivered_first_where_it_is_honored(
     send(sales, b"low")
     sales.create_broker_priority("High", local_service=SHOP, level=9)
     send(sales, b"high")
-    shops.stock(instance)
+    sample_databases.stock(instance)
     instance.run_due()
     assert [row["message_body"] for row in instance.view(ORDERS, database="Stock").to_pylist()] == order
 
@@ -168,12 +168,12 @@ def test_after_the_first_acknowledgement_all_messages_go_to_the_same_database(
     instance: Instance, sales: Database
 ) -> None:
     """Though new copies of the service appear that routing would pick as well."""
-    copies = [shops.stock(instance, f"Stock{number}") for number in range(3)]
+    copies = [sample_databases.stock(instance, f"Stock{number}") for number in range(3)]
     dialogs = [send(sales, b"first") for _ in range(30)]
     homes = [len(received(copy)) for copy in copies]
     assert sum(homes) == 30
     assert all(homes), "the copies share the load (R24)"
-    shops.stock(instance, "Stock3")
+    sample_databases.stock(instance, "Stock3")
     for dialog in dialogs:
         send(sales, b"second", dialog=dialog)
     assert [len(received(copy)) for copy in copies] == homes

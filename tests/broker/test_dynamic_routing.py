@@ -17,10 +17,10 @@ from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
 from ssbroker.protocol.events import LOG_LINES_MAX
-from tests.broker import shops
+from tests.broker import sample_databases
 from tests.broker.conftest import Clock
-from tests.broker.shops import ORDERS, SHOP, STOCK, received, send, statuses, waiting
-from tests.inner import instance_of
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, send, statuses, waiting
+from tests.internals import instance_of
 
 CONFIG = "Config"
 MINUTE = 60
@@ -30,7 +30,7 @@ BACK_OFF_MAX = 75  # P17: 64 s and its jitter
 @pytest.fixture
 def sales(instance: Instance) -> Database:
     """Asks a configuration service of its own; nothing but that is reached by a route."""
-    database = shops.shop(instance)
+    database = sample_databases.shop(instance)
     database.drop_route("AutoCreatedLocal")
     database.create_queue(CONFIG)
     database.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
@@ -40,7 +40,7 @@ def sales(instance: Instance) -> Database:
 
 @pytest.fixture
 def stock(instance: Instance) -> Database:
-    return shops.stock(instance)
+    return sample_databases.stock(instance)
 
 
 def requests(database: Database) -> list[MissingRoute]:
@@ -109,7 +109,7 @@ def test_the_pending_requests_of_the_catalog_are_the_open_dialogs(sales: Databas
 
 
 def test_without_a_route_to_a_configuration_service_nothing_is_pending(instance: Instance) -> None:
-    send(shops.shop(instance), b"two chairs")
+    send(sample_databases.shop(instance), b"two chairs")
     assert instance.catalog().pending_requests == ()
 
 
@@ -206,7 +206,7 @@ def test_a_request_outlives_the_process(sales: Database, instance: Instance, clo
 @pytest.mark.rule("I8", "R62")
 def test_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, clock: Clock, tmp_path: Path) -> None:
     """Whoever was asked before makes no route in a file that is elsewhere, and may never hear that it is asked."""
-    sales = shops.shop(instance)
+    sales = sample_databases.shop(instance)
     with Instance.create(tmp_path / "other", name="other", clock=clock, background=False) as other:
         for each in (instance, other):
             each.msdb.create_queue(CONFIG)
@@ -243,7 +243,7 @@ def test_an_answer_that_came_before_a_crash_is_looked_at_later(
 def test_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instance) -> None:
     """A route back to this instance leads to msdb's table, which asks by itself."""
     instance.execute("CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ();")
-    sales = shops.shop(instance)
+    sales = sample_databases.shop(instance)
     sales.create_route("Self", service_name=STOCK, address=instance.catalog().addresses[0])
     instance.msdb.create_queue(CONFIG)
     instance.msdb.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
@@ -258,7 +258,7 @@ def test_a_request_of_another_database_that_nobody_answers_is_in_nobodys_way(
 ) -> None:
     """What the other one is answered makes no route here."""
     send(sales, b"two chairs")
-    other = shops.shop(instance, "Other")
+    other = sample_databases.shop(instance, "Other")
     other.drop_route("AutoCreatedLocal")
     other.create_queue(CONFIG)
     other.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
@@ -325,7 +325,7 @@ def test_a_body_that_is_none_is_refused(body: bytes | None) -> None:
 
 def test_the_background_threads_of_an_instance_do_it_all(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "instance", name="shop") as instance:
-        sales, stock = shops.shop(instance), shops.stock(instance)
+        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
         sales.create_queue(CONFIG)
         sales.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
         sales.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")

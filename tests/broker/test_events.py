@@ -17,18 +17,18 @@ from ssbroker.protocol.events import (
     GroupStep,
     MessageUndeliverable,
 )
-from tests.broker import shops
-from tests.broker.shops import ORDERS, SHOP, STOCK, received, send
+from tests.broker import sample_databases
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, send
 
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
-    return shops.shop(instance)
+    return sample_databases.shop(instance)
 
 
 @pytest.fixture
 def stock(instance: Instance) -> Database:
-    return shops.stock(instance)
+    return sample_databases.stock(instance)
 
 
 def heard(instance: Instance, *kinds: type[Event]) -> list[Event]:
@@ -159,7 +159,7 @@ def test_a_subscriber_may_use_the_instance(instance: Instance, sales: Database, 
     send(sales, b"two chairs")
     end()
     instance.run_due()
-    assert received(sales, shops.REPLIES) == [b"done"]
+    assert received(sales, sample_databases.REPLIES) == [b"done"]
 
 
 def test_a_subscriber_may_send_from_the_database_that_is_being_delivered_from(

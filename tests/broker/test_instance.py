@@ -22,7 +22,7 @@ from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, Storage
 from ssbroker.protocol import config
 from ssbroker.store.file import DatabaseFile
 from tests.broker.conftest import Clock
-from tests.rights import nobody
+from tests.unprivileged import nobody
 
 
 def test_an_instance_is_a_folder_with_one_file_for_each_database(instance: Instance) -> None:

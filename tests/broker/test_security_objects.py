@@ -23,7 +23,7 @@ from ssbroker.store.schema import DATABASE
 from ssbroker.store.security import OWNER, PUBLIC
 from ssbroker.store.sqlite import Connection
 from tests.broker.conftest import BEGINNING, TARGET
-from tests.inner import instance_of
+from tests.internals import instance_of
 from tests.security.shared_certificates import BEGINS, ENDS, certified
 
 PASSWORD = "long and secret"

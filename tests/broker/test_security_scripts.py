@@ -13,7 +13,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning
 from tests.broker.conftest import TARGET
-from tests.inner import instance_of
+from tests.internals import instance_of
 
 SERVICE = f"SERVICE::[{TARGET}]"
 

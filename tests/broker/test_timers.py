@@ -16,20 +16,20 @@ from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
 from ssbroker.store import endpoints
 from ssbroker.store.sqlite import Connection
-from tests.broker import shops
+from tests.broker import sample_databases
 from tests.broker.conftest import Clock
-from tests.broker.effort import steps
-from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, received_types, send, states, waiting
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, received_types, send, states, waiting
+from tests.broker.sqlite_steps import steps
 
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
-    return shops.shop(instance)
+    return sample_databases.shop(instance)
 
 
 @pytest.fixture
 def stock(instance: Instance) -> Database:
-    return shops.stock(instance)
+    return sample_databases.stock(instance)
 
 
 def set_timer(database: Database, dialog: uuid.UUID, seconds: int) -> None:
@@ -201,7 +201,7 @@ def test_no_transaction_removes_any_number_of_closed_endpoints(
             t.send(dialog, b"one")
             t.end_conversation(dialog)
     with stock.transaction() as t:
-        for handle in {each for each, _ in shops.orders(t.receive(ORDERS, groups=None))}:
+        for handle in {each for each, _ in sample_databases.orders(t.receive(ORDERS, groups=None))}:
             t.end_conversation(handle)
     assert states(stock) == ["CD"] * 10
     clock.advance(seconds=30 * 60)

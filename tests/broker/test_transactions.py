@@ -14,10 +14,10 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, LockTimeoutError, StorageError
-from tests.broker import talk
+from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
-from tests.broker.talk import begin, receive, said, send
-from tests.inner import instance_of
+from tests.broker.dialog_calls import begin, receive, said, send
+from tests.internals import instance_of
 
 
 class PlannedError(Exception):
@@ -36,7 +36,7 @@ def test_tables_and_messages_are_committed_together(sales: Database) -> None:
 
 def test_an_exception_undoes_everything(sales: Database) -> None:
     dialog = begin(sales, b"first")
-    before = talk.contents(sales)
+    before = dialog_calls.contents(sales)
     with pytest.raises(PlannedError), sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (id INTEGER)")
         assert said(t.receive(QUEUE)) == [b"first"]
@@ -44,7 +44,7 @@ def test_an_exception_undoes_everything(sales: Database) -> None:
         t.send(t.begin_dialog(INITIATOR, TARGET), b"other")
         t.end_conversation(dialog)
         raise PlannedError
-    after = talk.contents(sales)
+    after = dialog_calls.contents(sales)
     rollbacks = {name: rows for name, rows in after.items() if rows != before.get(name)}
     assert set(rollbacks) <= {"ssb_queues"}  # where the rollback is counted (B24)
     assert said(receive(sales)) == [b"first"]
@@ -102,10 +102,10 @@ def test_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"before")
-        inside = talk.contents(sales, t.connection)
+        inside = dialog_calls.contents(sales, t.connection)
         with pytest.raises(BrokerError, match="8428"):
             t.send(dialog, b"x", message_type="//Unknown")
-        assert talk.contents(sales, t.connection) == inside
+        assert dialog_calls.contents(sales, t.connection) == inside
         t.send(dialog, b"after")
     assert said(receive(sales)) == [b"before", b"after"]
 
@@ -255,7 +255,7 @@ def test_a_transaction_that_is_dropped_before_its_end_is_undone(sales: Database,
 def test_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) -> None:
     """As a full disk would: what it had written by then never stands alone, even where the application goes on."""
     dialog = begin(sales, b"first")
-    before = talk.contents(sales)
+    before = dialog_calls.contents(sales)
     with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:
         t.connection.execute(
             "CREATE TEMP TRIGGER full BEFORE INSERT ON ssb_queued_messages BEGIN SELECT raise(FAIL, 'full'); END"
@@ -264,7 +264,7 @@ def test_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) ->
             t.send(dialog, b"lost")
         with pytest.raises(StorageError, match="no changes were saved"):
             t.send(dialog, b"no more")
-    assert talk.contents(sales) == before
+    assert dialog_calls.contents(sales) == before
     send(sales, dialog, b"second")
     assert said(receive(sales)) == [b"first", b"second"]
 

@@ -12,7 +12,7 @@ from ssbroker import Catalog
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import InputError, MalformedDataError, NullError, SsbrokerError
 from tests.catalog.route_files import FORMATS, ROWS, Write, load, write_csv, write_parquet
-from tests.rights import nobody
+from tests.unprivileged import nobody
 
 BAD_CELLS = [
     (

@@ -19,8 +19,8 @@ from ssbroker.security.certificates import (
     make_certificate,
     read_certificate,
 )
-from tests.broker import shops
-from tests.broker.shops import ORDERS, SHOP, STOCK
+from tests.broker import sample_databases
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.cli.conftest import Run
 from tests.cli.serve_process import DEADLINE, ServeProcess
 
@@ -191,7 +191,7 @@ def test_ip_address_is_not_a_name(tmp_path: Path, run: Run) -> None:
 def test_certificates_work_between_two_processes(tmp_path: Path, run: Run) -> None:
     keys = tmp_path / "keys"
     run("certificates", keys, "--name", "shop", "--name", "stock")
-    for name, make in (("shop", shops.shop), ("stock", shops.stock)):
+    for name, make in (("shop", sample_databases.shop), ("stock", sample_databases.stock)):
         with Instance.create(tmp_path / name, name=name, background=False) as instance:
             make(instance)
 

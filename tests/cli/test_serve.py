@@ -20,9 +20,9 @@ import pytest
 from ssbroker import Instance
 from ssbroker.broker.database import Database
 from ssbroker.cli.serve import SignalQueue, stop_signals
-from tests.broker import shops
-from tests.broker.network.parties import Authority
-from tests.broker.shops import ORDERS, SHOP, STOCK
+from tests.broker import sample_databases
+from tests.broker.network.recording_endpoints import Authority
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.cli.conftest import Run
 from tests.cli.serve_process import DEADLINE, ServeProcess
 
@@ -34,7 +34,7 @@ CERTIFICATE = ("--certificate", "x.pem", "--key", "x.key")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
-        shops.shop(instance)
+        sample_databases.shop(instance)
     return tmp_path / "shop"
 
 
@@ -65,7 +65,7 @@ def test_two_processes_exchange_messages_while_programs_use_their_folders(
 ) -> None:
     """The serving process sends what other processes commit."""
     with Instance.create(tmp_path / "stock", name="stock", background=False) as instance:
-        shops.stock(instance)
+        sample_databases.stock(instance)
     shop_process = stack.enter_context(ServeProcess(folder, *UNENCRYPTED))
     stock_process = stack.enter_context(ServeProcess(tmp_path / "stock", *UNENCRYPTED))
     shop = stack.enter_context(Instance.open(folder))
@@ -80,7 +80,7 @@ def test_two_processes_exchange_messages_while_programs_use_their_folders(
         t.end_conversation(row["conversation_handle"])
     assert row["message_body"] == b"two chairs"
     with shop.database("Sales").transaction() as t:
-        assert t.receive(shops.REPLIES, top=1, timeout=DEADLINE)["message_body"].to_pylist() == [b"done"]
+        assert t.receive(sample_databases.REPLIES, top=1, timeout=DEADLINE)["message_body"].to_pylist() == [b"done"]
     stopped = [each.stop() for each in (shop_process, stock_process)]
     assert stopped == [0, 0]
 
@@ -198,7 +198,7 @@ def test_options_override_the_settings_file(folder: Path, tmp_path: Path) -> Non
     (tmp_path / "services.csv").write_text(f"service_name,address\n{STOCK},LOCAL\n")
     with Instance.open(folder, background=False) as instance:
         instance.database("Sales").drop_route("AutoCreatedLocal")
-        stock = shops.stock(instance)
+        stock = sample_databases.stock(instance)
         with ServeProcess(folder, "--config", str(config), "--listen", "127.0.0.1:0") as served:
             assert not served.serving["listen"].endswith(":1")
             with instance.database("Sales").transaction() as t:

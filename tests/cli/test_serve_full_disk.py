@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from tests.broker import shops
-from tests.broker.shops import ORDERS, SHOP, STOCK
+from tests.broker import sample_databases
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.cli.serve_process import DEADLINE, ServeProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can limit another process")
@@ -50,14 +50,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_health_reports_write_failures_until_a_write_succeeds(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "stock", name="stock", background=False) as instance:
-        shops.stock(instance)
+        sample_databases.stock(instance)
     options = ("--listen", "127.0.0.1:0", "--allow-unencrypted", "--monitor", "127.0.0.1:0")
     with (
         ServeProcess(tmp_path / "stock", *options) as served,
         Instance.create(tmp_path / "shop", name="shop") as shop,
         shop.serve(port=0, allow_unencrypted=True),
     ):
-        shops.shop(shop)
+        sample_databases.shop(shop)
         sales = shop.database("Sales")
         sales.create_route("to stock", service_name=STOCK, address=f"TCP://{served.serving['listen']}")
         assert health(served) == (200, {})

@@ -11,7 +11,7 @@ from ssbroker.store import endpoints
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection
-from tests.broker import effort
+from tests.broker import sqlite_steps
 
 ON, OFF = 1, 2
 """Two queues, and the service of each."""
@@ -77,7 +77,7 @@ def test_waiting_endpoints_are_found_among_any_number_of_messages(connection: Co
         for _ in range(first, last):
             message(connection, 5, is_inbound=1)
             message(connection, 6, is_inbound=0)
-        with effort.counted(connection) as taken:
+        with sqlite_steps.counted(connection) as taken:
             connection.execute(query).fetchall()
         work.append(taken.number)
     assert work[1] < work[0] * 1.5, work

@@ -13,8 +13,8 @@ import pytest
 
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.file import DatabaseFile
-from tests.rights import nobody
 from tests.store.numbered_rows import MIGRATIONS, numbers, numbers_at, write
+from tests.unprivileged import nobody
 
 MORE: Final = (*MIGRATIONS, "CREATE TABLE more (thing)")
 

@@ -16,8 +16,8 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRouteState
-from tests.broker.network.neighbours import PATIENCE, Heard, Neighbour, order, shop
-from tests.broker.shops import ORDERS, SHOP, STOCK
+from tests.broker.network.socket_instances import PATIENCE, Heard, Neighbour, order, shop
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.system.node_process import Node
 from tests.system.serve_options import PLAIN
 from tests.system.traffic import Plan

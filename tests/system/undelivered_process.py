@@ -8,7 +8,7 @@ import sys
 
 from ssbroker.broker import delivery
 from ssbroker.broker.instance import Instance
-from tests.broker.shops import send
+from tests.broker.sample_databases import send
 
 
 def die(*_args: object, **_named: object) -> None:

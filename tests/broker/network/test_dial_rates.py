@@ -14,8 +14,8 @@ from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep
-from tests.broker.network.parties import Authority, Party
-from tests.broker.network.strangers import dialled, rest
+from tests.broker.network.raw_sockets import dialled, rest
+from tests.broker.network.recording_endpoints import Authority, Party
 from tests.protocol.wire.links import numbered
 
 SECOND = 1_000_000

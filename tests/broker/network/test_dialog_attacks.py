@@ -16,11 +16,11 @@ from ssbroker.protocol.config import ERROR
 from ssbroker.protocol.envelope import Protection
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from ssbroker.security.key_exchange import Direction, KeyOffers
-from tests.broker import shops
-from tests.broker.network.secured import begin, bring, has_own_certificate, knows, rows_to, secured
-from tests.broker.network.talking import Talk
-from tests.broker.shops import REPLIES, STOCK, received, states, waiting
-from tests.inner import instance_of
+from tests.broker import sample_databases
+from tests.broker.network.secured_pair import begin, bring, has_own_certificate, knows, rows_to, secured
+from tests.broker.network.shop_and_bank import Talk
+from tests.broker.sample_databases import REPLIES, STOCK, received, states, waiting
+from tests.internals import instance_of
 from tests.security.shared_certificates import own, public
 from tests.system.forged_rows import acknowledging, forged
 
@@ -253,7 +253,7 @@ def test_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
 def test_a_second_copy_with_the_same_certificate_is_told(both: Talk) -> None:
     """-8495, so that it does not wait for ever; the copy that answered first goes on."""
     instance = both.pipes.instance("copy")
-    copy = shops.stock(instance)
+    copy = sample_databases.stock(instance)
     has_own_certificate(copy, "Bank", STOCK)
     knows(copy, "Shop")
     copy.create_route("Back", address=SHOP, service_name="//Shop")

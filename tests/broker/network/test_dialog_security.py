@@ -11,11 +11,11 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.envelope import Protection
-from tests.broker import shops
-from tests.broker.network.secured import begin, has_own_certificate, knows, rows_to, secured
-from tests.broker.network.talking import Talk, talk
-from tests.broker.shops import REPLIES, SHOP, STOCK, received, states, statuses, waiting
-from tests.inner import instance_of
+from tests.broker import sample_databases
+from tests.broker.network.secured_pair import begin, has_own_certificate, knows, rows_to, secured
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, states, statuses, waiting
+from tests.internals import instance_of
 from tests.security.shared_certificates import certified, public
 
 MINUTE = 60
@@ -270,7 +270,7 @@ def test_the_views_say_who_the_other_side_is(both: Talk) -> None:
 
 def test_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
     """Also where a binding is there: the key goes as soon as it is known that nobody needs it."""
-    other = shops.stock(both.shop, "Warehouse")
+    other = sample_databases.stock(both.shop, "Warehouse")
     both.sales.drop_route("There")
     begin(both, b"two chairs")
     assert keys(both.sales) == [(None, None, None)]

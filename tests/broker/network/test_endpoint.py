@@ -18,7 +18,7 @@ from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire.connection import Link, LinkLimits
 from ssbroker.protocol.wire.frames import OwnIdentity
-from tests.broker.network.parties import HOST, QUICK, Authority, Party
+from tests.broker.network.recording_endpoints import HOST, QUICK, Authority, Party
 from tests.protocol.wire.links import numbered, table
 
 PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)

@@ -12,10 +12,10 @@ from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
-from tests.broker import shops
-from tests.broker.network.talking import Talk, talk
-from tests.broker.shops import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
-from tests.inner import instance_of
+from tests.broker import sample_databases
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
+from tests.internals import instance_of
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_what_is_not_acknowledged_says_so(both: Talk) -> None:
 
 def test_a_full_outbox_holds_the_dialogs_that_go_there_and_no_others(both: Talk) -> None:
     other = both.pipes.instance("depot")
-    depot = shops.stock(other, "Depot")
-    depot.create_service("//Depot", queue=shops.ORDERS)
+    depot = sample_databases.stock(other, "Depot")
+    depot.create_service("//Depot", queue=sample_databases.ORDERS)
     depot.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
     both.sales.create_route("Elsewhere", address="TCP://depot:4022", service_name="//Depot")
     pipe = both.pipes.pipe("shop")
@@ -139,7 +139,7 @@ def test_what_no_route_leads_on_is_dropped_told_and_not_acknowledged(both: Talk)
 def test_what_has_an_endpoint_here_goes_there_whatever_the_routes_say(both: Talk) -> None:
     dialog = both.send(b"first")
     both.pipes.settle()
-    shops.stock(both.bank, "Stock 2")
+    sample_databases.stock(both.bank, "Stock 2")
     both.bank.msdb.drop_route("AutoCreatedLocal")
     both.send(b"second", dialog=dialog)
     both.pipes.settle()
@@ -150,7 +150,7 @@ def test_what_has_an_endpoint_here_goes_there_whatever_the_routes_say(both: Talk
 def test_a_conversation_stays_with_the_copy_that_took_its_first_message(both: Talk) -> None:
     """Copies take turns, one conversation goes one way."""
     second = both.pipes.instance("bank2")
-    copy = shops.stock(second, "Copy")
+    copy = sample_databases.stock(second, "Copy")
     copy.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
     both.sales.create_route("There 2", address="TCP://bank2:4022", service_name=STOCK)
     dialogs = [both.send(b"%d" % number * 100_000) for number in range(4)]
@@ -168,7 +168,7 @@ def test_a_conversation_stays_with_the_copy_that_took_its_first_message(both: Ta
 
 @pytest.mark.rule("R41")
 def test_an_address_that_is_this_instance_is_not_dialled(both: Talk) -> None:
-    stock = shops.stock(both.shop, "Here")
+    stock = sample_databases.stock(both.shop, "Here")
     both.sales.alter_route("There", address="TCP://shop:4022")
     both.send(b"two chairs")
     both.pipes.settle()
@@ -303,7 +303,7 @@ def test_a_route_that_changes_leads_what_waits_another_way_and_says_so(both: Tal
     both.shop.run_due()
     assert statuses(both.sales) == {"9796"}, "no other route leads on, and nobody here has the service"
     second = both.pipes.instance("bank2")
-    copy = shops.stock(second, "Copy")
+    copy = sample_databases.stock(second, "Copy")
     copy.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
     both.sales.create_route("There", address="TCP://bank2:4022", service_name=STOCK)
     both.shop.run_due()
@@ -316,7 +316,7 @@ def test_what_is_for_another_instance_stays_here_once_its_service_is_here(both: 
     both.pipes.down.add("TCP://bank:4022")
     dialog = both.send(b"one")
     both.pipes.settle()
-    here = shops.stock(both.shop, "Here")
+    here = sample_databases.stock(both.shop, "Here")
     both.sales.drop_route("There")
     both.shop.run_due()
     both.send(b"two", dialog=dialog)
@@ -353,7 +353,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages(
     def fails(*_given: object, **_options: object) -> None:
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
 
-    other = shops.shop(both.shop, "Other")
+    other = sample_databases.shop(both.shop, "Other")
     other.create_route("There", address="TCP://bank:4022", service_name=STOCK)
     exchange = both.pipes.servers["shop"].exchange
     exchange.turn()

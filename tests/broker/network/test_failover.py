@@ -11,15 +11,15 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRouteState
-from tests.broker.network import neighbours
-from tests.broker.network.neighbours import Heard, Neighbour, Street, emptied, order, taken
-from tests.broker.shops import SHOP, STOCK
-from tests.inner import instance_of
+from tests.broker.network import socket_instances
+from tests.broker.network.socket_instances import Heard, Neighbour, Street, emptied, order, taken
+from tests.broker.sample_databases import SHOP, STOCK
+from tests.internals import instance_of
 
 
 @pytest.fixture
 def street(tmp_path: Path) -> Iterator[Street]:
-    with neighbours.street(tmp_path) as made:
+    with socket_instances.street(tmp_path) as made:
         yield made
 
 
@@ -70,7 +70,7 @@ def states(events: list[Event]) -> list[str]:
 def pair(street: Street) -> Pair:
     """The first one is the principal, and the second has a copy."""
     near, first, second = (street.moves_in(name) for name in ("near", "first", "second"))
-    sales, stock = neighbours.shop(near), neighbours.stock(first)
+    sales, stock = socket_instances.shop(near), socket_instances.stock(first)
     first.leads("Stock", SHOP, near.address)
     near.leads("Sales", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
     pair = Pair(street, near, first, second, sales, stock, Heard(near, kinds=(MirroredRouteStateChanged,)))
@@ -150,7 +150,7 @@ def test_who_says_that_it_no_longer_is_gets_nothing_any_more(pair: Pair) -> None
 def test_a_forwarder_follows_the_principal_too(street: Street) -> None:
     """The mirrored route stands in its msdb."""
     near, between, first, second = (street.moves_in(name) for name in ("near", "between", "first", "second"))
-    sales, stock = neighbours.shop(near), neighbours.stock(first)
+    sales, stock = socket_instances.shop(near), socket_instances.stock(first)
     near.leads("Sales", STOCK, between.address)
     between.leads("msdb", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
     between.leads("msdb", SHOP, near.address)

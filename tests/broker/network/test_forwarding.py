@@ -8,7 +8,7 @@ from ssbroker.broker.network.connection import SharedOutbox
 from ssbroker.broker.network.forwarding import LOOK_EVERY, ROW_BYTES, sizes_of
 from ssbroker.broker.views import INSTANCE_VIEWS
 from ssbroker.protocol.config import SECOND
-from tests.broker.network.passing import (
+from tests.broker.network.forwarded_rows import (
     FAR,
     FROM,
     HOUR,

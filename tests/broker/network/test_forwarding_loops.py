@@ -15,7 +15,7 @@ from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.wire.batch import HOPS_MAX, WIRE
-from tests.broker.network.passing import TO, Outboxes, peer, row, wire
+from tests.broker.network.forwarded_rows import TO, Outboxes, peer, row, wire
 
 OUTSIDE = 0
 NO_LIMIT = 1 << 40

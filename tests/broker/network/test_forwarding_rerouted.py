@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import schemas
-from tests.broker.network.passing import FAR, Forwarder, Outboxes, decided, onwards, peer, row, wire
-from tests.broker.network.pipe import Pipes
-from tests.broker.shops import SHOP, STOCK, received, shop, stock, waiting
+from tests.broker.network.forwarded_rows import FAR, Forwarder, Outboxes, decided, onwards, peer, row, wire
+from tests.broker.network.memory_connections import Pipes
+from tests.broker.sample_databases import SHOP, STOCK, received, shop, stock, waiting
 
 OLD = "TCP://old.example:4022"
 NEW = "TCP://new.example:4022"

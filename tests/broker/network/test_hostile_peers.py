@@ -18,8 +18,8 @@ from ssbroker.protocol.events import ConnectionEvent, ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, OwnIdentity, encode_frame
-from tests.broker.network.parties import Authority, Party
-from tests.broker.network.strangers import dialled, rest
+from tests.broker.network.raw_sockets import dialled, rest
+from tests.broker.network.recording_endpoints import Authority, Party
 from tests.protocol.wire.links import numbered
 
 HELLO = encode_frame(

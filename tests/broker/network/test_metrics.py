@@ -16,10 +16,10 @@ from ssbroker.broker.network import monitoring as service_metrics
 from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, CorruptedMessage, MessageUndeliverable
-from tests.broker import shops
+from tests.broker import sample_databases
 from tests.broker.conftest import Clock
-from tests.broker.shops import ORDERS, received, send
-from tests.inner import instance_of
+from tests.broker.sample_databases import ORDERS, received, send
+from tests.internals import instance_of
 
 CONNECTIONS = "sys.dm_broker_connections"
 SOME = uuid.UUID(int=7)
@@ -43,7 +43,7 @@ def numbers(metrics: Metrics) -> dict[str, float]:
 
 
 def test_what_is_sent_received_and_rolled_back_is_counted(instance: Instance, metrics: Metrics) -> None:
-    sales, stock = shops.shop(instance), shops.stock(instance)
+    sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
     send(sales, b"two chairs", b"a table")
     received(stock)
     with pytest.raises(ZeroDivisionError), stock.transaction() as t:

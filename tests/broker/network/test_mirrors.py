@@ -15,7 +15,7 @@ from ssbroker.broker.network.mirrors import MirroredAddresses, MirroredRoutes
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import ANSWER_TIMEOUT, ASK_AFTER_USE, CHECK_INTERVAL
 from tests.broker.conftest import Clock
-from tests.broker.network.passing import Outboxes
+from tests.broker.network.forwarded_rows import Outboxes
 
 A = "TCP://a.example:4022"
 M = "TCP://m.example:4022"

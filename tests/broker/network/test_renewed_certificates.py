@@ -15,9 +15,9 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.protocol.events import MessageUndeliverable
 from ssbroker.security.certificates import CertificateWithKey, Validity, fingerprint, make_certificate
 from ssbroker.security.key_exchange import Direction, KeyOffers
-from tests.broker.network.secured import begin, bring, rows_to, secured
-from tests.broker.network.talking import Talk
-from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, waiting
+from tests.broker.network.secured_pair import begin, bring, rows_to, secured
+from tests.broker.network.shop_and_bank import Talk
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, waiting
 from tests.security.shared_certificates import certified, own, public
 
 MINUTE = 60

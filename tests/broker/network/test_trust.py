@@ -17,7 +17,7 @@ from ssbroker.broker.network.tls import PROTOCOL, TlsContexts, Trust
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.security.certificates import Validity, read_key
-from tests.broker.network.parties import HOST, Authority, Party
+from tests.broker.network.recording_endpoints import HOST, Authority, Party
 from tests.protocol.wire.links import numbered
 
 PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)

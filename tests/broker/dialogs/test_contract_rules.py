@@ -1,0 +1,252 @@
+"""Who may send what (facts 113, 139), what a body has to be (fact 138), and which priority conversations get (fact 148)."""
+
+from __future__ import annotations
+
+import encodings
+import xml.etree.ElementTree as ET
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.dialogs.contract_rules import DEPTH_MAX, find_violation, priority
+from ssbroker.broker.dialogs.errors import ConversationError, read_failure
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.config import ERROR
+from ssbroker.store.objects import Broker, Objects, Priority
+from tests.broker import dialog_calls
+from tests.broker.conftest import INITIATOR
+
+
+@pytest.fixture
+def sale(sales: Database) -> Database:
+    """A service under a contract that holds a type for each side, and one for both."""
+    sent_by = {"//Ask": "INITIATOR", "//Answer": "TARGET", "//Both": "ANY"}
+    for name in (*sent_by, "//Unlisted"):
+        sales.create_message_type(name)
+    sales.create_contract("//Sale", sent_by)  # type: ignore[arg-type]  # the literals are right
+    sales.create_service("//Till", queue="Orders", contracts=["//Sale"])
+    return sales
+
+
+FROM_INITIATOR = {"//Ask": None, "//Both": None, "//Answer": 8432, "//Unlisted": 8431, "DEFAULT": 8431, "//None": 8428}
+FROM_TARGET = {"//Answer": None, "//Both": None, "//Ask": 8434, "//Unlisted": 8431, "DEFAULT": 8431, "//None": 8428}
+
+
+def test_send_refuses_what_the_contract_does_not_let_this_side_send(sale: Database) -> None:
+    with sale.transaction() as t:
+        initiator = t.begin_dialog(INITIATOR, "//Till", contract="//Sale")
+        t.send(initiator, message_type="//Ask")
+    target = dialog_calls.far_handle(sale, initiator)
+    for side, expected in ((initiator, FROM_INITIATOR), (target, FROM_TARGET)):
+        for name, number in expected.items():
+            with sale.transaction() as t:
+                if number is None:
+                    t.send(side, message_type=name)
+                    continue
+                before = dialog_calls.contents(sale, t.connection)
+                with pytest.raises(BrokerError) as refused:
+                    t.send(side, message_type=name)
+                assert refused.value.number == number
+                assert dialog_calls.contents(sale, t.connection) == before
+    assert (dialog_calls.state(sale, initiator), dialog_calls.state(sale, target)) == ("CO", "CO")
+
+
+def test_names_compare_byte_by_byte(sale: Database) -> None:
+    with sale.transaction() as t:
+        for from_service, contract in (("//shop", "//Sale"), (INITIATOR, "//sale")):
+            with pytest.raises(BrokerError, match="did you mean"):
+                t.begin_dialog(from_service, "//Till", contract=contract)
+        dialog = t.begin_dialog(INITIATOR, "//till", contract="//Sale")
+        with pytest.raises(BrokerError, match="8428"):
+            t.send(dialog, message_type="//ask")
+        t.send(dialog, message_type="//Ask")
+    assert dialog_calls.waiting(sale) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<a/>",
+        b"<?xml version='1.0' encoding='ISO-8859-1'?><a>\xe4</a>",
+        "<a>ä</a>".encode("utf-16"),
+        b"<!DOCTYPE a [<!ENTITY b 'text'>]><a>&b;&b;</a>",
+        b"<!DOCTYPE a SYSTEM 'http://example.com/a.dtd'><a/>",
+        b"<a>" * 1000 + b"</a>" * 1000,
+    ],
+    ids=lambda body: str(body[:40]),
+)
+def test_well_formed_xml(body: bytes) -> None:
+    assert find_violation("X", body) is None
+
+
+BILLION = b"<!DOCTYPE a [<!ENTITY b 'bbbbbbbbbb'>%s]><a>&z;</a>" % b"".join(
+    b"<!ENTITY %c '%s'>" % (code, b"&%c;" % (code - 1) * 10) for code in range(ord("c"), ord("{"))
+)
+QUADRATIC = b"<!DOCTYPE a [<!ENTITY b '%s'>]><a>%s</a>" % (b"b" * 100_000, b"&b;" * 100_000)
+MANY_DEFAULTS = b"<!DOCTYPE a [<!ATTLIST a %s>]><a>%s</a>" % (
+    b" ".join(b"b%d CDATA ''" % number for number in range(2000)),
+    b"<a/>" * 20_000,
+)
+MANY_ATTRIBUTES = b"<!DOCTYPE a [<!ATTLIST a %s>]><a/>" % b" ".join(b"b%d CDATA ''" % number for number in range(4000))
+IN_ATTRIBUTE = b"<!DOCTYPE a [<!ENTITY b '%s'>]><a c='%s'/>" % (b"b" * 100_000, b"&b;" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        b"",
+        b"text",
+        b"<a>",
+        b"<a></b>",
+        b"<a/><a/>",
+        b"<a>&unknown;</a>",
+        b"<a>\x00</a>",
+        b"<?xml version='1.0' encoding='no-such'?><a/>",
+        b"<!DOCTYPE a [<!ENTITY % p '<!ENTITY b \"c\">'> %p;]><a>&b;</a>",
+        BILLION,
+        QUADRATIC,
+        IN_ATTRIBUTE,
+        MANY_DEFAULTS,
+        MANY_ATTRIBUTES,
+    ],
+    ids=lambda body: str(body)[:40],
+)
+def test_xml_that_is_not_well_formed_or_expands_to_too_much(body: bytes | None) -> None:
+    assert find_violation("X", body)
+
+
+def test_a_document_may_declare_its_attributes() -> None:
+    assert (
+        find_violation("X", b"<!DOCTYPE a [<!ATTLIST a b CDATA 'c' d CDATA #IMPLIED>]><a>%s</a>" % (b"<a/>" * 20_000))
+        is None
+    )
+
+
+def nested(depth: int, *, inner: bytes = b"") -> bytes:
+    return b"<a>" * depth + inner + b"</a>" * depth
+
+
+def test_a_document_may_be_deep_and_not_bottomless() -> None:
+    """Of each element that is open the parser keeps forty times what it takes in the document."""
+    assert find_violation("X", nested(DEPTH_MAX)) is None
+    assert find_violation("X", nested(DEPTH_MAX + 1)) == "elements are nested more than 10000 levels deep"
+    assert find_violation("X", b"<a>" * 1_000_000) == "elements are nested more than 10000 levels deep"
+    assert find_violation("X", nested(100, inner=b"<b/>" * DEPTH_MAX)) is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF-16", "windows-1252", "ISO-8859-15", "koi8-u", "us-ascii"])
+def test_a_document_names_its_encoding(encoding: str) -> None:
+    assert find_violation("X", f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode(encoding)) is None
+
+
+@pytest.mark.parametrize(
+    "codec",
+    ["unicode_escape", "Unicode-Escape", "raw_unicode_escape", "charmap", "punycode", "rot13", "hex", "aliases"],
+)
+def test_what_python_calls_an_encoding_and_xml_does_not(codec: str) -> None:
+    """Some were taken for one, and a warning of Python's about the first broke the transaction where warnings are errors."""
+    body = f"<?xml version='1.0' encoding='{codec}'?><a/>".encode()
+    assert find_violation("X", body) == f"the body has the unknown encoding {codec!r}"
+
+
+def test_encodings_that_nobody_knows_are_not_remembered() -> None:
+    """Python keeps each name that it was asked for; whoever sends may make up as many as he likes, and as long ones."""
+    before = {*encodings._cache}
+    for number in range(100):
+        reason = find_violation("X", b"<?xml version='1.0' encoding='x%d%s'?><a/>" % (number, b"y" * 10_000))
+        assert reason is not None
+        assert len(reason) < 200
+    assert {*encodings._cache} == before
+
+
+def test_a_reason_is_short_whatever_the_document_names() -> None:
+    for declared in (b"<!ENTITY %% %s 'x'>", b"<!ENTITY %s '&#38;x;'>"):
+        reason = find_violation("X", b"<!DOCTYPE a [" + declared % (b"n" * 10_000) + b"]><a/>")
+        assert reason is not None
+        assert len(reason) < 200
+
+
+def test_external_entities_are_not_read() -> None:
+    body = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///dev/zero'>]><a>&b;</a>"
+    assert find_violation("X", body) is None
+
+
+def test_empty_and_none() -> None:
+    assert find_violation("E", None) is None
+    assert find_violation("E", b"") is None
+    assert find_violation("E", b" ")
+    assert find_violation("N", b"\x00 anything <") is None
+
+
+def test_the_body_of_an_error_is_that_of_fact_131() -> None:
+    assert ConversationError(42, 'a <b> & "c"').body() == (
+        b'<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>42</Code>'
+        b'<Description>a &lt;b&gt; &amp; "c"</Description></Error>'
+    )
+
+
+@given(st.text(), st.integers(-(2**31), 2**31 - 1))
+def test_the_body_of_an_error_is_always_well_formed(description: str, code: int) -> None:
+    root = ET.fromstring(ConversationError(code, description).body())
+    assert [child.tag for child in root] == [f"{{{ERROR}}}Code", f"{{{ERROR}}}Description"]
+    assert root[0].text == str(code)
+    if description.isprintable():
+        assert (root[1].text or "") == description
+
+
+def objects_with(*priorities: Priority) -> Objects:
+    return Objects(
+        version=1,
+        broker=Broker(bytes(16), is_broker_enabled=True, is_honor_broker_priority_on=False),
+        message_types={},
+        contracts={},
+        queues={},
+        services={},
+        routes={},
+        priorities={one.name: one for one in priorities},
+    )
+
+
+# Fact 148, the best match first: contract, local service and remote service, each named or ANY.
+ORDER = ["CLR", "CL*", "C*R", "C**", "*LR", "*L*", "**R", "***"]
+
+
+def made(pattern: str, level: int) -> Priority:
+    contract, local, remote = (letter != "*" for letter in pattern)
+    return Priority(level, pattern, 7 if contract else None, 8 if local else None, "//R" if remote else None, level)
+
+
+@pytest.mark.parametrize("worst", range(len(ORDER)))
+def test_the_priority_that_says_most_wins(worst: int) -> None:
+    among = [made(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
+    for one in (among, among[::-1]):
+        assert priority(objects_with(*one), service_contract_id=7, service_id=8, far_service="//R") == 1
+
+
+def test_a_priority_for_others_does_not_count() -> None:
+    every = objects_with(*(made(pattern, 9) for pattern in ORDER[:-1]))
+    for contract, local, remote in product((7, 1), (8, 1), ("//R", "//r")):
+        found = priority(every, service_contract_id=contract, service_id=local, far_service=remote)
+        assert found == (5 if (contract, local, remote) == (1, 1, "//r") else 9)
+
+
+def test_each_side_has_its_own_priority_and_keeps_it(sales: Database) -> None:
+    sales.create_broker_priority("Ours", local_service=INITIATOR, level=3)
+    initiator = dialog_calls.begin(sales, b"x")
+    sales.alter_broker_priority("Ours", level=8)
+    target = dialog_calls.far_handle(sales, initiator)
+    for side, expected in ((initiator, 3), (target, 5)):
+        found = dialog_calls.endpoint(sales, side)
+        assert found is not None
+        assert found.priority == expected
+
+
+@pytest.mark.parametrize("said", [b"&#%s;" % (b"9" * 5000), b"&#x%s;" % (b"f" * 5000)])
+def test_an_error_whose_text_holds_numbers_that_nobody_reads_is_read_as_far_as_it_can_be(said: bytes) -> None:
+    body = b"<Error><Code>-1</Code><Description>%s</Description></Error>" % said
+    found = read_failure(body)
+    assert found is None or found.code == -1

@@ -1,0 +1,339 @@
+"""What arrives for a conversation: once, in order, or with its reason why not (P11, P14, P16, B11)."""
+
+from __future__ import annotations
+
+import tracemalloc
+import uuid
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.dialogs.deliver import arrive
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.config import DEFAULT, END_DIALOG, ERROR
+from tests.broker import dialog_calls, sample_databases
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
+from tests.broker.dialog_calls import begin, drain, end, handle_of, receive, said, send
+from tests.internals import instance_of
+
+ELSEWHERE = uuid.UUID(int=77).bytes
+LIFETIME = 2**60
+
+
+def envelope(**changed: Any) -> MessageHeader:
+    """Of an initiator in another database."""
+    usual = {
+        "conversation_id": uuid.UUID(int=9).bytes,
+        "is_initiator": True,
+        "from_service_name": INITIATOR,
+        "from_broker_instance": ELSEWHERE,
+        "to_service_name": TARGET,
+        "to_broker_instance": None,
+        "service_contract_name": DEFAULT,
+        "lifetime": LIFETIME,
+        "is_encrypted": False,
+    }
+    return MessageHeader(**{**usual, **changed})
+
+
+def number(which: int) -> DialogMessage:
+    return DialogMessage(which, DEFAULT, f"{which}".encode())
+
+
+def end_dialog(which: int) -> DialogMessage:
+    return DialogMessage(which, END_DIALOG, None, is_end_of_dialog=True)
+
+
+def arrives(database: Database, *messages: DialogMessage, waits_here: bool = True, **changed: Any) -> DeliveryOutcome:
+    with database.transaction() as t, t._call() as work:
+        return arrive(work, envelope(**changed), messages, waits_here=waits_here)
+
+
+@pytest.mark.rule("P11", "P14", "P12")
+def test_any_order_and_any_repetition_is_received_once_in_order(sales: Database) -> None:
+    """What comes before its turn is kept, cannot be received, and is received in its turn."""
+    for place, order in enumerate(permutations(range(4))):
+        conversation = uuid.UUID(int=1000 + place).bytes
+        got: list[bytes | str] = []
+        for which in (*order, *order):
+            arrives(sales, number(which), conversation_id=conversation)
+            got += said(drain(sales))
+            assert got == [f"{each}".encode() for each in range(len(got))], order
+        assert len(got) == 4, order
+
+
+@pytest.mark.rule("P14")
+def test_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> None:
+    assert arrives(sales, number(1)).acknowledged == 0
+    with database_context(sales).file.read() as connection:
+        assert connection.execute("SELECT status FROM ssb_queued_messages").fetchall() == [(2,)]
+        assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "SI"
+    assert arrives(sales, number(0)).acknowledged == 2
+    with database_context(sales).file.read() as connection:
+        assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "CO"
+
+
+@pytest.mark.rule("P14")
+def test_an_early_end_waits_for_what_comes_before_it(sales: Database) -> None:
+    arrives(sales, number(0))
+    arrives(sales, end_dialog(2))
+    assert said(drain(sales)) == [b"0"]
+    arrives(sales, number(1))
+    assert said(drain(sales)) == [b"1", "EndDialog"]
+
+
+@pytest.mark.rule("P34", "P14")
+def test_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: Database) -> None:
+    """In the transmission queue of the receiving database until then; acknowledged, since it is durable there."""
+    arrives(sales, number(0))
+    dialog_calls.switch(sales, on=False)
+    assert arrives(sales, number(1), number(3)).acknowledged == 2
+    assert arrives(sales, number(2)).acknowledged == 4
+    assert arrives(sales, number(3)).acknowledged == 4
+    assert dialog_calls.waiting(sales) == 3
+    dialog_calls.switch(sales, on=True)
+    assert said(drain(sales)) == [b"0", b"1", b"2", b"3"]
+    assert dialog_calls.waiting(sales) == 0
+
+
+@pytest.mark.rule("P34")
+def test_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sales: Database) -> None:
+    arrives(sales, number(0))
+    with database_context(
+        sales
+    ).file.write() as connection:  # off and on again, and nobody has looked at what waits since
+        connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 0")
+        connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
+    arrives(sales, number(1))
+    with database_context(sales).file.write() as connection:
+        connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
+        connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
+    arrives(sales, number(2))
+    assert said(drain(sales)) == [b"0", b"1", b"2"]
+
+
+def test_what_waits_in_this_database_already_is_not_parked_twice(sales: Database) -> None:
+    dialog_calls.switch(sales, on=False)
+    arrival = arrives(sales, number(0), waits_here=False)
+    assert (arrival.acknowledged, arrival.undelivered) == (0, 11219)
+    assert dialog_calls.waiting(sales) == 0
+
+
+def refusing(database: Database) -> None:
+    """Types of every validation under a contract, and a service that accepts it."""
+    database.create_message_type("//Xml", validation="WELL_FORMED_XML")
+    database.create_message_type("//Empty", validation="EMPTY")
+    database.create_message_type("//Back")
+    database.create_contract("//Contract", {"//Xml": "INITIATOR", "//Empty": "ANY", "//Back": "TARGET"})
+    database.create_message_type("//Unlisted")
+    database.create_service("//Strict", queue=QUEUE, contracts=["//Contract"])
+
+
+STRICT: dict[str, Any] = {"to_service_name": "//Strict", "service_contract_name": "//Contract"}
+REFUSED: list[tuple[dict[str, Any], DialogMessage, int]] = [
+    ({"service_contract_name": "//Contract"}, DialogMessage(0, "//Xml", b"<a/>"), -8408),
+    ({"service_contract_name": "//Unknown"}, DialogMessage(0, DEFAULT, b""), -8408),
+    (STRICT, DialogMessage(0, "//Unlisted", None), -8498),
+    (STRICT, DialogMessage(0, "//Unknown", None), -8498),
+    (STRICT, DialogMessage(0, "//Back", None), -8457),
+    (STRICT, DialogMessage(0, "//Xml", b"<a>"), -8430),
+    (STRICT, DialogMessage(0, "//Xml", None), -8430),
+    (STRICT, DialogMessage(0, "//Empty", b"x"), -8430),
+]
+
+
+@pytest.mark.parametrize(("changed", "message", "code"), REFUSED, ids=str)
+def test_a_first_message_that_is_refused_makes_nothing(
+    sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
+) -> None:
+    refusing(sales)
+    before = dialog_calls.contents(sales)
+    arrival = arrives(sales, message, **changed)
+    assert arrival.error is not None
+    assert arrival.error.code == code
+    assert dialog_calls.contents(sales) == before
+
+
+def test_no_such_service_although_the_broker_id_is_here(sales: Database) -> None:
+    named = arrives(sales, number(0), to_service_name="//Nobody", to_broker_instance=sales.service_broker_guid.bytes)
+    assert named.error is not None
+    assert named.error.code == -8490
+    unnamed = arrives(sales, number(0), to_service_name="//Nobody")
+    assert unnamed.error is None
+    assert unnamed.undelivered == 11210
+
+
+# Those that neither SEND nor BEGIN DIALOG refuses already.
+SENT_AND_REFUSED = [REFUSED[0], *REFUSED[5:]]
+
+
+@pytest.mark.parametrize(("changed", "message", "code"), SENT_AND_REFUSED, ids=str)
+def test_the_sender_of_a_refused_message_has_an_error_in_its_queue(
+    sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
+) -> None:
+    refusing(sales)
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(
+            INITIATOR, changed.get("to_service_name", TARGET), contract=changed["service_contract_name"]
+        )
+        t.send(dialog, message.message_body or b"", message_type=message.message_type_name)
+        with pytest.raises(BrokerError, match="8429"):
+            t.send(dialog, b"")
+    assert dialog_calls.state(sales, dialog) == "ER"
+    rows = drain(sales, dialog_calls.REPLIES)
+    assert said(rows) == ["Error"]
+    assert f"<Code>{code}</Code>".encode() in rows[0]["message_body"]
+    assert dialog_calls.waiting(sales) == 0
+    assert receive(sales).num_rows == 0
+
+
+def test_a_later_message_that_is_refused_ends_both_sides(sales: Database) -> None:
+    refusing(sales)
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, "//Strict", contract="//Contract")
+        t.send(dialog, b"<fine/>", message_type="//Xml")
+        t.send(dialog, b"<not", message_type="//Xml")
+    target = dialog_calls.far_handle(sales, dialog)
+    assert (dialog_calls.state(sales, dialog), dialog_calls.state(sales, target)) == ("ER", "ER")
+    assert said(drain(sales, dialog_calls.REPLIES)) == ["Error"]
+    assert said(drain(sales)) == ["Error", b"<fine/>"]
+
+
+def test_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> None:
+    refusing(sales)
+    arrives(sales, DialogMessage(0, "//Xml", b"<a/>"), **STRICT)
+    bad = DialogMessage(2, "//Xml", b"<a>")
+    assert arrives(sales, bad, **STRICT).error is None
+    arrives(sales, DialogMessage(1, "//Xml", b"<b/>"), **STRICT)
+    refused = arrives(sales, bad, **STRICT)
+    assert refused.error is not None
+    assert refused.error.code == -8430
+    assert refused.acknowledged == 2
+    assert said(drain(sales)) == ["Error", b"<a/>", b"<b/>"]
+
+
+def test_a_replay_of_a_conversation_that_is_over_begins_nothing(sales: Database) -> None:
+    arrives(sales, number(0))
+    target = dialog_calls.handle_of(receive(sales))
+    dialog_calls.end(sales, target)
+    with sales.transaction() as t:
+        t.connection.execute("UPDATE ssb_conversation_endpoints SET state = 'CD'")
+    assert arrives(sales, number(0)).acknowledged == 1
+    assert arrives(sales, number(5)).acknowledged == 6
+    assert drain(sales) == []
+    with database_context(sales).file.read() as connection:
+        assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 1
+
+
+@pytest.mark.rule("P18")
+def test_a_duplicate_is_acknowledged_again(sales: Database) -> None:
+    assert arrives(sales, number(0), number(1)).acknowledged == 2
+    assert arrives(sales, number(0)).acknowledged == 2
+    assert said(drain(sales)) == [b"0", b"1"]
+
+
+def test_a_conversation_that_nobody_knows(sales: Database) -> None:
+    """The far side of what is gone here is told, unless it only says that it is over as well; an Error begins nothing."""
+    back: dict[str, Any] = {"is_initiator": False, "from_service_name": TARGET, "to_service_name": INITIATOR}
+    gone = arrives(sales, number(3), **back)
+    assert gone.error is not None
+    assert (gone.error.code, gone.acknowledged) == (-8462, 4)
+    error = DialogMessage(3, ERROR, b"<Error/>", is_conversation_error=True)
+    for message in (end_dialog(3), error):
+        assert arrives(sales, message, **back) == DeliveryOutcome(4)
+    assert arrives(sales, error) == DeliveryOutcome(4)
+    with database_context(sales).file.read() as connection:
+        assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 0
+
+
+@pytest.mark.rule("R8")
+def test_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
+    """A conversation is with the database that took its first message."""
+    initiator, _ = dialog_calls.pair(sales)
+    near = dialog_calls.endpoint(sales, initiator)
+    assert near is not None
+    back: dict[str, Any] = {
+        "is_initiator": False,
+        "conversation_id": near.conversation_id,
+        "from_service_name": TARGET,
+        "to_service_name": INITIATOR,
+    }
+    arrival = arrives(sales, number(0), **back)
+    assert arrival.error is not None
+    assert arrival.error.code == -8495
+    assert arrives(sales, number(0), **{**back, "from_service_name": "//Other"}).undelivered == 11222
+    own: dict[str, Any] = {**back, "from_broker_instance": sales.service_broker_guid.bytes}
+    assert arrives(sales, number(0), **own) == DeliveryOutcome(1)
+    assert said(drain(sales, dialog_calls.REPLIES)) == [b"0"]
+
+
+@pytest.fixture
+def disabled(sales: Database) -> Iterator[Database]:
+    sales.set_broker("DISABLE_BROKER")
+    yield sales
+    sales.set_broker("ENABLE_BROKER")
+
+
+@pytest.mark.rule("I2")
+def test_a_disabled_database_keeps_what_it_sends_and_begins_nothing(disabled: Database) -> None:
+    dialog = begin(disabled, b"waits")
+    assert dialog_calls.waiting(disabled) == 1
+    assert dialog_calls.state(disabled, dialog) == "CO"
+    assert arrives(disabled, number(0)).undelivered == 28013
+
+
+@pytest.mark.rule("P16")
+def test_what_waits_keeps_its_place(sales: Database) -> None:
+    """A later message does not overtake one that still waits, although the queue is on by then."""
+    dialog_calls.switch(sales, on=False)
+    dialog = begin(sales, b"one")
+    dialog_calls.switch(sales, on=True)
+    with sales.transaction() as t:
+        t.send(dialog, b"two")
+        for table, count in (("ssb_transmission_queue", 2), ("ssb_queued_messages", 0)):
+            assert t.connection.execute(f"SELECT count(*) FROM {table}").get == count
+    instance_of(sales).run_due()
+    assert dialog_calls.waiting(sales) == 0
+    assert said(drain(sales)) == [b"one", b"two"]
+
+
+def test_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_queue_is_on(
+    instance: Instance, clock: Clock, sales: Database
+) -> None:
+    """It waited past the 30 minutes, and then began the conversation anew, which nobody could ever end."""
+    dialog = begin(sales, b"first")
+    with sales.transaction() as t:
+        target = handle_of(t.receive(QUEUE))
+    sales.alter_queue(QUEUE, status=False)
+    send(sales, dialog, b"second")
+    end(sales, target)
+    for seconds in (5, 31 * 60):
+        clock.advance(seconds=seconds)
+        instance.run_due()
+    sales.alter_queue(QUEUE, status=True)
+    instance.run_due()
+    end(sales, dialog)
+    instance.run_due()
+    assert instance.view("sys.conversation_endpoints", "Sales").num_rows == 0
+    assert instance.view("sys.transmission_queue", "Sales").num_rows == 0
+
+
+@pytest.mark.rule("P34")
+def test_what_waited_for_a_queue_enters_it_in_order_without_being_held_in_memory(instance: Instance) -> None:
+    shop, stock = sample_databases.shop(instance), sample_databases.stock(instance)
+    stock.alter_queue(sample_databases.ORDERS, status=False)
+    dialog = sample_databases.send(shop, b"begun")
+    for number in range(40):
+        sample_databases.send(shop, bytes([number]) * (1 << 20), dialog=dialog)
+    tracemalloc.start()
+    stock.alter_queue(sample_databases.ORDERS, status=True)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20 << 20
+    assert [body[0] for body in sample_databases.received(stock)[1:]] == list(range(40))

@@ -1,0 +1,296 @@
+"""What is plain is native (B44): nothing of Python's is needed for it, and whoever is concerned hears of it."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import uuid
+import warnings
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import SsbrokerError, StorageError
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.transaction import Transaction
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+from tests.broker.dialogs.test_fast_path_model import rows
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_arguments: object) -> NoReturn:
+        raise AssertionError("the fast path was not taken")
+
+    monkeypatch.setattr(Transaction, "_begin", fails)
+
+
+def test_what_is_plain_needs_nothing_else(talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    sales, dialog = talking
+    forbid(monkeypatch)
+    for number in range(3):
+        with sales.transaction() as t:
+            t.send(dialog, b"body %d" % number)
+        with sales.transaction() as t:
+            assert t.receive(QUEUE)["message_body"].to_pylist() == [b"body %d" % number]
+    with sales.transaction() as t:
+        t.send(dialog, b"")
+        message = t.receive_one(QUEUE)
+        assert message is not None
+        assert message.message_body is None
+
+
+def test_what_is_sent_elsewhere_waits_and_is_delivered(instance: Instance, talking: tuple[Database, uuid.UUID]) -> None:
+    """The transmission queue, and after the commit another database of the instance."""
+    sales, _ = talking
+    stock = instance.create_database("Stock")
+    stock.create_queue("Stock")
+    stock.create_service("//Stock", queue="Stock")
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, "//Stock")
+        t.send(dialog, b"first")
+    with sales.transaction() as t:
+        t.send(dialog, b"plain")
+    with stock.transaction() as t:
+        assert t.receive("Stock")["message_body"].to_pylist() == [b"first", b"plain"]
+    assert instance.view("sys.transmission_queue").num_rows == 0
+
+
+def test_a_message_is_what_the_table_has(talking: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = talking
+    with sales.transaction() as t:
+        t.send_batch(pa.table({"conversation_handle": [dialog.bytes] * 2, "message_body": [b"one", b"two"]}))
+    with pytest.raises(RuntimeError), sales.transaction() as t:
+        table = t.receive(QUEUE)
+        raise RuntimeError
+    with sales.transaction() as t:
+        one = t.receive_one(QUEUE)
+        t.connection.execute("SELECT 1")  # from here on nothing is plain
+        two = t.receive_one(QUEUE)
+        assert t.receive_one(QUEUE) is None
+    for message, row in zip((one, two), table.to_pylist(), strict=True):
+        assert message is not None
+        for name in ("message_body", "message_type_name", "is_initiator", "message_sequence_number", "service_name"):
+            assert getattr(message, name) == row[name]
+        for name in ("service_contract_name", "priority", "queuing_order", "validation"):
+            assert getattr(message, name) == row[name]
+        for name in ("conversation_handle", "conversation_group_id", "conversation_id"):
+            assert getattr(message, name) == uuid.UUID(bytes=row[name])
+    assert one != two
+    assert len({one, one, two}) == 2
+    assert "DEFAULT" in repr(one)
+
+
+def test_one_message_of_a_named_conversation(talking: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = talking
+    with sales.transaction() as t:
+        other = t.begin_dialog(INITIATOR, TARGET)
+        t.send(dialog, b"older")
+        t.send(other, b"newer")
+        far = [row["conversation_handle"] for row in t.receive(QUEUE, groups=2).to_pylist()]
+        t.send(dialog, b"older")
+        t.send(other, b"newer")
+        message = t.receive_one(QUEUE, conversation_handle=far[1])
+        assert message is not None
+        assert message.message_body == b"newer"
+        assert t.receive_one(QUEUE, conversation_group_id=message.conversation_group_id) is None
+
+
+def test_who_waits_for_one_message_is_woken_by_a_plain_send(talking: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = talking
+    found: list[bytes | None] = []
+
+    def wait() -> None:
+        with sales.transaction() as t:
+            message = t.receive_one(QUEUE, timeout=60.0)
+        found.append(None if message is None else message.message_body)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not database_context(sales).arrivals.waiting(database_context(sales).objects().queues["dbo", QUEUE].queue_id):
+        pass
+    told = database_context(sales).arrivals.total
+    with sales.transaction() as t:
+        t.send(dialog, b"it comes")
+    thread.join(30)
+    assert found == [b"it comes"]
+    assert database_context(sales).arrivals.total == told + 1
+
+
+def test_counters_count_what_is_plain(instance: Instance, talking: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = talking
+    before = instance_context(instance).counters.counts()
+    with sales.transaction() as t:
+        t.send(dialog, b"a")
+        t.send(dialog, b"b")
+    with sales.transaction() as t:
+        t.receive(QUEUE)
+    after = instance_context(instance).counters.counts()
+    grown = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    assert grown == {
+        "sql_sends": 2,
+        "sql_receives": 1,
+        "enqueued_messages": 2,
+        "enqueued_local_messages": 2,
+        "enqueued_p5_messages": 2,
+    }
+
+
+def test_a_plain_transaction_that_is_dropped_is_undone(talking: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = talking
+    t = sales.transaction()
+    t.__enter__()
+    t.send(dialog, b"never")
+    holders = [database_context(sales).file.gate.holder]
+    left = [t]
+    del t
+    with pytest.warns(ResourceWarning, match="dropped before its end"):
+        left.clear()
+    holders.append(database_context(sales).file.gate.holder)
+    assert holders == [threading.get_ident(), None]
+    with sales.transaction() as t:
+        assert t.receive(QUEUE).num_rows == 0
+
+
+def test_a_plain_transaction_that_an_exception_leaves_is_undone(
+    instance: Instance, talking: tuple[Database, uuid.UUID]
+) -> None:
+    sales, dialog = talking
+    before, counts = rows(sales), instance_context(instance).counters.counts()
+    with pytest.raises(KeyError), sales.transaction() as t:
+        t.send(dialog, b"never")
+        raise KeyError
+    assert rows(sales) == before
+    assert instance_context(instance).counters.counts() == counts | {"broker_transaction_rollbacks": 1}
+
+
+def test_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
+    talking: tuple[Database, uuid.UUID],
+) -> None:
+    sales, dialog = talking
+    with sales.transaction() as t:
+        t.send(dialog, b"poison")
+
+    def rollbacks() -> object:
+        return database_context(sales).file.query(
+            lambda connection: connection.execute("SELECT max(rollbacks) FROM ssb_queues").get
+        )
+
+    for number in (1, 2):
+        with pytest.raises(KeyError), sales.transaction() as t:
+            t.receive_one(QUEUE)
+            raise KeyError
+        assert rollbacks() == number
+    with sales.transaction() as t:
+        t.receive_one(QUEUE)
+    assert rollbacks() == 0
+
+
+def test_a_file_that_was_moved_takes_no_plain_commit(talking: tuple[Database, uuid.UUID], tmp_path: Path) -> None:
+    sales, dialog = talking
+    with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
+        t.send(dialog, b"lost")
+        sales.path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
+        t.send(dialog, b"lost")
+    (tmp_path / "elsewhere").rename(sales.path)
+    with sales.transaction() as t:
+        t.send(dialog, b"kept")
+
+
+def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
+    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second call comes while the first is in the middle of its commit, which wakes whoever waits."""
+    sales, dialog = talking
+    refused: list[str] = []
+
+    def meanwhile() -> None:
+        try:
+            t.send(dialog, b"too")
+        except (RuntimeError, SsbrokerError) as error:
+            refused.append(str(error))
+
+    def wake() -> None:
+        thread = threading.Thread(target=meanwhile)
+        thread.start()
+        thread.join(30)
+
+    monkeypatch.setattr(database_context(sales).arrivals, "wake", wake)
+    with database_context(sales).arrivals.count_waiter(1), sales.transaction() as t:
+        t.send(dialog, b"one")
+    assert refused == ["the transaction is not open: use it inside its `with` block"]
+
+
+def test_the_plain_way_goes_on_after_the_application_had_the_connection(
+    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sales, dialog = talking
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (name TEXT)")
+        t.send(dialog, b"with a row")
+        t.connection.execute("INSERT INTO orders VALUES ('chair')")
+    forbid(monkeypatch)
+    with sales.transaction() as t:
+        message = t.receive_one(QUEUE)
+    assert message is not None
+
+
+@pytest.mark.parametrize("size", [(64 << 10) - 1, 64 << 10, (64 << 10) + 1, 3 << 20])
+def test_long_bodies_are_read_as_they_are(talking: tuple[Database, uuid.UUID], size: int) -> None:
+    sales, dialog = talking
+    bodies = [random.Random(size).randbytes(size), b"", b"short"]
+    with sales.transaction() as t:
+        for body in bodies:
+            t.send(dialog, body)
+    with sales.transaction() as t:
+        assert t.receive(QUEUE)["message_body"].to_pylist() == [bodies[0], None, b"short"]
+
+
+def test_an_error_of_sqlite_is_apsws(talking: tuple[Database, uuid.UUID]) -> None:
+    """A file whose tables somebody has altered (B42)."""
+    sales, dialog = talking
+    with sales.transaction() as t:
+        t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN precedence TO importance")
+    with pytest.raises(StorageError, match="the tables do not match the schema version"), sales.transaction() as t:
+        t.send(dialog, b"body")
+    with sales.transaction() as t:
+        t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN importance TO precedence")
+    with sales.transaction() as t:
+        t.send(dialog, b"body")
+        assert t.receive(QUEUE).num_rows == 1
+
+
+def test_threads_take_turns(talking: tuple[Database, uuid.UUID]) -> None:
+    """Whatever is plain or not, each is alone in the file, and nothing is lost."""
+    sales, _ = talking
+    with sales.transaction() as t:
+        dialogs = [t.begin_dialog(INITIATOR, TARGET) for _ in range(4)]
+        for dialog in dialogs:
+            t.send(dialog, b"first")
+
+    def send(dialog: uuid.UUID, is_plain: bool) -> None:  # noqa: FBT001
+        for number in range(50):
+            with sales.transaction() as t:
+                if not is_plain:
+                    t.connection.execute("SELECT 1").fetchall()
+                t.send(dialog, b"%d" % number)
+
+    threads = [
+        threading.Thread(target=functools.partial(send, dialog, place % 2 == 0)) for place, dialog in enumerate(dialogs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with warnings.catch_warnings(), sales.transaction() as t:
+        table = t.receive(QUEUE, groups=None)
+    found: dict[bytes, list[bytes]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row["conversation_handle"], []).append(row["message_body"])
+    assert list(found.values()) == [[b"first", *(b"%d" % number for number in range(50))]] * 4

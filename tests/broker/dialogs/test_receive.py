@@ -1,0 +1,393 @@
+"""RECEIVE, GET CONVERSATION GROUP, groups and priorities: which message comes next."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import schemas
+from ssbroker.broker import transaction
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.dialogs import receive as receive_module
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.transaction import ReceiveWait
+from ssbroker.broker.validation import queue_key
+from ssbroker.exceptions import BrokerError, OptionError
+from tests.broker import dialog_calls
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
+from tests.broker.dialog_calls import begin, receive, said, send
+from tests.broker.sqlite_steps import counted, steps
+
+WAIT = 60.0
+
+
+def test_the_columns_are_those_of_the_schema(sales: Database) -> None:
+    begin(sales, b"x")
+    table = receive(sales)
+    assert table.schema == schemas.RECEIVED
+    assert receive(sales).schema == schemas.RECEIVED
+    row = table.to_pylist()[0]
+    assert (row["service_name"], row["service_contract_name"]) == (TARGET, "DEFAULT")
+    assert (row["message_type_name"], row["validation"]) == ("DEFAULT", "N")
+    assert (row["priority"], row["status"]) == (5, 1)
+    assert row["message_signature"] is None
+
+
+def test_one_group_at_a_time_the_one_that_waits_longest(sales: Database) -> None:
+    first, second = begin(sales, b"1a"), begin(sales, b"2a")
+    send(sales, first, b"1b")
+    send(sales, second, b"2b")
+    assert said(receive(sales)) == [b"1a", b"1b"]
+    assert said(receive(sales)) == [b"2a", b"2b"]
+
+
+def test_the_highest_priority_comes_first(sales: Database) -> None:
+    """Priority before waiting time; within a group conversation by conversation."""
+    sales.create_service("//VIP", queue=dialog_calls.REPLIES)
+    sales.create_broker_priority("VIP", remote_service="//VIP", level=9)
+    begin(sales, b"plain")
+    with sales.transaction() as t:
+        t.send(t.begin_dialog("//VIP", TARGET), b"urgent")
+    tables = [receive(sales), receive(sales)]
+    assert [said(table) for table in tables] == [[b"urgent"], [b"plain"]]
+    assert [table["priority"].to_pylist() for table in tables] == [[9], [5]]
+
+
+def test_top_counts_messages(sales: Database) -> None:
+    begin(sales, b"a", b"b", b"c")
+    assert said(receive(sales, top=2)) == [b"a", b"b"]
+    assert said(receive(sales, top=2)) == [b"c"]
+    for wrong in (0, -1, 1.5, True):
+        with sales.transaction() as t, pytest.raises(OptionError, match="top"):
+            t.receive(QUEUE, top=wrong)  # type: ignore[arg-type]  # that is what is refused
+
+
+def joined(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
+    """Three conversations of one group on the queue of //Orders: the group, and the handles there, in order of their making."""
+    with database.transaction() as t:
+        far = [t.begin_dialog(INITIATOR, TARGET) for _ in range(3)]
+        for dialog in far:
+            t.send(dialog, b"hello")
+    near = [dialog_calls.far_handle(database, dialog) for dialog in far]
+    group = uuid.UUID(bytes=dialog_calls.group_of(database, near[0]))
+    with database.transaction() as t:
+        for dialog in near[1:]:
+            t.move_conversation(dialog, group)
+    dialog_calls.drain(database)
+    for number in range(2):
+        for name, dialog in zip("abc", far, strict=True):
+            send(database, dialog, f"{name}{number}".encode())
+    return group, near
+
+
+def test_all_of_one_conversation_before_the_next(sales: Database) -> None:
+    joined(sales)
+    assert said(receive(sales)) == [b"a0", b"a1", b"b0", b"b1", b"c0", b"c1"]
+
+
+def test_top_over_several_conversations_of_a_group(sales: Database) -> None:
+    """What is left is asked for anew: c0 has waited longer than b1 then."""
+    joined(sales)
+    assert [said(receive(sales, top=3)) for _ in range(3)] == [[b"a0", b"a1", b"b0"], [b"c0", b"c1", b"b1"], []]
+
+
+def test_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
+    group, near = joined(sales)
+    begin(sales, b"another group")
+    assert said(receive(sales, conversation_handle=near[1])) == [b"b0", b"b1"]
+    assert said(receive(sales, conversation_handle=near[1])) == []
+    assert said(receive(sales, conversation_group_id=group, top=3)) == [b"a0", b"a1", b"c0"]
+    assert said(receive(sales, conversation_group_id=str(group))) == [b"c1"]
+    assert said(receive(sales)) == [b"another group"]
+
+
+def test_what_is_not_there_or_off_is_refused(sales: Database) -> None:
+    initiator, target = dialog_calls.pair(sales)
+    asked = [
+        ({"conversation_handle": uuid.UUID(int=1)}, 8426),
+        ({"conversation_handle": initiator}, 8426),  # it is on another queue
+        ({"conversation_group_id": uuid.UUID(int=1)}, 8426),
+        ({"conversation_group_id": dialog_calls.group_of(sales, initiator)}, 8426),
+    ]
+    with sales.transaction() as t:
+        for options, number in asked:
+            with pytest.raises(BrokerError) as refused:
+                t.receive(QUEUE, **options)  # type: ignore[arg-type]  # one option at a time
+            assert refused.value.number == number
+        with pytest.raises(BrokerError) as refused:
+            t.receive("Nowhere")
+        assert refused.value.number == 15151
+        with pytest.raises(OptionError, match="expected one of them"):
+            t.receive(QUEUE, conversation_handle=target, conversation_group_id=uuid.UUID(int=1))
+    dialog_calls.switch(sales, on=False)
+    with sales.transaction() as t:
+        for call in (t.receive, t.get_conversation_group):
+            with pytest.raises(BrokerError) as refused:
+                call(QUEUE)
+            assert refused.value.number == 9617
+
+
+def test_get_conversation_group_says_whose_turn_it_is(sales: Database) -> None:
+    with sales.transaction() as t:
+        assert t.get_conversation_group(QUEUE) is None
+    begin(sales, b"a")
+    begin(sales, b"b")
+    with sales.transaction() as t:
+        group = t.get_conversation_group(QUEUE)
+        assert group is not None
+        table = t.receive(QUEUE, conversation_group_id=group)
+    assert said(table) == [b"a"]
+    assert table["conversation_group_id"].to_pylist() == [group.bytes]
+
+
+def test_related_dialogs_share_a_group(sales: Database) -> None:
+    """By a conversation or by a group, which is made where it is not there; a group belongs to one service."""
+    wanted = uuid.uuid4()
+    with sales.transaction() as t:
+        one = t.begin_dialog(INITIATOR, TARGET, related_conversation_group=wanted)
+        two = t.begin_dialog(INITIATOR, TARGET, related_conversation=one)
+        three = t.begin_dialog(INITIATOR, TARGET, related_conversation_group=wanted)
+        for related in ({"related_conversation": one}, {"related_conversation_group": wanted}):
+            with pytest.raises(BrokerError) as refused:
+                t.begin_dialog(TARGET, INITIATOR, **related)  # type: ignore[arg-type]  # one option at a time
+            assert refused.value.number == 9610
+    assert {dialog_calls.group_of(sales, dialog) for dialog in (one, two, three)} == {wanted.bytes}
+
+
+def test_a_conversation_moves_within_its_queue_only(sales: Database) -> None:
+    """Fact 123."""
+    initiator, target = dialog_calls.pair(sales)
+    _, other = dialog_calls.pair(sales)
+    send(sales, initiator, b"moved along")
+    with sales.transaction() as t:
+        with pytest.raises(BrokerError) as refused:
+            t.move_conversation(initiator, dialog_calls.group_of(sales, target))
+        assert refused.value.number == 9610
+        with pytest.raises(BrokerError) as refused:
+            t.move_conversation(target, uuid.UUID(int=3))
+        assert refused.value.number == 8426
+        t.move_conversation(target, dialog_calls.group_of(sales, other))
+    assert dialog_calls.group_of(sales, target) == dialog_calls.group_of(sales, other)
+    table = receive(sales, conversation_group_id=dialog_calls.group_of(sales, other))
+    assert said(table) == [b"moved along"]
+
+
+def test_a_timer_fires_once_and_comes_before_all_else(instance: Instance, sales: Database, clock: Clock) -> None:
+    """One for each side; setting it again forgets the first."""
+    initiator, target = dialog_calls.pair(sales)
+    with sales.transaction() as t:
+        t.begin_conversation_timer(initiator, 5)
+        t.begin_conversation_timer(initiator, 30)
+    send(sales, target, b"news")
+    clock.advance(seconds=29)
+    instance.run_due()
+    with sales.transaction() as t:
+        assert t.get_conversation_group(dialog_calls.REPLIES) is not None
+    clock.advance(seconds=1)
+    instance.run_due()
+    instance.run_due()
+    assert said(receive(sales, dialog_calls.REPLIES)) == ["DialogTimer", b"news"]
+    assert receive(sales).num_rows == 0
+
+
+@pytest.mark.parametrize(("timeout", "number"), [(0, 8411), (-1, 8411), (2**31, 8411), (1.5, 8411), (61, 8410)])
+def test_a_timer_out_of_range_is_refused(sales: Database, timeout: int, number: int) -> None:
+    dialog = begin(sales, lifetime=60)
+    with sales.transaction() as t, pytest.raises(BrokerError) as refused:
+        t.begin_conversation_timer(dialog, timeout)
+    assert refused.value.number == number
+
+
+def received_in_thread(
+    database: Database, pool: ThreadPoolExecutor
+) -> tuple[threading.Event, list[pa.Table | Exception]]:
+    """Starts a receiver that waits; tells when it does."""
+    done = threading.Event()
+    found: list[pa.Table | Exception] = []
+
+    def work() -> None:
+        try:
+            found.append(receive(database, timeout=WAIT))
+        except BrokerError as error:
+            found.append(error)
+        done.set()
+
+    pool.submit(work)
+    queue = database_context(database).objects().queues["dbo", QUEUE].queue_id
+    deadline = time.monotonic() + WAIT
+    while not database_context(database).arrivals.waiting(queue) and time.monotonic() < deadline:
+        threading.Event().wait(0.001)
+    return done, found
+
+
+def test_receive_waits_without_the_lock(sales: Database) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done, found = received_in_thread(sales, pool)
+        assert not done.is_set()
+        begin(sales, b"at last")
+        assert done.wait(WAIT)
+    assert isinstance(found[0], pa.Table)
+    assert said(found[0]) == [b"at last"]
+
+
+def test_receive_sees_what_another_instance_on_the_folder_commits(instance: Instance, sales: Database) -> None:
+    """As another process would: nothing in memory is shared."""
+    with ThreadPoolExecutor(1) as pool:
+        done, found = received_in_thread(sales, pool)
+        with Instance.open(instance.folder, background=False) as other:
+            begin(other.database("Sales"), b"from elsewhere")
+        assert done.wait(WAIT)
+    assert isinstance(found[0], pa.Table)
+    assert said(found[0]) == [b"from elsewhere"]
+
+
+def test_a_queue_that_is_turned_off_ends_the_wait(sales: Database) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done, found = received_in_thread(sales, pool)
+        dialog_calls.switch(sales, on=False)
+        assert done.wait(WAIT)
+    assert isinstance(found[0], BrokerError)
+    assert found[0].number == 9617
+
+
+def test_a_wait_ends_at_its_time(sales: Database) -> None:
+    assert receive(sales, timeout=0.02).num_rows == 0
+    with sales.transaction() as t:
+        assert t.get_conversation_group(QUEUE, timeout=0.02) is None
+
+
+def test_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: Database) -> None:
+    begin(sales, *[b"x"] * 42)
+    receive(sales, top=1)
+    costs = {0.0: 0, WAIT: 0}
+    for _ in range(20):  # in tens of steps, which are not cut where a statement ends
+        for timeout in costs:
+            costs[timeout] += steps(sales, functools.partial(receive, sales, top=1, timeout=timeout))
+    assert abs(costs[0.0] - costs[WAIT]) < 20
+
+
+def test_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
+    """Between the look that found nothing and the wait."""
+    patience = ReceiveWait(database_context(sales), queue_key(QUEUE), deadline=time.monotonic() + WAIT)
+    begin(sales, b"meanwhile")
+    with mock.patch.object(transaction, "POLL_INTERVAL", WAIT):
+        assert patience.wait()
+
+
+def test_who_has_the_lock_does_not_wait(sales: Database) -> None:
+    with sales.transaction() as t:
+        t.begin_dialog(INITIATOR, TARGET)
+        assert t.receive(QUEUE, timeout=3600.0).num_rows == 0
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), True, "1"])
+def test_a_time_out_is_a_number_of_seconds(sales: Database, timeout: float) -> None:
+    with sales.transaction() as t, pytest.raises(OptionError, match="timeout"):
+        t.receive(QUEUE, timeout=timeout)
+
+
+def test_several_groups_at_once_are_what_as_many_calls_would_take(sales: Database) -> None:
+    for number in range(5):
+        begin(sales, f"{number}a".encode(), f"{number}b".encode())
+    assert said(receive(sales, groups=2)) == [b"0a", b"0b", b"1a", b"1b"]
+    assert said(receive(sales, groups=None, top=3)) == [b"2a", b"2b", b"3a"]
+    assert said(receive(sales, groups=None)) == [b"3b", b"4a", b"4b"]
+    assert said(receive(sales, groups=None)) == []
+    for wrong in (0, -1, 1.5):
+        with sales.transaction() as t, pytest.raises(OptionError, match="groups"):
+            t.receive(QUEUE, groups=wrong)  # type: ignore[arg-type]  # that is what is refused
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_of_one_and_of_several_conversations_at_once_are_what_as_many_calls_would_take(
+    sales: Database, seed: int
+) -> None:
+    chance = random.Random(seed)
+    joined(sales)
+    for number in range(12):
+        begin(sales, *(f"{number} {part}".encode() for part in range(chance.randint(1, 4))))
+    sales.alter_queue(QUEUE, retention=seed % 2 == 1)
+    one_by_one: list[bytes | str] = ["not asked yet"]
+    while one_by_one:
+        top, groups = chance.choice([None, 1, 3, 7, 30]), chance.choice([None, 2, 3, 20])
+        one_by_one = rolled_back(sales, top=top, groups=groups)
+        assert said(receive(sales, top=top, groups=groups)) == one_by_one
+
+
+def rolled_back(database: Database, *, top: int | None, groups: int | None) -> list[bytes | str]:
+    """What calls for one group each take, one after the other, until there is enough; they leave nothing."""
+    bodies: list[bytes | str] = []
+    with suppress(ZeroDivisionError), database.transaction() as t:
+        for _ in range(groups or 1000):
+            taken = said(t.receive(QUEUE, top=None if top is None else top - len(bodies)))
+            bodies += taken
+            if not taken or len(bodies) == top:
+                break
+        raise ZeroDivisionError
+    return bodies
+
+
+def test_a_table_holds_no_more_bytes_than_it_can(sales: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit comes with the next call, in order."""
+    monkeypatch.setattr(receive_module, "BYTES_MAX", 10)
+    begin(sales, b"123456", b"7890", b"next", b"and a long one")
+    begin(sales, b"another")
+    expected = [[b"123456", b"7890"], [b"next", b"and a long one"], [b"another"], []]
+    assert [said(receive(sales, groups=None)) for _ in expected] == expected
+
+
+def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
+    """A table of 16 MiB took as long to make as the message to read."""
+    large = random.Random(1).randbytes(16 << 20)
+    begin(sales, b"small", large, b"", b"next")
+    before = pa.total_allocated_bytes()
+    table = receive(sales)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+    assert table.schema == schemas.RECEIVED
+    assert said(table) == [b"small", large, None, b"next"]
+    assert table["message_sequence_number"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_one_message_of_a_named_group_costs_the_same_however_many_wait(sales: Database) -> None:
+    """GET CONVERSATION GROUP and then RECEIVE message by message, as Service Broker's examples do."""
+    costs = []
+    for number in (50, 1000):
+        begin(sales, *[b"x"] * number)
+        costs.append(cost_of_one(sales, QUEUE))
+    assert costs[1] < 2 * costs[0]
+
+
+def test_one_message_of_a_named_group_costs_the_same_however_many_conversations_it_has(sales: Database) -> None:
+    """It took all members to be looked at each time: 27 ms of 5,000."""
+    costs = []
+    for members in (20, 400):
+        group = uuid.uuid4()
+        with sales.transaction() as t:
+            for _ in range(members):
+                t.send(t.begin_dialog(INITIATOR, TARGET, related_conversation_group=group), b"asked")
+        with sales.transaction() as t:
+            for row in t.receive(QUEUE, groups=None).to_pylist():
+                t.send(row["conversation_handle"], b"answered")
+        costs.append(cost_of_one(sales, dialog_calls.REPLIES))
+    assert costs[1] < 2 * costs[0]
+
+
+def cost_of_one(database: Database, queue: str) -> int:
+    """What it costs to receive one message of the group that comes next, by its name; the queue is empty afterwards."""
+    with database.transaction() as t:
+        group = t.get_conversation_group(queue)
+        with counted(t.connection) as taken:
+            assert t.receive(queue, conversation_group_id=group, top=1).num_rows == 1
+        while t.receive(queue).num_rows:
+            pass
+    return taken.number

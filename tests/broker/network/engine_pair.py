@@ -1,0 +1,207 @@
+"""Two instances whose machines hand each other what they send, so that each row can be seen, kept back, changed and sent again."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from ssbroker._arguments import epoch_microseconds
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.engine import DialogEngine
+from ssbroker.protocol.envelope import ENVELOPE
+from ssbroker.protocol.events import Event
+from ssbroker.protocol.storage import BatchChanges, Key
+from ssbroker.store import endpoints
+from ssbroker.store.endpoints import ConversationEndpoint
+from tests.broker.conftest import Clock
+from tests.broker.dialog_calls import REPLIES
+
+SHOP, STOCK = "//Shop", "//Stock"
+TRADE, ORDER, DEFAULT = "Trade", "Order", "DEFAULT"
+ORDERS = "Orders"
+SECOND = 1_000_000
+MINUTE = 60
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Side:
+    """One instance with one database, its ledger and its machine."""
+
+    folder: Path
+    clock: Clock
+    settings: ProtocolSettings
+    peer: bytes | None = None
+    session_keys: dict[bytes, bytes] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    is_heard: bool = True
+    """Whether somebody hears of events; where nobody does, plain messages are taken many at a time."""
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def begin(self, name: str) -> Self:
+        """Makes the instance."""
+        self.chance.seed(name)
+        with self._made(name) as instance:
+            instance.create_database("Sales")
+        return self.open()
+
+    def _made(self, name: str) -> Instance:
+        return Instance.create(self.folder, name=name, clock=self.clock, random=self.chance, background=False)
+
+    def open(self) -> Self:
+        """Opens it."""
+        self.instance = Instance.open(self.folder, clock=self.clock, random=self.chance, background=False)
+        if self.is_heard:
+            self.instance.subscribe(self.events.append)
+        self.database: Database = self.instance.database("Sales")
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """A machine that knows only what is durable."""
+        self.ledger = SqliteDialogStorage(database_context(self.database))
+        self.dialogs = DialogEngine(
+            self.ledger,
+            random=random.Random(1).random,
+            settings=self.settings,
+            log=instance_context(self.instance).events,
+        )
+        self.dialogs.notify_queued(self.ledger.waiting())
+
+    def restart(self) -> None:
+        """What a crash leaves: what is committed."""
+        self.instance.close()
+        self.open()
+
+    @property
+    def now(self) -> int:
+        return epoch_microseconds(self.clock())
+
+    def rows(self) -> list[Row]:
+        """All that it sends now."""
+        self.dialogs.notify_queued(self.ledger.waiting())
+        rows: list[Row] = []
+        while (table := self.dialogs.data_to_send(now=self.now)) is not None:
+            rows += table.to_pylist()
+        return rows
+
+    def arrived(self, rows: Iterable[Row]) -> BatchChanges:
+        """Gives the machine a batch; nothing is committed."""
+        table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
+        return self.dialogs.receive(table, now=self.now, peer=self.peer, session_keys=self.session_keys)
+
+    def settle(self, effects: BatchChanges) -> StalePlan | None:
+        """Commits what a batch has come to, or forgets what is not as the machine has it."""
+        stale = self.ledger.commit(effects)
+        if stale is None:
+            self.dialogs.confirm(effects, now=self.now)
+        else:
+            self.dialogs.undo(effects)
+            self.dialogs.forget(stale.keys)
+        return stale
+
+    def take(self, rows: Iterable[Row]) -> StalePlan | None:
+        """Gives it a batch, and commits what comes of it."""
+        return self.settle(self.arrived(rows))
+
+    def key(self, handle: uuid.UUID) -> Key:
+        """The endpoint of a handle."""
+        row = self.row(handle)
+        assert row is not None
+        return (row.conversation_id, bool(row.is_initiator))
+
+    def row(self, handle: uuid.UUID) -> ConversationEndpoint | None:
+        with database_context(self.database).file.read() as connection:
+            found = connection.execute(
+                "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle.bytes,)
+            ).fetchone()
+        return None if found is None else ConversationEndpoint._make(found)
+
+    def at(self, key: Key) -> ConversationEndpoint | None:
+        """The row of an endpoint."""
+        with database_context(self.database).file.read() as connection:
+            return endpoints.by_sides(connection, [key]).get(key)
+
+    def count(self, table: str) -> int:
+        """How many rows one of our tables has."""
+        with database_context(self.database).file.read() as connection:
+            found: int = connection.execute(f"SELECT count(*) FROM ssb_{table}").get
+        return found
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        """Its events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@dataclass
+class Pair:
+    """The instance of a shop, that of its stock, and their clock."""
+
+    shop: Side
+    stock: Side
+    clock: Clock
+
+    def exchange(self, *, seconds: int = 1, times: int = 6) -> list[Row]:
+        """Carries everything to and fro, with time between; what the shop sent."""
+        sent: list[Row] = []
+        for _ in range(times):
+            rows = self.shop.rows()
+            sent += rows
+            assert not rows or self.stock.take(rows) is None
+            rows = self.stock.rows()
+            assert not rows or self.shop.take(rows) is None
+            self.clock.advance(seconds=seconds)
+        return sent
+
+    def begin(self, *bodies: bytes, **options: Any) -> uuid.UUID:
+        """A dialog from the shop to the stock, with what it sends at once; nothing has left."""
+        with self.shop.database.transaction() as t:
+            handle = t.begin_dialog(SHOP, STOCK, contract=TRADE, **options)
+            for body in bodies:
+                t.send(handle, body)
+        return handle
+
+    def bound(self, *bodies: bytes) -> tuple[uuid.UUID, uuid.UUID]:
+        """A dialog that goes on, with nothing in its queues: both handles."""
+        shop = self.begin(*(bodies or (b"hello",)))
+        self.exchange()
+        key = (self.shop.key(shop)[0], False)
+        row = self.stock.at(key)
+        assert row is not None
+        with self.stock.database.transaction() as t:
+            while t.receive(ORDERS, conversation_handle=uuid.UUID(bytes=row.conversation_handle)).num_rows:
+                pass
+        for side in (self.shop, self.stock):
+            side.events.clear()
+        return shop, uuid.UUID(bytes=row.conversation_handle)
+
+    def close(self) -> None:
+        self.shop.instance.close()
+        self.stock.instance.close()
+
+
+def pair(folder: Path, *, is_heard: bool = True, **settings: Any) -> Pair:
+    """Two instances: `//Shop` on the queue Replies, and `//Stock` on the queue Orders."""
+    clock, chosen = Clock(), ProtocolSettings(**settings)
+    shop, stock = (Side(folder / name, clock, chosen, is_heard=is_heard).begin(name) for name in ("shop", "stock"))
+    shop.peer, stock.peer = b"certificate of the stock", b"certificate of the shop"
+    for side in (shop, stock):
+        side.database.create_message_type(ORDER)
+        side.database.create_contract(TRADE, {ORDER: "ANY", DEFAULT: "ANY"})
+    shop.database.create_queue(REPLIES)
+    shop.database.create_service(SHOP, queue=REPLIES)
+    stock.database.create_queue(ORDERS)
+    stock.database.create_service(STOCK, queue=ORDERS, contracts=[TRADE])
+    return Pair(shop, stock, clock)

@@ -1,0 +1,164 @@
+"""Real instances in one process that talk to each other over real sockets."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.server import Server
+from ssbroker.protocol.events import Event
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
+from tests.internals import instance_of
+
+PATIENCE = 60.0
+"""How long a test waits for what should happen in milliseconds."""
+
+
+@dataclass
+class Neighbour:
+    """An instance that is served."""
+
+    instance: Instance
+    server: Server
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    def forwards(self, *, megabytes: int = 10) -> None:
+        """Has it pass on what is for others."""
+        self.instance.execute(
+            f"CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = {self.server.port}) "
+            f"FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED, MESSAGE_FORWARD_SIZE = {megabytes})"
+        )
+
+    def leads(
+        self, database: str, service: str, address: str, *, mirror: str | None = None, broker: uuid.UUID | None = None
+    ) -> None:
+        """Makes a route."""
+        of = "" if broker is None else f", BROKER_INSTANCE = '{broker}'"
+        or_else = "" if mirror is None else f", MIRROR_ADDRESS = '{mirror}'"
+        self.instance.execute(
+            f"USE [{database}]\nCREATE ROUTE [to {service}] WITH SERVICE_NAME = '{service}'{of}, ADDRESS = '{address}'{or_else}"
+        )
+
+
+class Heard:
+    """Events of instances, which a test may wait for."""
+
+    def __init__(self, *listened_to: Neighbour, kinds: tuple[type[Event], ...]) -> None:
+        self._changed = threading.Condition()
+        self._events: list[Event] = []
+        for neighbour in listened_to:
+            neighbour.instance.subscribe(self._note, *kinds)
+
+    def _note(self, event: Event) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify_all()
+
+    @property
+    def events(self) -> list[Event]:
+        """What was heard so far."""
+        with self._changed:
+            return [*self._events]
+
+    def wait_for(self, wanted: Callable[[list[Event]], bool]) -> None:
+        """Waits until what was heard is as wanted."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: wanted(self._events), PATIENCE), self._events
+
+
+@dataclass
+class Street:
+    """Makes neighbours, and ends them."""
+
+    folder: Path
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def moves_in(self, name: str) -> Neighbour:
+        """A new instance, which is served."""
+        instance = self.stack.enter_context(Instance.create(self.folder / name, name=name))
+        return Neighbour(instance, self.stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
+
+    def copy(self, database: Database, name: str) -> Path:
+        """A copy of a database's file, as a backup would make it; nobody writes to it meanwhile."""
+        database_context(database).file.checkpoint()
+        copy = self.folder / name
+        shutil.copyfile(database.path, copy)
+        return copy
+
+
+@contextmanager
+def street(folder: Path) -> Iterator[Street]:
+    """Instances that end with the block, the last one first."""
+    made = Street(folder)
+    with made.stack:
+        yield made
+
+
+def shop(neighbour: Neighbour) -> Database:
+    """The database Sales with the service `//Shop`."""
+    database = neighbour.instance.create_database("Sales")
+    database.create_queue(REPLIES)
+    database.create_service(SHOP, queue=REPLIES)
+    return database
+
+
+def stock(neighbour: Neighbour) -> Database:
+    """The database Stock with the service `//Stock`."""
+    database = neighbour.instance.create_database("Stock")
+    database.create_queue(ORDERS)
+    database.create_service(STOCK, queue=ORDERS)
+    return database
+
+
+def order(sales: Database, *bodies: bytes, dialog: uuid.UUID | None = None) -> uuid.UUID:
+    """Sends from the shop to the stock, in a new dialog unless one is named."""
+    with sales.transaction() as t:
+        handle = dialog or t.begin_dialog(SHOP, STOCK, encryption=False)
+        for body in bodies:
+            t.send(handle, body)
+    return handle
+
+
+def taken(database: Database, count: int, *, queue: str = ORDERS) -> list[bytes]:
+    """Receives until so many messages have come; their bodies in order."""
+    found: list[bytes] = []
+    while len(found) < count:
+        with database.transaction() as t:
+            table = t.receive(queue, timeout=PATIENCE)
+            assert table.num_rows, f"only {found} came"
+            found += [body or b"" for body in table["message_body"].to_pylist()]
+    return found
+
+
+def emptied(database: Database) -> None:
+    """Waits until everything that the database has sent is acknowledged."""
+    due = time.monotonic() + PATIENCE
+    while instance_of(database).view("sys.transmission_queue", database.name).num_rows:
+        assert time.monotonic() < due, "it is never acknowledged"
+        time.sleep(0.01)
+
+
+def answered(database: Database, count: int, reply: bytes) -> list[bytes]:
+    """Receives so many orders, and answers the last one."""
+    found: list[bytes] = []
+    while len(found) < count:
+        with database.transaction() as t:
+            table = t.receive(ORDERS, timeout=PATIENCE)
+            assert table.num_rows, f"only {found} came"
+            found += [body or b"" for body in table["message_body"].to_pylist()]
+            if len(found) >= count:
+                handle = table["conversation_handle"][0].as_py()
+                t.send(uuid.UUID(bytes=handle), reply)
+    return found

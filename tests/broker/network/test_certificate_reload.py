@@ -1,0 +1,143 @@
+"""Certificates are read again without a restart: new connections use them, old ones go on, broken files change nothing (N36)."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.tls import PROTOCOL, TlsCredentials, Trust
+from ssbroker.exceptions import InputError
+from tests.broker.network.raw_sockets import dialled
+from tests.broker.network.recording_endpoints import Authority, Party
+from tests.protocol.wire.links import numbered
+
+
+def shown(party: Party, trust: Trust) -> bytes | None:
+    """The certificate that a party shows to who dials it anew."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(trust.certificate, trust.key)
+    context.set_alpn_protocols([PROTOCOL])
+    with dialled(party.address) as opened, context.wrap_socket(opened) as secured:
+        return secured.getpeercert(binary_form=True)
+
+
+def test_new_connections_use_what_was_read_again_and_old_ones_go_on(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    bank_trust, shop_trust = authority.trust("bank", "shop"), authority.trust("shop", "bank")
+    with Party("bank", trust=bank_trust) as bank, Party("shop", trust=shop_trust) as shop:
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        before = shown(bank, shop_trust)
+        authority.certify("bank")
+        assert shown(bank, shop_trust) == before
+        assert bank.credentials is not None
+        bank.credentials.reload()
+        after = shown(bank, shop_trust)
+        assert after not in (before, None)
+        shop.endpoint.send(bank.address, numbered(1, first=1))
+        bank.wait_for(lambda: bank.numbers() == [0, 1])
+        assert shop.unreachable_at == []
+        bank_trust.key.write_text("broken")
+        with pytest.raises(InputError, match=r"bank\.pem.*expected a certificate in PEM and its private key"):
+            bank.credentials.reload()
+        assert shown(bank, shop_trust) == after
+
+
+def test_whom_a_pinned_file_stands_for_may_change(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = {name: authority.certify(name, signs_itself=True) for name in ("bank", "shop", "new")}
+    pins = tmp_path / "pinned.pem"
+    pins.write_bytes(files["shop"][0].read_bytes())
+    trust = Trust(certificate=files["bank"][0], key=files["bank"][1], pinned={"the shop": [pins]})
+    new = Trust(certificate=files["new"][0], key=files["new"][1], pinned={"the bank": [files["bank"][0]]})
+    with Party("bank", trust=trust) as bank, Party("shop", trust=new) as shop:
+        shop.endpoint.send(bank.address, numbered(1))
+        shop.wait_for(lambda: shop.unreachable_at)
+        pins.write_bytes(files["new"][0].read_bytes())
+        assert bank.credentials is not None
+        bank.credentials.reload()
+        shop.wait_for(lambda: shop.endpoint.send(bank.address, numbered(1)) > 0)
+        bank.wait_for(bank.numbers)
+        assert bank.batches[0][0].principal == "the shop"
+
+
+def test_files_that_have_changed_are_read_once_nobody_writes_them_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trust = Authority(tmp_path).trust("bank", "shop")
+    credentials = TlsCredentials(trust)
+    first = credentials.contexts
+
+    def looks(times: int) -> list[str]:
+        caplog.clear()
+        for _ in range(times):
+            credentials.look()
+        return [record.levelname for record in caplog.records]
+
+    with caplog.at_level(logging.INFO, "ssbroker.broker"):
+        assert looks(3) == []
+        good = trust.key.read_bytes()
+        trust.key.write_bytes(good + b"\n")
+        assert looks(1) == []
+        trust.key.write_bytes(good + b"\n\n")
+        assert looks(1) == []
+        assert credentials.contexts is first
+        assert looks(3) == ["INFO"]
+        second = credentials.contexts
+        assert second is not first
+        trust.key.unlink()
+        assert looks(5) == ["WARNING"]
+        assert "bank.key: cannot be read" in caplog.text
+        assert credentials.contexts is second
+        trust.key.write_bytes(good)
+        assert looks(5) == ["INFO"]
+
+
+def test_what_could_not_be_read_for_a_while_is_read_once_it_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new key that the process may not read, whose mode is then put right; or no file can be opened: no file changes by that."""
+    trust = Authority(tmp_path).trust("bank", "shop")
+    credentials = TlsCredentials(trust)
+    first = credentials.contexts
+    trust.key.write_bytes(trust.key.read_bytes() + b"\n")
+    read_bytes = Path.read_bytes
+    reason = "Permission denied"
+
+    def refused(path: Path) -> bytes:
+        if path == trust.key:
+            raise PermissionError(13, reason)
+        return read_bytes(path)
+
+    with caplog.at_level(logging.INFO, "ssbroker.broker"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", refused)
+            for reason in ("Permission denied", "Too many open files"):  # noqa: B007 - `refused` says it
+                for _ in range(3):
+                    credentials.look()
+        assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+        assert credentials.contexts is first
+        credentials.look()
+        assert credentials.contexts is not first
+        second = credentials.contexts
+        credentials.look()
+        assert credentials.contexts is second
+        assert caplog.records[-1].levelname == "INFO"
+
+
+def test_a_server_reads_them_again_when_it_is_asked(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    trust = authority.trust("bank", "shop")
+    with Instance.create(tmp_path / "bank", name="bank", background=False) as instance:
+        with instance.serve(port=0, trust=trust) as server:
+            assert server.reload_certificates()
+            trust.certificate.write_text("broken")
+            with pytest.raises(InputError):
+                server.reload_certificates()
+        with instance.serve(port=0, allow_unencrypted=True) as server:
+            assert not server.reload_certificates()

@@ -1,0 +1,64 @@
+"""N42: with how long fragments a conversation is cut stands in its file."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.protocol.config import ProtocolSettings
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.sample_databases import received, waiting
+
+BANK = "TCP://bank:4022"
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    yield from talk(tmp_path)
+
+
+@pytest.mark.rule("P13", "P16")
+def test_an_instance_that_is_served_with_another_length_goes_on_where_it_was(both: Talk) -> None:
+    """Half of a message is there; so is the rest of it, and what follows, once."""
+    both.send(b"first")
+    both.pipes.settle()
+    dialog = both.send(b"x" * 200_000, b"after it")
+    both.pipes.settle()
+    both.send(bytes(range(250)) * 4000, dialog=dialog)
+    both.pipes.servers["shop"].exchange.turn()
+    here = Peer(b"shop".ljust(16), "shop", "shop", "TCP://shop:4022", uuid.UUID(int=1), True)
+    for rows in both.pipes.pipe("shop").outboxes[BANK]:
+        both.pipes.pipe("bank").receiver.arrived(here, rows.slice(0, rows.num_rows // 2))
+    both.pipes.servers["bank"].exchange.turn()
+    both.pipes.crash("shop")
+    shop = both.pipes.instance("shop", settings=ProtocolSettings(max_fragment_bytes=9_999))
+    sales = shop.database("Sales")
+    with sales.transaction() as t:
+        t.send(dialog, b"and more")
+    both.pipes.settle(seconds=80)
+    both.pipes.settle(seconds=80)
+    bodies = [b"first", b"x" * 200_000, b"after it", bytes(range(250)) * 4000, b"and more"]
+    assert received(both.stock) == bodies
+    assert waiting(sales) == []
+
+
+def test_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
+    both.pipes.down.add(BANK)
+    ledger = SqliteDialogStorage(database_context(both.sales))
+    assert ledger.set_fragment_bytes(100) == {}
+    dialog = both.send(b"waits")
+    ((key,),) = [ledger.waiting()]
+    assert ledger.set_fragment_bytes(100) == {}
+    assert SqliteDialogStorage(database_context(both.sales)).set_fragment_bytes(200) == {key: 100}
+    assert ledger.set_fragment_bytes(300) == {key: 100}
+    assert ledger.set_fragment_bytes(100) == {}
+    assert ledger.set_fragment_bytes(300) == {key: 100}
+    with both.sales.transaction() as t:
+        t.end_conversation(dialog, cleanup=True)
+    assert ledger.set_fragment_bytes(200) == {}

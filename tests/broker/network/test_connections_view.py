@@ -1,0 +1,106 @@
+"""`sys.dm_broker_connections`: each connection with who is at its other end, how far it has come, and what went over it (fact 158)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.tls import Trust
+from ssbroker.protocol.events import ConnectionEvent, Event
+from tests.broker.network.recording_endpoints import HOST, Authority, Party
+from tests.protocol.wire.links import numbered
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    with Instance.create(tmp_path / "instance", name="bank") as made:
+        yield made
+
+
+def connections(instance: Instance) -> list[dict[str, Any]]:
+    """What the view shows."""
+    return instance.view("sys.dm_broker_connections").to_pylist()
+
+
+def meet(instance: Instance, address: str, trust: Trust | None) -> dict[str, Any]:
+    """What the view shows after a party has sent three rows, and its second question, which goes behind them, is answered."""
+    with Party("shop", trust=trust) as shop:
+        shop.endpoint.send(address, numbered(3))
+        for number in (1, 2):
+            shop.endpoint.ask_role(address, bytes(16))
+            shop.wait_for(lambda: len(shop.roles) == number)  # noqa: B023 - called at once
+        (row,) = connections(instance)
+        assert row["peer_arbitration_id"] == shop.instance_id
+        assert row["total_sends"] >= 2
+        assert row["total_bytes_received"] > 3 * 8
+        return row
+
+
+@pytest.mark.rule("P2")
+def test_an_instance_that_is_not_served_has_no_connections(instance: Instance) -> None:
+    assert connections(instance) == []
+
+
+@pytest.mark.rule("P2")
+def test_a_connection_is_shown_with_its_principal_and_its_counters(instance: Instance, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    trust = authority.trust("bank.example.com", "shop.example.com")
+    with instance.serve(port=0, trust=trust) as server:
+        row = meet(instance, f"TCP://{HOST}:{server.port}", authority.trust("shop.example.com", "bank.example.com"))
+    expected = {
+        "state": 4,
+        "state_desc": "LOGGED_IN",
+        "authentication_method": "CERTIFICATE",
+        "principal_name": "shop.example.com",
+        "remote_user_name": "shop",
+        "is_accept": True,
+        "login_state": 12,
+        "login_state_desc": "ONLINE",
+        "encryption_algorithm": 3,
+        "encryption_algorithm_desc": "AES",
+        "receives_posted": 1,
+        "is_receive_flow_controlled": False,
+        "is_send_flow_controlled": False,
+        "total_fragments_sent": 0,
+        "total_fragments_received": 3,
+    }
+    assert {name: row[name] for name in expected} == expected
+    assert row["connect_time"] <= row["login_time"] <= row["last_activity_time"]
+
+
+def test_a_connection_without_tls_is_shown_without_a_principal(instance: Instance) -> None:
+    with instance.serve(port=0, allow_unencrypted=True) as server:
+        row = meet(instance, f"TCP://{HOST}:{server.port}", None)
+    names = ("authentication_method", "principal_name", "encryption_algorithm", "encryption_algorithm_desc")
+    assert [row[name] for name in names] == [None, None, 0, "NONE"]
+
+
+def test_who_has_not_proven_who_it_is_is_shown_as_not_logged_in(instance: Instance, tmp_path: Path) -> None:
+    """And no longer once it is gone, which the event tells."""
+    is_over = threading.Event()
+
+    def notes(event: Event) -> None:
+        if isinstance(event, ConnectionEvent):
+            is_over.set()
+
+    instance.subscribe(notes, ConnectionEvent)
+    trust = Authority(tmp_path / "certificates").trust("bank.example.com", "shop.example.com")
+    with instance.serve(port=0, trust=trust) as server, socket.create_connection((HOST, server.port)) as stranger:
+        stranger.sendall(b"\x16\x03\x01")
+        while not (rows := connections(instance)) or rows[0]["total_bytes_received"] < 3:
+            assert not is_over.is_set()
+        assert [rows[0][name] for name in ("state_desc", "login_state_desc", "principal_name", "login_time")] == [
+            "CONNECTED",
+            "WAIT LOGIN NEGOTIATE",
+            None,
+            None,
+        ]
+        stranger.shutdown(socket.SHUT_RDWR)
+        assert is_over.wait(60.0)
+        assert connections(instance) == []

@@ -1,0 +1,217 @@
+"""Applications that send, receive, end and change their minds while rows are lost, batches are overtaken and instances crash."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.config import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.store import endpoints
+from tests.broker.dialog_calls import REPLIES
+from tests.broker.network.engine_pair import DEFAULT, MINUTE, ORDERS, SHOP, STOCK, TRADE, Pair, Row, Side, pair
+
+STEPS = 120
+ROUNDS_MAX = 40
+SYSTEM = (END_DIALOG, ERROR, DIALOG_TIMER)
+
+
+def expected(error: BrokerError, *numbers: int) -> None:
+    """Only these refusals are in order."""
+    if error.number not in numbers:
+        raise error
+
+
+class Turmoil:
+    """What happens in a seed, and what was sent and received of each conversation, by its id and the sender's side."""
+
+    def __init__(self, both: Pair, seed: int) -> None:
+        self.both = both
+        self.random = random.Random(seed)
+        self.sent: dict[tuple[bytes, bool], int] = defaultdict(int)
+        self.received: dict[tuple[bytes, bool], list[int]] = defaultdict(list)
+        self.ended: set[bytes] = set()
+        self.stale = 0
+
+    def run(self) -> None:
+        carries = [
+            self.carry,
+            self.carry,
+            self.carry,
+            self.carry,
+            self.send,
+            self.send,
+            self.send,
+            self.receive,
+            self.wait,
+        ]
+        rare = [self.begin, self.end, self.switch, self.crash, self.flush]
+        self.begin()
+        for _ in range(STEPS):
+            self.random.choice(carries if self.random.random() < 0.8 else rare)()
+        self.mend()
+
+    def side(self) -> Side:
+        return self.random.choice([self.both.shop, self.both.stock])
+
+    def handles(self, side: Side) -> list[tuple[bytes, bool, uuid.UUID]]:
+        with database_context(side.database).file.read() as connection:
+            found: list[Any] = connection.execute(
+                "SELECT conversation_id, is_initiator, conversation_handle FROM ssb_conversation_endpoints "
+                "WHERE state NOT IN ('SI', 'CD') ORDER BY conversation_id"
+            ).fetchall()
+        return [(conversation, bool(near), uuid.UUID(bytes=handle)) for conversation, near, handle in found]
+
+    def begin(self) -> None:
+        with self.both.shop.database.transaction() as t:
+            t.begin_dialog(SHOP, STOCK, contract=TRADE, lifetime=self.random.choice([200, None, None, None]))
+
+    def send(self) -> None:
+        side = self.side()
+        found = self.handles(side)
+        if not found:
+            return
+        conversation, near, handle = self.random.choice(found)
+        for _ in range(self.random.choice([1, 1, 3])):
+            number = self.sent[conversation, near]
+            body = b"%d:" % number + self.random.randbytes(self.random.choice([0, 20, 250]))
+            try:
+                with side.database.transaction() as t:
+                    t.send(handle, body, message_type=DEFAULT)
+            except BrokerError as error:
+                expected(error, 8429, 8489)
+                self.ended.add(conversation)
+                return
+            self.sent[conversation, near] += 1
+
+    def receive(self) -> None:
+        self.take_in(self.side(), most=self.random.choice([1, 5]))
+
+    def take_in(self, side: Side, *, most: int) -> int:
+        """Receives from a queue; whoever hears of an end mostly ends too."""
+        with side.database.transaction() as t:
+            try:
+                rows: list[dict[str, Any]] = t.receive(
+                    ORDERS if side is self.both.stock else REPLIES, top=most
+                ).to_pylist()
+            except BrokerError as error:
+                expected(error, 9617)  # it is off
+                return 0
+            for row in rows:
+                handle = uuid.UUID(bytes=row["conversation_handle"])
+                found = endpoints.by_handle(t.connection, handle.bytes)
+                assert found is not None
+                if row["message_type_name"] not in SYSTEM:
+                    number = int(row["message_body"].split(b":", maxsplit=1)[0])
+                    self.received[found.conversation_id, not found.is_initiator].append(number)
+                    continue
+                self.ended.add(found.conversation_id)
+                if self.random.random() < 0.7 and found.state in ("DI", "ER"):
+                    t.end_conversation(handle)
+                    break
+        return len(rows)
+
+    def end(self) -> None:
+        side = self.side()
+        found = self.handles(side)
+        if not found or self.random.random() < 0.5:
+            return
+        conversation, near, handle = self.random.choice(found)
+        # A target's endpoint that was cleaned up would begin anew, in the middle, with what comes later.
+        how: dict[str, Any] = self.random.choice([{}, {"error": (7, "sold out")}, {"cleanup": True} if near else {}])
+        try:
+            with side.database.transaction() as t:
+                t.end_conversation(handle, **how)
+        except BrokerError as error:
+            expected(error, 8427)  # it has ended before
+        self.ended.add(conversation)
+
+    def switch(self) -> None:
+        side = self.side()
+        name = ORDERS if side is self.both.stock else REPLIES
+        side.database.alter_queue(name, status=self.random.random() < 0.5)
+
+    def crash(self) -> None:
+        self.side().restart()
+
+    def flush(self) -> None:
+        side = self.side()
+        side.dialogs.flush(now=side.now)
+
+    def wait(self) -> None:
+        self.both.clock.advance(seconds=self.random.choice([0.2, 1, 5, MINUTE]))
+        for side in (self.both.shop, self.both.stock):
+            side.instance.run_due()
+
+    def carry(self, *, share: float = 0.8) -> None:
+        """What one side sends, as far as it gets through; now and then something happens between plan and commit."""
+        for source, target in ((self.both.shop, self.both.stock), (self.both.stock, self.both.shop)):
+            rows = [row for row in source.rows() if self.random.random() < share]
+            self.random.shuffle(rows)
+            while rows:
+                rows = self.arrive(target, rows, disturbed=share < 1 and self.random.random() < 0.3)
+
+    def arrive(self, side: Side, rows: list[Row], *, disturbed: bool) -> list[Row]:
+        effects = side.arrived(rows)
+        if disturbed:
+            happens: Callable[[], None] = self.random.choice(
+                [self.end, self.send, self.receive, self.switch, self.wait]
+            )
+            happens()
+        if disturbed and self.random.random() < 0.2:
+            side.dialogs.undo(effects)
+            return []
+        stale = side.settle(effects)
+        if stale is None:
+            return []
+        self.stale += 1
+        assert stale.keys
+        return rows
+
+    def mend(self) -> None:
+        """Nothing goes wrong any more: all that waits arrives, or its conversation is over."""
+        for side, name in ((self.both.shop, REPLIES), (self.both.stock, ORDERS)):
+            side.database.alter_queue(name, status=True)
+        for _ in range(ROUNDS_MAX):
+            self.carry(share=1)
+            self.both.clock.advance(seconds=70)
+            for side in (self.both.shop, self.both.stock):
+                side.instance.run_due()
+                while self.take_in(side, most=50):
+                    pass
+            if not self.both.shop.count("transmission_queue") and not self.both.stock.count("transmission_queue"):
+                return
+        raise AssertionError(
+            [side.instance.view("sys.transmission_queue").to_pylist() for side in (self.both.shop, self.both.stock)]
+        )
+
+    def check(self) -> None:
+        for sender, numbers in self.received.items():
+            assert numbers == sorted(set(numbers)), sender
+            assert numbers == list(range(len(numbers))), sender
+            assert len(numbers) <= self.sent[sender], sender
+        for (conversation, near), number in self.sent.items():
+            if conversation not in self.ended:
+                assert len(self.received[conversation, near]) == number, (conversation, near)
+
+
+@pytest.mark.rule("P11", "P14", "P16")
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_at_once(tmp_path: Path, seed: int) -> None:
+    """All that was sent in conversations that go on is received once and in order; of others, the beginning."""
+    both = pair(tmp_path, is_heard=seed % 2 == 0, max_fragment_bytes=100)
+    turmoil = Turmoil(both, seed)
+    turmoil.run()
+    turmoil.check()
+    for side in (both.shop, both.stock):
+        with database_context(side.database).file.read() as connection:
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+            assert connection.pragma("integrity_check") == "ok"
+    both.close()

@@ -1,0 +1,215 @@
+"""What a machine reads of a database: what is to be sent, what waits, transmission objects of idle dialogs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import apsw
+import pyarrow as pa
+import pytest
+
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.network import dialog_storage
+from ssbroker.protocol.config import END_DIALOG, ERROR
+from ssbroker.protocol.storage import MESSAGES, MessageRange, Refusal
+from ssbroker.store.sqlite import Connection
+from tests.broker.dialog_calls import end, send
+from tests.broker.network.engine_pair import DEFAULT, MINUTE, ORDERS, TRADE, Pair, pair
+
+ALL = 2**62
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Pair]:
+    made = pair(tmp_path)
+    yield made
+    made.close()
+
+
+def sent(both: Pair, *wanted: MessageRange) -> list[dict[str, Any]]:
+    table = both.shop.ledger.outgoing(wanted)
+    assert table.schema.equals(MESSAGES)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+@pytest.mark.rule("P16")
+def test_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) -> None:
+    first, other = both.begin(*[b"%d" % number for number in range(6)]), both.begin(b"", b"x" * 1000)
+    one, two = both.shop.key(first), both.shop.key(other)
+    rows = sent(both, MessageRange(one, 2, 4, 9, ALL), MessageRange(two, 0, ALL, 9, ALL))
+    assert [(row["message_sequence_number"], row["message_body"]) for row in rows] == [
+        (2, b"2"),
+        (3, b"3"),
+        (4, b"4"),
+        (0, b""),
+        (1, b"x" * 1000),
+    ]
+    assert {row["message_type_name"] for row in rows} == {DEFAULT}
+    assert len(sent(both, MessageRange(one, 0, ALL, 2, ALL))) == 2
+    assert [row["message_body"] for row in sent(both, MessageRange(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
+    assert len(sent(both, MessageRange(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
+    assert sent(both, MessageRange(one, 7, 9, 9, ALL)) == sent(both) == []
+    assert [row["message_body"] for row in sent(both, MessageRange(two, 0, ALL, 9, ALL, 999))] == [b"", None]
+    assert [row["message_body"] for row in sent(both, MessageRange(one, 0, ALL, 9, ALL, 0))] == [None]
+
+
+@pytest.mark.rule("P13")
+def test_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
+    body = bytes(range(256)) * 400
+    key = both.shop.key(both.begin(b"first", body))
+    spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
+    assert both.shop.ledger.read_body_slices(key, 1, spans) == [body[begin:end] for begin, end in spans]
+    assert both.shop.ledger.read_body_slices(key, 1, []) == []
+    assert both.shop.ledger.read_body_slices(key, 2, spans) is None
+    assert both.shop.ledger.read_body_slices((bytes(16), True), 1, spans) is None
+
+
+MIB = 1 << 20
+
+
+def test_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -> None:
+    """SQLite walks to a place from the body's beginning: 192 MiB in turns of one had 96 times as many pages read."""
+    size = 33 * MIB + 5
+    body = Random(1).randbytes(size)
+    key = both.shop.key(both.begin(body))
+    with database_context(both.shop.database).file.read() as connection:  # whoever comes next is given the same one
+        pass
+    before = pages_visited(connection)
+    found: list[bytes] = []
+    for begin in range(0, size, MIB):
+        found += both.shop.ledger.read_body_slices(key, 0, [(begin, begin + MIB)]) or [b""]
+    assert b"".join(found) == body
+    assert pages_visited(connection) - before < 4 * size // 4096
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_read_ahead_is_what_stands_there(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
+    chance = Random(seed)
+    monkeypatch.setattr(dialog_storage, "HELD_BYTES_MAX", chance.choice([100, 1000, 5000]))
+    bodies = {both.shop.key(both.begin(body)): body for body in (chance.randbytes(4000) for _ in range(3))}
+    places = dict.fromkeys(bodies, 0)
+    for _ in range(200):
+        key = chance.choice(list(bodies))
+        if chance.random() < 0.1:
+            both.shop.ledger.let_go()
+        step, place = chance.randint(0, 400), places[key]
+        again = sorted(chance.sample(range(place + 1), 2)) if place and chance.random() < 0.3 else None
+        spans = [*([(again[0], again[1])] if again else []), (place, place + step)]
+        expected = [bodies[key][begin:end] for begin, end in spans]
+        assert both.shop.ledger.read_body_slices(key, 0, spans) == expected
+        places[key] = (place + step) if place < 4200 else 0
+    gone = next(iter(bodies))
+    with both.shop.database.transaction() as t:
+        t.connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
+    assert both.shop.ledger.read_body_slices(gone, 0, [(0, 9)]) is None
+
+
+def pages_visited(connection: Connection) -> int:
+    """How many pages a connection has asked for, wherever they were found."""
+    return sum(connection.status(each)[0] for each in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS))
+
+
+def test_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
+    keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
+    ids = [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
+    both.shop.restart()
+    assert ids == [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
+    assert len(set(ids)) == 4
+    assert {uuid.UUID(bytes=each).version for each in ids} == {8}
+
+
+def test_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) -> None:
+    shop, _ = both.bound()
+    send(both.shop.database, shop, b"1", b"2")
+    key = both.shop.key(shop)
+    end(both.shop.database, shop, error=(7, "sold out"))
+    (row,) = sent(both, MessageRange(key, 1, 1, 1, ALL), MessageRange(key, 2, 2, 1, ALL))
+    assert (row["message_sequence_number"], row["message_type_name"], row["is_conversation_error"]) == (3, ERROR, True)
+    other = both.begin(b"1")
+    end(both.shop.database, other)
+    (_, row) = sent(both, MessageRange(both.shop.key(other), 0, ALL, 9, ALL))
+    assert (row["message_type_name"], row["is_end_of_dialog"], row["message_body"]) == (END_DIALOG, True, b"")
+
+
+@pytest.mark.rule("P16")
+def test_after_a_restart_it_tells_who_has_anything_to_send(both: Pair) -> None:
+    handles = [both.begin(b"1"), both.begin(), both.begin(b"1")]
+    keys = {both.shop.key(handles[0]), both.shop.key(handles[2])}
+    both.shop.restart()
+    assert set(both.shop.ledger.waiting()) == keys
+    rows = [both.shop.row(handle) for handle in handles]
+    ids = [row.endpoint_id for row in rows if row is not None]
+    assert both.shop.ledger.keys_of([*ids, 999]) == {
+        number: both.shop.key(handle) for number, handle in zip(ids, handles, strict=True)
+    }
+
+
+@pytest.mark.rule("P32")
+def test_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(both: Pair) -> None:
+    shop, _ = both.bound()
+    both.clock.advance(seconds=MINUTE)
+    assert both.shop.dialogs.flush(now=both.shop.now) == 1
+    assert both.shop.count("transmission_objects") == 1
+    assert list(both.shop.ledger.load_transmissions([both.shop.key(shop)])) == [both.shop.key(shop)]
+    send(both.shop.database, shop, b"1")
+    both.exchange()
+    assert both.stock.instance.view(ORDERS, database="Sales").num_rows == 1
+    both.shop.restart()
+    assert both.shop.count("transmission_objects") == 0
+
+
+@pytest.mark.rule("P32")
+def test_they_go_with_their_endpoints(both: Pair) -> None:
+    shop, _ = both.bound()
+    key = both.shop.key(shop)
+    both.shop.ledger.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
+    assert both.shop.ledger.load_transmissions([key, (bytes(16), True)]) == {key: b"packed"}
+    end(both.shop.database, shop, cleanup=True)
+    assert both.shop.count("transmission_objects") == 0
+
+
+@pytest.mark.rule("P25")
+def test_what_bound_a_conversation_is_read_back(both: Pair) -> None:
+    shop = both.begin(b"1")
+    both.stock.take(both.shop.rows())
+    both.clock.advance(seconds=1)
+    effects = both.shop.arrived(both.stock.rows())
+    (bound,) = effects.bound
+    secured = replace(bound, far_session_key=b"k" * 32, far_certificate=b"c" * 32)
+    assert both.shop.ledger.commit(replace(effects, bound=(secured,))) is None
+    (read,) = both.shop.ledger.endpoints([both.shop.key(shop)])
+    assert read == secured
+    assert both.shop.ledger.endpoints([(bytes(16), True)]) == [None]
+
+
+def test_types_that_only_the_broker_sends_are_not_to_be_forged(both: Pair) -> None:
+    """What ends a dialog says so in its type and in its header, and has the body that such a message has."""
+    shop, stock = both.bound()
+    conversation, _ = both.shop.key(shop)
+    send(both.shop.database, shop, b"")
+
+    def judged(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
+        row = (conversation, True, 1, kind, None, is_end, is_error, body)
+        arrays = [pa.array([value], field.type) for value, field in zip(row, MESSAGES, strict=True)]
+        answer = both.stock.ledger.validate(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
+        assert answer is None or isinstance(answer, Refusal)
+        return None if answer is None else answer.code
+
+    assert judged("Order", b"") is None
+    assert judged(END_DIALOG, b"", is_end=True) is None
+    assert judged(ERROR, b"<Error/>", is_error=True) is None
+    assert judged(END_DIALOG, b"") == -8498
+    assert judged(ERROR, b"<Error/>") == -8498
+    assert judged("Order", b"", is_end=True) == -8498
+    assert judged("no such type", b"", is_error=True) == -8498
+    assert judged(END_DIALOG, b"x", is_end=True) == -8430
+    assert judged(ERROR, b"no XML", is_error=True) == -8430
+    end(both.stock.database, stock)
+    assert judged("no such type", b"") is None  # it is dropped

@@ -1,0 +1,51 @@
+"""The dialog protocol over a faulty network, with real databases at both ends: what is said of it in memory holds in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.store import fragments
+from ssbroker.testing import Simulation
+from tests.broker.network.simulated_databases import SqliteBook
+
+SEEDS = (0, 2, 3, 4, 6, 10, 65, 79)
+CRASH = (2, 4, 6, 10, 65, 79)
+"""Those in which instances crash."""
+Books = Callable[[str], SqliteBook]
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Books]:
+    """Instances by name, a new one for each name of each seed."""
+    made: list[SqliteBook] = []
+
+    def book(name: str) -> SqliteBook:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(SqliteBook(folder, name))
+        return made[-1]
+
+    yield book
+    for each in made:
+        each.close()
+
+
+@pytest.mark.rule("P11", "P14", "P16", "P18")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_message_once_in_order_unaltered_in_files(books: Books, seed: int) -> None:
+    """Under the faults of a seed: instances that crash open their files anew, and go on where these are."""
+    simulation = Simulation(seed, dialogs=3, messages=6, books=books)
+    figures = simulation.run()
+    assert figures.is_right, (str(simulation), figures.problems)
+    assert figures.messages == 36
+    assert (figures.crashes > 0) == (seed in CRASH)
+
+
+@pytest.mark.rule("P14")
+def test_what_is_early_and_not_stored_is_lost_in_a_crash(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the test: without what is kept in the file, the same seeds fail."""
+    monkeypatch.setattr(fragments, "add", lambda *_: None)
+    assert any(not Simulation(seed, dialogs=3, messages=6, books=books).run().is_right for seed in CRASH)

@@ -1,0 +1,155 @@
+"""Missing routes of conversations that go to other instances, and of those that come from them (R14, R61, R62)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker import dynamic_routing
+from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
+from ssbroker.protocol.config import SYSTEM_SERVICE
+from ssbroker.store import registry
+from tests.broker import sample_databases
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
+from tests.system.controlled_peer import row, table_of
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as entered:
+        yield entered
+
+
+def served(stack: ExitStack, folder: Path) -> Instance:
+    instance = stack.enter_context(Instance.create(folder, name=folder.name))
+    stack.enter_context(instance.serve(port=0, allow_unencrypted=True))
+    return instance
+
+
+def address(instance: Instance) -> str:
+    assert instance.server is not None
+    return instance.server.address
+
+
+def configured(instance: Instance, database: Database, file: Path, **services: str) -> None:
+    """Has a database ask a configuration service that knows these services."""
+    rows = "".join(f"//{name},{where}\n" for name, where in services.items())
+    file.write_text(f"service_name,address\n{rows}")
+    database.drop_route("AutoCreatedLocal")
+    ConfigurationService(FileDirectory(file)).install(instance.msdb, asked_by=[database])
+
+
+@pytest.mark.rule("R62")
+def test_the_route_to_another_instance_is_asked_for(tmp_path: Path, stack: ExitStack) -> None:
+    near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
+    sales, stock = sample_databases.shop(near), sample_databases.stock(far)
+    stock.create_route("back", service_name=SHOP, address=address(near))
+    configured(near, sales, tmp_path / "near.csv", Stock=address(far))
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
+        t.send(dialog, b"two chairs")
+    with stock.transaction() as t:
+        (row,) = t.receive(ORDERS, timeout=DEADLINE).to_pylist()
+        t.send(row["conversation_handle"], b"done")
+    with sales.transaction() as t:
+        assert t.receive(REPLIES, timeout=DEADLINE)["message_body"].to_pylist() == [b"done"]
+
+
+@pytest.mark.rule("R14", "R26")
+def test_what_comes_from_outside_has_msdb_ask(tmp_path: Path, stack: ExitStack) -> None:
+    """What came first is dropped; its sender sends it again (R26), and finds the route."""
+    near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
+    sales, stock = sample_databases.shop(near), sample_databases.stock(far)
+    stock.create_route("back", service_name=SHOP, address=address(near))
+    sales.create_route("there", service_name=STOCK, address=address(far))
+    configured(far, far.msdb, tmp_path / "far.csv", Stock="LOCAL")
+    with sales.transaction() as t:
+        t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
+    with stock.transaction() as t:
+        assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [b"two chairs"]
+
+
+@pytest.mark.threat("T6")
+def test_neighbours_that_name_services_that_nobody_has_open_only_so_many_requests(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamic_routing, "OPEN_MAX", 3)
+    instance = stack.enter_context(Instance.create(tmp_path / "shop", name="shop", background=False))
+    instance.msdb.create_route("Configuration", service_name="SQL/ServiceBroker/BrokerConfiguration", address="LOCAL")
+    for number in range(5):
+        background_of(instance).dynamic_routing.request([dynamic_routing.RouteRequest("msdb", f"//{number}", None)])
+    assert database_context(instance.msdb).file.query(registry.pending_services) == ("//0", "//1", "//2")
+
+
+def names(both: Talk, principal: str, *services: str) -> None:
+    """A neighbour brings the bank a row for each of some services, over a connection of its own."""
+    peer = Peer(bytes(16), principal, principal, f"TCP://{principal}:4022", uuid.UUID(int=1), is_accept=True)
+    rows = [
+        row(0, conversation_id=number.to_bytes(16), to_service_name=service) for number, service in enumerate(services)
+    ]
+    both.pipes.pipe("bank").receiver.arrived(peer, table_of(rows))
+
+
+def test_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path: Path) -> None:
+    """Each request is a dialog that is begun and ended; those of other neighbours are begun all the same."""
+    for both in talk(tmp_path):
+        msdb = both.bank.msdb
+        msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        names(both, "mallory", *(f"//{number}" for number in range(500)))
+        names(both, "mill", "//Wheat")
+        both.pipes.turn()
+        pending = database_context(msdb).file.query(registry.pending_services)
+        assert len(pending) == ASKS_AT_ONCE + 1
+        assert "//Wheat" in pending
+        both.pipes.clock.advance(seconds=1)
+        names(both, "mallory", *(f"//{number}" for number in range(500)))
+        both.pipes.turn()
+        assert len(database_context(msdb).file.query(registry.pending_services)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
+
+
+def test_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
+    """It takes no more of what its neighbour may ask for than any other."""
+    for both in talk(tmp_path):
+        both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        asks = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
+        tokens = iter([True])
+        background_of(both.bank).dynamic_routing.request(asks, may_begin=tokens.__next__)
+        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ("//Copied",)
+
+
+@pytest.mark.rule("R1", "R26")
+def test_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) -> None:
+    """Else what comes from outside is dropped for as long as nobody answers the other one."""
+    for both in talk(tmp_path):
+        other = both.bank.create_database("Other")
+        for database in (both.bank.msdb, other):
+            database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
+        names(both, "mill", "//Wheat", SYSTEM_SERVICE)
+        both.pipes.turn()
+        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ("//Wheat",)
+
+
+@pytest.mark.rule("R14")
+def test_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_path: Path) -> None:
+    """Whatever others ask."""
+    for both in talk(tmp_path):
+        other = both.bank.create_database("Other")
+        other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
+        names(both, "mill", "//Wheat")
+        both.pipes.turn()
+        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ()

@@ -1,0 +1,91 @@
+"""P22, P25, T14: who has a certificate that is known for something else brings no keys for this conversation, in whichever batch."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker._arguments import epoch_microseconds
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.protocol import config
+from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_ack_ranges, rows_to_table
+from ssbroker.security import SecuredDirection
+from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers
+from tests.broker.network.secured_pair import begin, bring, has_own_certificate, knows, secured
+from tests.broker.network.shop_and_bank import Talk
+from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received
+from tests.security.shared_certificates import certified
+
+EVIL = "//Mallory/Evil"
+KEY = b"m" * 32
+
+
+@pytest.fixture(params=[False, True], ids=["full", "anonymous"])
+def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
+    """The shop also knows Mallory, for a service of her own."""
+    for each in secured(tmp_path, anonymous=request.param):
+        if request.param:
+            has_own_certificate(each.sales, "Shop", SHOP)
+        knows(each.sales, "Mallory")
+        each.sales.create_remote_service_binding("M", service=EVIL, user="Mallory")
+        yield each
+
+
+def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
+    """What brings Mallory's key, under her own certificate."""
+    (row,) = [one for one in database_context(both.sales).objects().security.certificates.values() if one.name == to]
+    mine = certified("Mallory")
+    return KeyOffers().make_blob(
+        KEY,
+        Direction(conversation, is_initiator, EVIL, SHOP),
+        receiver=DialogCertificate(row.certificate),
+        sender=DialogCertificate(mine.certificate, mine.key),
+        now=epoch_microseconds(database_context(both.sales).now()),
+    )
+
+
+def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> EnvelopeRow:
+    """A message of Mallory's, sealed with her key."""
+    values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
+    values += [sender, broker, SHOP, None, config.DEFAULT, config.DEFAULT, uuid.UUID(int=5).bytes]
+    values += [5, False, False, None, Protection.SEALED, None, pack_ack_ranges(()), b""]
+    row = EnvelopeRow(*values)
+    keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)
+    row.header_signature = keys.sign_header(row.signature_input(row.header))
+    row.body = keys.seal(row.body, sequence=0, fragment=0, is_bound=False, header=row.header)
+    return row
+
+
+@pytest.mark.rule("P25")
+@pytest.mark.parametrize("side", [False, True], ids=["as the target", "as an initiator"])
+def test_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
+    """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
+    begin(both, b"question")
+    with database_context(both.sales).file.read() as connection:
+        ((conversation,),) = [
+            tuple(row) for row in connection.execute("SELECT conversation_id FROM ssb_conversation_endpoints")
+        ]
+    own = [
+        one.name
+        for one in database_context(both.sales).objects().security.certificates.values()
+        if one.private_key is not None
+    ]
+    brought = blob(both, conversation, is_initiator=side, to=own[0])
+    broker = database_context(both.stock).objects().broker.service_broker_guid
+    rows: list[dict[str, Any]] = rows_to_table(
+        [
+            forged(conversation, EVIL, is_initiator=side, broker=broker),
+            forged(conversation, STOCK, is_initiator=False, broker=broker),
+        ]
+    ).to_pylist()
+    hop = {"hops_remaining": 16, "time_to_live": 60, "time_consumed": 0}
+    bring(both, "shop", [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)])
+    assert b"pay Mallory" not in received(both.sales, REPLIES)
+    query = "SELECT far_session_key FROM ssb_conversation_endpoints WHERE is_initiator"
+    with database_context(both.sales).file.read() as connection:
+        held = [tuple(row) for row in connection.execute(query)]
+    assert (KEY,) not in held

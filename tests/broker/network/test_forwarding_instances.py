@@ -1,0 +1,100 @@
+"""R43, R42: real instances, one of which passes on what is for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.network.monitoring import Metrics
+from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent, MessageUndeliverable
+from tests.broker.network import socket_instances
+from tests.broker.network.socket_instances import Heard, Neighbour, Street, answered, order, taken
+from tests.broker.sample_databases import REPLIES, SHOP, STOCK
+from tests.internals import instance_of
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Iterator[Street]:
+    with socket_instances.street(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def three(street: Street) -> tuple[Neighbour, Neighbour, Neighbour]:
+    """A shop, a forwarder, and a stock."""
+    near, between, far = (street.moves_in(name) for name in ("near", "between", "far"))
+    between.leads("msdb", STOCK, far.address)
+    between.leads("msdb", SHOP, near.address)
+    return near, between, far
+
+
+@pytest.mark.rule("R43", "P2")
+def test_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """Both ways, and the forwarder keeps nothing of it."""
+    near, between, far = three
+    between.forwards()
+    sales, stock = socket_instances.shop(near), socket_instances.stock(far)
+    near.leads("Sales", STOCK, between.address)
+    far.leads("Stock", SHOP, between.address)
+    sent = Heard(between, kinds=(ForwardedMessageSent,))
+    bodies = [b"order %d" % number for number in range(20)]
+    order(sales, *bodies)
+    assert answered(stock, 20, b"thanks") == bodies
+    assert taken(sales, 1, queue=REPLIES) == [b"thanks"]
+    sent.wait_for(lambda events: len(events) > 20)
+    assert between.server.forwarding.counters.messages > 20
+    told = dict(line.split(" ") for line in Metrics(between.instance).text().decode().splitlines() if line[0] != "#")
+    assert float(told["ssbroker_forwarded_messages_total"]) > 20
+    assert between.instance.view("sys.conversation_endpoints").num_rows == 0
+    assert between.instance.view("sys.transmission_queue").num_rows == 0
+
+
+@pytest.mark.rule("R43", "P13")
+def test_a_message_larger_than_the_limit_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """In fragments, of which as many are held as the limit allows; the rest is sent again."""
+    near, between, far = three
+    between.forwards(megabytes=1)
+    sales, stock = socket_instances.shop(near), socket_instances.stock(far)
+    near.leads("Sales", STOCK, between.address)
+    far.leads("Stock", SHOP, between.address)
+    body = bytes(range(256)) * (3 * MEGABYTE // 256)
+    order(sales, body)
+    assert taken(stock, 1) == [body]
+
+
+@pytest.mark.rule("R25", "R43")
+def test_without_forwarding_nothing_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """What is for others is dropped, and not acknowledged."""
+    near, between, _ = three
+    heard = Heard(between, kinds=(MessageUndeliverable,))
+    sales = socket_instances.shop(near)
+    near.leads("Sales", STOCK, between.address)
+    order(sales, b"two chairs")
+    heard.wait_for(bool)
+    event = heard.events[0]
+    assert isinstance(event, MessageUndeliverable)
+    assert event.error == 9792
+    assert instance_of(sales).view("sys.transmission_queue").num_rows == 1
+
+
+@pytest.mark.rule("R42")
+def test_two_that_lead_to_each_other_do_not_for_long(street: Street) -> None:
+    """The row ends at one of them, with a reason, each time that it is sent; it stays with its sender."""
+    near, one, other = (street.moves_in(name) for name in ("near", "one", "other"))
+    sales = socket_instances.shop(near)
+    near.leads("Sales", STOCK, one.address)
+    one.leads("msdb", STOCK, other.address)
+    other.leads("msdb", STOCK, one.address)
+    sent = Heard(one, other, kinds=(ForwardedMessageSent,))
+    dropped = Heard(one, other, kinds=(ForwardedMessageDropped,))
+    for each in (one, other):
+        each.forwards()
+    order(sales, b"two chairs")
+    dropped.wait_for(lambda events: len(events) > 1)
+    assert {event.error for event in dropped.events if isinstance(event, ForwardedMessageDropped)} <= {28071, 11285}
+    assert len(sent.events) <= 15 * (len(dropped.events) + 1)
+    assert instance_of(sales).view("sys.transmission_queue").num_rows == 1

@@ -1,0 +1,121 @@
+"""N15: a row of which nothing can be made has none of those fail that came with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.broker.network import inbound
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
+from ssbroker.broker.network.inbound import CULPRITS_MOST
+from ssbroker.exceptions import StorageError
+from ssbroker.protocol.events import LOG_LINES_MAX, MessageUndeliverable
+from ssbroker.protocol.storage import Refusal
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.sample_databases import waiting
+
+BAD = b"bad"
+MANY = 40
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    yield from talk(tmp_path)
+
+
+def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> list[int]:
+    """Has the bank fail where a bad message is to be judged; the numbers of messages of each try."""
+    judge, tries = SqliteDialogStorage.validate, list[int]()
+
+    def judged(self: SqliteDialogStorage, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+        tries.append(messages.num_rows)
+        if BAD in messages["message_body"].to_pylist():
+            raise error()
+        return judge(self, messages, contracts)
+
+    monkeypatch.setattr(SqliteDialogStorage, "validate", judged)
+    return tries
+
+
+def told(both: Talk) -> list[MessageUndeliverable]:
+    return [event for event in both.pipes.told("bank", MessageUndeliverable) if event.error == 9736]
+
+
+def test_a_message_that_nobody_can_judge_stands_alone_in_the_end(
+    both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    judging_fails(monkeypatch, lambda: ValueError("what is that?"))
+    bodies = [b"%d" % number for number in range(MANY)]
+    for number, body in enumerate(bodies):
+        both.send(BAD if number == MANY // 3 else body)
+    both.pipes.settle()
+    assert sorted(both.ordered()) == sorted(body for number, body in enumerate(bodies) if number != MANY // 3)
+    assert len(waiting(both.sales)) == 1, "its sender keeps it"
+    (event,) = told(both)
+    assert event.peer == b"shop"
+    assert "ValueError" in event.text
+    (line,) = [record for record in caplog.records if record.exc_info is not None]
+    assert "shop" in line.getMessage()
+    assert line.exc_info is not None
+    assert str(line.exc_info[1]) == "what is that?"
+
+
+def test_a_row_that_nobody_can_route_stands_alone_in_the_end(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversations = inbound._conversations
+
+    def asked(rows: pa.Table) -> pa.Table:
+        if "//Bad" in rows["to_service_name"].to_pylist():
+            raise ValueError(rows)
+        return conversations(rows)
+
+    monkeypatch.setattr(inbound, "_conversations", asked)
+    both.sales.create_route("Bad", address="TCP://bank:4022", service_name="//Bad")
+    for number in range(MANY):
+        both.send(b"%d" % number)
+    both.send(BAD, to="//Bad")
+    both.pipes.settle()
+    assert len(both.ordered()) == MANY
+    assert len(told(both)) == 1
+
+
+def test_where_all_are_bad_only_some_are_looked_for(
+    both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log does not say all of it."""
+    tries = judging_fails(monkeypatch, lambda: ValueError("what is that?"))
+    for _ in range(8 * MANY):
+        both.send(BAD)
+    both.pipes.settle()
+    assert tries[0] == 8 * MANY
+    assert len(tries) < 4 * CULPRITS_MOST
+    assert len(told(both)) in (CULPRITS_MOST, CULPRITS_MOST + 1), "one of the halves that are left has one row"
+    for _ in range(5):
+        both.pipes.settle(seconds=5)
+    assert sum(record.exc_info is not None for record in caplog.records) <= LOG_LINES_MAX + 1
+
+
+def test_a_disk_that_is_full_is_nobodys_fault(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked for, and all of it comes again."""
+    tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
+    both.send(b"one")
+    both.send(BAD)
+    both.pipes.settle()
+    assert (tries, told(both)) == ([2], [])
+    monkeypatch.undo()
+    both.pipes.settle(seconds=5)
+    assert sorted(both.ordered()) == [BAD, b"one"]
+
+
+def test_a_log_does_not_grow_while_a_disk_is_full(
+    both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
+    for _ in range(2 * LOG_LINES_MAX):
+        both.send(BAD)
+        both.pipes.settle()
+    assert len(tries) >= 2 * LOG_LINES_MAX
+    lines = [record for record in caplog.records if "what came could not be taken" in record.getMessage()]
+    assert len(lines) <= LOG_LINES_MAX + 1

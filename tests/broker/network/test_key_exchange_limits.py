@@ -1,0 +1,105 @@
+"""N19: a neighbour that brings ever new key exchange keys has RSA paid for some of them, and takes the thread from nobody."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker._arguments import epoch_microseconds
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
+from ssbroker.protocol.wire.batch import WIRE
+from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, parse_blob
+from tests.broker.network.secured_pair import begin, plain, secured
+from tests.broker.network.shop_and_bank import Talk
+from tests.broker.sample_databases import SHOP, STOCK
+from tests.security.shared_certificates import public
+
+BANK = "TCP://bank:4022"
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    """With full security, which lets nobody but the shop send."""
+    yield from secured(tmp_path)
+
+
+@pytest.fixture
+def paid(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one with each key that is opened by RSA."""
+    calls: list[None] = []
+    unwrapped = DialogCertificate.unwrap
+
+    def counted(self: DialogCertificate, wrapped: bytes) -> bytes | None:
+        calls.append(None)
+        return unwrapped(self, wrapped)
+
+    monkeypatch.setattr(DialogCertificate, "unwrap", counted)
+    return calls
+
+
+def recorded(both: Talk) -> dict[str, Any]:
+    """A first row, with a key that comes from nobody."""
+    both.pipes.swallows.add(BANK)
+    begin(both, b"nobody hears of it")
+    both.pipes.settle()
+    both.pipes.swallows.clear()
+    (row,) = plain(both.pipes.pipe("shop").sent[-1][1])
+    of = Direction(row["conversation_id"], True, SHOP, STOCK)
+    now = epoch_microseconds(database_context(both.stock).now())
+    return {**row, "key_exchange": KeyOffers().make_blob(bytes(32), of, receiver=public("Bank"), sender=None, now=now)}
+
+
+def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, rows: int) -> None:
+    """Brings as many dialogs, each with a key of its own that nobody can open, over two connections in turns."""
+    blob = parse_blob(row["key_exchange"])
+    assert blob is not None
+    for batch in range(batches):
+        peer = Peer(bytes(16), principal, principal, f"TCP://{principal}:{batch % 2}", uuid.UUID(int=batch % 2), True)
+        brought: list[dict[str, Any]] = []
+        for number in range(batch * rows, (batch + 1) * rows):
+            wrapped = bytes(1) + hashlib.shake_256(f"{principal} {number}".encode()).digest(len(blob.wrapped_key) - 1)
+            forged = replace(blob, wrapped_key=wrapped)
+            its_own = {"conversation_id": f"{number:8}{principal:8.8}".encode(), "key_exchange": forged.as_bytes}
+            brought.append({**row, **its_own})
+        both.pipes.pipe("bank").receiver.arrived(peer, pa.Table.from_pylist(brought, schema=WIRE))
+
+
+def test_new_keys_of_one_neighbour_cost_a_limited_time_whatever_its_connections(both: Talk, paid: list[None]) -> None:
+    """And the first dialog of another neighbour, which comes behind all of them in the same turn, begins."""
+    floods(both, recorded(both), "mallory", batches=20, rows=100)
+    begin(both, b"two chairs")
+    both.pipes.settle()
+    assert b"two chairs" in both.ordered()
+    assert len(paid) <= NEW_AT_ONCE + 2, "the shop's key, and the bank's own for the way back"
+
+
+def test_what_a_neighbour_may_have_opened_comes_back_with_time(both: Talk, paid: list[None]) -> None:
+    row = recorded(both)
+    floods(both, row, "mallory", batches=2, rows=100)
+    both.pipes.turn()
+    assert len(paid) == NEW_AT_ONCE
+    both.pipes.clock.advance(seconds=1)
+    floods(both, row, "mallory", batches=2, rows=100)
+    both.pipes.turn()
+    assert len(paid) == NEW_AT_ONCE + NEW_PER_SECOND
+
+
+def test_many_neighbours_together_cost_a_limited_time_in_one_turn(both: Talk, paid: list[None]) -> None:
+    """What was left out of an honest one comes again when their buckets are empty."""
+    row = recorded(both)
+    for number in range(2 * NEW_IN_A_TURN // NEW_AT_ONCE):
+        floods(both, row, f"mal{number}", batches=2, rows=NEW_AT_ONCE)
+    begin(both, b"two chairs")
+    both.pipes.servers["bank"].exchange.turn()
+    assert len(paid) == NEW_IN_A_TURN
+    both.pipes.settle(seconds=5)
+    assert b"two chairs" in both.ordered()

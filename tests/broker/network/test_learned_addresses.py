@@ -1,0 +1,213 @@
+"""Addresses that neighbours choose, through the names of services (R23): bounded, forgotten, and dialled only where that is allowed (N34)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.network import dialer, exchange, outbound
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.dialer import DialFilter
+from ssbroker.broker.network.forwarding import MessageForwarder
+from ssbroker.broker.network.outbound import ConversationsInTransit
+from ssbroker.broker.network.server import ServeOptions
+from ssbroker.exceptions import OptionError
+from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
+from tests.broker.network.forwarded_rows import Outboxes, decided, peer, row, wire
+from tests.broker.network.recording_endpoints import HOST, QUICK, Party
+from tests.broker.network.shop_and_bank import talk
+from tests.broker.network.test_endpoint import PATIENT, free_port
+from tests.protocol.wire.links import numbered
+
+
+@pytest.fixture
+def many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All names that end in `.example` lead to this machine."""
+    ask = socket.getaddrinfo
+
+    def found(host: Any, *rest: Any, **more: Any) -> Any:
+        return ask(HOST if str(host).endswith(".example") else host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+def test_an_address_to_which_nothing_goes_is_forgotten_and_its_progress_only_grows(
+    monkeypatch: pytest.MonkeyPatch, many_names: None
+) -> None:
+    """One instance that is reached by many names, one after the other: only those of which something is wanted stay."""
+    monkeypatch.setattr(dialer, "KNOWN", 4)
+    limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
+    with Party("bank", limits=limits) as bank, Party("shop", limits=limits) as shop:
+        board = shop.endpoint.board
+        board.dialling.addresses._forget_beyond = 4
+        names = [f"TCP://h{number}.example:{bank.port}" for number in range(1, 16)]
+        before = {}
+        for number, name in enumerate(names):
+            shop.endpoint.send(name, numbered(1, first=number))
+            before[name] = shop.endpoint.progress(name)
+            bank.wait_for(lambda: len(bank.numbers()) > number)  # noqa: B023 - called at once
+            shop.wait_for(lambda: not any(each.is_busy for each in board.dialling.addresses.all()))
+        assert len(board.dialling.addresses.all()) <= 9
+        for name, (taken, _) in before.items():
+            assert shop.endpoint.progress(name)[1] >= taken
+        assert bank.numbers() == list(range(len(names)))
+        for name in names[:2]:
+            one, other = shop.endpoint.progress(name), shop.endpoint.send(name, numbered(2))
+            assert other > 0
+            assert shop.endpoint.progress(name)[0] == one[0] + 2
+
+
+def test_of_addresses_that_no_route_names_only_some_are_dialled_at_once_and_routes_go_before_them(
+    many_names: None,
+) -> None:
+    """Listeners that never answer hold the turns; whoever a route leads to is dialled all the same."""
+    limits = EndpointLimits(learnt_dials=2, login_wait=3600_000_000)
+    with socket.create_server((HOST, 0)) as silent, Party("shop", limits=limits) as shop, Party("bank") as bank:
+        port = silent.getsockname()[1]
+        for number in range(1, 6):
+            shop.endpoint.send(f"TCP://h{number}.example:{port}", numbered(1))
+        shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECTING)) == 2)
+        shop.endpoint.send(bank.address, numbered(1))
+        shop.endpoint.routes_lead_to({f"TCP://h9.example:{bank.port}"})
+        shop.endpoint.send(f"TCP://h9.example:{bank.port}", numbered(1, first=1))
+        bank.wait_for(bank.numbers)
+        dialled = [event.address for event in shop.steps(ConnectionStep.CONNECTING)]
+        assert dialled[2:] == [f"TCP://h9.example:{bank.port}"]
+        silent.accept()[0].close()
+        shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECTING)) > 3)
+
+
+def test_no_more_addresses_than_some_are_taken_from_neighbours(many_names: None) -> None:
+    limits = replace(PATIENT, learnt_most=3)
+    with Party("shop", limits=limits) as shop:
+        port = free_port()
+        names = [f"TCP://h{number}.example:{port}" for number in range(1, 6)]
+        shop.endpoint.routes_lead_to({names[3]})
+        assert [shop.endpoint.refuses(name) for name in names] == [None] * 5
+        for name in names[:3]:
+            shop.endpoint.send(name, numbered(1))
+        shop.wait_for(lambda: len(shop.unreachable_at) == 3)
+        assert [shop.endpoint.refuses(name) for name in names] == [
+            None,
+            None,
+            None,
+            None,
+            "3 addresses that no route names are in use already",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("entries", "host", "is_refused"),
+    [
+        ((), "192.0.2.1", False),
+        (("10.0.0.0/8",), "10.255.0.1", False),
+        (("10.0.0.0/8",), "192.0.2.1", True),
+        (("10.0.0.0/8",), "::ffff:10.0.0.1", False),
+        (("2001:db8::/32",), "2001:db8::1", False),
+        (("2001:db8::/32",), "10.0.0.1", True),
+        (("192.0.2.1",), "192.0.2.1", False),
+        (("shop.example.com",), "shop.example.com", False),
+        (("Shop.Example.com",), "shop.example.com", False),
+        (("shop.example.com",), "evil.shop.example.com", True),
+        (("*.example.com",), "a.b.example.com", False),
+        (("*.example.com",), "example.com", True),
+        (("*.example.com",), "evilexample.com", True),
+        (("shop.example.com",), "10.0.0.1", True),
+    ],
+)
+def test_what_may_be_dialled_is_a_network_a_host_or_a_domain(
+    entries: tuple[str, ...],
+    host: str,
+    is_refused: bool,  # noqa: FBT001 - a column of the table above
+) -> None:
+    assert DialFilter(entries).refuses(host) is is_refused
+
+
+@pytest.mark.parametrize("entry", ["", "10.0.0.1/8", "10.0.0.0/33", "*", "*.", "a b", "TCP://shop", "*.*.com"])
+def test_what_is_none_of_these_is_refused(entry: str) -> None:
+    with pytest.raises(OptionError, match="dial_only: "):
+        ServeOptions(allow_unencrypted=True, dial_only=[entry])
+
+
+def test_a_name_that_leads_out_of_the_networks_is_not_dialled(many_names: None) -> None:
+    """What a name leads to is looked at when it is dialled, so that a name which leads elsewhere by now opens nothing."""
+    with Party("bank") as bank, Party("shop", limits=PATIENT, dial_only=["192.0.2.0/24", "other.example"]) as shop:
+        names = [f"TCP://{host}:{bank.port}" for host in ("name.example", "127.0.0.1")]
+        for name in names:
+            shop.endpoint.send(name, numbered(1))
+        shop.wait_for(lambda: len(shop.unreachable_at) == 2)
+        assert sorted(shop.unreachable_at) == [
+            (name, f"the dial failed: {name[6:].partition(':')[0]} is not among what may be dialled (dial_only)")
+            for name in sorted(names)
+        ]
+        assert shop.endpoint.refuses(names[1]) == "it is not among what may be dialled (dial_only)"
+        assert shop.endpoint.refuses(names[0]) is None
+        shop.endpoint.send(f"TCP://other.example:{bank.port}", numbered(1, first=7))
+        bank.wait_for(lambda: bank.numbers() == [7])
+
+
+def test_why_addresses_cannot_be_reached_is_known_of_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbound, "WHY_MOST", 3)
+    carried = ConversationsInTransit(principal=lambda address, *_: address)
+    for number in (1, 2, 3, 1, 4):
+        carried.failed(f"TCP://{number}:4022", f"no {number}")
+    assert list(carried.why) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]
+
+
+def test_what_would_go_to_an_address_that_is_refused_is_dropped_with_the_reason() -> None:
+    """The names of services are neighbours' words: whoever floods a forwarder with them has it drop what only goes there."""
+    outboxes, told = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
+    dropped: list[Event] = []
+    told.subscribe(dropped.append, ForwardedMessageDropped)
+    forwarding = MessageForwarder(outboxes, way=lambda *_: None, most=lambda: 1 << 20, events=told, clock=lambda: 0)
+    ways: list[tuple[str, str | None, bytes | None]] = [(f"TCP://{name}.example:1", None, None) for name in "ab"]
+    forwarding.forward(peer(), wire([row(0), row(1)]), decided(ways))
+    assert [each["message_sequence_number"] for each in outboxes.write("TCP://b.example:1")] == [1]
+    (event,) = dropped
+    assert isinstance(event, ForwardedMessageDropped)
+    assert (event.error, event.text) == (11292, "11292: the next hop cannot be reached: not now")
+    assert forwarding.run_due(now=0) is None
+    assert forwarding.pending == (0, 0)
+
+
+def test_a_name_server_that_is_silent_holds_up_neither_other_names_nor_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look-up answers only after the endpoint has ended, or at the deadline, which is a failure."""
+    asked, ended, gave_up = threading.Event(), threading.Event(), threading.Event()
+    ask = socket.getaddrinfo
+
+    def found(host: Any, *rest: Any, **more: Any) -> Any:
+        if host != "silent.example":
+            return ask(HOST if host == "bank.example" else host, *rest, **more)
+        asked.set()
+        if not ended.wait(60):
+            gave_up.set()
+        raise OSError("no answer")
+
+    with Party("bank") as bank:
+        shop = Party("shop", limits=PATIENT)
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        shop.endpoint.send("TCP://silent.example:1", numbered(1))
+        assert asked.wait(60)
+        shop.endpoint.send(f"TCP://bank.example:{bank.port}", numbered(1))
+        bank.wait_for(bank.numbers)
+        shop.endpoint.close(0.0)
+        ended.set()
+        assert not gave_up.is_set()
+
+
+def test_only_some_addresses_are_learnt_to_be_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them has all conversations find their ways again, and an instance has more addresses than anybody has named."""
+    monkeypatch.setattr(exchange, "OWN_MOST", 2)
+    for both in talk(tmp_path):
+        told = both.pipes.servers["shop"].exchange
+        for number in (1, 2, 2, 3, 4):
+            told.is_own(f"TCP://127.0.0.{number}:4022")
+        own = both.shop.catalog().addresses
+        assert [f"TCP://127.0.0.{number}:4022" in own for number in (1, 2, 3, 4)] == [True, True, False, False]

@@ -1,0 +1,135 @@
+"""What an instance that is served counts of its connections and of its dialogs with others (N28, facts 169 and 170)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.monitoring import Metrics
+from ssbroker.broker.network.server import Server
+from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event
+from tests.broker.network.recording_endpoints import HOST, Authority, Party
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.test_metrics import numbers
+from tests.protocol.wire.links import numbered
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    yield from talk(tmp_path)
+
+
+def test_fragments_are_counted_by_priority(instance: Instance) -> None:
+    rows = numbered(5)
+    at = rows.schema.get_field_index("priority")
+    rows = rows.set_column(at, rows.schema.field(at), pa.array([3, 10, 3, 1, 3], pa.int8()))
+    metrics = Metrics(instance)
+    with instance.serve(port=0, allow_unencrypted=True) as server, Party("bank") as bank:
+        server.endpoint.send(bank.address, rows)
+        bank.wait_for(lambda: len(bank.numbers()) == 5)
+        found = numbers(metrics)
+    expected = {1: 1, 3: 3, 10: 1}
+    assert {priority: found[f"ssbroker_message_fragment_p{priority}_sends_total"] for priority in range(1, 11)} == {
+        priority: expected.get(priority, 0) for priority in range(1, 11)
+    }
+    assert found["ssbroker_connections_refused_total"] == 0
+    assert numbers(metrics)["ssbroker_message_fragment_p3_sends_total"] == 0
+    metrics.close()
+
+
+def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int, ended: list[Event]) -> None:
+    """Five fragments go to another instance, three come back, after which there were `took`, and it is cut off; `ended` begins there."""
+    with Party("bank") as bank:
+        server.endpoint.send(bank.address, numbered(5))
+        bank.wait_for(lambda: len(bank.numbers()) == 5)
+        bank.endpoint.send(f"TCP://{HOST}:{server.port}", numbered(3))
+        bank.wait_for(lambda: server.endpoint.traffic["total_fragments_received"] == took)
+        bank.wait_for(lambda: instance.view("sys.dm_broker_connections").num_rows == len(bank.connections()) == 1)
+        ended.clear()
+        bank.endpoint._call(bank.endpoint.board.cut)
+        bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
+
+
+def test_what_went_over_a_connection_that_broke_between_two_looks_counts(instance: Instance) -> None:
+    """It says no GOODBYE, and nobody has asked for the numbers while it was there."""
+    metrics = Metrics(instance)
+    ended: list[Event] = []
+    instance.subscribe(ended.append, ConnectionEvent)
+    with instance.serve(port=0, allow_unencrypted=True) as server:
+        for took in (3, 6):
+            _talks_and_breaks_off(instance, server, took=took, ended=ended)
+        found = numbers(metrics)
+    assert [
+        event for event in ended if isinstance(event, ConnectionEvent) and event.step is ConnectionStep.CLOSING
+    ] == []
+    assert found["ssbroker_open_connections"] == 0
+    assert found["ssbroker_message_fragment_sends_total"] == 10
+    assert sum(found[f"ssbroker_message_fragment_p{priority}_sends_total"] for priority in range(1, 11)) == 10
+    assert found["ssbroker_message_fragment_receives_total"] == 6
+    assert found["ssbroker_transport_send_bytes_total"] > 0
+    assert found["ssbroker_transport_receive_bytes_total"] > 0
+    metrics.close()
+
+
+def test_transmission_objects_are_counted_when_they_are_put_aside_and_read_back(both: Talk) -> None:
+    metrics = Metrics(both.shop)
+    dialog = both.send(b"two chairs")
+    both.pipes.settle()
+    both.pipes.clock.advance(seconds=60)
+    both.pipes.settle()
+    found = numbers(metrics)
+    assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_object_gets_total"]) == (1, 0)
+    assert found["ssbroker_tran_object_write_batches_total"] == 1
+    assert found["ssbroker_tran_object_write_seconds_total"] > 0
+    assert found["ssbroker_tran_objects_marked_dirty_total"] == 1
+    for _ in range(3):
+        both.send(b"a table", dialog=dialog)
+        both.pipes.settle()
+    assert numbers(metrics)["ssbroker_tran_object_gets_total"] == 1
+    for _ in range(2):
+        both.pipes.clock.advance(seconds=60)
+        both.pipes.settle()
+    found = numbers(metrics)
+    assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_objects_marked_dirty_total"]) == (2, 2)
+    metrics.close()
+
+
+def test_what_comes_from_other_instances_is_counted_by_itself(both: Talk) -> None:
+    """Messages, and the fragments that are kept until one is whole; at the far side, what it no longer has to keep."""
+    at_shop, at_bank = Metrics(both.shop), Metrics(both.bank)
+    both.send(bytes(9 << 20))
+    both.pipes.settle()
+    found = numbers(at_bank)
+    assert found["ssbroker_enqueued_transport_messages_total"] == 1
+    assert found["ssbroker_enqueued_local_messages_total"] == 0
+    assert 0 < found["ssbroker_enqueued_transport_msg_frags_total"] <= 288
+    assert numbers(at_shop)["ssbroker_dequeued_transmissionq_messages_total"] == 1
+    at_shop.close()
+    at_bank.close()
+
+
+def test_the_end_of_the_certificate_is_shown_before_it_comes(tmp_path: Path, instance: Instance) -> None:
+    metrics = Metrics(instance)
+    authority = Authority(tmp_path / "certificates")
+    with instance.serve(port=0, trust=authority.trust("shop", "bank")):
+        assert numbers(metrics)["ssbroker_certificate_expiry_timestamp_seconds"] == int(
+            authority.validity.not_after.timestamp()
+        )
+    with instance.serve(port=0, allow_unencrypted=True):
+        assert "ssbroker_certificate_expiry_timestamp_seconds" not in numbers(metrics)
+    metrics.close()
+
+
+def test_what_waits_to_be_written_is_shown(instance: Instance) -> None:
+    metrics = Metrics(instance)
+    with socket.create_server((HOST, 0)) as silent, instance.serve(port=0, allow_unencrypted=True) as server:
+        server.endpoint.send(f"TCP://{HOST}:{silent.getsockname()[1]}", numbered(5))
+        found = numbers(metrics)
+        assert found["ssbroker_pending_msg_frags_for_send_io"] == 5
+        assert found["ssbroker_pending_bytes_for_send_io"] > 0
+    metrics.close()

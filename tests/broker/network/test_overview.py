@@ -1,0 +1,75 @@
+"""Counts for those who look after an instance: they are asked for every few seconds, so no body is read for them (N28)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.monitoring import overview_of
+from ssbroker.store import views
+from ssbroker.store.sqlite import Connection
+from tests.broker.conftest import QUEUE, Clock
+from tests.broker.dialog_calls import begin, drain, send
+
+BODY = b"one chair more" * 300
+
+
+def pages_read(database: Database, question: Callable[[Connection], object]) -> int:
+    """How many pages of a file an answer takes, on a connection that has read none of its rows yet."""
+    connection: Any = apsw.Connection(str(database.path))
+    connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS, True)
+    question(connection)
+    number = int(connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)[0])
+    connection.close()
+    return number
+
+
+@pytest.mark.parametrize("question", [views.queue_counts, views.transmission_counts, views.conversation_counts])
+def test_no_body_is_read_to_count_messages(sales: Database, question: Callable[[Connection], object]) -> None:
+    for to in ("//Orders", "//Nowhere"):
+        send(sales, begin(sales, to_service=to), *[BODY] * 500)
+    database_context(sales).file.checkpoint()
+    assert sales.path.stat().st_size // 4096 > 1_000
+    assert pages_read(sales, question) < 20
+
+
+def test_what_waits_is_told_with_the_oldest_of_each_service_and_reason(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    """Conversations with the same service and the same reason are one line, whatever waits for queues that are off beside it."""
+    send(sales, begin(sales, b"1", to_service="//Nowhere"), b"2")
+    clock.advance(seconds=10)
+    begin(sales, b"3", to_service="//Nowhere")
+    dialog = begin(sales, b"4")
+    sales.alter_queue(QUEUE, status=False)
+    clock.advance(seconds=5)
+    send(sales, dialog, b"5", b"6")
+    instance.run_due()
+    clock.advance(seconds=1)
+    rows = overview_of(instance)["transmission_queue"]
+    assert [(row["to_service_name"], row["messages"], row["conversations"], row["oldest_seconds"]) for row in rows] == [
+        ("//Nowhere", 3, 2, 16),
+        ("//Orders", 2, 1, 1),
+    ]
+
+
+def test_queues_are_told_with_their_messages_by_status(instance: Instance, sales: Database) -> None:
+    sales.create_queue("Kept", retention=True)
+    sales.create_service("//Kept", queue="Kept")
+    begin(sales, b"1", b"2")
+    begin(sales, b"3", to_service="//Kept")
+    drain(sales, "Kept")
+    begin(sales, b"4", to_service="//Kept")
+    told: dict[str, Any] = {row["queue"]: row for row in overview_of(instance)["queues"]}
+    assert {name: (row["ready"], row["incomplete"], row["retained"]) for name, row in told.items()} == {
+        "dbo.Kept": (1, 0, 1),
+        "dbo.Orders": (2, 0, 0),
+        "dbo.Replies": (0, 0, 0),
+    }

@@ -1,0 +1,192 @@
+"""Databases that are restored and copied while they talk with other instances (I5, I6, B28)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from shutil import copy
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.ddl.statements import BrokerOption
+from tests.broker.network.memory_connections import Pipes
+from tests.broker.network.secured_pair import secured
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, shop, states, stock, waiting
+
+MINUTE = 60
+
+
+@pytest.fixture(params=["plain", "secured"])
+def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
+    """A shop and a bank."""
+    yield from (talk if request.param == "plain" else secured)(tmp_path)
+
+
+def moved(
+    both: Talk, side: str, *, kept: Path | None = None, back: Path | None = None, option: BrokerOption | None = None
+) -> None:
+    """Takes the database of a side away and attaches it again: a copy of it is kept, or one that was kept takes its place."""
+    instance: Instance = getattr(both, side)
+    database: Database = both.sales if side == "shop" else both.stock
+    path = database.path
+    instance.detach_database(database.name)
+    if kept is not None:
+        copy(path, kept)
+    if back is not None:
+        copy(back, path)
+    instance.attach_database(database.name, path, option=option)
+    both.sales, both.stock = both.shop.database("Sales"), both.bank.database("Stock")
+
+
+@pytest.mark.rule("I6")
+@pytest.mark.parametrize("side", ["shop", "bank"])
+def test_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(both: Talk, tmp_path: Path, side: str) -> None:
+    """The error is no duplicate of what was sent under its number since the backup, nor acknowledged as one."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    moved(both, side, kept=tmp_path / "backup")
+    both.send(b"two", b"three", dialog=dialog)
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"many", b"thanks") == [b"two", b"three"]
+    both.pipes.settle(seconds=MINUTE)
+    assert received(both.sales, REPLIES) == [b"thanks", b"many", b"thanks"]
+    moved(both, side, back=tmp_path / "backup", option="ERROR_BROKER_CONVERSATIONS")
+    both.pipes.settle(seconds=5 * MINUTE)
+    here, there = (both.sales, both.stock) if side == "shop" else (both.stock, both.sales)
+    for database, code in ((here, b"-9719"), (there, b"-9720")):
+        (told,) = (
+            body for body in received(database, REPLIES if database is both.sales else ORDERS) if b"Error" in body
+        )
+        assert b"<Code>" + code + b"</Code>" in told
+    assert states(both.sales) + states(both.stock) == ["ER", "ER"]
+    assert waiting(both.sales) == waiting(both.stock) == []
+
+
+@pytest.mark.rule("I5")
+@pytest.mark.parametrize("side", ["shop", "bank"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_original(
+    both: Talk, tmp_path: Path, side: str, *, is_first: bool
+) -> None:
+    """Both have an endpoint of the conversation, whichever was attached first; the broker id tells whose it is."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    assert received(both.sales, REPLIES) == [b"thanks"]
+    instance: Instance = getattr(both, side)
+    moved(both, side, kept=tmp_path / "copy")
+    instance.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
+    if is_first:
+        moved(both, side)
+    both.send(b"two", dialog=dialog)
+    both.pipes.settle(seconds=5 * MINUTE)
+    assert both.answer(b"more thanks") == [b"two"]
+    both.pipes.settle(seconds=5 * MINUTE)
+    assert received(both.sales, REPLIES) == [b"more thanks"]
+    assert waiting(both.sales) == waiting(both.stock) == []
+
+
+@pytest.mark.rule("I6")
+def test_who_was_not_told_of_the_end_yet_is_told_of_the_error(both: Talk) -> None:
+    """The end of the application has not left: the far side may not go on in a conversation that is over."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    both.pipes.down.add("TCP://bank:4022")
+    with both.sales.transaction() as t:
+        t.end_conversation(dialog)
+    both.pipes.settle(seconds=MINUTE)
+    both.sales.set_broker("ERROR_BROKER_CONVERSATIONS")
+    assert states(both.sales) == ["DO"]
+    both.pipes.down.clear()
+    both.pipes.settle(seconds=2 * MINUTE)
+    (told,) = received(both.stock, ORDERS)
+    assert b"<Code>-9720</Code>" in told
+    assert states(both.sales) + states(both.stock) == ["CD", "ER"]
+    assert waiting(both.sales) == waiting(both.stock) == []
+
+
+def broken(both: Talk) -> list[tuple[bool, bool]]:
+    """For the shop and the bank, whether it is told that the far side is gone, and whether anything of it waits."""
+    found = [(received(both.sales, REPLIES), waiting(both.sales)), (received(both.stock, ORDERS), waiting(both.stock))]
+    return [(any(b"<Code>-8462</Code>" in body for body in bodies), bool(left)) for bodies, left in found]
+
+
+@pytest.mark.rule("I8")
+@pytest.mark.parametrize("side", ["shop", "bank"])
+def test_both_ends_hear_that_one_lost_what_it_had_acknowledged(both: Talk, tmp_path: Path, side: str) -> None:
+    """Without an option of the restore: what left the one queue is in the other no more, so the conversation cannot go on."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    moved(both, side, kept=tmp_path / "backup")
+    both.send(b"two", dialog=dialog)
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"more thanks") == [b"two"]
+    both.send(b"three", dialog=dialog)
+    both.pipes.settle(seconds=MINUTE)
+    moved(both, side, back=tmp_path / "backup")
+    if side == "bank":
+        both.send(b"four", dialog=dialog)
+    else:
+        assert both.answer(b"still thanks") == [b"three"]
+    for _ in range(2):
+        both.pipes.settle(seconds=5 * MINUTE)
+    assert states(both.sales) + states(both.stock) == ["ER", "ER"]
+    assert broken(both) == [(True, False), (True, False)]
+
+
+@pytest.mark.rule("I8")
+@pytest.mark.parametrize("hours", [0, 1])
+def test_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_it(tmp_path: Path, *, hours: int) -> None:
+    """The backup is older than the dialog, so the target waits for a first message that its far side has not any more."""
+    with contextmanager(talk)(tmp_path) as both:
+        moved(both, "bank", kept=tmp_path / "backup")
+        dialog = both.send(b"one")
+        both.pipes.settle(seconds=MINUTE)
+        assert both.answer(b"thanks") == [b"one"]
+        both.pipes.settle(seconds=MINUTE + 60 * hours * MINUTE)
+        moved(both, "bank", back=tmp_path / "backup")
+        both.send(b"two", dialog=dialog)
+        for _ in range(2):
+            both.pipes.settle(seconds=5 * MINUTE)
+        assert states(both.sales) + states(both.stock) == ["ER", "ER"]
+        assert broken(both) == [(True, False), (True, False)]
+
+
+@pytest.mark.rule("I5", "R43")
+@pytest.mark.parametrize("of", ["Sales", "Stock"])
+def test_a_copy_on_a_forwarder_takes_nothing_of_what_passes_to_the_original(tmp_path: Path, of: str) -> None:
+    """The hub has endpoints of the same conversations, under another broker id than the one that they name."""
+    with ExitStack() as stack:
+        pipes = Pipes(tmp_path, stack)
+        near, hub, far = (pipes.instance(name) for name in ("near", "hub", "far"))
+        both = Talk(pipes, near, far, shop(near), stock(far))
+        hub.execute(
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
+        )
+        both.sales.create_route("There", service_name=STOCK, address="TCP://hub:4022")
+        both.stock.create_route("Back", service_name=SHOP, address="TCP://hub:4022")
+        hub.msdb.create_route("There", service_name=STOCK, address="TCP://far:4022")
+        hub.msdb.create_route("Back", service_name=SHOP, address="TCP://near:4022")
+        dialog = both.send(b"one")
+        pipes.settle(seconds=MINUTE)
+        assert both.answer(b"thanks") == [b"one"]
+        pipes.settle(seconds=MINUTE)
+        moved(both, "shop" if of == "Sales" else "bank", kept=tmp_path / "copy")
+        hub.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
+        both.send(b"two", dialog=dialog)
+        pipes.settle(seconds=5 * MINUTE)
+        assert both.answer(b"more thanks") == [b"two"]
+        pipes.settle(seconds=5 * MINUTE)
+        assert received(both.sales, REPLIES) == [b"thanks", b"more thanks"]
+        assert waiting(both.sales) == waiting(both.stock) == []

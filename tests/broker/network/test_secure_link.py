@@ -1,0 +1,236 @@
+"""Two ends of a connection without sockets: TLS and frames together, by a clock that the test moves (N8 to N12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.broker.network.connection import EndpointLimits, SecureLink, SharedOutbox
+from ssbroker.broker.network.tls import Channel, PlainChannel, TlsChannel, TlsContexts
+from ssbroker.exceptions import PeerError
+from ssbroker.protocol.wire.connection import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.frames import GoodbyeReason
+from tests.broker.network.recording_endpoints import Authority
+from tests.protocol.wire.links import BANK, SHOP, numbered, numbers, own
+
+SECOND = 1_000_000
+LIMITS = EndpointLimits(outbox_bytes=8 << 20)
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsContexts, TlsContexts]:
+    """What the shop and the bank agree TLS with."""
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    return TlsContexts.of(authority.trust("shop", "bank")), TlsContexts.of(authority.trust("bank", "shop"))
+
+
+def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
+    """A shop that has dialled a bank, and has an outbox for it."""
+    lines = (
+        SecureLink(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
+        SecureLink(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),
+    )
+    lines[0].outboxes.append(SharedOutbox(LIMITS.outbox_bytes))
+    return lines
+
+
+def plain() -> tuple[SecureLink, SecureLink]:
+    """The same without TLS, both having said who they are."""
+    lines = pair(PlainChannel(), PlainChannel())
+    exchanged(*lines)
+    return lines
+
+
+def carried(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
+    """What all that one end writes comes to at the other, in pieces."""
+    found = []
+    while (data := one.data_to_send(now=now)) is not None:
+        for start in range(0, len(data), piece):
+            found += other.received(data[start : start + piece], now=now)
+    return found
+
+
+def exchanged(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
+    """What both ends write until neither has more, as it is seen at either."""
+    found: list[LinkEvent] = []
+    while step := carried(one, other, now=now, piece=piece) + carried(other, one, now=now, piece=piece):
+        found += step
+    return found
+
+
+def shaken(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[LinkEvent]:
+    """The same, where the first flights of TLS come to nothing that is seen."""
+    return [each for _ in range(4) for each in exchanged(one, other, piece=piece)]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
+def test_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
+    contexts: tuple[TlsContexts, TlsContexts], piece: int
+) -> None:
+    shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
+    shop.outboxes[0].put(numbered(20, size=3000))
+    found = shaken(shop, bank, piece=piece)
+    assert {each.peer.name for each in found if isinstance(each, PeerGreeted)} == {"bank", "shop"}
+    assert numbers(found) == list(range(20))
+    assert (shop.channel.principal, bank.channel.principal) == ("bank", "shop")
+    assert shop.outboxes[0].progress == (20, 20)
+
+
+def test_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_last_of_them() -> None:
+    shop, bank = plain()
+    for number in range(3):
+        shop.outboxes[0].put(numbered(100, first=100 * number, size=10_000))
+    shop.leave(GoodbyeReason.STOPPING, "enough")
+    pieces = list(iter(lambda: shop.data_to_send(now=0), None))
+    assert max(map(len, pieces)) < 66_000
+    assert sum(map(len, pieces)) > 3_000_000
+    found = [each for piece in pieces for each in bank.received(piece or b"", now=0)]
+    assert numbers(found) == list(range(300))
+    found = shop.received(bank.data_to_send(now=0) or b"", now=0)
+    assert [type(each) for each in found] == [PeerLeft]
+    assert (shop.is_over, bank.is_over) == (True, True)
+
+
+def test_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
+    shop, bank = plain()
+    shop.outboxes[0].put(numbered(100, size=10_000))
+    assert shop.data_to_send(now=0) is not None
+    with pytest.raises(PeerError):
+        shop.received(b"no frame at all.", now=0)
+    assert not shop.is_over
+    assert [each.reason for each in carried(shop, bank) if isinstance(each, PeerLeft)] == [GoodbyeReason.BROKEN]
+    assert shop.is_over
+
+
+def test_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_taken() -> None:
+    """The far side has stopped in the middle of a frame: the socket takes nothing any more."""
+    shop, bank = plain()
+    shop.outboxes[0].put(numbered(100, size=10_000))
+    pieces = [shop.data_to_send(now=0) or b"" for _ in range(2)]
+    now = 0
+    while (moment := shop.next_timeout()) is not None:
+        now = moment
+        shop.handle_timeout(now=now)
+    assert shop.is_over
+    pieces.append(shop.close())
+    came = numbers([each for piece in pieces for each in bank.received(piece, now=now)])
+    assert came == list(range(6 + 12))  # two frames, the second of which was cut in the middle
+    assert shop.close() == b""
+
+
+def test_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[TlsContexts, TlsContexts]) -> None:
+    shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
+    shop.outboxes[0].put(numbered(1))
+    assert carried(shop, bank) == []
+    assert not shop.channel.is_open
+    assert not bank.is_usable
+    assert shop.outboxes[0].progress == (1, 0)
+
+
+def test_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
+    """The socket has taken one piece and takes no more for an hour, in which the far side gives signs of life."""
+    shop, bank = plain()
+    for number in range(3):
+        shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
+    assert shop.data_to_send(now=0) is not None
+    bank.pause(now=0)
+    for second in range(0, 3600, 5):
+        now = second * SECOND
+        assert bank.handle_timeout(now=now) == []
+        carried(bank, shop, now=now)
+        assert shop.handle_timeout(now=now) == []
+        assert shop.is_usable
+
+
+@pytest.mark.rule("P2")
+def test_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
+    shop, bank = plain()
+    assert shop.handle_timeout(now=29 * SECOND) == []
+    assert shop.is_usable
+    shop.handle_timeout(now=30 * SECOND)
+    assert shop.is_leaving
+    found = exchanged(shop, bank, now=30 * SECOND)
+    assert [each.reason for each in found if isinstance(each, PeerLeft)] == [GoodbyeReason.IDLE, GoodbyeReason.IDLE]
+    assert shop.is_over
+    assert bank.is_over
+
+
+def test_an_end_that_leaves_writes_what_waits_before_it() -> None:
+    shop, bank = plain()
+    for number in range(3):
+        shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
+    assert shop.leave(GoodbyeReason.SUPERSEDED, "another stays")
+    assert not shop.is_usable
+    found = exchanged(shop, bank)
+    assert numbers(found) == list(range(3000))
+    kinds = [type(each) for each in found]
+    assert kinds.index(PeerLeft) > len(kinds) - 1 - kinds[::-1].index(FragmentsArrived)
+    assert shop.is_over
+    assert bank.is_over
+    assert shop.outboxes[0].progress == (3000, 3000)
+
+
+def test_nobody_takes_leave_of_who_has_not_said_hello() -> None:
+    shop, _ = pair(PlainChannel(), PlainChannel())
+    assert not shop.leave(GoodbyeReason.STOPPING, "the instance stops")
+
+
+def test_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
+    _, bank = pair(PlainChannel(), PlainChannel())
+    assert bank.room_to_read == 16 << 10
+    assert bank.received(b"SSBW", now=0) == []
+    assert bank.room_to_read == (16 << 10) - 4
+    with pytest.raises(PeerError):
+        bank.received(bytes(16 << 10), now=0)
+
+
+def test_after_hello_there_is_no_such_limit() -> None:
+    shop, bank = plain()
+    assert shop.room_to_read is bank.room_to_read is None
+
+
+def test_what_several_addresses_have_goes_in_turn() -> None:
+    """An address that has much does not keep the rows of another waiting until it has nothing."""
+    shop, bank = plain()
+    first = shop.outboxes[0]
+    second = type(first)(8 << 20)
+    shop.outboxes.append(second)
+    for number in range(4):
+        first.put(numbered(1000, first=1000 * number, size=1000))
+    second.put(numbered(1, first=77_777))
+    found = numbers(exchanged(shop, bank))
+    assert len(found) == 4001
+    assert found.index(77_777) < 3000
+
+
+@pytest.mark.rule("R43")
+def test_what_is_written_is_done_with_while_more_and_more_follows() -> None:
+    """Who fills an outbox as fast as it empties holds no more than what has not been written."""
+    shop, _ = plain()
+    first = 0
+    for _ in range(640):
+        while not shop.outboxes[0].is_full:
+            shop.outboxes[0].put(numbered(100, first=first, size=1000))
+            first += 100
+        assert shop.data_to_send(now=0) is not None
+        _, waiting = shop.outboxes[0].pending
+        taken, done = shop.outboxes[0].progress
+        assert waiting > 0
+        assert taken - done < 10_000
+    assert first > 30_000
+
+
+@pytest.mark.threat("T15")
+def test_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[TlsContexts, TlsContexts]) -> None:
+    """Bits flipped anywhere in the first flights end the connection, or leave it unopened: nobody becomes another principal."""
+    for position in range(0, 512, 16):
+        shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
+        hello = shop.data_to_send(now=0)
+        assert hello is not None
+        at = position % len(hello)
+        flipped = hello[:at] + bytes([hello[at] ^ 1]) + hello[at + 1 :]
+        try:
+            bank.received(flipped, now=0)
+            shaken(shop, bank)
+        except PeerError:
+            continue
+        assert not (shop.channel.is_open and bank.channel.is_open)

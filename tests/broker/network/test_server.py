@@ -1,0 +1,239 @@
+"""An instance that is served: the options, the lock, the addresses, the end (P3, N8, N12, N16, N28), over real sockets."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import _files
+from ssbroker.broker import process_locks
+from ssbroker.broker.background import Background
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.limits import Inbox
+from ssbroker.broker.network.tls import Trust
+from ssbroker.broker.process_locks import ServeLock
+from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
+from ssbroker.protocol.config import ProtocolSettings
+from tests.broker import sample_databases
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as entered:
+        yield entered
+
+
+def made(folder: Path, name: str, stack: ExitStack) -> Instance:
+    return stack.enter_context(Instance.create(folder / name, name=name, random=random.Random(name)))
+
+
+def one(database: Database, queue: str) -> pa.Table:
+    """The next message, waited for."""
+    with database.transaction() as t:
+        table = t.receive(queue, timeout=DEADLINE)
+    assert table.num_rows
+    return table
+
+
+def test_two_instances_talk(tmp_path: Path, stack: ExitStack) -> None:
+    """With the threads that they have when nobody says otherwise."""
+    here, there = made(tmp_path, "shop", stack), made(tmp_path, "bank", stack)
+    sales, stock = sample_databases.shop(here), sample_databases.stock(there)
+    servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
+    sales.create_route("There", address=servers[1].address, service_name=STOCK)
+    stock.create_route("Back", address=servers[0].address, service_name=SHOP)
+    with sales.transaction() as t:
+        t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
+    order = one(stock, ORDERS)
+    with stock.transaction() as t:
+        t.send(order["conversation_handle"][0].as_py(), b"on their way")
+    assert one(sales, REPLIES)["message_body"].to_pylist() == [b"on their way"]
+
+
+def test_what_another_process_sends_goes_too(tmp_path: Path, stack: ExitStack) -> None:
+    """Another `Instance` on the same folder is as good as another process: nothing tells the first one of it."""
+    here, there = made(tmp_path, "shop", stack), made(tmp_path, "bank", stack)
+    sales, stock = sample_databases.shop(here), sample_databases.stock(there)
+    servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
+    sales.create_route("There", address=servers[1].address, service_name=STOCK)
+    with Instance.open(here.folder) as other, other.database("Sales").transaction() as t:
+        t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
+    assert one(stock, ORDERS)["message_body"].to_pylist() == [b"from elsewhere"]
+
+
+def test_the_lock_goes_with_the_end(tmp_path: Path, stack: ExitStack) -> None:
+    here = made(tmp_path, "shop", stack)
+    with here.serve(port=0, allow_unencrypted=True):
+        assert ServeLock.is_held(here.folder)
+    assert not ServeLock.is_held(here.folder)
+    assert here.server is None
+    with here.serve(port=0, allow_unencrypted=True):
+        assert ServeLock.is_held(here.folder)
+
+
+def test_who_asks_is_not_taken_for_who_serves(tmp_path: Path) -> None:
+    """Every process that sends asks, at each commit; what it takes for served is left to whoever serves."""
+    lock = ServeLock(tmp_path)
+    lock.acquire()
+    lock.release()
+    with (tmp_path / process_locks.FILE).open("r+b") as asks:
+        assert not _files.is_locked(asks.fileno())
+        assert not ServeLock.is_held(tmp_path)
+    lock.acquire()
+    assert ServeLock.is_held(tmp_path)
+    lock.release()
+
+
+def test_closing_the_instance_ends_its_server(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "shop", name="shop") as here:
+        server = here.serve(port=0, allow_unencrypted=True).start()
+        folder = here.folder
+    assert not ServeLock.is_held(folder)
+    server.close()
+
+
+@pytest.mark.rule("P3")
+def test_the_port_is_said_and_one_that_is_taken_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+    here = made(tmp_path, "shop", stack)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(EndpointError):
+            here.serve(port=taken.getsockname()[1], allow_unencrypted=True).start()
+    assert not ServeLock.is_held(here.folder), "and it may be tried again"
+    with here.serve(port=0, allow_unencrypted=True) as server:
+        assert server.port
+        assert server.address == f"TCP://127.0.0.1:{server.port}"
+
+
+@pytest.mark.rule("P3")
+def test_a_host_that_cannot_be_a_name_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+    here = made(tmp_path, "shop", stack)
+    with pytest.raises(EndpointError, match="cannot be listened on"):
+        here.serve(port=0, host="x" * 70, allow_unencrypted=True).start()
+    assert not ServeLock.is_held(here.folder)
+
+
+@pytest.mark.rule("P3")
+def test_what_fails_half_way_leaves_nothing_behind(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise StorageError("disk I/O error", file="a file")
+
+    here = made(tmp_path, "shop", stack)
+    server = here.serve(port=0, allow_unencrypted=True)
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(Background, "changed", fails)
+        server.start()
+    assert not server.endpoint.is_alive
+    assert not ServeLock.is_held(here.folder)
+    assert here.server is None
+    assert here.catalog().addresses == ()
+    with here.serve(port=0, allow_unencrypted=True) as again:
+        assert again.is_alive
+
+
+@pytest.mark.rule("R41")
+def test_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path, stack: ExitStack) -> None:
+    here = made(tmp_path, "shop", stack)
+    with here.serve(port=0, allow_unencrypted=True, addresses=["TCP://shop.example.com:4022"]) as server:
+        found = here.catalog().addresses
+        assert {server.address, f"TCP://localhost:{server.port}", "TCP://shop.example.com:4022"} <= {*found}
+    assert here.catalog().addresses == ()
+
+
+def test_a_server_is_entered_once(tmp_path: Path, stack: ExitStack) -> None:
+    server = stack.enter_context(made(tmp_path, "shop", stack).serve(port=0, allow_unencrypted=True))
+    with pytest.raises(ProtocolError), server:
+        pass
+
+
+def test_a_server_that_has_ended_or_could_not_begin_says_how_to_get_another(tmp_path: Path, stack: ExitStack) -> None:
+    instance = made(tmp_path, "shop", stack)
+    with instance.serve(port=0, allow_unencrypted=True) as ended:
+        taken = made(tmp_path, "bank", stack).serve(port=ended.port, allow_unencrypted=True)
+        for error in (EndpointError, ProtocolError):
+            with pytest.raises(error):
+                taken.start()
+        with pytest.raises(ProtocolError, match="served by this object already"):
+            ended.start()
+        assert ended.is_alive
+    with pytest.raises(ProtocolError, match=r"Instance\.serve makes another"):
+        ended.start()
+    with instance.serve(port=0, allow_unencrypted=True) as another:
+        assert another.is_alive
+
+
+@pytest.mark.rule("R41")
+def test_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
+    with pytest.raises(InvalidAddressError, match="'no address' is not a valid address"):
+        made(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "allow_unencrypted=True"),
+        ({"allow_unencrypted": True, "port": 70_000}, "port"),
+        ({"allow_unencrypted": True, "host": ""}, "host"),
+        ({"allow_unencrypted": True, "close_timeout": -1}, "close_timeout"),
+        ({"allow_unencrypted": True, "addresses": "TCP://a:1"}, "addresses"),
+        ({"allow_unencrypted": True, "limits": {}}, "limits: expected EndpointLimits"),
+        ({"trust": "keys/shop.pem"}, "trust: expected Trust"),
+        (
+            {
+                "allow_unencrypted": True,
+                "trust": Trust(certificate=Path("a"), key=Path("b"), authority=Path("c"), names=["d"]),
+            },
+            "expected one of them",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    tmp_path: Path, stack: ExitStack, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(OptionError, match=text):
+        made(tmp_path, "shop", stack).serve(**options)
+
+
+@pytest.mark.rule("P13")
+@pytest.mark.parametrize("length", [2047, (1 << 20) + 1])
+def test_parts_so_small_or_large_that_a_large_message_never_arrives_are_refused(
+    tmp_path: Path, stack: ExitStack, length: int
+) -> None:
+    """Whoever serves is told from how many bytes on far sides take all of them, and up to how many they fit a frame."""
+    with pytest.raises(
+        OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to 1048576"
+    ):
+        made(tmp_path, "shop", stack).serve(
+            allow_unencrypted=True, settings=ProtocolSettings(max_fragment_bytes=length)
+        )
+
+
+@pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])
+def test_a_full_inbox_stops_the_reading_until_half_of_it_is_taken(limit: dict[str, int]) -> None:
+    said: list[str] = []
+    inbox = Inbox(pause=lambda: said.append("pause"), resume=lambda: said.append("resume"), **limit)
+    peer: Any = None
+    rows = pa.table({"body": [bytes(8_000)]})
+    for _ in range(5):
+        inbox.put(peer, rows)
+    assert said == ["pause"]
+    taken = inbox.take()
+    assert said == ["pause", "resume"]
+    inbox.put_back(taken)
+    assert said == ["pause", "resume", "pause"]
+    assert [table.num_rows for _, table in inbox.take()] == [1] * 5
+    assert inbox.is_empty

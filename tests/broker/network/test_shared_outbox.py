@@ -1,0 +1,81 @@
+"""N12, R43: what an instance sends itself and what it passes on go to one address, which takes less than either has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.broker.network.forwarded_rows import peer, row, wire
+from tests.broker.network.memory_connections import Pipes
+from tests.broker.network.socket_instances import order
+from tests.broker.sample_databases import SHOP, STOCK, received, shop, stock
+from tests.internals import instance_of
+
+FAR = "TCP://far:4022"
+ROOM = 100_000
+PART = bytes(8_000)
+
+
+class Between:
+    """An instance that passes on what is for `//Stock`, and has a shop of its own that sends to it."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self.pipes = pipes
+        self.far, self.between = pipes.instance("far"), pipes.instance("between")
+        self.stock, self.sales = stock(self.far), shop(self.between)
+        self.between.execute(
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
+        )
+        for database in (self.sales, self.between.msdb):
+            database.create_route("Stock", service_name=STOCK, address=FAR)
+        self.stock.create_route("Shop", service_name=SHOP, address="TCP://between:4022")
+        pipes.settle()
+        pipes.pipe("between").room = ROOM
+        self.came = 0
+
+    def comes(self) -> None:
+        """A neighbour brings more than goes in one turn."""
+        for _ in range(2):
+            rows = [row(number, body=PART, conversation=1000 + self.came) for number in range(10)]
+            self.pipes.pipe("between").receiver.arrived(peer(77), wire(rows))
+            self.came += 1
+
+
+@pytest.fixture
+def between(tmp_path: Path) -> Iterator[Between]:
+    with ExitStack() as stack:
+        yield Between(Pipes(tmp_path, stack))
+
+
+@pytest.mark.rule("P17")
+def test_what_is_passed_on_does_not_keep_the_own_messages_from_going(between: Between) -> None:
+    """What finds no room goes as soon as there is some, and has its turn then, however much others have brought."""
+    for _ in range(10):
+        between.comes()
+    between.pipes.turn()
+    order(between.sales, b"two chairs")
+    found: list[bytes] = []
+    for _ in range(20):
+        between.comes()
+        between.pipes.turn()
+        found += received(between.stock)
+    assert b"two chairs" in found
+
+
+@pytest.mark.rule("R43")
+def test_the_own_messages_do_not_keep_what_is_passed_on_from_going(between: Between) -> None:
+    """R43."""
+    dialogs = [order(between.sales, PART) for _ in range(100)]
+    for _ in range(10):
+        between.pipes.turn()
+    for dialog in dialogs:
+        order(between.sales, *[PART] * 20, dialog=dialog)
+    between.pipes.turn()
+    between.comes()
+    for _ in range(20):
+        between.pipes.turn()
+    assert between.pipes.servers["between"].forwarding.counters.messages == 20
+    assert instance_of(between.sales).view("sys.transmission_queue").num_rows > 100

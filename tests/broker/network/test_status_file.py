@@ -1,0 +1,137 @@
+"""What the process that serves tells the others of its instance (N28)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.network import status_file
+from ssbroker.broker.network.forwarding import ForwardedRows
+from ssbroker.broker.network.monitoring import Monitor, overview_of
+from ssbroker.broker.network.status_file import StatusFile
+from ssbroker.broker.process_locks import ServeLock
+from ssbroker.exceptions import EndpointError
+from tests.broker import sample_databases
+from tests.broker.network.forwarded_rows import onwards, peer, row, wire
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
+
+DEADLINE = 60.0
+
+
+def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "near", name="near") as near, Instance.create(tmp_path / "far", name="far") as far:
+        with near.serve(port=0, allow_unencrypted=True) as here, far.serve(port=0, allow_unencrypted=True) as there:
+            sales, stock = sample_databases.shop(near), sample_databases.stock(far)
+            sales.create_route("there", service_name=STOCK, address=there.address)
+            stock.create_route("back", service_name=SHOP, address=here.address)
+            with sales.transaction() as t:
+                t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
+            with stock.transaction() as t:
+                t.send(t.receive(ORDERS, timeout=DEADLINE)["conversation_handle"][0].as_py(), b"done")
+            with sales.transaction() as t:
+                assert t.receive(REPLIES, timeout=DEADLINE).num_rows == 1
+            assert here._bulletin is not None
+            here._bulletin.write()
+            with Instance.open(tmp_path / "near", background=False) as another:
+                said = overview_of(another)["serving"]
+        assert overview_of(near)["serving"] is None
+    assert said["listens"] == f"127.0.0.1:{here.port}"
+    found = [each for each in said["connections"] if each["state_desc"] == "LOGGED_IN"]
+    assert [each["remote_user_name"] for each in found] == ["far"]
+    assert found[0]["total_bytes_sent"] > 0
+    assert not (tmp_path / "near" / status_file.FILE).exists()
+
+
+def test_what_is_held_for_others_is_counted_and_not_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ForwardedRows, "view_rows", lambda *_given, **_options: pytest.fail("nobody asked for the rows")
+    )
+    with Instance.create(tmp_path / "between", name="between", background=False) as between:
+        between.execute(
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
+        )
+        with between.serve(port=0, allow_unencrypted=True) as server:
+            held = onwards("TCP://127.0.0.1:1", 3, mirror="TCP://127.0.0.1:2")
+            server.forwarding.forward(peer(), wire([row(number) for number in range(3)]), held)
+            assert server._bulletin is not None
+            server._bulletin.write()
+            said = status_file.read(between.folder)
+    assert said is not None
+    assert said["forwarded_pending"] == 3
+
+
+def test_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        StatusFile(instance_context(instance), ("127.0.0.1", 1)).write()
+        assert status_file.read(instance.folder) is None
+        lock = ServeLock(instance.folder)
+        lock.acquire()
+        assert status_file.read(instance.folder) is not None
+        for content in ("{half", '{"process": 1, "listens": "127.0.0.1:2"}'):  # the latter was left by another process
+            (instance.folder / status_file.FILE).write_text(content)
+            found = status_file.read(instance.folder)
+            assert found is not None
+            assert (found["process"], found["listens"]) == (os.getpid(), None)
+        lock.release()
+        assert status_file.read(instance.folder) is None
+
+
+def test_a_folder_that_takes_no_file_is_served_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        (instance.folder / "serving.new").mkdir()
+        written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
+        written.start()
+        written.close()
+    assert "cannot be written" in caplog.text
+
+
+def test_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        (instance.folder / status_file.FILE / "something").mkdir(parents=True)
+        with instance.serve(port=0, allow_unencrypted=True):
+            pass
+        assert not ServeLock.is_held(instance.folder)
+    assert f"{status_file.FILE}: cannot be removed: " in caplog.text
+
+
+def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried every two seconds, and a full disk may last for days."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        obstacle = instance.folder / "serving.new"
+        written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
+        for told in (1, 2):
+            obstacle.mkdir()
+            written.write()
+            written.write()
+            assert caplog.text.count("cannot be written") == told
+            obstacle.rmdir()
+            written.write()
+
+
+def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
+    """So that it can be told from its port, and be given to another program."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        lock = ServeLock(instance.folder)
+        lock.acquire()
+        StatusFile(instance_context(instance), ("::1", 4022)).write()
+        said = status_file.read(instance.folder)
+        lock.release()
+    assert said is not None
+    assert said["listens"] == "[::1]:4022"
+
+
+def test_where_it_cannot_listen_is_told_in_brackets() -> None:
+    """2001:db8:: is for documents, and no machine's."""
+    monitor = Monitor("2001:db8::1", 4022, metrics=lambda: b"", health=dict)
+    with pytest.raises(EndpointError, match=r"^\[2001:db8::1\]:4022: cannot be listened on: "):
+        monitor.start()

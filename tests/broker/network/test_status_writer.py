@@ -1,0 +1,131 @@
+"""`transmission_status` of conversations whose neighbour comes and goes: truthful, and written in a small part of the time (N16)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker import delivery
+from ssbroker.broker.network import outbound
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.exceptions import StorageError
+from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.sample_databases import STOCK, statuses, waiting
+
+BANK = "TCP://bank:4022"
+PEER = Peer(bytes(16), "bank", None, BANK, uuid.UUID(int=1), False)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    """Five conversations that the bank does not acknowledge."""
+    for made in talk(tmp_path):
+        made.pipes.swallows.add(BANK)
+        for number in range(5):
+            made.send(b"%d" % number)
+        made.pipes.settle()
+        yield made
+
+
+@pytest.fixture
+def written(both: Talk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many conversations was written, each time; that takes 50 ms."""
+    counts: list[int] = []
+    note = delivery.write_statuses
+
+    def counted(database: Any, senders: Mapping[int, Any], says: Mapping[int, str], **options: Any) -> None:
+        counts.append(len(says))
+        both.pipes.clock.advance(seconds=0.05)
+        note(database, senders, says, **options)
+
+    monkeypatch.setattr(delivery, "note", counted)
+    return counts
+
+
+def breaks(both: Talk) -> None:
+    both.pipes.pipe("shop").receiver.unreachable(BANK, "connection refused")
+    both.pipes.servers["shop"].exchange.turn()
+
+
+def stands(both: Talk) -> None:
+    both.pipes.settle()
+
+
+def test_a_neighbour_that_is_gone_is_told_at_once_and_so_is_its_return(both: Talk, written: list[int]) -> None:
+    breaks(both)
+    assert statuses(both.sales) == {"9754"}
+    both.pipes.clock.advance(seconds=1)
+    stands(both)
+    assert statuses(both.sales) == {""}
+    assert written == [5, 5]
+
+
+def test_one_that_comes_and_goes_has_it_written_in_a_twentieth_of_the_time(both: Talk, written: list[int]) -> None:
+    for _ in range(100):
+        breaks(both)
+        both.pipes.clock.advance(seconds=0.05)
+        both.pipes.pipe("shop").receiver.reached(BANK, PEER)
+        both.pipes.servers["shop"].exchange.turn()
+        both.pipes.clock.advance(seconds=0.05)
+    assert 5 <= len(written) <= 12
+    breaks(both)
+    both.pipes.clock.advance(seconds=1)
+    both.pipes.servers["shop"].exchange.turn()
+    assert statuses(both.sales) == {"9754"}
+
+
+def test_of_many_conversations_only_some_are_written_at_once(
+    both: Talk, written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbound, "NOTES_MOST", 2)
+    breaks(both)
+    assert statuses(both.sales) == {"", "9754"}
+    for _ in range(2):
+        due = both.pipes.servers["shop"].exchange.turn()
+        assert due > 0
+        both.pipes.clock.advance(seconds=1)
+        both.pipes.servers["shop"].exchange.turn()
+    assert statuses(both.sales) == {"9754"}
+    assert written == [2, 2, 1]
+
+
+def test_what_could_not_be_written_is_written_later(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: object, **_options: object) -> None:
+        raise StorageError("the disk is out of reach", file="Sales.sqlite")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery, "note", fails)
+        breaks(both)
+    assert statuses(both.sales) == {""}
+    both.pipes.clock.advance(seconds=1)
+    both.pipes.servers["shop"].exchange.turn()
+    assert statuses(both.sales) == {"9754"}
+
+
+@pytest.mark.rule("R53", "R54")
+def test_of_a_mirrored_route_it_tells_of_the_principal(tmp_path: Path) -> None:
+    """Where messages were sent, and as soon as nobody is the principal that they wait for one."""
+    for both in talk(tmp_path):
+        guid = both.stock.service_broker_guid
+        both.sales.drop_route("There")
+        both.sales.create_route(
+            "There", service_name=STOCK, broker_instance=guid, address="TCP://nobody:4022", mirror_address=BANK
+        )
+        both.pipes.swallows.add(BANK)
+        both.send(b"two chairs")
+        for _ in range(3):
+            both.pipes.settle(seconds=5)
+            both.shop.run_due(both.pipes.clock())
+        (status,) = [row.transmission_status for row in waiting(both.sales)]
+        assert status.startswith(f"9753: sent to {BANK}, ")
+        both.pipes.down.add(BANK)
+        breaks(both)
+        both.pipes.settle()
+        assert statuses(both.sales) == {"9787"}
+        both.pipes.down.clear()
+        both.pipes.settle(seconds=20)
+        assert statuses(both.sales) == {""}

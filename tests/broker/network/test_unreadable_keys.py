@@ -1,0 +1,67 @@
+"""A key of an instance that cannot be read: what needs it says so, and nothing else waits (N19, N20)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.events import MessageUndeliverable
+from tests.broker.network.secured_pair import begin, secured
+from tests.broker.network.shop_and_bank import Talk
+from tests.broker.sample_databases import SHOP, received, statuses, waiting
+
+DAMAGED = "service_master.key: expected a key of 32 bytes; it has 2"
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    """A shop and a bank that has another service beside, for which nothing is secured."""
+    for made in secured(tmp_path):
+        made.stock.create_queue("Plain")
+        made.stock.create_service("//Plain", queue="Plain")
+        made.sales.create_route("Plain", address="TCP://bank:4022", service_name="//Plain")
+        yield made
+
+
+def damage(instance: Instance) -> bytes:
+    """Leaves two bytes of the key; what it was."""
+    file = instance.folder / "service_master.key"
+    key = file.read_bytes()
+    file.write_bytes(b"no")
+    return key
+
+
+def goes_on(both: Talk) -> None:
+    """Waiting conversations are looked at again."""
+    both.shop.run_due()
+    both.pipes.settle(seconds=65)
+
+
+def test_whose_private_key_cannot_be_opened_is_told_why(both: Talk) -> None:
+    """Not that it was sent and is not acknowledged."""
+    key = damage(both.shop)
+    begin(both, b"two chairs")
+    both.pipes.settle()
+    assert statuses(both.sales) == {"28050"}
+    assert DAMAGED in waiting(both.sales)[0].transmission_status
+    (both.shop.folder / "service_master.key").write_bytes(key)
+    goes_on(both)
+    assert both.ordered() == [b"two chairs"]
+
+
+def test_a_plain_dialog_does_not_wait_for_the_key_of_the_instance(both: Talk) -> None:
+    """What came in one batch with a secured one was thrown back with it, as often as it came."""
+    key = damage(both.bank)
+    with both.sales.transaction() as t:
+        t.send(t.begin_dialog(SHOP, "//Stock"), b"two chairs")
+        t.send(t.begin_dialog(SHOP, "//Plain", encryption=False), b"in clear")
+    both.pipes.settle(seconds=65)
+    assert received(both.stock, "Plain") == [b"in clear"]
+    assert both.ordered() == []
+    assert any(DAMAGED in event.text for event in both.pipes.told("bank", MessageUndeliverable))
+    (both.bank.folder / "service_master.key").write_bytes(key)
+    goes_on(both)
+    assert both.ordered() == [b"two chairs"]

@@ -1,0 +1,175 @@
+"""What is no argument at all is refused like any illegal call: with an error of the library, and the transaction goes on (B5)."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
+from ssbroker.protocol.config import BODY_MAX
+from tests.broker import dialog_calls
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+from tests.broker.dialog_calls import begin, receive, said
+from tests.internals import instance_of
+
+HALF = "\ud800"
+WRONG: list[Any] = [None, [], {}, 5, 1.5, b"S", ..., HALF, "a\0b", "", "x" * 300]
+CALLS: dict[str, Any] = {
+    "from_service": lambda t, _, wrong: t.begin_dialog(wrong, TARGET),
+    "contract": lambda t, _, wrong: t.begin_dialog(INITIATOR, TARGET, contract=wrong),
+    "queue": lambda t, _, wrong: t.receive(wrong),
+    "queue of a group": lambda t, _, wrong: t.get_conversation_group(wrong),
+    "dialog": lambda t, _, wrong: t.send(wrong, b"lost"),
+    "message_type": lambda t, dialog, wrong: t.send(dialog, b"lost", message_type=wrong),
+    "messages": lambda t, _, wrong: t.send_batch(wrong),
+    "ended": lambda t, _, wrong: t.end_conversation(wrong),
+    "group": lambda t, dialog, wrong: t.move_conversation(dialog, wrong),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=ascii)
+@pytest.mark.parametrize("call", CALLS)
+def test_whatever_is_given_the_transaction_goes_on(sales: Database, call: str, wrong: object) -> None:
+    dialog = begin(sales, b"first")
+    with sales.transaction() as t:
+        before = dialog_calls.contents(sales, t.connection)
+        with pytest.raises(SsbrokerError):
+            CALLS[call](t, dialog, wrong)
+        assert dialog_calls.contents(sales, t.connection) == before
+        t.send(dialog, b"second")
+    assert said(receive(sales)) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("wrong", [None, [], 5, b"S", HALF, "", "x" * 257], ids=ascii)
+def test_what_is_no_name_of_a_service_cannot_be_sent_to(sales: Database, wrong: Any) -> None:
+    with sales.transaction() as t:
+        with pytest.raises((BrokerError, TypeError), match=r"to_service|8412"):
+            t.begin_dialog(INITIATOR, wrong)
+        with pytest.raises(SsbrokerError, match="broker_instance"):
+            t.begin_dialog(INITIATOR, TARGET, broker_instance=wrong if isinstance(wrong, str) else "none")
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"first")
+    assert said(receive(sales)) == [b"first"]
+
+
+def test_8459_a_body_that_no_row_could_hold_is_refused_before_it_is_copied(sales: Database) -> None:
+    with sales.transaction() as t, mmap.mmap(-1, BODY_MAX + 1) as nothing, memoryview(nothing) as body:
+        dialog = t.begin_dialog(INITIATOR, TARGET)
+        with pytest.raises(BrokerError, match="8459"):
+            t.send(dialog, body)
+        t.send(dialog, b"first")
+    assert said(receive(sales)) == [b"first"]
+
+
+def test_8459_what_sqlite_holds_is_a_little_more_than_the_longest_message(sales: Database) -> None:
+    with sales.transaction() as t:
+        assert 512 < t.connection.limit(apsw.SQLITE_LIMIT_LENGTH) - BODY_MAX < 4096
+
+
+def test_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
+    held, done = threading.Event(), threading.Event()
+    with Instance.create(tmp_path / "shop", name="shop", lock_timeout=float("inf"), background=False) as instance:
+        sales = instance.create_database("Sales")
+
+        def holds() -> None:
+            with sales.transaction() as t:
+                t.connection.execute("CREATE TABLE orders (id INTEGER)")
+                held.set()
+                done.wait(0.05)
+
+        holder = threading.Thread(target=holds)
+        holder.start()
+        held.wait(30.0)
+        sales.create_queue(QUEUE)
+        holder.join(30.0)
+        assert database_context(sales).objects().queues
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "10", True, -1, -0.001, float("nan"), float("-inf"), -(10**400), [10]], ids=ascii
+)
+def test_a_wait_for_the_lock_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(OptionError, match="lock_timeout: expected seconds"):
+        Instance.create(tmp_path / "shop", name="shop", lock_timeout=wrong)
+    assert not (tmp_path / "shop" / "msdb.sqlite").exists()
+    Instance.create(tmp_path / "shop", name="shop", background=False).close()
+    with pytest.raises(OptionError, match="lock_timeout: expected seconds"):
+        Instance.open(tmp_path / "shop", lock_timeout=wrong)
+
+
+@pytest.mark.parametrize("endless", [float("inf"), 10**400, 1e300], ids=["infinity", "more than a float holds", "long"])
+def test_whoever_would_wait_for_ever_for_a_message_or_the_lock_may(tmp_path: Path, endless: float) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", lock_timeout=endless, background=False) as instance:
+        sales = instance.create_database("Sales")
+        sales.create_queue(QUEUE)
+        sales.create_service(TARGET, queue=QUEUE)
+        sales.create_service(INITIATOR, queue=QUEUE)
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(receive, sales, timeout=endless)
+            while not database_context(sales).arrivals.waiting(65_536):
+                assert not taken.done()
+                time.sleep(0.001)
+            begin(sales, b"one")
+            assert said(taken.result(30.0)) == [b"one"]
+
+
+async def _promised(_database: Database) -> None: ...
+
+
+def _yields(_database: Database) -> Iterator[None]:
+    yield
+
+
+class _Promising:
+    async def __call__(self, _database: Database) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_promised, partial(_promised), _Promising(), _yields, "a name"])
+def test_what_would_do_nothing_when_it_is_called_is_no_reader(sales: Database, function: Any) -> None:
+    with pytest.raises(OptionError, match=r"function: expected"):
+        sales.activate(QUEUE, function)
+    with pytest.raises(OptionError, match=r"function: expected"):
+        instance_of(sales).register_procedure("dbo.reader", function)
+
+
+def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: Database) -> None:
+    subscribe: Any = instance_of(sales).subscribe
+    with pytest.raises(OptionError, match=r"subscriber: expected a callable"):
+        subscribe("print")
+    with pytest.raises(OptionError, match=r"kinds: expected event classes, such as QueueDisabled, got 'QueueDisabled'"):
+        subscribe(print, "QueueDisabled")
+    with pytest.raises(OptionError, match=r"kinds: expected event classes"):
+        subscribe(print, int)
+    begin(sales, b"two chairs")
+    assert said(receive(sales)) == [b"two chairs"]
+
+
+@pytest.mark.rule("I4")
+@pytest.mark.parametrize("wrong", [None, "enable_broker", 1], ids=ascii)
+def test_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wrong: Any) -> None:
+    """None is what `attach_database` takes for no option; here it enabled the broker."""
+    sales.set_broker("DISABLE_BROKER")
+    with pytest.raises(OptionError, match="option: expected one of ENABLE_BROKER"):
+        sales.set_broker(wrong)
+    assert not sales.is_broker_enabled
+
+
+@pytest.mark.parametrize("wrong", [None, b"Sales", 5], ids=ascii)
+def test_what_is_no_name_of_a_view_or_a_database_is_refused(sales: Database, wrong: Any) -> None:
+    instance = instance_of(sales)
+    with pytest.raises(InputError, match=r"name: expected the name of a view or a queue"):
+        instance.view(wrong)
+    for call in (instance.database, instance.detach_database, instance.drop_database):
+        with pytest.raises(UnknownDatabaseError, match="the instance has no database"):
+            call(wrong)

@@ -1,0 +1,148 @@
+"""Readers that run side by side, each in a thread of its own (B23, facts 143, 144). The clock stands still: nobody is held for a while."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
+from tests.broker import sample_databases
+from tests.broker.conftest import Clock
+from tests.broker.sample_databases import ORDERS, send
+
+PATIENCE = 30.0
+
+
+class Counter:
+    """What was received by readers, each of which takes one message and then waits for a gate."""
+
+    def __init__(self, expected: int) -> None:
+        self.gate = threading.Event()
+        self.all_received = threading.Event()
+        self._received = threading.Semaphore(0)
+        self._left = iter(range(expected - 1, -1, -1))
+
+    def read(self, database: Database) -> None:
+        with database.transaction() as t:
+            bodies = t.receive(ORDERS, top=1)["message_body"].to_pylist()
+        for _ in bodies:
+            self._received.release()
+            if next(self._left, 0) == 0:
+                self.all_received.set()
+        self.gate.wait(PATIENCE)
+
+    def wait_for(self, messages: int) -> None:
+        for _ in range(messages):
+            assert self._received.acquire(timeout=PATIENCE)
+
+
+@pytest.fixture
+def instance(tmp_path: Path, clock: Clock) -> Iterator[Instance]:
+    """An instance with threads."""
+    with Instance.create(tmp_path / "shop", name="shop", clock=clock) as made:
+        yield made
+
+
+def running() -> int:
+    """How many readers have a thread; it is started before the commit returns that makes one needed."""
+    return sum(thread.name.startswith("ssbroker reader") for thread in threading.enumerate())
+
+
+def test_readers_that_take_one_message_and_return_go_on_side_by_side(instance: Instance) -> None:
+    """The first one ends while the second one is starting. It was told of as 28087, and held all further ones for five seconds."""
+    stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
+    numbers, second_runs, first_ended = itertools.count(), threading.Event(), threading.Event()
+    counter = Counter(expected=6)
+    counter.gate.set()
+    texts: list[str] = []
+
+    def reads(database: Database) -> None:
+        if (number := next(numbers)) == 1:
+            second_runs.set()
+            assert first_ended.wait(PATIENCE)
+        counter.read(database)
+        if number == 0:
+            assert second_runs.wait(PATIENCE)
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ActivationEvent) and event.step is not ActivationStep.STARTED:
+            texts.append(event.text)
+            first_ended.set()
+
+    instance.subscribe(hear, ActivationEvent)
+    for number in range(6):
+        send(sales, b"%d" % number)
+    stock.activate(ORDERS, reads, max_queue_readers=2)
+    assert counter.all_received.wait(PATIENCE)
+    assert set(texts) == {""}
+
+
+def test_a_reader_that_calls_sys_exit_is_called_again_at_once(instance: Instance) -> None:
+    """It was called again when somebody next looked, five seconds later: all of these took a minute."""
+    stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
+    counter = Counter(expected=12)
+    counter.gate.set()
+
+    def reads(database: Database) -> None:
+        counter.read(database)
+        sys.exit(1)
+
+    for number in range(12):
+        send(sales, b"%d" % number)
+    stock.activate(ORDERS, reads)
+    assert counter.all_received.wait(PATIENCE)
+
+
+def lowers(instance: Instance, _stock: Database, _counter: Counter) -> None:
+    instance.execute("USE Stock; ALTER QUEUE Orders WITH ACTIVATION (MAX_QUEUE_READERS = 1);")
+
+
+def turns_off_and_on(instance: Instance, _stock: Database, _counter: Counter) -> None:
+    instance.execute("USE Stock; ALTER QUEUE Orders WITH ACTIVATION (STATUS = OFF);")
+    instance.execute("USE Stock; ALTER QUEUE Orders WITH ACTIVATION (STATUS = ON);")
+
+
+def registers_again(instance: Instance, _stock: Database, counter: Counter) -> None:
+    def reads(database: Database) -> None:
+        counter.read(database)
+
+    instance.register_procedure("dbo.read", reads)
+
+
+def activates(_instance: Instance, stock: Database, counter: Counter) -> None:
+    stock.activate(ORDERS, counter.read, max_queue_readers=2)
+
+
+def activates_deactivates_and_activates(_instance: Instance, stock: Database, counter: Counter) -> None:
+    stock.activate(ORDERS, counter.read, max_queue_readers=2)
+    stock.deactivate(ORDERS)
+    stock.activate(ORDERS, counter.read, max_queue_readers=2)
+
+
+@pytest.mark.parametrize(
+    "change", [lowers, turns_off_and_on, registers_again, activates, activates_deactivates_and_activates]
+)
+def test_no_more_run_than_may_whatever_is_asked_for_meanwhile(
+    instance: Instance, change: Callable[[Instance, Database, Counter], None]
+) -> None:
+    """Readers that run end by themselves, and count until then: whoever set MAX_QUEUE_READERS = 1 relies on it."""
+    stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
+    counter = Counter(expected=8)
+    instance.register_procedure("dbo.read", counter.read)
+    stock.alter_queue(ORDERS, activation=True, procedure="dbo.read", max_queue_readers=2)
+    for number in range(4):
+        send(sales, b"%d" % number)
+    counter.wait_for(2)
+    change(instance, stock, counter)
+    for number in range(4):
+        send(sales, b"%d" % number)
+    assert running() == 2
+    counter.gate.set()
+    assert counter.all_received.wait(PATIENCE)

@@ -1,0 +1,119 @@
+"""Senders, readers and an administrator at once: whatever is switched off and on meanwhile, each message is read once (B9, P16, P34)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from tests.broker import sample_databases
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK, waiting
+
+DEADLINE = 120.0
+TRANSACTIONS = 60
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    with Instance.create(tmp_path / "instance", name="shop") as made:
+        yield made
+
+
+class Ledger:
+    """What was sent and committed, and what was received and committed."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.sent: Counter[bytes] = Counter()
+        self.read: Counter[bytes] = Counter()
+
+    def note(self, counter: Counter[bytes], bodies: list[bytes]) -> None:
+        with self.changed:
+            counter.update(bodies)
+            self.changed.notify_all()
+
+
+def sends(database: Database, ledger: Ledger, *, seed: int) -> None:
+    """In new conversations and old ones; some transactions are rolled back."""
+    chance = random.Random(seed)
+    known: list[uuid.UUID] = []
+    for number in range(TRANSACTIONS):
+        bodies = [b"%d %d %d" % (seed, number, count) for count in range(chance.randint(1, 5))]
+        begun: list[uuid.UUID] = []
+        gives_up = chance.random() < 0.2
+        with suppress(ZeroDivisionError), database.transaction() as t:
+            for body in bodies:
+                if not known or chance.random() < 0.2:
+                    begun.append(t.begin_dialog(SHOP, STOCK))
+                t.send(chance.choice([*known, *begun]), body)
+            if gives_up:
+                raise ZeroDivisionError
+        if not gives_up:
+            known += begun
+            ledger.note(ledger.sent, bodies)
+
+
+def reader(ledger: Ledger, *, seed: int) -> Callable[[Database], None]:
+    """Reads until the queue is empty; some of its transactions are rolled back."""
+    chance = random.Random(seed)
+
+    def reads(database: Database) -> None:
+        while True:
+            with database.transaction() as t:
+                orders = sample_databases.orders(t.receive(ORDERS, top=chance.choice([None, 1, 3])))
+                if orders and chance.random() < 0.1:
+                    raise ZeroDivisionError
+            if not orders:
+                return
+            ledger.note(ledger.read, [body for _, body in orders])
+
+    return reads
+
+
+def switch(chance: random.Random, sales: Database, stock: Database) -> None:
+    """Something off, and on again."""
+    what = chance.randrange(3)
+    if what == 0:
+        stock.alter_queue(ORDERS, status=False)
+        stock.alter_queue(ORDERS, status=True)
+    else:
+        database = sales if what == 1 else stock
+        database.set_broker("DISABLE_BROKER")
+        database.set_broker("ENABLE_BROKER")
+
+
+@pytest.mark.rule("P16")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: Instance, seed: int) -> None:
+    sales = sample_databases.shop(instance)
+    copies = [sample_databases.stock(instance, "Stock1"), sample_databases.stock(instance, "Stock2")]
+    ledger, chance = Ledger(), random.Random(seed)
+    for copy in copies:
+        copy.alter_queue(ORDERS, poison_message_handling=False)
+        copy.activate(ORDERS, reader(ledger, seed=seed), max_queue_readers=2)
+    senders = [
+        threading.Thread(target=sends, args=(sales, ledger), kwargs={"seed": seed * 10 + number}) for number in range(2)
+    ]
+    for sender in senders:
+        sender.start()
+    while any(sender.is_alive() for sender in senders):
+        switch(chance, sales, chance.choice(copies))
+    for sender in senders:
+        sender.join(DEADLINE)
+    with ledger.changed:
+        assert ledger.changed.wait_for(lambda: ledger.read.total() >= ledger.sent.total(), DEADLINE)
+        assert ledger.read == ledger.sent
+    deadline = time.monotonic() + DEADLINE
+    while waiting(sales) and time.monotonic() < deadline:  # what is being acknowledged just now
+        instance.run_due(datetime.now(UTC) + timedelta(minutes=2))
+    assert waiting(sales) == []

@@ -1,0 +1,326 @@
+"""The configuration service that comes with the library (N27)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ssbroker.broker.configuration_service import (
+    LIFETIME,
+    ConfigurationService,
+    DirectoryEntry,
+    FileDirectory,
+    TableDirectory,
+)
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerWarning, InputError, OptionError
+from ssbroker.protocol.config import CONFIGURATION_NOTICE
+from tests.broker import sample_databases
+from tests.broker.conftest import BEGINNING, Clock
+from tests.broker.sample_databases import SHOP, STOCK, received, send, statuses, waiting
+from tests.internals import instance_of
+
+NORTH, SOUTH = uuid.UUID(int=1), uuid.UUID(int=2)
+HEAD = "service_name,broker_instance,address,mirror_address,lifetime\n"
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    database = sample_databases.shop(instance)
+    database.drop_route("AutoCreatedLocal")
+    return database
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "services.csv"
+    path.write_text(HEAD)
+    return path
+
+
+def add(path: Path, *cells: object) -> None:
+    with path.open("a") as file:
+        file.write(",".join("" if cell is None else str(cell) for cell in cells) + "\n")
+
+
+def asked(sales: Database, instance: Instance, directory: Path) -> ConfigurationService:
+    """A service of msdb that knows where the stock is, and has been asked for it."""
+    service = ConfigurationService(FileDirectory(directory))
+    add(directory, STOCK, None, "LOCAL", None, None)
+    service.install(instance.msdb, asked_by=[sales])
+    send(sales, b"two chairs")
+    return service
+
+
+def configured(database: Database) -> list[tuple[str, object, str, object]]:
+    """What leads to services because somebody asked for it: service, broker id, address, moment of expiry."""
+    return [
+        (row["remote_service_name"], row["broker_instance"], row["address"], row["lifetime"])
+        for row in instance_of(database).view("sys.routes", database.name).to_pylist()
+        if row["name"].startswith("Configured")
+    ]
+
+
+def test_what_the_directory_knows_is_delivered(sales: Database, instance: Instance, directory: Path) -> None:
+    stock = sample_databases.stock(instance)
+    add(directory, STOCK, None, "LOCAL", None, None)
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+    assert configured(sales) == [(STOCK, None, "LOCAL", BEGINNING + timedelta(seconds=LIFETIME))]
+
+
+def test_the_directory_says_for_how_long(sales: Database, instance: Instance, directory: Path) -> None:
+    add(directory, STOCK, None, "TCP://stock.example", None, 60)
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    assert [row[3] for row in configured(sales)] == [BEGINNING + timedelta(seconds=60)]
+
+
+def test_all_copies_get_a_route_and_of_a_named_one_only_that(
+    sales: Database, instance: Instance, clock: Clock, directory: Path
+) -> None:
+    add(directory, STOCK, NORTH, "TCP://north.example", None, None)
+    add(directory, STOCK, SOUTH, "TCP://south.example", "TCP://mirror.example", None)
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(SHOP, STOCK, broker_instance=SOUTH)
+        t.send(dialog, b"two chairs")
+    instance.run_due()
+    assert [row[1] for row in configured(sales)] == [SOUTH.bytes]
+    sales.drop_route(next(name for name in database_context(sales).objects().routes if name.startswith("Configured")))
+    clock.advance(seconds=60)
+    with sales.transaction() as t:
+        t.end_conversation(dialog, cleanup=True)
+    send(sales, b"a table")
+    instance.run_due()
+    assert {row[1] for row in configured(sales)} == {NORTH.bytes, SOUTH.bytes}
+
+
+def test_what_it_does_not_know_ends_with_error_1(sales: Database, instance: Instance, directory: Path) -> None:
+    add(directory, "//Other", None, "TCP://other.example", None, None)
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert statuses(sales) == {"9761"}
+    assert "error 1, " in waiting(sales)[0].transmission_status
+    assert configured(sales) == []
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ((STOCK, None, "stock.example:4022:1", None, None), "9744"),
+        ((STOCK, "7", "TCP://stock.example", None, None), "broker_instance"),
+        ((STOCK, None, "TCP://stock.example", None, 0), "lifetime"),
+        ((STOCK, None, "TCP://stock.example", "TCP://mirror.example", None), "9661"),
+    ],
+)
+def test_an_entry_that_is_no_route_ends_with_error_2(
+    sales: Database, instance: Instance, directory: Path, cells: tuple[object, ...], said: str
+) -> None:
+    add(directory, *cells)
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    (row,) = waiting(sales)
+    assert "error 2, " in row.transmission_status
+    assert said in row.transmission_status
+
+
+def test_a_directory_that_is_gone_ends_with_error_2(sales: Database, instance: Instance, directory: Path) -> None:
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    directory.unlink()
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert "error 2, " in waiting(sales)[0].transmission_status
+
+
+def test_a_change_of_the_directory_counts_from_the_next_request(
+    sales: Database, instance: Instance, clock: Clock, directory: Path
+) -> None:
+    stock = sample_databases.stock(instance)
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    add(directory, STOCK, None, "LOCAL", None, None)
+    for _ in range(4):
+        clock.advance(seconds=75)
+        instance.run_due()
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+
+
+def test_the_route_that_has_expired_lives_on_when_it_is_asked_for_again(
+    sales: Database, instance: Instance, clock: Clock, directory: Path
+) -> None:
+    stock = sample_databases.stock(instance)
+    add(directory, STOCK, None, "LOCAL", None, 60)
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    clock.advance(seconds=3600)
+    send(sales, b"a table")
+    instance.run_due()
+    instance.run_due()
+    assert received(stock) == [b"two chairs", b"a table"]
+    assert [row[3] for row in configured(sales)] == [BEGINNING + timedelta(seconds=3660)]
+
+
+@pytest.mark.rule("R62")
+def test_one_service_answers_several_databases(sales: Database, instance: Instance, directory: Path) -> None:
+    """The route is made in the database that asks."""
+    stock = sample_databases.stock(instance)
+    add(directory, STOCK, None, "LOCAL", None, None)
+    ConfigurationService(FileDirectory(directory)).install(instance.msdb, asked_by=[sales])
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert len(configured(sales)) == 1
+    assert configured(instance.msdb) == []
+    assert received(stock) == [b"two chairs"]
+
+
+@pytest.mark.rule("I7")
+@pytest.mark.parametrize("copy", ["Archive", "Yesterday"])
+def test_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
+    sales: Database, instance: Instance, directory: Path, tmp_path: Path, copy: str
+) -> None:
+    """Whichever was attached first; a route in the copy is no answer, and would be asked for again for ever."""
+    stock = sample_databases.stock(instance)
+    add(directory, STOCK, None, "LOCAL", None, None)
+    database_context(sales).file.checkpoint()
+    shutil.copyfile(sales.path, tmp_path / "copy.sqlite")
+    if copy == "Archive":
+        instance.detach_database("Sales")
+        instance.attach_database(copy, tmp_path / "copy.sqlite").set_broker("DISABLE_BROKER")
+        sales = instance.attach_database("Sales", sales.path)
+    else:
+        with pytest.warns(BrokerWarning, match="9773"):
+            instance.attach_database(copy, tmp_path / "copy.sqlite")
+    ConfigurationService(FileDirectory(directory)).install(instance.msdb, asked_by=[sales])
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert configured(instance.database(copy)) == []
+    assert received(stock) == [b"two chairs"]
+
+
+def test_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_the_same(
+    sales: Database, instance: Instance, directory: Path
+) -> None:
+    service = asked(sales, instance, directory)
+    sales.set_broker("DISABLE_BROKER")
+    service(instance.msdb)
+    assert len(configured(sales)) == 1
+
+
+def test_a_request_from_another_instance_ends_with_error_2(
+    sales: Database, instance: Instance, directory: Path
+) -> None:
+    """Nobody can make a route in a file that is elsewhere."""
+    service = asked(sales, instance, directory)
+    instance.detach_database("Sales")
+    service(instance.msdb)
+    (ended,) = (
+        row for row in instance.view("sys.transmission_queue", "msdb").to_pylist() if row["is_conversation_error"]
+    )
+    assert b"<Code>2</Code>" in ended["message_body"]
+
+
+def test_installing_twice_changes_nothing(sales: Database, instance: Instance, directory: Path) -> None:
+    for _ in range(2):
+        ConfigurationService(FileDirectory(directory)).install(sales)
+    assert len(database_context(sales).objects().routes) == 1
+
+
+def test_messages_of_other_kinds_are_answered_too(sales: Database, instance: Instance, directory: Path) -> None:
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    sales.create_route("Shop", service_name=SHOP, address="LOCAL")  # fact 65
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(SHOP, "SQL/ServiceBroker/BrokerConfiguration", contract=CONFIGURATION_NOTICE)
+        t.send(dialog, b"<x/>", message_type=f"{CONFIGURATION_NOTICE}/MissingRemoteServiceBinding")
+    instance.run_due()
+    with sales.transaction() as t:
+        (row,) = t.receive(sample_databases.REPLIES).to_pylist()
+    assert b"<Code>3</Code>" in row["message_body"]
+
+
+def test_the_answer_comes_once_however_often_readers_run(sales: Database, instance: Instance, directory: Path) -> None:
+    service = ConfigurationService(FileDirectory(directory))
+    add(directory, STOCK, None, "TCP://stock.example", None, None)
+    service.install(sales)
+    send(sales, b"two chairs")
+    for _ in range(3):
+        service(sales)
+    assert len(configured(sales)) == 1
+
+
+def _json(path: Path, rows: list[dict[str, object]]) -> None:
+    path.write_text(json.dumps(rows))
+
+
+def _parquet(path: Path, rows: list[dict[str, object]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+@pytest.mark.parametrize(("name", "write"), [("services.json", _json), ("services.parquet", _parquet)])
+def test_a_directory_has_one_of_several_formats(
+    tmp_path: Path, name: str, write: Callable[[Path, list[dict[str, object]]], None]
+) -> None:
+    write(
+        tmp_path / name,
+        [
+            {"service_name": STOCK, "address": "TCP://a", "broker_instance": str(NORTH), "lifetime": 7},
+            {"service_name": "//Other", "address": "TCP://b", "broker_instance": None, "lifetime": None},
+        ],
+    )
+    found = FileDirectory(tmp_path / name)
+    assert found.find(STOCK) == [DirectoryEntry(STOCK, "TCP://a", NORTH, None, 7)]
+    assert found.find("//Other") == [DirectoryEntry("//Other", "TCP://b")]
+    assert found.find("//other") == []
+
+
+def test_a_file_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"services\.txt"):
+        FileDirectory(tmp_path / "services.txt")
+    path = tmp_path / "services.csv"
+    path.write_text("service,address\n//Stock,TCP://a\n")
+    with pytest.raises(InputError, match="service_name"):
+        FileDirectory(path).find(STOCK)
+
+
+def test_a_table_of_the_application_is_a_directory(sales: Database, instance: Instance) -> None:
+    stock = sample_databases.stock(instance)
+    with sales.transaction() as t:
+        t.connection.execute(
+            'CREATE TABLE "where is" (service_name, broker_instance, address, mirror_address, lifetime)'
+        )
+        t.connection.execute("""INSERT INTO "where is" VALUES ('//Stock', NULL, 'LOCAL', NULL, 60)""")
+    ConfigurationService(TableDirectory(sales, "where is")).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+
+
+@pytest.mark.parametrize("lifetime", [0, -1, 2**31, True, "60"])
+def test_a_lifetime_that_is_none_is_refused(directory: Path, lifetime: object) -> None:
+    with pytest.raises(OptionError, match="lifetime"):
+        ConfigurationService(FileDirectory(directory), lifetime=lifetime)  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""A configuration service whose directory fails, or that is asked odd things, answers all others (N27, N35)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.configuration_service import (
+    ConfigurationService,
+    Directory,
+    DirectoryEntry,
+    FileDirectory,
+    MissingRoute,
+    TableDirectory,
+)
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.config import CONFIGURATION_NOTICE, MISSING_ROUTE
+from ssbroker.protocol.events import LOG_LINES_MAX
+from tests.broker import sample_databases
+from tests.broker.sample_databases import SHOP, STOCK, received, send, statuses, waiting
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    database = sample_databases.shop(instance)
+    database.drop_route("AutoCreatedLocal")
+    return database
+
+
+class Unforeseen:
+    """A directory that somebody has written, and that fails for one service."""
+
+    def find(self, service_name: str) -> list[DirectoryEntry]:
+        if service_name != STOCK:
+            raise ConnectionError("the registry is not there", "x" * 5_000)
+        return [DirectoryEntry(STOCK, "LOCAL")]
+
+
+def unreadable(database: Database) -> TableDirectory:
+    """A table in which one row holds what is no text."""
+    with database.transaction() as t:
+        t.connection.execute("CREATE TABLE place (service_name, broker_instance, address, mirror_address, lifetime)")
+        t.connection.execute("INSERT INTO place VALUES ('//Stock', NULL, 'LOCAL', NULL, NULL)")
+        t.connection.execute("INSERT INTO place VALUES ('//Other', NULL, CAST(x'ff' AS TEXT), NULL, NULL)")
+    return TableDirectory(database, "place")
+
+
+@pytest.mark.parametrize("directory_of", [lambda _: Unforeseen(), unreadable])
+def test_a_directory_that_fails_for_one_service_answers_for_the_others(
+    sales: Database, instance: Instance, directory_of: Callable[[Database], Directory]
+) -> None:
+    """Its failure is an answer too: no reader is started again for it as long as the request is there."""
+    stock = sample_databases.stock(instance)
+    ConfigurationService(directory_of(instance.msdb)).install(instance.msdb, asked_by=[sales])
+    send(sales, b"a lamp", to="//Other")
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+    assert statuses(sales) == {"9761"}
+    assert "error 2, " in waiting(sales)[0].transmission_status
+
+
+@pytest.mark.parametrize("mirror", ["7", "x'00ff'"])
+def test_a_mirror_address_that_is_no_text_ends_with_error_2(sales: Database, instance: Instance, mirror: str) -> None:
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE place (service_name, broker_instance, address, mirror_address, lifetime)")
+        t.connection.execute(f"INSERT INTO place VALUES ('//Stock', NULL, 'TCP://a', {mirror}, NULL)")
+    ConfigurationService(TableDirectory(sales, "place")).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert (
+        "error 2, table 'place' of 'Sales', service '//Stock': mirror_address" in waiting(sales)[0].transmission_status
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("another (service_name)", "the table does not exist"),
+        ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", "the column 'address' is missing"),
+    ],
+)
+def test_a_table_that_is_no_directory_is_told_so(sales: Database, instance: Instance, made: str, told: str) -> None:
+    """It was said that the file's own tables were not those of its version."""
+    with sales.transaction() as t:
+        t.connection.execute(f"CREATE TABLE {made}")
+    ConfigurationService(TableDirectory(sales, "place")).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert f"error 2, table 'place' of 'Sales': {told}" in waiting(sales)[0].transmission_status
+
+
+@pytest.mark.threat("T6")
+def test_who_asks_at_great_length_keeps_no_other_waiting(sales: Database, instance: Instance, tmp_path: Path) -> None:
+    """Whoever may send to it, a neighbour for one, names what he likes."""
+    directory = tmp_path / "services.csv"
+    directory.write_text(f"service_name,address\n{STOCK},LOCAL\n")
+    ConfigurationService(FileDirectory(directory)).install(sales)
+    sales.create_route("Shop", service_name=SHOP, address="LOCAL")  # fact 65
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(SHOP, "SQL/ServiceBroker/BrokerConfiguration", contract=CONFIGURATION_NOTICE)
+        t.send(dialog, MissingRoute("x" * 10_000).body(), message_type=MISSING_ROUTE)
+    send(sales, b"a lamp", to="//Other")
+    instance.run_due()
+    instance.run_due()
+    assert statuses(sales) == {"9761"}
+
+
+def test_of_requests_that_the_directory_has_no_answer_for_the_first_of_a_minute_are_logged(
+    sales: Database, instance: Instance, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neighbours name the services."""
+    ConfigurationService(FileDirectory(tmp_path / "gone.csv")).install(sales)
+    for number in range(LOG_LINES_MAX + 7):
+        send(sales, b"two chairs", to=f"//{number}")
+    instance.run_due()
+    assert sum("could not be answered" in line for line in caplog.messages) == LOG_LINES_MAX

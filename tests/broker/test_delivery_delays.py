@@ -1,0 +1,276 @@
+"""What keeps a message from its queue, what `transmission_status` says of it, and what gets it there (R17, R18, R33, R34, P34, I2)."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.events import Event, MessageClassify
+from tests.broker import sample_databases
+from tests.broker.conftest import Clock
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, states, statuses, waiting
+from tests.guards.repository import ROOT
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return sample_databases.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return sample_databases.stock(instance)
+
+
+@pytest.mark.rule("R18", "R17")
+def test_a_service_that_is_made_later_gets_what_waited_for_it(instance: Instance, sales: Database) -> None:
+    """No service is no error; and nothing waits for the time-out when something has changed."""
+    send(sales, b"one", b"two")
+    assert statuses(sales) == {"9796"}
+    stock = sample_databases.stock(instance)
+    instance.run_due()
+    assert received(stock) == [b"one", b"two"]
+    assert waiting(sales) == []
+
+
+@pytest.mark.rule("R18")
+def test_what_another_process_has_changed_is_seen_when_this_one_next_looks(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    """Nobody tells this one; and the conversation's time-out is still to come."""
+    send(sales, b"one")
+    instance.run_due()
+    with Instance.open(instance.folder, clock=clock, background=False) as other:
+        stock = sample_databases.stock(other)
+        instance.run_due()
+        assert received(stock) == [b"one"]
+
+
+@pytest.mark.rule("P16")
+@pytest.mark.parametrize("dies_in", ["deliver_to", "acknowledge"])
+def test_what_a_process_left_that_was_killed_is_delivered_once_by_another(
+    instance: Instance, sales: Database, stock: Database, clock: Clock, dies_in: str
+) -> None:
+    """Before and after the commit of the target; the other one has been looking all the time."""
+    instance.run_due()
+    command = [sys.executable, "-m", "tests.system.undelivered_process", str(instance.folder), dies_in]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert len(waiting(sales)) == 2
+    for _ in range(2):  # it is found, and given time, since its process might go on
+        clock.advance(seconds=4)
+        instance.run_due()
+    assert waiting(sales) == []
+    assert received(stock) == [b"one", b"two"]
+
+
+@pytest.mark.rule("R17")
+def test_a_route_that_is_made_later_leads_there(instance: Instance, sales: Database, stock: Database) -> None:
+    """Each delivery goes by the routes of its moment."""
+    sales.drop_route("AutoCreatedLocal")
+    send(sales, b"one")
+    assert statuses(sales) == {"9750"}
+    sales.create_route("Stock", address="LOCAL", service_name=STOCK)
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+@pytest.mark.rule("R33", "I2")
+def test_a_disabled_database_is_not_found_until_it_is_enabled(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    stock.set_broker("DISABLE_BROKER")
+    send(sales, b"one")
+    assert statuses(sales) == {"28012"}
+    assert "ALTER DATABASE [Stock] SET ENABLE_BROKER" in waiting(sales)[0].transmission_status
+    stock.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+@pytest.mark.rule("R33", "R8", "R31")
+def test_a_conversation_that_is_bound_waits_for_its_own_database(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    """Another copy of the service does not take over."""
+    dialog = send(sales, b"one")
+    other = sample_databases.stock(instance, "Stock2")
+    stock.set_broker("DISABLE_BROKER")
+    send(sales, b"two", dialog=dialog)
+    assert statuses(sales) == {"28012"}
+    stock.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert (received(stock), received(other)) == ([b"one", b"two"], [])
+
+
+@pytest.mark.rule("R34", "I2")
+def test_what_a_disabled_database_sends_stays_there(instance: Instance, sales: Database, stock: Database) -> None:
+    sales.set_broker("DISABLE_BROKER")
+    send(sales, b"one")
+    assert statuses(sales) == {"9791"}
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+@pytest.mark.rule("R34", "I2")
+def test_within_one_database_too(instance: Instance, sales: Database) -> None:
+    """Nothing goes straight into a queue of a disabled database (B8)."""
+    sales.create_queue(ORDERS)
+    sales.create_service(STOCK, queue=ORDERS)
+    sales.set_broker("DISABLE_BROKER")
+    send(sales, b"one")
+    assert (statuses(sales), received(sales)) == ({"9791"}, [])
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert received(sales) == [b"one"]
+
+
+@pytest.mark.rule("P34", "P14", "P16")
+def test_what_arrives_for_a_queue_that_is_off_enters_it_when_it_is_on(sales: Database, stock: Database) -> None:
+    """It is durably in the receiving database, so the sender is done with it."""
+    stock.alter_queue(ORDERS, status=False)
+    dialog = send(sales, b"one", b"two")
+    send(sales, b"three", dialog=dialog)
+    assert waiting(sales) == []
+    assert [row.is_inbound for row in waiting(stock)] == [1, 1, 1]
+    assert statuses(stock) == {"11219"}
+    assert "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON" in waiting(stock)[0].transmission_status
+    stock.alter_queue(ORDERS, status=True)
+    assert waiting(stock) == []
+    assert received(stock) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.rule("P34")
+def test_a_queue_that_another_process_turned_on_is_found(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    stock.alter_queue(ORDERS, status=False)
+    send(sales, b"one")
+    with database_context(stock).file.write() as connection:
+        connection.execute("UPDATE ssb_queues SET is_receive_enabled = 1, is_enqueue_enabled = 1")
+        connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+@pytest.mark.rule("P34")
+@pytest.mark.parametrize("own", [True, False])
+def test_what_turns_a_queue_on_is_said_so_that_it_runs_whatever_its_name(
+    instance: Instance, sales: Database, *, own: bool
+) -> None:
+    """B8 has the message wait with its sender, P34 with its receiver."""
+    target = sales if own else instance.create_database("Odd")
+    target.create_queue("[dbo].[In]]Box]", status=False)
+    target.create_service(STOCK, queue="[dbo].[In]]Box]")
+    send(sales, b"one")
+    (row,) = waiting(target)
+    found = re.search(r"ALTER QUEUE .* WITH STATUS = ON;", row.transmission_status)
+    assert found is not None
+    instance.execute(f"USE {target.name};\nGO\n{found[0]}")
+    instance.run_due()
+    assert received(target, "[dbo].[In]]Box]") == [b"one"]
+
+
+def test_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_sender(
+    instance: Instance, sales: Database
+) -> None:
+    sales.create_queue(ORDERS, status=False)
+    sales.create_service(STOCK, queue=ORDERS)
+    dialog = send(sales, b"one")
+    send(sales, b"two", dialog=dialog)
+    assert statuses(sales) == {"11219"}
+    assert "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON" in waiting(sales)[0].transmission_status
+    sales.alter_queue(ORDERS, status=True)
+    with sales.transaction() as t:
+        t.send(dialog, b"three")
+        assert t.receive(ORDERS).num_rows == 0, "what is sent later waits behind what was sent before"
+    instance.run_due()
+    assert received(sales) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.rule("R31")
+def test_a_database_that_was_detached_is_waited_for(
+    instance: Instance, sales: Database, stock: Database, tmp_path: Path
+) -> None:
+    """B29."""
+    dialog = send(sales, b"one")
+    file = stock.path
+    instance.detach_database("Stock")
+    send(sales, b"two", dialog=dialog)
+    assert statuses(sales) == {"9795"}
+    attached = instance.attach_database("Stock", file)
+    instance.run_due()
+    assert received(attached) == [b"one", b"two"]
+
+
+def test_what_the_target_refuses_comes_back_as_an_error(sales: Database, stock: Database) -> None:
+    stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
+    send(sales, b"one", b"two")
+    assert waiting(sales) == []
+    assert (states(sales), states(stock)) == (["ER"], [])
+    (body,) = received(sales, REPLIES)
+    assert b"<Code>-8408</Code>" in body
+
+
+def test_an_end_is_told_and_acknowledged_between_databases(sales: Database, stock: Database) -> None:
+    dialog = send(sales, b"one")
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    assert (states(sales), states(stock)) == ([], ["DI"])
+    with stock.transaction() as t:
+        t.end_conversation(t.receive(ORDERS)["conversation_handle"][0].as_py())
+    assert states(stock) == ["CD"]
+
+
+def test_an_end_waits_with_what_was_sent_before_it(instance: Instance, sales: Database) -> None:
+    dialog = send(sales, b"one")
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    assert (states(sales), len(waiting(sales))) == (["DO"], 2)
+    stock = sample_databases.stock(instance)
+    instance.run_due()
+    assert (states(sales), waiting(sales)) == ([], [])
+    assert sample_databases.received_types(stock) == ["DEFAULT", "EndDialog"]
+
+
+def test_a_status_is_gone_when_nothing_blocks_new_request_any_more(instance: Instance, sales: Database) -> None:
+    """Also in a conversation that was bound before."""
+    stock = sample_databases.stock(instance)
+    dialog = send(sales, b"one")
+    stock.set_broker("DISABLE_BROKER")
+    send(sales, b"two", dialog=dialog)
+    stock.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    with sales.transaction() as t:
+        assert t.transmission_status(dialog) == ""
+
+
+def test_each_routing_is_told_with_its_reason(instance: Instance, sales: Database) -> None:
+    """Message Classify (fact 162)."""
+    told: list[Event] = []
+    instance.subscribe(told.append, MessageClassify)
+    send(sales, b"one")
+    sample_databases.stock(instance)
+    instance.run_due()
+    sales.create_route("Far", address="TCP://far:4022", service_name="//Far")
+    send(sales, b"one", to="//Far")
+    assert [(each.classification, each.reason) for each in told if isinstance(each, MessageClassify)] == [
+        ("Delayed", "service_not_found"),
+        ("Local", "matched"),
+        ("Remote", "matched"),
+    ]
+
+
+@pytest.mark.rule("P33")
+def test_a_conversation_with_oneself_within_a_database_needs_no_transmission_queue(sales: Database) -> None:
+    """P33."""
+    send(sales, b"one", to=SHOP)
+    assert (waiting(sales), received(sales, REPLIES)) == ([], [b"one"])

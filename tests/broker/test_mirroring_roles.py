@@ -1,0 +1,176 @@
+"""N25: the role of a database in a mirrored pair."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from ssbroker import OptionError
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.network.mirrors import MirroredRoutes
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.mirroring import MirroringRole
+from tests.broker import sample_databases
+from tests.broker.sample_databases import STOCK, received, send, statuses
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return sample_databases.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return sample_databases.stock(instance)
+
+
+def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, int]:
+    """What the instance says of a database."""
+    mirrors = MirroredRoutes(instance_context(instance), Mock(), changed=lambda _: None)
+    (role,) = mirrors.roles_of([broker_instance])
+    return role
+
+
+def shown(instance: Instance) -> dict[str, tuple[int, str, int]]:
+    """What `sys.database_mirroring` shows of each database."""
+    rows = instance.view("sys.database_mirroring").to_pylist()
+    names = {database.database_id: database.name for database in instance.databases}
+    return {
+        names[row["database_id"]]: (
+            row["mirroring_role"],
+            row["mirroring_role_desc"],
+            row["mirroring_role_sequence"],
+        )
+        for row in rows
+    }
+
+
+def test_a_database_is_the_principal_unless_it_is_told_otherwise(instance: Instance, sales: Database) -> None:
+    """N25."""
+    assert sales.mirroring_role == "principal"
+    assert role_of(instance, sales.service_broker_guid.bytes) == ("principal", 0)
+    assert shown(instance) == {"msdb": (1, "PRINCIPAL", 0), "Sales": (1, "PRINCIPAL", 0)}
+
+
+def test_the_number_grows_by_one_with_each_failover(instance: Instance, sales: Database) -> None:
+    """N24, N25."""
+    guid = sales.service_broker_guid.bytes
+    sales.set_mirroring_role("mirror")
+    assert role_of(instance, guid) == ("mirror", 0)
+    sales.set_mirroring_role("mirror")
+    sales.set_mirroring_role("principal")
+    sales.set_mirroring_role("principal")
+    assert role_of(instance, guid) == ("principal", 1)
+    sales.set_mirroring_role("mirror", number=7)
+    sales.set_mirroring_role("principal")
+    assert shown(instance)["Sales"] == (1, "PRINCIPAL", 8)
+
+
+def test_what_another_process_has_said_counts_at_once(instance: Instance, sales: Database) -> None:
+    """An answer that is too old would have two principals."""
+    guid = sales.service_broker_guid.bytes
+    assert role_of(instance, guid) == ("principal", 0)
+    with Instance.open(instance.folder, background=False) as other:
+        other.database("Sales").set_mirroring_role("mirror", number=2)
+        assert role_of(instance, guid) == ("mirror", 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"role": "witness"}, {"role": "principal", "number": 3}, {"role": "principal", "number": "4"}]
+)
+def test_what_is_no_role_or_an_old_number_is_refused(sales: Database, wrong: dict[str, Any]) -> None:
+    """N25."""
+    sales.set_mirroring_role("mirror", number=4)
+    with pytest.raises(OptionError):
+        sales.set_mirroring_role(**wrong)
+    assert sales.mirroring_role == "mirror"
+
+
+def test_the_role_travels_with_the_file(instance: Instance, sales: Database, tmp_path: Path) -> None:
+    """So a copy that takes over has the later claim."""
+    guid = sales.service_broker_guid
+    sales.set_mirroring_role("mirror", number=4)
+    instance.detach_database("Sales")
+    copy = tmp_path / "copy.sqlite"
+    shutil.copyfile(instance.folder / "Sales.sqlite", copy)
+    with Instance.create(tmp_path / "other", name="other", background=False) as other:
+        attached = other.attach_database("Sales", copy)
+        assert role_of(other, guid.bytes) == ("mirror", 4)
+        attached.set_mirroring_role("principal")
+    with Instance.open(tmp_path / "other", background=False) as other:
+        assert role_of(other, guid.bytes) == ("principal", 5)
+
+
+def test_nobody_claims_for_a_database_that_is_not_there_or_does_not_deliver(
+    instance: Instance, sales: Database
+) -> None:
+    """Unknown is no claim."""
+    guid = sales.service_broker_guid.bytes
+    assert role_of(instance, bytes(16)) == ("unknown", 0)
+    sales.set_broker("DISABLE_BROKER")
+    assert role_of(instance, guid) == ("unknown", 0)
+    sales.set_broker("ENABLE_BROKER")
+    instance.detach_database("Sales")
+    assert role_of(instance, guid) == ("unknown", 0)
+
+
+@pytest.mark.rule("R33")
+def test_a_mirror_is_not_found_and_takes_nothing(instance: Instance, sales: Database, stock: Database) -> None:
+    """Until it is the principal."""
+    stock.set_mirroring_role("mirror")
+    send(sales, b"two chairs")
+    assert received(stock) == []
+    assert statuses(sales) == {"28012"}
+    stock.set_mirroring_role("principal")
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+
+
+@pytest.mark.rule("R34")
+def test_a_mirror_sends_nothing(instance: Instance, sales: Database, stock: Database) -> None:
+    """What it has to say waits for it to be the principal, and says why."""
+    dialog = send(sales, b"two chairs")
+    sales.set_mirroring_role("mirror")
+    send(sales, b"a table", dialog=dialog)
+    assert statuses(sales) == {"28018"}
+    assert received(stock) == [b"two chairs"]
+    sales.set_mirroring_role("principal")
+    instance.run_due()
+    assert received(stock) == [b"a table"]
+    assert sample_databases.waiting(sales) == []
+
+
+@pytest.mark.rule("P33")
+def test_a_service_of_the_mirror_itself_takes_nothing_either(instance: Instance, sales: Database) -> None:
+    """Not even from the database that it is in."""
+    sales.create_queue("Orders")
+    sales.create_service(STOCK, queue="Orders")
+    sales.set_mirroring_role("mirror")
+    send(sales, b"two chairs")
+    assert received(sales) == []
+    sales.set_mirroring_role("principal")
+    instance.run_due()
+    assert received(sales) == [b"two chairs"]
+
+
+def test_only_the_principal_gets_a_new_broker_id(sales: Database) -> None:
+    """9778."""
+    guid = sales.service_broker_guid
+    sales.set_mirroring_role("mirror")
+    with pytest.raises(BrokerError, match="9778"):
+        sales.set_broker("NEW_BROKER")
+    assert sales.service_broker_guid == guid
+
+
+@pytest.mark.rule("R1")
+def test_msdb_is_nobodys_mirror(instance: Instance) -> None:
+    """It is for what arrives at this instance."""
+    with pytest.raises(BrokerError, match="msdb"):
+        instance.msdb.set_mirroring_role("mirror")
+    assert instance.msdb.mirroring_role == "principal"

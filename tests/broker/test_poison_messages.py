@@ -1,0 +1,100 @@
+"""Messages that cannot be processed turn their queue off (B24, fact 145)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.events import Event, QueueDisabled
+from tests.broker import sample_databases
+from tests.broker.conftest import Clock
+from tests.broker.sample_databases import ORDERS, STOCK, received, send
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    """With one message in its queue."""
+    sales, made = sample_databases.shop(instance), sample_databases.stock(instance)
+    send(sales, b"poison")
+    return made
+
+
+@pytest.fixture
+def disabled(instance: Instance) -> list[Event]:
+    """The events Queue Disabled."""
+    told: list[Event] = []
+    instance.subscribe(told.append, QueueDisabled)
+    return told
+
+
+def fail(database: Database, *, times: int) -> None:
+    for _ in range(times):
+        with pytest.raises(ZeroDivisionError), database.transaction() as t:
+            assert t.receive(ORDERS).num_rows
+            raise ZeroDivisionError
+
+
+def is_on(database: Database) -> bool:
+    return database_context(database).objects().queues["dbo", ORDERS].is_receive_enabled
+
+
+def test_five_rollbacks_in_a_row_turn_the_queue_off(stock: Database, disabled: list[Event]) -> None:
+    fail(stock, times=4)
+    assert (is_on(stock), disabled) == (True, [])
+    fail(stock, times=1)
+    (event,) = disabled
+    assert isinstance(event, QueueDisabled)
+    assert (event.database, event.queue) == ("Stock", "dbo.Orders")
+    with pytest.raises(BrokerError, match="9617"):
+        received(stock)
+
+
+def test_a_commit_begins_the_count_anew(stock: Database) -> None:
+    fail(stock, times=4)
+    with stock.transaction() as t:
+        dialog = t.receive(ORDERS)["conversation_handle"][0].as_py()
+        t.send(dialog, b"not mine")
+    with stock.transaction() as t:
+        t.begin_dialog(STOCK, STOCK)
+        t.send(t.begin_dialog(STOCK, STOCK), b"poison")
+    fail(stock, times=4)
+    assert is_on(stock)
+    fail(stock, times=1)
+    assert not is_on(stock)
+
+
+def test_a_rollback_of_who_received_nothing_does_not_count(stock: Database) -> None:
+    assert received(stock) == [b"poison"]
+    for _ in range(9):
+        with pytest.raises(ZeroDivisionError), stock.transaction() as t:
+            t.receive(ORDERS)
+            raise ZeroDivisionError
+    for _ in range(9):
+        with pytest.raises(ZeroDivisionError), stock.transaction() as t:
+            t.begin_dialog(STOCK, STOCK)
+            raise ZeroDivisionError
+    assert is_on(stock)
+
+
+def test_a_queue_can_be_told_not_to(stock: Database) -> None:
+    stock.alter_queue(ORDERS, poison_message_handling=False)
+    fail(stock, times=9)
+    assert received(stock) == [b"poison"]
+
+
+def test_the_count_is_kept_in_the_file(instance: Instance, stock: Database, clock: Clock) -> None:
+    fail(stock, times=4)
+    instance.close()
+    with Instance.open(instance.folder, clock=clock, background=False) as opened:
+        fail(opened.database("Stock"), times=1)
+        assert not is_on(opened.database("Stock"))
+
+
+def test_a_queue_that_was_turned_on_again_counts_anew(stock: Database) -> None:
+    fail(stock, times=5)
+    stock.alter_queue(ORDERS, status=True)
+    fail(stock, times=4)
+    assert received(stock) == [b"poison"]
