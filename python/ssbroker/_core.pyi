@@ -279,7 +279,7 @@ class MetadataSnapshot:
 
 @final
 class Statements:
-    """The fast path on an apsw connection. Raises the errors of apsw; used by one thread at a time.
+    """The fast path on an apsw connection. Raises the errors of apsw. Only one thread may use it at a time.
 
     Args:
         connection: The connection, which must keep this object: SQLite cannot close it while statements exist.
@@ -287,14 +287,14 @@ class Statements:
 
     def __new__(cls, connection: object, /) -> Statements: ...
     @property
-    def is_begun(self) -> bool:
+    def in_transaction(self) -> bool:
         """Whether a transaction is in progress; False after `close`."""
 
     def commit(self) -> bool:
         """Commits.
 
         Returns:
-            Whether the path still leads to the opened file; otherwise nobody will find what was committed.
+            Whether the path still leads to the opened file; otherwise the changes are lost with the old file.
         """
 
     def catalog_version(self) -> int:
@@ -384,71 +384,71 @@ class Statements:
             The messages; None if there are none.
 
         Raises:
-            LookupError: The group has no conversation of this queue.
+            LookupError: The group has no conversation in this queue.
         """
 
     def close(self) -> None:
         """Releases the statements, so that the connection can be closed."""
 
 @disjoint_base
-class Gate:
-    """A lock for one thread after the other, in the order of asking, and the connection that goes with it; nothing in here waits."""
+class WriteLock:
+    """The write lock of a file within a process, first come, first served, and the connection that is kept with it. No method waits."""
 
     def __new__(cls) -> Self: ...
     @property
     def holder(self) -> int | None:
-        """The thread that has the lock."""
+        """The id of the thread that holds the lock."""
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
+        """The number of waiting threads."""
 
-    def acquire_free(self, holder: int, /) -> bool:
-        """Takes the lock where nobody has it; whether it was free."""
+    def try_acquire(self, holder: int, /) -> bool:
+        """Takes the lock if it is free; returns whether it was."""
 
-    def stand_in_line(self, turn: object, holder: int, /) -> bool:
-        """Takes the lock, or a place in the line for it.
+    def acquire_or_enqueue(self, signal: object, holder: int, /) -> bool:
+        """Takes the lock if it is free, and otherwise adds the thread to the waiting threads.
 
         Args:
-            turn: A `threading.Lock` that is held; it is released when the turn has come.
-            holder: The thread.
+            signal: A locked `threading.Lock`, which is released when the thread gets the lock.
+            holder: The id of the thread.
 
         Returns:
-            Whether the lock was taken.
+            Whether the lock was free.
         """
 
-    def stands_in_line(self, holder: int, /) -> bool:
+    def is_waiting(self, holder: int, /) -> bool:
         """Whether a thread waits for the lock."""
 
-    def had_turn(self, turn: object, /) -> bool:
-        """Whether the lock was handed over; otherwise the place in the line is given up."""
+    def stop_waiting(self, signal: object, /) -> bool:
+        """Removes a thread from the waiting threads; returns whether it has got the lock before."""
 
     def release(self) -> None:
-        """Hands the lock to whoever has waited longest."""
+        """Hands the lock to the thread that has waited longest."""
 
-    def keep(self, connection: object, /) -> bool:
-        """Has a connection go with the lock from now on; whether there was none, and none is to be closed."""
+    def keep_connection(self, connection: object, /) -> bool:
+        """Keeps a connection with the lock, unless it has one or none may be kept; returns whether it was kept."""
 
-    def take_kept(self) -> Any:
-        """The connection that goes with the lock, which has none any more; None where it has none, or who holds the lock uses it."""
+    def take_idle_connection(self) -> Any:
+        """Removes and returns the connection that is kept with the lock; None if there is none or it is in use."""
 
-    def lent(self) -> tuple[Any, int | None] | None:
-        """The connection that went with the lock to who holds it, and the holder; None where there is none."""
+    def connection_in_use(self) -> tuple[Any, int | None] | None:
+        """Returns the connection that the holder of the lock uses, and the holder; None if there is none."""
 
-    def pause(self, is_paused: bool, /) -> None:
-        """Has nobody begin anything at once, while the process forks."""
+    def set_paused(self, is_paused: bool, /) -> None:
+        """Sets whether the fast path may start no transaction because the process is forking."""
 
     def close(self) -> None:
-        """Has nobody begin anything at once any more; a connection that is given back is closed."""
+        """Ends the fast path for good; a connection that is returned is closed."""
 
-    def inherit(self) -> None:
-        """In a forked process: leaves alone what its parent has begun."""
+    def mark_inherited(self) -> None:
+        """In a forked process: leaves the transactions of the parent alone."""
 
-    def fail(self, is_failing: bool, /) -> None:
-        """Notes whether the disk did not take the last commit that was tried."""
+    def set_failing(self, is_failing: bool, /) -> None:
+        """Sets whether the last commit failed because of the disk."""
 
-    def know(self, version: int, picture: MetadataSnapshot, /) -> None:
-        """Has transactions go by a picture of what stands in the database, where it has that version."""
+    def set_metadata(self, version: int, snapshot: MetadataSnapshot, /) -> None:
+        """Sets the metadata snapshot that transactions use while the database has this version."""
 
 @disjoint_base
 class Counts:
@@ -486,97 +486,105 @@ class Arrivals:
 
 @final
 class SessionContext:
-    """What the transactions of one database file share.
+    """The state that all transactions of a database file share.
 
     Args:
-        gate: The write lock.
-        announcer: Counts commits and wakes receivers without Python: the counters of the instance, the waiters of the database, and the queue
-            whose messages the instance itself reads. None announces nothing.
+        write_lock: The write lock.
+        announcer: Counts commits and wakes receivers without Python: the counters of the instance, the waiters of the database, and the id
+            of the queue that the instance itself reads. If None, commits are not announced.
     """
 
-    def __new__(cls, gate: Gate, announcer: tuple[Counts, Arrivals, int] | None = None, /) -> SessionContext: ...
+    def __new__(
+        cls, write_lock: WriteLock, announcer: tuple[Counts, Arrivals, int] | None = None, /
+    ) -> SessionContext: ...
 
 @disjoint_base
 class Session:
-    """One transaction of a database file, with the fast path of SEND, RECEIVE and commit. Not for several threads at once."""
+    """One transaction of a database file, with the fast path of SEND, RECEIVE and commit. Not thread-safe."""
 
     def __new__(cls, context: SessionContext, thread: int, /, *args: object) -> Self: ...
     def open(self) -> bool:
-        """Enters the block of the transaction, and returns whether that was not done before. Nothing is locked yet."""
+        """Enters the block, without locking anything yet; returns False if it was entered before."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the block was entered and not left."""
+        """Whether the block has been entered and not left."""
 
     @property
-    def is_begun(self) -> bool:
-        """Whether the transaction has begun: it holds the write lock."""
+    def has_begun(self) -> bool:
+        """Whether the transaction has begun, so that it holds the write lock."""
 
     @property
     def connection(self) -> Any:
-        """The connection of the begun transaction; None if it has not begun."""
+        """The connection; None if the transaction has not begun."""
 
     @property
     def has_changed(self) -> bool:
         """Whether rows have changed since the transaction began."""
 
     def send(self, handle: bytes, body: bytes, message_type_name: str, now: int | None, /) -> bool:
-        """Sends a message on the fast path, and returns whether it was sent; otherwise nothing was done.
+        """Sends a message on the fast path; returns whether it was sent. Otherwise nothing has changed.
 
         Args:
-            handle: Handle of the conversation.
-            body: The message.
-            message_type_name: Its type.
-            now: The time in microseconds since 1970; None is that of the system's clock.
+            handle: The conversation handle.
+            body: The message body.
+            message_type_name: The message type.
+            now: The time in microseconds since 1970; None for the system clock.
         """
 
     def send_batch(self, batches: list[Any], message_type_name: str, now: int | None, /) -> bool:
-        """Sends messages on the fast path, and returns whether they were sent; otherwise nothing was done.
+        """Sends messages on the fast path; returns whether they were sent. Otherwise nothing has changed.
 
         Args:
             batches: Record batches with the columns of `Transaction.send_batch`.
-            message_type_name: The type of messages that name none.
-            now: The time in microseconds since 1970; None is that of the system's clock.
+            message_type_name: The default message type.
+            now: The time in microseconds since 1970; None for the system clock.
         """
 
     def receive(
         self, schema: pa.Schema, queue: str, top: int | None, groups: int | None, bytes_max: int, /
     ) -> pa.RecordBatch | None:
-        """Receives messages on the fast path, as `Statements.receive` does; None if there are none, or the fast path cannot be taken."""
+        """Receives messages on the fast path, as `Statements.receive` does; None if there are none or the fast path is not possible."""
 
     def receive_one(
         self, queue: str, /
     ) -> tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str] | None:
-        """Receives one message on the fast path; None if there is none, or the fast path cannot be taken.
+        """Receives one message on the fast path; None if there is none or the fast path is not possible.
 
         Returns:
-            Body, handle, group, conversation, whether the initiator sent it, sequence number, type, service, contract, priority, queuing order, validation.
+            Body, conversation handle, conversation group id, conversation id, whether the initiator sent it, sequence number, message type,
+            service, contract, priority, queuing order, validation.
         """
 
     def begin_fast(self) -> Any:
-        """Begins, if nobody has to be waited for, and shares the connection with Python; None if it has not begun."""
+        """Starts the transaction if that needs no waiting, and returns the connection for use by Python; None if it has not begun."""
 
     def adopt(self, connection: object, /) -> None:
-        """Takes over a transaction that Python has begun on a connection, which goes with the lock from now on."""
+        """Takes over a transaction that Python has started on a connection; the caller holds the lock."""
 
-    def take_done(self) -> tuple[int, list[Any], list[tuple[int, bool]]]:
-        """Returns what was done on the fast path since the last call."""
-
-    def commit_fast(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
-        """Commits and leaves the block, unless the connection is shared with Python.
+    def take_summary(self) -> tuple[int, list[Any], list[tuple[int, bool]]]:
+        """Returns the effects of the fast path since the last call.
 
         Returns:
-            Whether that is done; and if Python has to announce it, whether anything was changed, and what was done.
-
-        Raises:
-            FileNotFoundError: It has committed to a file that is no longer at its path.
+            The number of sent messages; where they were stored, with the number of messages there; and for each RECEIVE the queue id, and
+            whether it found nothing.
         """
 
-    def give_back(self) -> bool:
-        """Releases the lock together with the connection, of which nothing is open; returns whether the lock had no connection yet."""
+    def commit_fast(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
+        """Commits and leaves the block, unless Python uses the connection too.
 
-    def leave(self) -> Any:
-        """Leaves the connection to Python; the lock is still held."""
+        Returns:
+            Whether it has committed; and if Python must announce it, whether rows have changed, and the effects as `take_summary` returns them.
+
+        Raises:
+            FileNotFoundError: It has committed, but the file is no longer at its path.
+        """
+
+    def release(self) -> bool:
+        """Keeps the connection, on which nothing is open, with the lock and releases it. Returns False if the lock cannot keep it."""
+
+    def detach(self) -> Any:
+        """Returns the connection to Python, which must close what is open on it; the lock is still held."""
 
     def end(self) -> None:
         """Leaves the block."""

@@ -35,7 +35,7 @@ def count(file: DatabaseFile) -> object:
 
 def test_the_lock_is_acquired_at_the_first_use(file: DatabaseFile) -> None:
     session = file.session()
-    assert not session.is_begun
+    assert not session.has_begun
     write(file, 1)
     session.begin()
     with pytest.raises(LockTimeoutError):
@@ -56,7 +56,7 @@ def test_an_exception_rolls_back(file: DatabaseFile) -> None:
 def test_a_closed_session_has_changed_nothing(file: DatabaseFile) -> None:
     session = file.session()
     session.begin().execute(INSERT, (1,))
-    assert session.is_begun
+    assert session.has_begun
     session.close()
     session.close()
     session.commit()
@@ -80,7 +80,7 @@ def test_a_pool_thread_waits_for_a_transaction_of_another_thread(tmp_path: Path)
         session = file.session()
         pool.submit(session.begin).result(30.0).execute(INSERT, (1,))
         waits = pool.submit(write, file, 2)
-        while not file.gate.waiting:
+        while not file.write_lock.waiting:
             assert not waits.done()
             time.sleep(0.001)
         session.commit()
@@ -116,7 +116,7 @@ def test_sql_that_rolls_back_ends_the_session(file: DatabaseFile) -> None:
         session.begin()
     with pytest.raises(StorageError, match="no changes were saved"):
         session.commit()
-    assert not session.is_begun
+    assert not session.has_begun
     write(file, 1)
     assert numbers(file) == [1]
 

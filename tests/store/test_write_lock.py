@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ssbroker.store.file import Gate
+from ssbroker.store.file import WriteLock
 
 
 class Interrupted(BaseException):
@@ -26,7 +26,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_first_come_first_served() -> None:
-    lock = Gate()
+    lock = WriteLock()
     assert lock.acquire(timeout=0)
     came: list[int] = []
 
@@ -48,7 +48,7 @@ def test_first_come_first_served() -> None:
 
 def test_no_thread_overtakes_a_handed_over_lock() -> None:
     """The lock is taken from the hand-over on, even before the thread wakes."""
-    lock = Gate()
+    lock = WriteLock()
     assert lock.acquire(timeout=0)
     waiting = threading.Thread(target=lock.acquire, kwargs={"timeout": 30})
     waiting.start()
@@ -59,7 +59,7 @@ def test_no_thread_overtakes_a_handed_over_lock() -> None:
 
 
 def test_a_thread_that_gives_up_blocks_no_other() -> None:
-    lock = Gate()
+    lock = WriteLock()
     assert lock.acquire(timeout=0)
     assert not lock.acquire(timeout=0.01)
     lock.release()
@@ -67,7 +67,7 @@ def test_a_thread_that_gives_up_blocks_no_other() -> None:
 
 
 def test_an_interrupted_thread_blocks_no_other() -> None:
-    lock = Gate()
+    lock = WriteLock()
     assert lock.acquire(timeout=0)
 
     def stop(*_: object) -> None:
@@ -92,7 +92,7 @@ def test_an_interrupted_thread_blocks_no_other() -> None:
 
 def test_no_signal_handler_runs_between_hand_over_and_wake_up() -> None:
     """A handler runs between two instructions of Python, and there are none."""
-    lock = Gate()
+    lock = WriteLock()
     assert lock.acquire(timeout=0)
     waiting = threading.Thread(target=lock.acquire, kwargs={"timeout": 30})
     waiting.start()
@@ -106,7 +106,7 @@ def test_no_signal_handler_runs_between_hand_over_and_wake_up() -> None:
 
 
 def test_a_signal_handler_detects_that_its_thread_waits_for_the_lock() -> None:
-    lock = Gate()
+    lock = WriteLock()
     holder = threading.Thread(target=lock.acquire, kwargs={"timeout": 0})
     holder.start()
     holder.join()
@@ -133,7 +133,7 @@ def test_a_signal_handler_detects_that_its_thread_waits_for_the_lock() -> None:
 
 
 def test_the_holder_detects_that_it_would_wait_for_itself() -> None:
-    lock = Gate()
+    lock = WriteLock()
     seen = [lock.is_held_by_this_thread]
     lock.acquire(timeout=0.0)
     seen.append(lock.is_held_by_this_thread)
@@ -159,7 +159,7 @@ def test_the_holder_detects_that_it_would_wait_for_itself() -> None:
 
 def test_a_lock_released_during_the_request_is_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unreferenced transaction ends whenever Python collects it, even during a request; nobody else would wake the thread."""
-    lock, turn = Gate(), threading.Lock()
+    lock, turn = WriteLock(), threading.Lock()
     assert lock.acquire(timeout=0.0)
 
     def collects() -> object:

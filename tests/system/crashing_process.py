@@ -32,7 +32,7 @@ def change(folder: Path, name: str, file: Path, *, die_at: int, is_after: bool) 
 
     def dying(session: Session) -> None:
         nonlocal made
-        if session.is_begun:
+        if session.has_begun:
             made += 1
         if made == die_at and not is_after:
             os._exit(DIED)

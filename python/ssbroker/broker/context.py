@@ -235,7 +235,7 @@ class DatabaseContext:
         context = self._sessions
         if context is None:
             announcer = (self.instance.counters.fast_path, self.arrivals, SYSTEM_QUEUE_ID)
-            context = self._sessions = SessionContext(self.file.gate, announcer)
+            context = self._sessions = SessionContext(self.file.write_lock, announcer)
         return self.file.session(context)
 
     def change(

@@ -729,7 +729,7 @@ class Transaction:
         effects = self._effects
         if effects is None:
             effects = self._effects = Effects(log=self._context.instance.events)
-        effects.add_session_summary(self._session.take_done())
+        effects.add_session_summary(self._session.take_summary())
         return effects
 
     def _receive_table(self, queue: str, request: ReceiveRequest, wait: ReceiveWait | None) -> pa.Table:
@@ -751,7 +751,7 @@ class Transaction:
         if timeout == 0.0 and timeout is not False:
             return None
         seconds = timeout_seconds(timeout, name="timeout")
-        if not seconds or self._session.is_begun:
+        if not seconds or self._session.has_begun:
             return None
         return ReceiveWait(self._context, queue_key(queue), deadline=time.monotonic() + seconds)
 

@@ -100,7 +100,7 @@ class ForkGuard:
         self.is_unsafe = False
         self.inherited: Final[set[tuple[int, int] | None]] = set()
         self._pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
-        self._gate: Final = threading.RLock()
+        self._lock: Final = threading.RLock()
         self._thread: int | None = None
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -121,11 +121,11 @@ class ForkGuard:
             if thread in self._users(list(self._pools)):  # the fork waits for it
                 used[key] = thread
                 return
-            with self._gate:
+            with self._lock:
                 pass
 
     def _before(self) -> None:
-        self._gate.acquire()
+        self._lock.acquire()
         self._thread = threading.get_ident()
         pools, deadline = list(self._pools), time.monotonic() + _FORK_WAIT
         for pool in pools:
@@ -150,7 +150,7 @@ class ForkGuard:
 
     def _end(self) -> None:
         self._thread = None
-        self._gate.release()
+        self._lock.release()
 
     @staticmethod
     def _users(pools: list[Pool]) -> set[int | None]:
@@ -161,16 +161,16 @@ FORKS: Final = ForkGuard()
 
 
 @final
-class Gate(_core.Gate):
+class WriteLock(_core.WriteLock):
     """The write lock of a file within this process: first come, first served, with timeouts. It can hold an idle connection.
 
     A signal handler may ask for the lock while this code runs, so each step is atomic.
 
     Examples:
-        >>> gate = Gate()
-        >>> gate.acquire(timeout=1.0), gate.acquire(timeout=0.0)
+        >>> lock = WriteLock()
+        >>> lock.acquire(timeout=1.0), lock.acquire(timeout=0.0)
         (True, False)
-        >>> gate.release()
+        >>> lock.release()
     """
 
     __slots__ = ()
@@ -184,22 +184,22 @@ class Gate(_core.Gate):
     def would_deadlock(self) -> bool:
         """Whether this thread holds the lock or waits for it, so that acquiring it (in a signal handler) would deadlock."""
         thread = threading.get_ident()
-        return self.stands_in_line(thread) or self.holder == thread
+        return self.is_waiting(thread) or self.holder == thread
 
     def acquire(self, *, timeout: float, holder: int | None = None) -> bool:
         """Waits for the lock for up to `timeout` seconds; returns whether it was acquired. `holder` is the thread id that will release it."""
         holder = threading.get_ident() if holder is None else holder
-        if self.acquire_free(holder):
+        if self.try_acquire(holder):
             return True
-        turn = threading.Lock()
-        turn.acquire()
-        if self.stand_in_line(turn, holder):  # it was released just now
+        signal = threading.Lock()
+        signal.acquire()
+        if self.acquire_or_enqueue(signal, holder):  # it was released just now
             return True
         try:
-            turn.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
-            return self.had_turn(turn)
+            signal.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
+            return self.stop_waiting(signal)
         except BaseException:  # Ctrl-C: an abandoned place in the queue would block all others
-            if self.had_turn(turn):
+            if self.stop_waiting(signal):
                 self.release()
             raise
 
@@ -218,9 +218,9 @@ class Connections:
         place: Identifies the file, to detect that it was replaced.
     """
 
-    def __init__(self, path: Path, gate: Gate, *, vfs: str | None = None) -> None:
+    def __init__(self, path: Path, write_lock: WriteLock, *, vfs: str | None = None) -> None:
         self._path = path
-        self._gate = gate
+        self._write_lock = write_lock
         self.place: Final = FileIdentity(path)
         self._vfs = vfs
         self._forks = FORKS.count
@@ -279,7 +279,7 @@ class Connections:
         """The connections in use, with the id of the thread that uses each."""
         return self._used
 
-    def move_to_gate(self, connection: Connection) -> None:
+    def move_to_write_lock(self, connection: Connection) -> None:
         """Records that a connection now belongs to the holder of the write lock, which counts as in use."""
         self._used.pop(connection, None)
 
@@ -329,7 +329,7 @@ class Connections:
         except apsw.Error:
             is_clean = False
         if is_clean and is_reusable and not self._is_closed:
-            if with_lock and self._gate.keep(connection):
+            if with_lock and self._write_lock.keep_connection(connection):
                 del self._used[connection]
                 return
             if len(self._idle) < _IDLE_MAX:
@@ -348,26 +348,26 @@ class Connections:
         try:
             FORKS.enter(self._used, key, threading.get_ident())
             self._is_closed = True
-            self._gate.close()
-            while (connection := self._gate.take_kept() or self._from_idle()) is not None:
+            self._write_lock.close()
+            while (connection := self._write_lock.take_idle_connection() or self._from_idle()) is not None:
                 connection.close(force=True)
         finally:
             self._used.pop(key, None)
 
     def pause(self) -> None:
         """Makes new transactions call `take` for a connection while a fork is in progress."""
-        self._gate.pause(True)
+        self._write_lock.set_paused(True)
 
     def end_pause(self) -> None:
         """Ends the pause after the fork."""
-        self._gate.pause(False)
+        self._write_lock.set_paused(False)
 
     @property
     def users(self) -> set[int]:
         """The threads that may be executing inside SQLite for this file."""
-        lent = self._gate.lent()
+        in_use = self._write_lock.connection_in_use()
         threads = {*list(self._used.values())}
-        return threads if lent is None or lent[1] is None else threads | {lent[1]}
+        return threads if in_use is None or in_use[1] is None else threads | {in_use[1]}
 
     def close_idle(self) -> None:
         """Before a fork: closes idle connections, so that the new process does not inherit them and may open the file itself."""
@@ -375,7 +375,7 @@ class Connections:
 
         idle = list(self._parked)
         self._parked.difference_update(idle)
-        if (kept := self._gate.take_kept()) is not None:
+        if (kept := self._write_lock.take_idle_connection()) is not None:
             idle.append(kept)
         while (connection := idle.pop() if idle else self._from_idle()) is not None:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # not needed here
@@ -389,9 +389,9 @@ class Connections:
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
-        self._gate.inherit()
-        lent = self._gate.lent()
-        used = [*self._used] if lent is None else [*self._used, lent[0]]
+        self._write_lock.mark_inherited()
+        in_use = self._write_lock.connection_in_use()
+        used = [*self._used] if in_use is None else [*self._used, in_use[0]]
         if used:
             for kept in (apsw, *used):  # apsw closes all connections when it is unloaded
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -448,7 +448,7 @@ class Session(_core.Session):
 
     def begin(self) -> Connection:
         """Returns the connection; the first call acquires the write lock. Only `commit` can commit, whatever SQL is executed."""
-        connection = self.begin_unguarded() if self.is_begun else self._wait_and_begin()
+        connection = self.begin_unguarded() if self.has_begun else self._wait_and_begin()
         if not self._is_guarded:
             self._file.connections.block_commits(connection)
             self._is_guarded = True
@@ -456,11 +456,11 @@ class Session(_core.Session):
 
     def begin_unguarded(self) -> Connection:
         """Returns the connection, for callers that execute nothing after a statement that failed."""
-        is_begun = self.is_begun
+        has_begun = self.has_begun
         connection: Connection | None = self.begin_fast()
         if connection is None:
             return self._wait_and_begin()
-        if is_begun:
+        if has_begun:
             self._check(connection)
         else:
             self._check_place()
@@ -505,26 +505,26 @@ class Session(_core.Session):
 
     def _close(self, *, is_clean: bool) -> None:
         connections = self._file.connections
-        if not self.is_begun or connections.is_inherited:
+        if not self.has_begun or connections.is_inherited:
             return
         self._has_handler = False
-        if is_clean and self.give_back():
+        if is_clean and self.release():
             return
         try:
             # A fork must never miss a connection that is in use.
             connections.used[self.connection] = self._thread
-            connection = self.leave()
+            connection = self.detach()
             self._unguard(connection)
             connections.give_back(connection, is_reusable=self.is_reusable, with_lock=True)
         finally:
             self.is_reusable = True
-            self._file.gate.release()
+            self._file.write_lock.release()
 
     def _wait_and_begin(self) -> Connection:
-        connections, gate = self._file.connections, self._file.gate
+        connections, write_lock = self._file.connections, self._file.write_lock
         deadline = time.monotonic() + self._lock_timeout
         connections.check()  # locks held by threads of the parent process are never released here
-        if gate.would_deadlock:
+        if write_lock.would_deadlock:
             raise own_lock_error(self._file.path)
         try:
             self._acquire()
@@ -533,15 +533,15 @@ class Session(_core.Session):
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                     self.adopt(connection)
-                    connections.move_to_gate(connection)
+                    connections.move_to_write_lock(connection)
                     self._has_handler = True
                 except BaseException:
-                    if not self.is_begun:
+                    if not self.has_begun:
                         connections.give_back(connection)
                     raise
         except BaseException:  # a signal handler may have raised it anywhere
-            if not self.is_begun and gate.is_held_by_this_thread:
-                gate.release()
+            if not self.has_begun and write_lock.is_held_by_this_thread:
+                write_lock.release()
             raise
         return connection
 
@@ -553,14 +553,14 @@ class Session(_core.Session):
             raise
 
     def _acquire(self) -> None:
-        if not self._file.gate.acquire(timeout=self._lock_timeout, holder=self._thread):
+        if not self._file.write_lock.acquire(timeout=self._lock_timeout, holder=self._thread):
             raise lock_timeout_error(self._file.path, self._lock_timeout)
 
     def _check(self, connection: Connection) -> None:
         """Rejects a transaction that SQLite has rolled back, or that belongs to the parent process."""
         if self._file.connections.is_inherited:
             self._file.connections.check()
-        elif not connection.statements.is_begun:
+        elif not connection.statements.in_transaction:
             raise rolled_back_error(self._file.path)
 
     def _unguard(self, connection: Connection) -> None:
@@ -662,7 +662,7 @@ class DatabaseFile:
         lock_timeout: Seconds to wait for the write lock.
         failure: Why the last write of this process failed; None if it succeeded.
         failed_at: The time of that failure, by `time.monotonic`.
-        gate: The write lock within this process.
+        write_lock: The write lock within this process.
         connections: The connections of this process.
     """
 
@@ -673,9 +673,9 @@ class DatabaseFile:
         self.failed_at = -math.inf
         self._read_error = ""
         self._read_failed_at = -math.inf
-        self.gate: Final = Gate()
-        self._context: Final = SessionContext(self.gate)
-        self.connections: Final = Connections(path, self.gate, vfs=vfs)
+        self.write_lock: Final = WriteLock()
+        self._context: Final = SessionContext(self.write_lock)
+        self.connections: Final = Connections(path, self.write_lock, vfs=vfs)
 
     @classmethod
     def create(
@@ -732,7 +732,7 @@ class DatabaseFile:
     @property
     def is_locked_by_this_thread(self) -> bool:
         """Whether this thread holds the write lock, so that acquiring it again would deadlock."""
-        return self.gate.is_held_by_this_thread
+        return self.write_lock.is_held_by_this_thread
 
     @property
     def is_inherited(self) -> bool:
@@ -782,7 +782,7 @@ class DatabaseFile:
 
     def set_snapshot(self, version: int, snapshot: NativeSnapshot) -> None:
         """Sets the snapshot of the objects that the fast path uses while they have this version."""
-        self.gate.know(version, snapshot)
+        self.write_lock.set_metadata(version, snapshot)
 
     def watch(self) -> FileWatch:
         """Returns a watch that detects commits; it keeps a connection until it is closed."""
@@ -841,7 +841,7 @@ class DatabaseFile:
     def record_commit_result(self, failure: str | None) -> None:
         """Records whether a commit succeeded (None) or why it failed."""
         self.failure = failure
-        self.gate.fail(failure is not None)
+        self.write_lock.set_failing(failure is not None)
         if failure is not None:
             self.failed_at = time.monotonic()
 

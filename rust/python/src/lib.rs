@@ -8,15 +8,15 @@ mod counts;
 mod detach;
 mod errors;
 mod explanation;
-mod gate;
 mod memory;
+mod metadata;
 mod network;
-mod picture;
 mod reassembly;
 mod router;
 mod session;
 mod sqlite;
 mod statements;
+mod write_lock;
 
 use mimalloc::MiMalloc;
 
@@ -40,13 +40,11 @@ mod _core {
     #[pymodule_export]
     use super::counts::{PyArrivals, PyCounts};
     #[pymodule_export]
-    use super::gate::PyGate;
+    use super::metadata::PyMetadataSnapshot;
     #[pymodule_export]
     use super::network::{crc32c, decode_fragments, header_digests, incoming_runs};
     #[pymodule_export]
     use super::network::{first_hop, outgoing_rows, outgoing_runs, sender_runs};
-    #[pymodule_export]
-    use super::picture::PyPicture;
     #[pymodule_export]
     use super::reassembly::PyReassembler;
     #[pymodule_export]
@@ -63,6 +61,8 @@ mod _core {
     use super::sqlite::register_wal_vfs;
     #[pymodule_export]
     use super::statements::PyStatements;
+    #[pymodule_export]
+    use super::write_lock::PyWriteLock;
 
     /// "release" or "debug"; a debug build is ten times slower.
     #[pymodule_export]

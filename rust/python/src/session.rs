@@ -10,67 +10,68 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use ssbroker_columnar::read_outgoing;
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
-use ssbroker_store::{Asked, Begun, Only, Statements};
+use ssbroker_store::{BeginResult, ReceiveRequest, Selection, Statements};
 
 use crate::arrow::import_batch;
 use crate::counts::{PyArrivals, PyCounts};
-use crate::gate::{PyGate, Writer};
-use crate::picture::PyPicture;
-use crate::statements::{Message, PyStatements, Told, told};
+use crate::metadata::PyMetadataSnapshot;
+use crate::statements::{Message, PyStatements, StoredAt, stored_at};
+use crate::write_lock::{PyWriteLock, Writer};
 
-/// How many messages were sent, where they are now, and each RECEIVE: its queue, and whether it found nothing.
-type Done = (usize, Vec<(Told, usize)>, Vec<(i64, bool)>);
+/// The effects of a transaction: the number of sent messages; where they were stored, with the number of messages
+/// there; and for each RECEIVE the queue id, and whether it found nothing.
+type Summary = (usize, Vec<(StoredAt, usize)>, Vec<(i64, bool)>);
 
-/// What is told of a commit: whether rows have changed, and what was done.
-type Committed = (bool, Done);
+/// A commit that Python must announce: whether rows have changed, and the effects.
+type Committed = (bool, Summary);
 
-/// What the transactions of one database file share.
+/// The state that all transactions of a database file share.
 #[pyclass(frozen, name = "SessionContext", module = "ssbroker._core")]
 pub(crate) struct PySessionContext {
-    gate: Py<PyGate>,
-    /// Counts commits and wakes receivers without Python; a file without them announces nothing.
+    write_lock: Py<PyWriteLock>,
+    /// Counts commits and wakes receivers without Python; if there is none, commits are not announced.
     announcer: Option<Announcer>,
 }
 
 struct Announcer {
     counts: Py<PyCounts>,
     arrivals: Py<PyArrivals>,
-    /// The queue whose messages the instance itself reads.
+    /// The queue that the instance itself reads.
     own_queue_id: i64,
 }
 
 #[pymethods]
 impl PySessionContext {
     #[new]
-    #[pyo3(signature = (gate, announcer=None, /))]
-    fn new(gate: Py<PyGate>, announcer: Option<(Py<PyCounts>, Py<PyArrivals>, i64)>) -> Self {
+    #[pyo3(signature = (write_lock, announcer=None, /))]
+    fn new(write_lock: Py<PyWriteLock>, announcer: Option<(Py<PyCounts>, Py<PyArrivals>, i64)>) -> Self {
         let announcer = announcer.map(|(counts, arrivals, own_queue_id)| Announcer { counts, arrivals, own_queue_id });
-        Self { gate, announcer }
+        Self { write_lock, announcer }
     }
 }
 
-/// A transaction that has begun.
-struct Begin {
+/// A transaction in progress.
+struct Transaction {
     writer: Writer,
-    /// The version of the objects that the transaction sees.
+    /// The version of the metadata that the transaction sees.
     version: i64,
-    /// The objects, if they are known.
-    picture: Option<Py<PyPicture>>,
-    /// How many rows the connection had changed before.
-    changes: u64,
+    /// The metadata snapshot of that version, if there is one.
+    metadata: Option<Py<PyMetadataSnapshot>>,
+    /// The number of rows that the connection had changed before.
+    changes_before: u64,
 }
 
 #[derive(Default)]
 struct State {
     is_open: bool,
-    is_over: bool,
-    /// Whether Python has the connection too: it may be guarded, or have cursors open.
+    has_ended: bool,
+    /// Whether Python uses the connection too; it may have a commit hook or open cursors.
     is_shared: bool,
-    begun: Option<Begin>,
-    done: Done,
+    transaction: Option<Transaction>,
+    summary: Summary,
 }
 
-/// One transaction. Not for several threads at once.
+/// See `_core.pyi`.
 #[pyclass(frozen, subclass, name = "Session", module = "ssbroker._core")]
 pub(crate) struct PySession {
     context: Py<PySessionContext>,
@@ -79,60 +80,64 @@ pub(crate) struct PySession {
 }
 
 impl PySession {
-    fn gate(&self) -> &PyGate {
-        self.context.get().gate.get()
+    fn write_lock(&self) -> &PyWriteLock {
+        self.context.get().write_lock.get()
     }
 
     fn state(&self) -> PyResult<MutexGuard<'_, State>> {
-        self.state.try_lock().map_err(|_| PyRuntimeError::new_err("a transaction is used by one thread at a time"))
+        self.state.try_lock().map_err(|_| PyRuntimeError::new_err("only one thread may use a transaction at a time"))
     }
 
-    /// The begun transaction, if the fast path may be taken in it; begun now, if nobody has to be waited for.
+    /// Returns the transaction if the fast path is possible; starts it if that needs no waiting.
     fn fast<'s>(
         &self,
         py: Python<'_>,
         state: &'s mut State,
-    ) -> PyResult<Option<(&'s PyStatements, &'s PyPicture, &'s mut Done)>> {
-        if !state.is_open || self.gate().is_shut() {
+    ) -> PyResult<Option<(&'s PyStatements, &'s PyMetadataSnapshot, &'s mut Summary)>> {
+        if !state.is_open || self.write_lock().is_unavailable() {
             return Ok(None);
         }
-        match &mut state.begun {
-            Some(begin) if !begin.writer.statements.get().is_begun(py) => return Ok(None),
-            Some(begin) if begin.picture.is_none() => begin.picture = self.gate().picture(py, begin.version),
+        match &mut state.transaction {
+            Some(transaction) if !transaction.writer.statements.get().in_transaction(py) => return Ok(None),
+            Some(transaction) if transaction.metadata.is_none() => {
+                transaction.metadata = self.write_lock().metadata(py, transaction.version);
+            }
             Some(_) => {}
-            None => state.begun = self.begin_free(py)?,
+            None => state.transaction = self.begin_without_waiting(py)?,
         }
-        let State { begun: Some(begin), done, .. } = state else { return Ok(None) };
-        Ok(begin.picture.as_ref().map(|picture| (begin.writer.statements.get(), picture.get(), done)))
+        let State { transaction: Some(transaction), summary, .. } = state else { return Ok(None) };
+        let metadata = transaction.metadata.as_ref();
+        Ok(metadata.map(|metadata| (transaction.writer.statements.get(), metadata.get(), summary)))
     }
 
-    /// Begins, if the lock and its connection are free and no other process writes.
-    fn begin_free(&self, py: Python<'_>) -> PyResult<Option<Begin>> {
-        let gate = self.gate();
-        let Some(writer) = gate.take(py, self.thread) else { return Ok(None) };
-        let begun = writer.statements.get().briefly(py, |statements| {
-            let changes = statements.total_changes();
-            Ok(if statements.begin()? == Begun::Begun { Some((changes, statements.catalog_version()?)) } else { None })
+    /// Starts the transaction if the lock and its connection are free and no other process is writing.
+    fn begin_without_waiting(&self, py: Python<'_>) -> PyResult<Option<Transaction>> {
+        let write_lock = self.write_lock();
+        let Some(writer) = write_lock.try_acquire_writer(py, self.thread) else { return Ok(None) };
+        let begun = writer.statements.get().with_gil(py, |statements| {
+            let changes_before = statements.total_changes();
+            let is_started = statements.begin()? == BeginResult::Started;
+            Ok(if is_started { Some((changes_before, statements.catalog_version()?)) } else { None })
         });
-        if let Ok(Some((changes, version))) = begun {
-            let picture = gate.picture(py, version);
-            return Ok(Some(Begin { writer, version, picture, changes }));
+        if let Ok(Some((changes_before, version))) = begun {
+            let metadata = write_lock.metadata(py, version);
+            return Ok(Some(Transaction { writer, version, metadata, changes_before }));
         }
-        // The reason is found by the slow path, which waits.
-        undo(py, gate, writer)?;
+        // Python tries again with waiting, and reports the reason if that fails too.
+        roll_back(py, write_lock, writer)?;
         Ok(None)
     }
 
-    /// Counts what was done and wakes receivers; returns what Python has to announce.
-    fn announce(&self, py: Python<'_>, has_changed: bool, done: Done) -> PyResult<Option<Committed>> {
-        let Some(announcer) = &self.context.get().announcer else { return Ok(Some((has_changed, done))) };
-        let (sent, places, received) = &done;
+    /// Counts the effects and wakes receivers; returns the effects if Python must announce them.
+    fn announce(&self, py: Python<'_>, has_changed: bool, summary: Summary) -> PyResult<Option<Committed>> {
+        let Some(announcer) = &self.context.get().announcer else { return Ok(Some((has_changed, summary))) };
+        let (sent, places, received) = &summary;
         let is_for_python = |queue_id: Option<i64>| queue_id.is_none_or(|queue_id| queue_id == announcer.own_queue_id);
         if announcer.counts.get().is_watched()
-            || (has_changed && self.gate().is_failing())
+            || (has_changed && self.write_lock().is_failing())
             || places.iter().any(|((queue_id, ..), _)| is_for_python(*queue_id))
         {
-            return Ok(Some((has_changed, done)));
+            return Ok(Some((has_changed, summary)));
         }
         let enqueued = places.iter().map(|((_, priority, is_remote), number)| ((*is_remote, *priority), *number));
         announcer.counts.get().add(*sent, received.len(), enqueued);
@@ -154,7 +159,7 @@ impl PySession {
 
     fn open(&self) -> PyResult<bool> {
         let mut state = self.state()?;
-        let is_new = !state.is_open && !state.is_over;
+        let is_new = !state.is_open && !state.has_ended;
         state.is_open |= is_new;
         Ok(is_new)
     }
@@ -165,22 +170,21 @@ impl PySession {
     }
 
     #[getter]
-    fn is_begun(&self) -> PyResult<bool> {
-        Ok(self.state()?.begun.is_some())
+    fn has_begun(&self) -> PyResult<bool> {
+        Ok(self.state()?.transaction.is_some())
     }
 
-    /// The connection of the begun transaction.
     #[getter]
     fn connection(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        Ok(self.state()?.begun.as_ref().map(|begin| begin.writer.connection.clone_ref(py)))
+        Ok(self.state()?.transaction.as_ref().map(|transaction| transaction.writer.connection.clone_ref(py)))
     }
 
-    /// Whether rows have changed since the transaction began.
     #[getter]
     fn has_changed(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state()?;
-        let Some(begin) = &state.begun else { return Ok(false) };
-        begin.writer.statements.get().briefly(py, |statements| Ok(statements.total_changes() != begin.changes))
+        let Some(transaction) = &state.transaction else { return Ok(false) };
+        let statements = transaction.writer.statements.get();
+        statements.with_gil(py, |statements| Ok(statements.total_changes() != transaction.changes_before))
     }
 
     #[pyo3(signature = (handle, body, message_type_name, now, /))]
@@ -192,15 +196,15 @@ impl PySession {
         message_type_name: &Bound<'_, PyString>,
         now: Option<i64>,
     ) -> PyResult<bool> {
-        // Half a surrogate pair is no name.
+        // A lone surrogate cannot be encoded.
         let Ok(message_type_name) = message_type_name.to_str() else { return Ok(false) };
         let Some(now) = now.or_else(ssbroker_store::now) else { return Ok(false) };
         let mut state = self.state()?;
-        let Some((statements, picture, done)) = self.fast(py, &mut state)? else { return Ok(false) };
+        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(false) };
         let message = Outgoing { conversation_handle: Guid(handle), message_type_name, message_body: body };
-        let Some(sent) = statements.send_one(py, picture, &message, now)? else { return Ok(false) };
-        done.0 += 1;
-        done.1.push((told(sent), 1));
+        let Some(sent) = statements.send_one(py, metadata, &message, now)? else { return Ok(false) };
+        summary.0 += 1;
+        summary.1.push((stored_at(sent), 1));
         Ok(true)
     }
 
@@ -214,17 +218,17 @@ impl PySession {
     ) -> PyResult<bool> {
         let Some(now) = now.or_else(ssbroker_store::now) else { return Ok(false) };
         let mut state = self.state()?;
-        let Some((statements, picture, done)) = self.fast(py, &mut state)? else { return Ok(false) };
+        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(false) };
         let batches = batches.iter().map(|batch| import_batch(&batch)).collect::<PyResult<Vec<_>>>()?;
-        let sent = statements.detached(py, |statements| {
+        let sent = statements.without_gil(py, |statements| {
             let messages: Option<Vec<_>> =
                 batches.iter().map(|batch| read_outgoing(batch, message_type_name)).collect();
-            messages.map_or(Ok(None), |messages| statements.send_all(&picture.0, &messages.concat(), now))
+            messages.map_or(Ok(None), |messages| statements.send_all(&metadata.0, &messages.concat(), now))
         })?;
         let Some(sent) = sent else { return Ok(false) };
         for (sent, count) in sent {
-            done.0 += count;
-            done.1.push((told(sent), count));
+            summary.0 += count;
+            summary.1.push((stored_at(sent), count));
         }
         Ok(true)
     }
@@ -240,12 +244,12 @@ impl PySession {
         bytes_max: usize,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut state = self.state()?;
-        let Some((statements, picture, done)) = self.fast(py, &mut state)? else { return Ok(None) };
+        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(None) };
         let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
-        let Some(asked) = asked(picture, queue, top, groups, bytes_max) else { return Ok(None) };
-        let found = statements.receive_batch(py, picture, asked, schema)?;
+        let Some(request) = receive_request(metadata, queue, top, groups, bytes_max) else { return Ok(None) };
+        let found = statements.receive_batch(py, metadata, request, schema)?;
         if found.is_some() {
-            done.2.push((asked.queue_id, false));
+            summary.2.push((request.queue_id, false));
         }
         Ok(found)
     }
@@ -253,153 +257,158 @@ impl PySession {
     #[pyo3(signature = (queue, /))]
     fn receive_one<'py>(&self, py: Python<'py>, queue: &Bound<'_, PyString>) -> PyResult<Option<Message<'py>>> {
         let mut state = self.state()?;
-        let Some((statements, picture, done)) = self.fast(py, &mut state)? else { return Ok(None) };
-        let Some(asked) = asked(picture, queue, 1, 1, usize::MAX) else { return Ok(None) };
-        let found = statements.receive_one(py, picture, asked)?;
+        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(None) };
+        let Some(request) = receive_request(metadata, queue, 1, 1, usize::MAX) else { return Ok(None) };
+        let found = statements.receive_one(py, metadata, request)?;
         if found.is_some() {
-            done.2.push((asked.queue_id, false));
+            summary.2.push((request.queue_id, false));
         }
         Ok(found)
     }
 
-    /// Begins, if nobody has to be waited for. From now on Python has the connection too.
     fn begin_fast(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.state()?;
-        if state.begun.is_none() && !self.gate().is_shut() {
-            state.begun = self.begin_free(py)?;
+        if state.transaction.is_none() && !self.write_lock().is_unavailable() {
+            state.transaction = self.begin_without_waiting(py)?;
         }
-        state.is_shared |= state.begun.is_some();
-        Ok(state.begun.as_ref().map(|begin| begin.writer.connection.clone_ref(py)))
+        state.is_shared |= state.transaction.is_some();
+        Ok(state.transaction.as_ref().map(|transaction| transaction.writer.connection.clone_ref(py)))
     }
 
-    /// Takes over the transaction that Python has begun on a connection, which goes with the lock from now on.
     #[pyo3(signature = (connection, /))]
     fn adopt(&self, py: Python<'_>, connection: &Bound<'_, PyAny>) -> PyResult<()> {
         let writer = Writer::new(connection)?;
-        let (version, changes) = writer
+        let (version, changes_before) = writer
             .statements
             .get()
-            .briefly(py, |statements| Ok((statements.catalog_version().unwrap_or(-1), statements.total_changes())))?;
-        let picture = self.gate().picture(py, version);
+            .with_gil(py, |statements| Ok((statements.catalog_version().unwrap_or(-1), statements.total_changes())))?;
+        let metadata = self.write_lock().metadata(py, version);
         let mut state = self.state()?;
-        self.gate().lend(connection);
-        (state.begun, state.is_shared) = (Some(Begin { writer, version, picture, changes }), true);
+        self.write_lock().set_in_use(connection);
+        state.transaction = Some(Transaction { writer, version, metadata, changes_before });
+        state.is_shared = true;
         Ok(())
     }
 
-    /// What was done on the fast path since the last call.
-    fn take_done(&self) -> PyResult<Done> {
-        Ok(mem::take(&mut self.state()?.done))
+    fn take_summary(&self) -> PyResult<Summary> {
+        Ok(mem::take(&mut self.state()?.summary))
     }
 
-    /// Commits, unless Python has the connection too.
     fn commit_fast(&self, py: Python<'_>) -> PyResult<(bool, Option<Committed>)> {
         let mut state = self.state()?;
         if state.is_shared {
             return Ok((false, None));
         }
-        let Some(begin) = &state.begun else {
-            (state.is_open, state.is_over) = (false, true);
+        let Some(transaction) = &state.transaction else {
+            (state.is_open, state.has_ended) = (false, true);
             return Ok((true, None));
         };
-        let statements = begin.writer.statements.get();
-        if self.gate().is_shut() || !statements.is_begun(py) {
+        let statements = transaction.writer.statements.get();
+        if self.write_lock().is_unavailable() || !statements.in_transaction(py) {
             return Ok((false, None));
         }
-        for (queue_id, _) in &state.done.2 {
-            statements.briefly(py, |statements| statements.forget_rollbacks(*queue_id))?;
+        for (queue_id, _) in &state.summary.2 {
+            statements.with_gil(py, |statements| statements.reset_rollback_count(*queue_id))?;
         }
         if !statements.commit(py)? {
-            return Err(PyFileNotFoundError::new_err("another file stands in its place, or none"));
+            return Err(PyFileNotFoundError::new_err("the file was moved, deleted or replaced"));
         }
-        let has_changed = statements.briefly(py, |statements| Ok(statements.total_changes()))? != begin.changes;
-        (state.is_open, state.is_over) = (false, true);
-        if let Some(begin) = state.begun.take() {
-            self.gate().give_back(py, begin.writer)?;
+        let changes = statements.with_gil(py, |statements| Ok(statements.total_changes()))?;
+        let has_changed = changes != transaction.changes_before;
+        (state.is_open, state.has_ended) = (false, true);
+        if let Some(transaction) = state.transaction.take() {
+            self.write_lock().release_writer(py, transaction.writer)?;
         }
-        let done = mem::take(&mut state.done);
+        let summary = mem::take(&mut state.summary);
         drop(state);
-        Ok((true, self.announce(py, has_changed, done)?))
+        Ok((true, self.announce(py, has_changed, summary)?))
     }
 
-    /// Releases the lock together with the connection, whose transaction has ended and of which nothing is open; whether the lock had none.
-    fn give_back(&self, py: Python<'_>) -> PyResult<bool> {
+    fn release(&self, py: Python<'_>) -> PyResult<bool> {
         let mut state = self.state()?;
-        if !self.gate().can_keep() {
+        if !self.write_lock().can_keep() {
             return Ok(false);
         }
         state.is_shared = false;
-        state.begun.take().map_or(Ok(()), |begin| self.gate().give_back(py, begin.writer))?;
+        let transaction = state.transaction.take();
+        transaction.map_or(Ok(()), |transaction| self.write_lock().release_writer(py, transaction.writer))?;
         Ok(true)
     }
 
-    /// Leaves the connection to Python, which ends what is open on it; the lock is still held.
-    fn leave(&self) -> PyResult<Option<Py<PyAny>>> {
+    fn detach(&self) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.state()?;
         state.is_shared = false;
-        Ok(state.begun.take().map(|begin| {
-            self.gate().leave(&begin.writer.connection);
-            begin.writer.connection
+        Ok(state.transaction.take().map(|transaction| {
+            self.write_lock().detach(&transaction.writer.connection);
+            transaction.writer.connection
         }))
     }
 
-    /// Leaves the block.
     fn end(&self) -> PyResult<()> {
         let mut state = self.state()?;
-        (state.is_open, state.is_over) = (false, true);
+        (state.is_open, state.has_ended) = (false, true);
         Ok(())
     }
 }
 
 impl Drop for PySession {
-    /// Undoes a transaction that was entered without `with` and dropped: nobody else could release the lock.
+    /// Rolls back a transaction that was entered without `with` and dropped: only it can release the lock.
     fn drop(&mut self) {
         let Some(state) = self.state.get_mut().ok() else { return };
         let is_shared = state.is_shared;
-        let Some(begin) = state.begun.take() else { return };
-        let left = Python::try_attach(|py| {
-            let gate = self.gate();
-            if gate.is_inherited() {
-                mem::forget(begin); // it is the parent's
+        let Some(transaction) = state.transaction.take() else { return };
+        let attached = Python::try_attach(|py| {
+            let write_lock = self.write_lock();
+            if write_lock.is_inherited() {
+                mem::forget(transaction); // it belongs to the parent process
                 return;
             }
-            if let Err(error) = dropped(py, gate, begin, is_shared) {
+            if let Err(error) = roll_back_dropped(py, write_lock, transaction, is_shared) {
                 error.write_unraisable(py, None);
             }
         });
-        debug_assert!(left.is_some(), "an object goes while the interpreter is there");
+        debug_assert!(attached.is_some(), "Python objects are dropped before the interpreter ends");
     }
 }
 
-/// Undoes what was begun, if anything, and releases the lock in any case.
-fn undo(py: Python<'_>, gate: &PyGate, writer: Writer) -> PyResult<()> {
-    match writer.statements.get().briefly(py, Statements::undo) {
-        Ok(()) => gate.give_back(py, writer),
-        Err(_) => gate.discard(py, &writer), // closing it undoes it
+/// Rolls back, and releases the lock even if that fails.
+fn roll_back(py: Python<'_>, write_lock: &PyWriteLock, writer: Writer) -> PyResult<()> {
+    match writer.statements.get().with_gil(py, Statements::roll_back) {
+        Ok(()) => write_lock.release_writer(py, writer),
+        Err(_) => write_lock.discard_writer(py, &writer), // closing the connection rolls back
     }
 }
 
-fn dropped(py: Python<'_>, gate: &PyGate, begin: Begin, is_shared: bool) -> PyResult<()> {
-    let path = begin.writer.connection.getattr(py, "filename").and_then(|path| path.extract::<String>(py));
+fn roll_back_dropped(
+    py: Python<'_>,
+    write_lock: &PyWriteLock,
+    transaction: Transaction,
+    is_shared: bool,
+) -> PyResult<()> {
+    let filename = transaction.writer.connection.getattr(py, "filename");
+    let path = filename.and_then(|path| path.extract::<String>(py));
     if is_shared {
-        gate.discard(py, &begin.writer)?;
+        write_lock.discard_writer(py, &transaction.writer)?;
     } else {
-        undo(py, gate, begin.writer)?;
+        roll_back(py, write_lock, transaction.writer)?;
     }
     let path = path?;
-    let said = format!("{path}: a transaction was dropped before its end and is rolled back; use it in a `with` block");
-    PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &CString::new(said)?, 1)
+    let message =
+        format!("{path}: a transaction was dropped before it ended and is rolled back; use it in a `with` block");
+    PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &CString::new(message)?, 1)
 }
 
-/// What RECEIVE looks for in a queue of the schema that names without one are of, if it is there and on.
-fn asked(
-    picture: &PyPicture,
+/// Returns the request for a queue in the default schema; `None` if there is no such queue or it is disabled.
+fn receive_request(
+    metadata: &PyMetadataSnapshot,
     queue: &Bound<'_, PyString>,
     top: usize,
     groups: usize,
     bytes_max: usize,
-) -> Option<Asked> {
-    let (queue_id, queue) = picture.0.queue_named(queue.to_str().ok()?)?;
+) -> Option<ReceiveRequest> {
+    let (queue_id, queue) = metadata.0.queue_named(queue.to_str().ok()?)?;
     let is_retained = queue.is_retention_enabled;
-    queue.is_receive_enabled.then_some(Asked { queue_id, top, groups, bytes_max, only: Only::All, is_retained })
+    let selection = Selection::All;
+    let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, is_retained };
+    queue.is_receive_enabled.then_some(request)
 }

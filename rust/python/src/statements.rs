@@ -11,19 +11,21 @@ use pyo3::types::{PyBytes, PyString};
 use ssbroker_columnar::{message_bodies, received_batch, transmission_batch};
 use ssbroker_core::Guid;
 use ssbroker_core::message::{Outbox, Outgoing};
-use ssbroker_store::{Asked, EnqueueTarget, Only, QueueRow, ReadRequest, Result, Sent, Statements, TransmissionRow};
+use ssbroker_store::{
+    EnqueueTarget, QueueRow, ReadRequest, ReceiveRequest, Result, Selection, Sent, Statements, TransmissionRow,
+};
 
 use crate::arrow::{export_batch, export_with_schema, import_stream};
 use crate::errors::{internal, to_python};
-use crate::picture::PyPicture;
+use crate::metadata::PyMetadataSnapshot;
 use crate::sqlite::{statements, to_apsw_error};
 
-/// Sending a body of up to this length is faster than releasing the GIL.
-const SHORT: usize = 64 << 10;
+/// Sending bodies of up to this total size is faster than releasing the GIL.
+const SHORT_BYTES: usize = 64 << 10;
 /// The status column of messages that RECEIVE removes, and of those that it retains.
 const READY: i32 = 1;
 const RETAINED: i32 = 0;
-const NO_CONVERSATION: &str = "the group has no conversation of this queue";
+const NO_CONVERSATION: &str = "the group has no conversation in this queue";
 
 /// Where messages of a run go: queue id, priority, endpoint id, message type id, first sequence number.
 type EnqueueRow = (i64, i64, i64, i64, i64);
@@ -34,10 +36,10 @@ type ReadRequestRow = ([u8; 16], bool, i64, i64, i64, i64, i64, [u8; 16]);
 
 /// Where messages were stored: queue id, priority, whether the receiver has received anything over the network; or
 /// None, the sender's endpoint id, False.
-pub(crate) type Told = (Option<i64>, i64, bool);
+pub(crate) type StoredAt = (Option<i64>, i64, bool);
 
-/// A received message: body, handle, group, conversation id, whether the initiator sent it, sequence number, type,
-/// service, contract, priority, queuing order, validation.
+/// A received message: body, conversation handle, conversation group id, conversation id, whether the initiator sent
+/// it, sequence number, message type, service, contract, priority, queuing order, validation.
 pub(crate) type Message<'py> = (
     Option<Bound<'py, PyBytes>>,
     Bound<'py, PyBytes>,
@@ -53,11 +55,12 @@ pub(crate) type Message<'py> = (
     Bound<'py, PyString>,
 );
 
-/// A row of the queues: queue, status, priority, endpoint, precedence, number, type, body.
-type Queued = (i64, i64, i64, i64, i64, i64, i64, Option<PyBackedBytes>);
+/// A row of the queues: queue id, status, priority, endpoint id, precedence, sequence number, message type id, body.
+type QueuedRow = (i64, i64, i64, i64, i64, i64, i64, Option<PyBackedBytes>);
 
-/// A row of the transmission queue: endpoint, whether inbound, number, type, whether an error, whether it ends the dialog, time, body.
-type Transmitted = (i64, bool, i64, PyBackedStr, bool, bool, i64, Option<PyBackedBytes>);
+/// A row of the transmission queue: endpoint id, whether it is inbound, sequence number, message type, whether it is
+/// an error, whether it ends the dialog, enqueue time, body.
+type TransmittedRow = (i64, bool, i64, PyBackedStr, bool, bool, i64, Option<PyBackedBytes>);
 
 /// See `_core.pyi`.
 #[pyclass(frozen, name = "Statements", module = "ssbroker._core")]
@@ -66,28 +69,28 @@ pub(crate) struct PyStatements {
 }
 
 impl PyStatements {
-    /// Runs `work` with the GIL, for short work.
-    pub(crate) fn briefly<T: Send>(
+    /// Runs short work without releasing the GIL, unless another thread uses the statements.
+    pub(crate) fn with_gil<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&Statements) -> Result<T> + Send,
     ) -> PyResult<T> {
         match self.statements.try_lock() {
             Ok(held) => Self::map_result(py, catch_unwind(AssertUnwindSafe(|| held.as_ref().map(work)))),
-            Err(_) => self.detached(py, work),
+            Err(_) => self.without_gil(py, work),
         }
     }
 
     /// Runs `work` without the GIL.
-    pub(crate) fn detached<T: Send>(
+    pub(crate) fn without_gil<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&Statements) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let worked = py.detach(|| {
+        let outcome = py.detach(|| {
             catch_unwind(AssertUnwindSafe(|| self.statements.lock().ok().and_then(|held| held.as_ref().map(work))))
         });
-        Self::map_result(py, worked)
+        Self::map_result(py, outcome)
     }
 
     /// Runs `work`, with the GIL held if it is short.
@@ -97,14 +100,14 @@ impl PyStatements {
         is_short: bool,
         work: impl FnOnce(&Statements) -> Result<T> + Send,
     ) -> PyResult<T> {
-        if is_short { self.briefly(py, work) } else { self.detached(py, work) }
+        if is_short { self.with_gil(py, work) } else { self.without_gil(py, work) }
     }
 
     fn map_result<T>(
         py: Python<'_>,
-        worked: std::result::Result<Option<Result<T>>, Box<dyn Any + Send>>,
+        outcome: std::result::Result<Option<Result<T>>, Box<dyn Any + Send>>,
     ) -> PyResult<T> {
-        match worked {
+        match outcome {
             Ok(Some(result)) => result.map_err(|error| to_apsw_error(py, &error)),
             Ok(None) | Err(_) => Err(internal(py)),
         }
@@ -114,11 +117,11 @@ impl PyStatements {
     pub(crate) fn send_one(
         &self,
         py: Python<'_>,
-        metadata: &PyPicture,
+        metadata: &PyMetadataSnapshot,
         message: &Outgoing<'_>,
         now: i64,
     ) -> PyResult<Option<Sent>> {
-        let is_short = message.message_body.len() <= SHORT;
+        let is_short = message.message_body.len() <= SHORT_BYTES;
         self.run(py, is_short, |statements| statements.send(&metadata.0, message, now))
     }
 
@@ -126,18 +129,18 @@ impl PyStatements {
     pub(crate) fn receive_one<'py>(
         &self,
         py: Python<'py>,
-        metadata: &PyPicture,
-        asked: Asked,
+        metadata: &PyMetadataSnapshot,
+        request: ReceiveRequest,
     ) -> PyResult<Option<Message<'py>>> {
-        let found = self.detached(py, |statements| statements.receive(&metadata.0, asked))?;
+        let found = self.without_gil(py, |statements| statements.receive(&metadata.0, request))?;
         let inbox = found.ok_or_else(|| PyLookupError::new_err(NO_CONVERSATION))?;
         Ok(inbox.messages.first().map(|message| {
-            let sixteen = |guid: Guid| PyBytes::new(py, &guid.0);
+            let bytes = |guid: Guid| PyBytes::new(py, &guid.0);
             (
                 inbox.ends.first().copied().flatten().map(|_| PyBytes::new(py, &inbox.bodies)),
-                sixteen(message.conversation_handle),
-                sixteen(message.conversation_group_id),
-                sixteen(message.conversation_id),
+                bytes(message.conversation_handle),
+                bytes(message.conversation_group_id),
+                bytes(message.conversation_id),
                 message.is_initiator,
                 message.message_sequence_number,
                 PyString::new(py, message.message_type_name),
@@ -154,13 +157,13 @@ impl PyStatements {
     pub(crate) fn receive_batch<'py>(
         &self,
         py: Python<'py>,
-        metadata: &PyPicture,
-        asked: Asked,
+        metadata: &PyMetadataSnapshot,
+        request: ReceiveRequest,
         schema: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let status = if asked.is_retained { RETAINED } else { READY };
-        let found = self.detached(py, |statements| {
-            let inbox = statements.receive(&metadata.0, asked)?;
+        let status = if request.is_retained { RETAINED } else { READY };
+        let found = self.without_gil(py, |statements| {
+            let inbox = statements.receive(&metadata.0, request)?;
             Ok(inbox.map(|inbox| (!inbox.is_empty()).then(|| received_batch(inbox, status))))
         })?;
         match found {
@@ -182,30 +185,30 @@ impl PyStatements {
     }
 
     #[getter]
-    pub(crate) fn is_begun(&self, py: Python<'_>) -> bool {
-        let is_begun = |held: &Option<Statements>| held.as_ref().is_some_and(Statements::is_begun);
+    pub(crate) fn in_transaction(&self, py: Python<'_>) -> bool {
+        let in_transaction = |held: &Option<Statements>| held.as_ref().is_some_and(Statements::in_transaction);
         match self.statements.try_lock() {
-            Ok(held) => is_begun(&held),
-            Err(_) => py.detach(|| self.statements.lock().is_ok_and(|held| is_begun(&held))),
+            Ok(held) => in_transaction(&held),
+            Err(_) => py.detach(|| self.statements.lock().is_ok_and(|held| in_transaction(&held))),
         }
     }
 
     pub(crate) fn commit(&self, py: Python<'_>) -> PyResult<bool> {
-        self.detached(py, Statements::commit)
+        self.without_gil(py, Statements::commit)
     }
 
     fn catalog_version(&self, py: Python<'_>) -> PyResult<i64> {
-        self.briefly(py, Statements::catalog_version)
+        self.with_gil(py, Statements::catalog_version)
     }
 
     #[pyo3(signature = (queue_id, /))]
     fn reset_rollback_count(&self, py: Python<'_>, queue_id: i64) -> PyResult<()> {
-        self.briefly(py, |statements| statements.forget_rollbacks(queue_id))
+        self.with_gil(py, |statements| statements.reset_rollback_count(queue_id))
     }
 
     #[pyo3(signature = (number, /))]
     fn reserve_queuing_order(&self, py: Python<'_>, number: i64) -> PyResult<()> {
-        self.briefly(py, |statements| statements.reserve_queuing_order(number))
+        self.with_gil(py, |statements| statements.reserve_queuing_order(number))
     }
 
     #[pyo3(signature = (requests, /))]
@@ -214,7 +217,7 @@ impl PyStatements {
         py: Python<'py>,
         requests: Vec<ReadRequestRow>,
     ) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<usize>)> {
-        let (outboxes, counts) = self.detached(py, |statements| {
+        let (outboxes, counts) = self.without_gil(py, |statements| {
             let mut outboxes = vec![Outbox::default()];
             let mut counts = Vec::with_capacity(requests.len());
             for (conversation_id, is_initiator, first, last, max_messages, max_bytes, max_body_bytes, message_id) in
@@ -243,20 +246,20 @@ impl PyStatements {
     fn enqueue(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, runs: Vec<(usize, usize, EnqueueRow)>) -> PyResult<()> {
         let batches = import_stream(rows)?;
         let bodies = message_bodies(&batches).map_err(|error| to_python(py, &error))?;
-        let mut chosen = Vec::with_capacity(runs.len());
+        let mut targets = Vec::with_capacity(runs.len());
         for (start, count, (queue_id, priority, endpoint_id, message_type_id, first)) in runs {
             let run_bodies = start.checked_add(count).and_then(|end| bodies.get(start..end));
             let run_bodies = run_bodies.ok_or_else(|| PyIndexError::new_err("a run exceeds the rows"))?;
-            chosen.push((EnqueueTarget { queue_id, priority, endpoint_id, message_type_id, first }, run_bodies));
+            targets.push((EnqueueTarget { queue_id, priority, endpoint_id, message_type_id, first }, run_bodies));
         }
-        self.detached(py, |statements| {
-            chosen.into_iter().try_for_each(|(run, bodies)| statements.enqueue(run, bodies.iter().copied()))
+        self.without_gil(py, |statements| {
+            targets.into_iter().try_for_each(|(run, bodies)| statements.enqueue(run, bodies.iter().copied()))
         })
     }
 
     #[pyo3(signature = (rows, /))]
     #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
-    fn insert_queued(&self, py: Python<'_>, rows: Vec<Queued>) -> PyResult<()> {
+    fn insert_queued(&self, py: Python<'_>, rows: Vec<QueuedRow>) -> PyResult<()> {
         let is_short = is_short(rows.iter().map(|row| &row.7));
         self.run(py, is_short, |statements| {
             statements.insert_queued(rows.iter().map(|row| QueueRow {
@@ -274,7 +277,7 @@ impl PyStatements {
 
     #[pyo3(signature = (rows, /))]
     #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
-    fn insert_transmissions(&self, py: Python<'_>, rows: Vec<Transmitted>) -> PyResult<()> {
+    fn insert_transmissions(&self, py: Python<'_>, rows: Vec<TransmittedRow>) -> PyResult<()> {
         let is_short = is_short(rows.iter().map(|row| &row.7));
         self.run(py, is_short, |statements| {
             statements.insert_transmissions(rows.iter().map(|row| TransmissionRow {
@@ -295,7 +298,7 @@ impl PyStatements {
     fn receive<'py>(
         &self,
         py: Python<'py>,
-        metadata: &PyPicture,
+        metadata: &PyMetadataSnapshot,
         schema: &Bound<'py, PyAny>,
         queue_id: i64,
         top: Option<usize>,
@@ -305,14 +308,14 @@ impl PyStatements {
         group: Option<[u8; 16]>,
         is_retained: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let only = match (endpoint_id, group) {
-            (Some(endpoint_id), _) => Only::Endpoint(endpoint_id),
-            (None, Some(group)) => Only::Group(Guid(group)),
-            (None, None) => Only::All,
+        let selection = match (endpoint_id, group) {
+            (Some(endpoint_id), _) => Selection::Endpoint(endpoint_id),
+            (None, Some(group)) => Selection::Group(Guid(group)),
+            (None, None) => Selection::All,
         };
         let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
-        let asked = Asked { queue_id, top, groups, bytes_max, only, is_retained };
-        self.receive_batch(py, metadata, asked, schema)
+        let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, is_retained };
+        self.receive_batch(py, metadata, request, schema)
     }
 
     fn close(&self, py: Python<'_>) {
@@ -320,12 +323,12 @@ impl PyStatements {
     }
 }
 
-/// Whether bodies are written before others could have had the interpreter.
+/// Whether writing the bodies is faster than releasing the GIL.
 fn is_short<'b>(bodies: impl Iterator<Item = &'b Option<PyBackedBytes>>) -> bool {
-    bodies.map(|body| body.as_ref().map_or(0, |body| body.len())).sum::<usize>() <= SHORT
+    bodies.map(|body| body.as_ref().map_or(0, |body| body.len())).sum::<usize>() <= SHORT_BYTES
 }
 
-pub(crate) fn told(sent: Sent) -> Told {
+pub(crate) fn stored_at(sent: Sent) -> StoredAt {
     match sent {
         Sent::Enqueued { queue_id, priority, is_remote } => (Some(queue_id), priority, is_remote),
         Sent::Transmission { endpoint_id } => (None, endpoint_id, false),

@@ -12,7 +12,7 @@ use crate::statements::Statements;
 
 /// The arguments of RECEIVE.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct ReceiveRequest {
     /// The id of the queue.
     pub queue_id: i64,
     /// The most messages to take.
@@ -22,14 +22,14 @@ pub struct Asked {
     /// The size of bodies in bytes after which no further message is taken.
     pub bytes_max: usize,
     /// The conversations to take messages from.
-    pub only: Only,
+    pub selection: Selection,
     /// Whether the messages are retained in the queue.
     pub is_retained: bool,
 }
 
-/// Which conversations of a queue.
+/// The conversations of a queue to take messages from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Only {
+pub enum Selection {
     /// All, in order of priority and age.
     All,
     /// One, by the id of its endpoint, which belongs to this queue.
@@ -40,21 +40,21 @@ pub enum Only {
 
 impl Statements {
     /// Takes messages from a queue, in the order in which they must be read. Returns `None` if the requested group
-    /// has no conversation of this queue.
+    /// has no conversation in this queue.
     ///
     /// # Errors
     /// The file cannot be read or written; the transaction must be rolled back.
-    pub fn receive<'p>(&self, metadata: &'p MetadataSnapshot, asked: Asked) -> Result<Option<Inbox<'p>>> {
+    pub fn receive<'p>(&self, metadata: &'p MetadataSnapshot, request: ReceiveRequest) -> Result<Option<Inbox<'p>>> {
         self.ensure_transaction()?;
-        let (messages, bytes) = (asked.top, asked.bytes_max);
-        let mut receive = Receive { db: &self.db, metadata, asked, messages, bytes, inbox: Inbox::default() };
-        let is_found = match asked.only {
-            Only::All => receive.take_groups().map(|()| true),
-            Only::Endpoint(endpoint_id) => receive.take_conversation(endpoint_id).map(|()| true),
-            Only::Group(group) => receive.take_named_group(group),
+        let (messages, bytes) = (request.top, request.bytes_max);
+        let mut receive = Receive { db: &self.db, metadata, request, messages, bytes, inbox: Inbox::default() };
+        let is_found = match request.selection {
+            Selection::All => receive.take_groups().map(|()| true),
+            Selection::Endpoint(endpoint_id) => receive.take_conversation(endpoint_id).map(|()| true),
+            Selection::Group(group) => receive.take_named_group(group),
         }?;
         let last_taken = receive.inbox.messages.iter().map(|message| message.queuing_order).max();
-        if let Some(number) = last_taken.filter(|_| !asked.is_retained) {
+        if let Some(number) = last_taken.filter(|_| !request.is_retained) {
             self.reserve_queuing_order(number)?;
         }
         Ok(is_found.then_some(receive.inbox))
@@ -100,7 +100,7 @@ struct Run {
 struct Receive<'s, 'p> {
     db: &'s Connection,
     metadata: &'p MetadataSnapshot,
-    asked: Asked,
+    request: ReceiveRequest,
     /// The number of messages that may still be taken.
     messages: usize,
     /// The number of bytes that may still be taken; a single message may exceed it.
@@ -111,7 +111,7 @@ struct Receive<'s, 'p> {
 impl<'p> Receive<'_, 'p> {
     /// Takes messages of the next groups, in order.
     fn take_groups(&mut self) -> Result<()> {
-        let mut groups = self.asked.groups;
+        let mut groups = self.request.groups;
         while groups > 0 && !self.is_full() {
             let mut number = if groups > 1 { self.take_single_member_groups(groups)? } else { 0 };
             if number == 0 {
@@ -130,7 +130,7 @@ impl<'p> Receive<'_, 'p> {
         let mut seen = HashSet::new();
         let db = self.db;
         let mut statement = db.prepare_cached(HEADS)?;
-        let mut heads = statement.query(params![self.asked.queue_id])?;
+        let mut heads = statement.query(params![self.request.queue_id])?;
         while runs.len() < groups && !self.is_full() {
             let Some(head) = heads.next()? else { break };
             let endpoint_id = head.get(0)?;
@@ -180,7 +180,7 @@ impl<'p> Receive<'_, 'p> {
         let mut services = self.db.prepare_cached(SERVICES)?;
         let mut services = services.query(params![group.0])?;
         while let Some(service) = services.next()? {
-            if self.metadata.queue_of(service.get(0)?).is_some_and(|(queue_id, _)| queue_id == self.asked.queue_id) {
+            if self.metadata.queue_of(service.get(0)?).is_some_and(|(queue_id, _)| queue_id == self.request.queue_id) {
                 drop(services);
                 self.take_members(group)?;
                 return Ok(true);
@@ -267,11 +267,11 @@ impl<'p> Receive<'_, 'p> {
 
     /// Removes the messages from the queue, or marks them as received if they are retained.
     fn remove_or_retain(&self, run: &Run) -> Result<()> {
-        if !self.asked.is_retained && run.is_complete && run.queuing_orders.len() > 1 {
+        if !self.request.is_retained && run.is_complete && run.queuing_orders.len() > 1 {
             self.db.prepare_cached(REMOVE_READY)?.execute(params![run.endpoint_id])?;
             return Ok(());
         }
-        let mut statement = self.db.prepare_cached(if self.asked.is_retained { RETAIN } else { REMOVE })?;
+        let mut statement = self.db.prepare_cached(if self.request.is_retained { RETAIN } else { REMOVE })?;
         for order in &run.queuing_orders {
             statement.execute(params![order])?;
         }
@@ -281,7 +281,7 @@ impl<'p> Receive<'_, 'p> {
     /// Returns the endpoint of the next message: highest priority, then oldest.
     fn next_endpoint(&self) -> Result<Option<Endpoint<'p>>> {
         let mut statement = self.db.prepare_cached(HEADS)?;
-        let mut heads = statement.query(params![self.asked.queue_id])?;
+        let mut heads = statement.query(params![self.request.queue_id])?;
         while let Some(head) = heads.next()? {
             if let Some(endpoint) = self.read_endpoint(head.get(0)?)? {
                 return Ok(Some(endpoint));
@@ -318,7 +318,7 @@ impl<'p> Receive<'_, 'p> {
 
     fn endpoint_ids(&self, sql: &str, group: Guid) -> Result<Vec<i64>> {
         let mut statement = self.db.prepare_cached(sql)?;
-        let rows = statement.query_map(params![group.0, self.asked.queue_id], |row| row.get(0))?;
+        let rows = statement.query_map(params![group.0, self.request.queue_id], |row| row.get(0))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 

@@ -23,12 +23,12 @@ pub fn now() -> Option<i64> {
 
 /// The result of BEGIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum BeginResult {
     /// The transaction has started and holds the write lock.
-    Begun,
+    Started,
     /// Another process holds the write lock.
     Busy,
-    /// The path does not lead to the opened file any more.
+    /// The path no longer leads to the opened file.
     FileReplaced,
 }
 
@@ -51,21 +51,21 @@ impl Statements {
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub fn begin(&self) -> Result<Begun> {
+    pub fn begin(&self) -> Result<BeginResult> {
         if !self.file.was_checked_recently() && !self.file.is_unchanged() {
-            return Ok(Begun::FileReplaced);
+            return Ok(BeginResult::FileReplaced);
         }
         self.db.busy_timeout(Duration::ZERO)?; // another user of the connection may have set a timeout
         let result = self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut statement| statement.execute([]));
         match result {
-            Ok(_) => Ok(Begun::Begun),
-            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(Begun::Busy),
+            Ok(_) => Ok(BeginResult::Started),
+            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(BeginResult::Busy),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Commits. Returns whether the path still leads to the opened file; otherwise nobody will find what was
-    /// committed.
+    /// Commits. Returns whether the path still leads to the opened file; otherwise the changes are lost
+    /// with the old file.
     ///
     /// # Errors
     /// The commit failed, or there is no transaction.
@@ -79,8 +79,8 @@ impl Statements {
     ///
     /// # Errors
     /// SQLite refuses; there may be nothing to roll back.
-    pub fn undo(&self) -> Result<()> {
-        if self.is_begun() {
+    pub fn roll_back(&self) -> Result<()> {
+        if self.in_transaction() {
             self.db.prepare_cached("ROLLBACK")?.execute([])?;
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Statements {
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub fn forget_rollbacks(&self, queue_id: i64) -> Result<()> {
+    pub fn reset_rollback_count(&self, queue_id: i64) -> Result<()> {
         let mut counted = self.db.prepare_cached("SELECT 1 FROM ssb_queues WHERE queue_id = ?1 AND rollbacks > 0")?;
         if counted.exists([queue_id])? {
             self.ensure_transaction()?;
@@ -116,13 +116,13 @@ impl Statements {
 
     /// Whether a transaction is in progress.
     #[must_use]
-    pub fn is_begun(&self) -> bool {
+    pub fn in_transaction(&self) -> bool {
         !self.db.is_autocommit()
     }
 
     /// Fails if SQLite has rolled the transaction back; otherwise each statement would be committed on its own.
     pub(crate) fn ensure_transaction(&self) -> Result<()> {
-        if self.is_begun() { Ok(()) } else { Err(Error::RolledBack) }
+        if self.in_transaction() { Ok(()) } else { Err(Error::RolledBack) }
     }
 }
 

@@ -146,12 +146,12 @@ def test_a_plain_transaction_that_is_dropped_is_undone(talking: tuple[Database, 
     t = sales.transaction()
     t.__enter__()
     t.send(dialog, b"never")
-    holders = [database_context(sales).file.gate.holder]
+    holders = [database_context(sales).file.write_lock.holder]
     left = [t]
     del t
-    with pytest.warns(ResourceWarning, match="dropped before its end"):
+    with pytest.warns(ResourceWarning, match="dropped before it ended"):
         left.clear()
-    holders.append(database_context(sales).file.gate.holder)
+    holders.append(database_context(sales).file.write_lock.holder)
     assert holders == [threading.get_ident(), None]
     with sales.transaction() as t:
         assert t.receive(QUEUE).num_rows == 0

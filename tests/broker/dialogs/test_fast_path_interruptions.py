@@ -43,20 +43,20 @@ def is_free(database: Database) -> bool:
 def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talking: tuple[Database, uuid.UUID]) -> None:
     """It was closed at once, while nobody knew that it was in use, and the new process could wait for it for ever."""
     sales, dialog = talking
-    gate = database_context(sales).file.gate
+    write_lock = database_context(sales).file.write_lock
     with sales.transaction() as t:
         kept = t._session.begin_fast()
 
     def forks() -> bool:
-        gate.pause(True)
+        write_lock.set_paused(True)
         return False
 
     kept.set_commit_hook(forks)
     with sales.transaction() as t:
         t.send(dialog, b"x")
     kept.set_commit_hook(None)
-    assert (gate.lent(), gate.holder) == (None, None)
-    gate.pause(False)
+    assert (write_lock.connection_in_use(), write_lock.holder) == (None, None)
+    write_lock.set_paused(False)
     with sales.transaction() as t:
         assert t._session.begin_fast() is kept
     assert bodies(sales) == [b"x"]
@@ -99,10 +99,10 @@ def test_what_is_dropped_while_nobody_may_begin_is_undone(
         database_context(sales).file.connections.pause()
     left = [t]
     del t
-    with pytest.warns(ResourceWarning, match="dropped before its end"):
+    with pytest.warns(ResourceWarning, match="dropped before it ended"):
         left.clear()
     assert is_free(sales)
-    assert database_context(sales).file.gate.lent() is None
+    assert database_context(sales).file.write_lock.connection_in_use() is None
 
 
 def test_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uuid.UUID]) -> None:
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uu
     assert bodies(sales) == [b"x"]
 
 
-@pytest.mark.filterwarnings("ignore:.*dropped before its end:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.*dropped before it ended:ResourceWarning")
 def test_a_call_that_is_interrupted_before_it_begins_leaves_the_transaction_as_it_was(
     talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:

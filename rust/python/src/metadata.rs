@@ -10,10 +10,10 @@ type QueueRow = (i64, bool, bool, bool, Option<String>);
 
 /// See `_core.pyi`.
 #[pyclass(frozen, name = "MetadataSnapshot", module = "ssbroker._core")]
-pub(crate) struct PyPicture(pub(crate) MetadataSnapshot);
+pub(crate) struct PyMetadataSnapshot(pub(crate) MetadataSnapshot);
 
 #[pymethods]
-impl PyPicture {
+impl PyMetadataSnapshot {
     #[new]
     #[pyo3(signature = (*, broker_instance, is_delivering, queues, services, contracts, message_types, services_routed_locally))]
     fn new(
