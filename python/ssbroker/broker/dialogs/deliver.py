@@ -30,7 +30,6 @@ from ssbroker.protocol.states import (
     ConversationState,
     next_state,
 )
-from ssbroker.protocol.storage import MessageRun
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
@@ -477,91 +476,68 @@ def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoin
 
 
 class PlacedRun(NamedTuple):
-    """A run of messages, and the row at which it starts."""
+    """Consecutive messages of one endpoint that are adjacent rows of a table."""
 
-    run: MessageRun
     start: int
-
-
-def enqueue_batch(
-    work: Work, outcomes: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage]]]
-) -> dict[int, int]:
-    """Fast path: enqueues messages that are next in order, on open conversations, without validation or subscribers.
-
-    Returns the new receive sequence by endpoint id; the other messages need `arrive`.
-    """
-    accepted: dict[int, int] = {}
-    if work.effects.wants(ConversationEvent):
-        return accepted
-    rows: list[tuple[int, int, int, int, int, int, int, bytes | None]] = []
-    kinds_by_name: dict[tuple[int, int, str], int | None] = {}
-    for endpoint, messages in outcomes:
-        queue = queue_of(work, endpoint)
-        if not (queue.is_enqueue_enabled and _are_next(endpoint, messages)):
-            continue
-        kinds = [_kind(work, endpoint, message.message_type_name, kinds_by_name) for message in messages]
-        endpoint_id, priority = endpoint.endpoint_id, endpoint.priority
-        run = [
-            (queue.queue_id, queues.READY, priority, endpoint_id, queues.PRECEDENCE_MESSAGE, number, kind, body)
-            for (number, _, body, _, _), kind in zip(messages, kinds, strict=True)
-            if kind is not None
-        ]
-        if len(run) < len(messages):
-            continue
-        rows += run
-        work.effects.count_enqueued(len(run), is_remote=bool(endpoint.is_remote), priority=priority)
-        accepted[endpoint_id] = endpoint.receive_sequence + len(messages)
-        work.effects.arrived.add(queue.queue_id)
-    queues.add(work.connection, rows)
-    return accepted
+    """The first row."""
+    rows: int
+    first: int
+    """The sequence number of the first message."""
+    message_type_name: str
 
 
 def enqueue_runs(
-    work: Work, messages: pa.Table, runs: Iterable[tuple[ConversationEndpoint, PlacedRun]]
+    work: Work, messages: pa.Table, arrivals: Iterable[tuple[ConversationEndpoint, Sequence[PlacedRun]]]
 ) -> dict[int, int]:
-    """Fast path: enqueues runs natively, under the same conditions as `enqueue_batch`."""
-    accepted: dict[int, int] = {}
+    """Enqueues user messages of established conversations that are next in order, need no validation, and whose queue is on.
+
+    The messages of an endpoint are enqueued completely or not at all, in which case `InboundDialog` decides about each.
+
+    Args:
+        work: The transaction.
+        messages: The messages (`protocol.storage.MESSAGES`).
+        arrivals: Endpoints without early or inbound messages, each with its runs in order of sequence numbers.
+
+    Returns:
+        The next sequence number of each endpoint whose messages were enqueued; it is not stored yet.
+    """
+    enqueued: dict[int, int] = {}
     if work.effects.wants(ConversationEvent):
-        return accepted
+        return enqueued
     places: list[tuple[int, int, tuple[int, int, int, int, int]]] = []
-    kinds_by_name: dict[tuple[int, int, str], int | None] = {}
-    for endpoint, (run, start) in runs:
+    accepted: dict[tuple[int, int, str], int | None] = {}
+    for endpoint, runs in arrivals:
         queue = queue_of(work, endpoint)
-        kind = _kind(work, endpoint, run.message_type_name, kinds_by_name)
-        if (
-            not queue.is_enqueue_enabled
-            or kind is None
-            or endpoint.state != ConversationState.CO
-            or run.first != endpoint.receive_sequence
-        ):
+        if not queue.is_enqueue_enabled or endpoint.state != ConversationState.CO:
             continue
-        endpoint_id, priority = endpoint.endpoint_id, endpoint.priority
-        places.append((start, run.rows, (queue.queue_id, priority, endpoint_id, kind, run.first)))
-        work.effects.count_enqueued(run.rows, is_remote=bool(endpoint.is_remote), priority=priority)
-        accepted[endpoint_id] = run.first + run.rows
+        endpoint_id, priority, number = endpoint.endpoint_id, endpoint.priority, endpoint.receive_sequence
+        targets: list[tuple[int, int, tuple[int, int, int, int, int]]] = []
+        for start, rows, first, name in runs:
+            message_type_id = _unvalidated_type(work, endpoint, name, accepted)
+            if message_type_id is None or first != number:
+                break
+            targets.append((start, rows, (queue.queue_id, priority, endpoint_id, message_type_id, first)))
+            number += rows
+        if len(targets) < len(runs):
+            continue
+        places += targets
+        enqueued[endpoint_id] = number
+        work.effects.count_enqueued(
+            number - endpoint.receive_sequence, is_remote=bool(endpoint.is_remote), priority=priority
+        )
         work.effects.arrived.add(queue.queue_id)
     if places:
         work.connection.statements.enqueue(messages.select(["message_body"]), places)
-    return accepted
+    return enqueued
 
 
-def _are_next(endpoint: ConversationEndpoint, messages: Sequence[DialogMessage]) -> bool:
-    """Returns whether the messages are next in order, and none of them ends the conversation."""
-    number = endpoint.receive_sequence
-    for message in messages:
-        if message.message_sequence_number != number or message.is_conversation_error or message.is_end_of_dialog:
-            return False
-        number += 1
-    return endpoint.state == ConversationState.CO
-
-
-def _kind(
-    work: Work, endpoint: ConversationEndpoint, name: str, kinds_by_name: dict[tuple[int, int, str], int | None]
+def _unvalidated_type(
+    work: Work, endpoint: ConversationEndpoint, name: str, accepted: dict[tuple[int, int, str], int | None]
 ) -> int | None:
-    """Returns the id of a message type that the endpoint may receive without validation; otherwise None."""
+    """Returns the id of a message type that the endpoint accepts without validation; otherwise None."""
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
-    if key not in kinds_by_name:
+    if key not in accepted:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
         kind = contract_rules.receivable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
-        kinds_by_name[key] = kind.message_type_id if isinstance(kind, MessageType) and kind.validation == "N" else None
-    return kinds_by_name[key]
+        accepted[key] = kind.message_type_id if isinstance(kind, MessageType) and kind.validation == "N" else None
+    return accepted[key]

@@ -19,7 +19,7 @@ from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.failure_log import log_failure
-from ssbroker.broker.network.dialog_storage import CountedDialogStorage, StalePlan
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.broker.routes import Decision, database_missing_route, explain, needs_route_request
@@ -369,7 +369,7 @@ class DatabaseDialogs:
         instance = database.instance
         self._background: Final = background
         self.database: Final = database
-        self.ledger: Final = CountedDialogStorage(database)
+        self.ledger: Final = SqliteDialogStorage(database)
         # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
         chance = Random(instance.random.getrandbits(64))  # noqa: S311
         self.dialogs: Final = DialogEngine(self.ledger, random=chance.random, settings=settings, log=instance.events)

@@ -21,7 +21,6 @@ from ssbroker.broker.dialogs.deliver import (
     PlacedRun,
     create_target_endpoint,
     end_with_broker_error,
-    enqueue_batch,
     enqueue_runs,
     find_target,
     settle,
@@ -41,7 +40,6 @@ from ssbroker.protocol.storage import (
     DialogEndpoint,
     Key,
     MessageRange,
-    MessageRun,
     Refusal,
     StoredFragmentInfo,
     fragments_table,
@@ -52,6 +50,15 @@ from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection
 
+_HEADER: Final = (
+    "conversation_id",
+    "is_initiator",
+    "message_sequence_number",
+    "message_type_name",
+    "is_end_of_dialog",
+    "is_conversation_error",
+)
+_CONTENT: Final = (*_HEADER, "message_body")
 _KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
 
 
@@ -219,8 +226,7 @@ class BatchWriter:
         self._work: Final = work
         self._effects: Final = effects
         self._created: Final = {endpoint.key: endpoint for endpoint in effects.created}
-        self._runs: Final = _placed(effects.runs)
-        self._messages: Final = _messages(effects.messages.slice(sum(run.rows for run in effects.runs)))
+        self._arrivals: Final = _arrivals(effects)
         self._stored: Final = list(_stored(effects))
         keys = self._keys()
         self._rows: Final = endpoints.by_sides(work.connection, keys)
@@ -237,11 +243,11 @@ class BatchWriter:
             self._create(planned)
         for planned in effects.bound:
             self._bind(planned)
-        taken = self._take_plain()
-        for key, messages in self._messages.items():
-            if self._rows[key].endpoint_id not in taken:
-                self._take(key, messages)
-        self._keep(taken)
+        received = self._enqueue()
+        remaining = {key: each for key, each in self._arrivals.items() if self._rows[key].endpoint_id not in received}
+        for key, messages in _messages(effects.messages, remaining).items():
+            self._deliver(key, messages)
+        self._keep(received)
         self._acknowledge()
         self._break_off()
 
@@ -250,9 +256,7 @@ class BatchWriter:
         keys = {stored.key for stored in self._stored}
         keys.update(endpoint.key for endpoint in (*effects.created, *effects.bound))
         keys.update(key for key, _ in effects.dropped)
-        keys.update(
-            self._messages, self._runs, effects.received, effects.acknowledged, effects.errors, effects.refusals
-        )
+        keys.update(self._arrivals, effects.received, effects.acknowledged, effects.errors, effects.refusals)
         keys.update(effects.lost_by_peer)
         return keys
 
@@ -267,26 +271,22 @@ class BatchWriter:
         if (row is None) != (key in self._created):
             return False
         expected = 0 if row is None else row.receive_sequence
-        if key in self._runs and self._runs[key].run.first != expected:
+        arrival = self._arrivals.get(key)
+        if arrival is not None and arrival.runs[0].first != expected and not arrival.begins_with_error:
             return False
-        messages = self._messages.get(key)
-        if messages is not None:
-            first = messages[0]
-            if first.message_sequence_number != expected and not first.is_conversation_error:
-                return False
         return self._effects.received.get(key, expected) >= expected
 
     def _create(self, planned: Planned) -> None:
-        messages = self._messages.get(planned.key, ())
-        if messages and messages[0].is_conversation_error:
-            # The end of a conversation that nobody here has heard of: there is nothing to write, whenever it comes again.
-            del self._messages[planned.key]
+        arrival = self._arrivals.get(planned.key)
+        if arrival is not None and arrival.begins_with_error:
+            # The end of an unknown conversation: there is nothing to write, however often it arrives.
+            del self._arrivals[planned.key]
             return
         envelope = envelope_of(planned)
         found = find_target(self._work.objects, envelope)
         if isinstance(found, DeliveryOutcome):
             raise StalePlanError((planned.key,))
-        row = create_target_endpoint(self._work, envelope, *found, is_whole=bool(messages))
+        row = create_target_endpoint(self._work, envelope, *found, is_whole=arrival is not None)
         self._note(row, planned)
 
     def _bind(self, planned: Planned) -> None:
@@ -308,29 +308,22 @@ class BatchWriter:
         endpoints.set_peer(self._work.connection, row)
         self._rows[planned.key] = row
 
-    def _take_plain(self) -> dict[int, int]:
-        """Takes what nothing has to be decided about; the number of the next message of each endpoint that it took all of."""
-        keys = [*self._runs, *self._messages]
-        undisturbed = endpoints.without_early_messages(
-            self._work.connection, [self._rows[key].endpoint_id for key in keys]
+    def _enqueue(self) -> dict[int, int]:
+        """Enqueues messages that need no decision; returns the next sequence numbers of endpoints whose messages were all enqueued."""
+        simple = {key: arrival.runs for key, arrival in self._arrivals.items() if not arrival.has_system_messages}
+        ids = [self._rows[key].endpoint_id for key in simple]
+        without_early = endpoints.without_early_messages(self._work.connection, ids)
+        arrivals = [(self._rows[key], runs) for key, runs in simple.items()]
+        return enqueue_runs(
+            self._work, self._effects.messages, [each for each in arrivals if each[0].endpoint_id in without_early]
         )
-        runs = [(self._rows[key], placed) for key, placed in self._runs.items()]
-        taken = enqueue_runs(
-            self._work, self._effects.messages, [each for each in runs if each[0].endpoint_id in undisturbed]
-        )
-        for row, placed in runs:
-            if row.endpoint_id not in taken:
-                self._messages.update(_messages(self._effects.messages.slice(placed.start, placed.run.rows)))
-        rows = [(self._rows[key], messages) for key, messages in self._messages.items()]
-        return taken | enqueue_batch(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
 
-    def _take(self, key: Key, messages: list[DialogMessage]) -> None:
+    def _deliver(self, key: Key, messages: list[DialogMessage]) -> None:
         row = self._rows[key]
-        arrival = InboundDialog(self._work, row, queue_of(self._work, row)).deliver(messages)
-        if arrival.error is not None:
+        if InboundDialog(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
             raise StalePlanError((key,))
 
-    def _keep(self, taken: dict[int, int]) -> None:
+    def _keep(self, enqueued: dict[int, int]) -> None:
         """Fragments come and go; what the state of an endpoint did not take counts as taken, since it never will be."""
         connection, now = self._work.connection, self._work.now()
         ids = {key: row.endpoint_id for key, row in self._rows.items()}
@@ -344,7 +337,7 @@ class BatchWriter:
         for key, number in self._effects.dropped:
             fragments.remove(connection, ids[key], number)
         received = {ids[key]: number for key, number in self._effects.received.items() if key in ids}
-        reached = taken | received
+        reached = enqueued | received
         endpoints.raise_receive_sequences(
             connection, [(number, endpoint_id) for endpoint_id, number in reached.items()]
         )
@@ -369,7 +362,7 @@ class BatchWriter:
 
     def _comes(self, key: Key) -> bool:
         """Whether a message comes for an endpoint."""
-        return key in self._messages or key in self._runs
+        return key in self._arrivals
 
     def _break_off(self) -> None:
         """Conversations that cannot go on end with an error."""
@@ -394,23 +387,51 @@ class BatchWriter:
         return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
 
-def _placed(runs: Iterable[MessageRun]) -> dict[Key, PlacedRun]:
-    """Runs, with the rows that are theirs."""
-    found: dict[Key, PlacedRun] = {}
+@dataclass(slots=True)
+class _Arrival:
+    """The messages of a batch for one endpoint."""
+
+    runs: list[PlacedRun]
+    begins_with_error: bool = False
+    has_system_messages: bool = False
+    """Whether one of them is an Error or EndDialog message."""
+
+
+def _arrivals(effects: BatchChanges) -> dict[Key, _Arrival]:
+    """The messages of a batch by endpoint: first the runs that the batch names, then the remaining rows, joined to runs."""
+    found: dict[Key, _Arrival] = {}
     start = 0
-    for run in runs:
-        found[run.key] = PlacedRun(run, start)
-        start += run.rows
+    for key, first, rows, name in effects.runs:
+        found[key] = _Arrival([PlacedRun(start, rows, first, name)])
+        start += rows
+    headers = effects.messages.slice(start).select(_HEADER)
+    columns: list[list[Any]] = [column_values(column) for column in headers.columns]
+    for row, (conversation_id, side, number, name, is_end, is_error) in enumerate(zip(*columns, strict=True), start):
+        arrival = found.setdefault((conversation_id, not side), _Arrival([], begins_with_error=is_error))
+        arrival.has_system_messages |= is_end or is_error
+        last = arrival.runs[-1] if arrival.runs else None
+        if last is not None and (row, number, name) == (
+            last.start + last.rows,
+            last.first + last.rows,
+            last.message_type_name,
+        ):
+            arrival.runs[-1] = last._replace(rows=last.rows + 1)
+        else:
+            arrival.runs.append(PlacedRun(row, 1, number, name))
     return found
 
 
-def _messages(table: pa.Table) -> dict[Key, list[DialogMessage]]:
+def _messages(table: pa.Table, arrivals: Mapping[Key, _Arrival]) -> dict[Key, list[DialogMessage]]:
     """The messages of each endpoint, in order."""
-    found: dict[Key, list[DialogMessage]] = {}
-    columns: list[list[Any]] = [column_values(column) for column in table.columns]
-    for conversation_id, side, number, name, _, is_end, is_error, body in zip(*columns, strict=True):
+    found: dict[Key, list[DialogMessage]] = {key: [] for key in arrivals}
+    if not arrivals:
+        return found
+    rows = [row for each in arrivals.values() for run in each.runs for row in range(run.start, run.start + run.rows)]
+    chosen = table.take(pa.array(rows, pa.int64()))
+    columns: list[list[Any]] = [column_values(chosen[name]) for name in _CONTENT]
+    for conversation_id, side, number, name, is_end, is_error, body in zip(*columns, strict=True):
         message = DialogMessage(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
-        found.setdefault((conversation_id, not side), []).append(message)
+        found[conversation_id, not side].append(message)
     return found
 
 
@@ -669,10 +690,12 @@ class SqliteDialogStorage:
         return judged(objects, messages, contracts)
 
     def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
+        start = time.perf_counter()
         with self._database.file.write() as connection:
             rows = endpoints.by_sides(connection, objects)
             transmission_queue.write_objects(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
+        self._database.instance.counters.objects_written(len(objects), seconds=time.perf_counter() - start)
 
     def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """See `Ledger`."""
@@ -684,6 +707,7 @@ class SqliteDialogStorage:
                 packed = transmission_queue.read_object(connection, row.endpoint_id)
                 if packed is not None:
                     found[key] = packed
+        self._database.instance.counters.objects_read(len(found))
         return found
 
 
@@ -726,27 +750,3 @@ def _first_id(key: Key) -> bytes:
     made[6] = made[6] & 0x0F | 0x80
     made[8] = made[8] & 0x3F | 0x80
     return bytes(made)
-
-
-class CountedDialogStorage(SqliteDialogStorage):
-    """Counts the transmission objects that are read back and put aside.
-
-    Args:
-        database: The database.
-    """
-
-    def __init__(self, database: DatabaseContext) -> None:
-        super().__init__(database)
-        self._counters: Final = database.instance.counters
-
-    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
-        """See `Ledger`."""
-        begun = time.perf_counter()
-        super().save_transmissions(objects)
-        self._counters.objects_written(len(objects), seconds=time.perf_counter() - begun)
-
-    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
-        """See `Ledger`."""
-        found = super().load_transmissions(keys)
-        self._counters.objects_read(len(found))
-        return found
