@@ -12,7 +12,7 @@ from ssbroker.testing.simulation import Machine
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """What is damaged in masses and told of as an event need not be logged as well."""
+    """Damaged rows in large numbers are not logged."""
     level = LOGGER.level
     LOGGER.setLevel(logging.CRITICAL)
     yield
@@ -21,5 +21,5 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture
 def machine() -> Machine:
-    """What the tests are about; those of the planted bugs hand over the same, with a bug in it."""
+    """The engine under test; the tests of planted bugs pass the same class with a bug in it."""
     return DialogEngine

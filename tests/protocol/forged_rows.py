@@ -1,4 +1,4 @@
-"""Rows of a secured dialog, forged by the thousand by who has all that was ever sent and no key. `python -m tests.protocol.forged_rows --rows 1000000`."""
+"""Rows of a secured dialog, forged without the key by an attacker who has all rows ever sent. `python -m tests.protocol.forged_rows --rows 1000000`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ssbroker.protocol.config import END_DIALOG, ERROR
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import NAMES, Protection
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
-from tests.protocol.test_receiver import resigned
+from tests.protocol.test_receiver import with_new_header_digest
 
 OTHER: Final = b"two conversation"
 FAILED: Final = b"bad conversation"
@@ -38,8 +38,8 @@ def _shifted(column: str) -> Forge:
     return lambda random, row, _: {**row, column: max(0, (row[column] or 0) + random.choice((-2, -1, 1, 2, 100)))}
 
 
-def _taken(*columns: str) -> Forge:
-    """What another row has in some columns."""
+def _copied(*columns: str) -> Forge:
+    """Takes some columns from another row."""
 
     def forge(random: Random, row: Row, rows: Sequence[Row]) -> Row:
         other = random.choice(rows)
@@ -48,19 +48,21 @@ def _taken(*columns: str) -> Forge:
     return forge
 
 
-def _plain(random: Random, row: Row, _: Sequence[Row]) -> Row:
-    """What anybody can sign."""
+def _signed_with_md5(random: Random, row: Row, _: Sequence[Row]) -> Row:
+    """Signs with MD5, which needs no key."""
     body = random.randbytes(16)
-    return resigned({**row, "security": Protection.PLAIN, "message_body": body if row["is_sequenced"] else b""})
+    return with_new_header_digest(
+        {**row, "security": Protection.PLAIN, "message_body": body if row["is_sequenced"] else b""}
+    )
 
 
-def _sealed_otherwise(random: Random, row: Row, _: Sequence[Row]) -> Row:
-    """A signature that comes to mind."""
+def _signed_at_random(random: Random, row: Row, _: Sequence[Row]) -> Row:
+    """An arbitrary signature."""
     return {**row, "header_signature": random.randbytes(16), "message_body": random.randbytes(32)}
 
 
 def _acknowledged(random: Random, row: Row, _: Sequence[Row]) -> Row:
-    """More than was received."""
+    """Acknowledges more than was received."""
     return {**row, "acked_sequence_number": random.randrange(1 << 40), "acked_ahead": row["acked_ahead"] or b""}
 
 
@@ -82,16 +84,16 @@ FORGES: Final[dict[str, Forge]] = {
         f"another {column}": _shifted(column)
         for column in ("message_sequence_number", "fragment_number", "fragment_count", "priority")
     },
-    "the body of another row": _taken("message_body"),
-    "body and signatures of another row": _taken(
+    "the body of another row": _copied("message_body"),
+    "body and signatures of another row": _copied(
         "message_body", "message_signature", "fragment_signature", "header_signature"
     ),
-    "the place of another row": _taken("message_sequence_number", "fragment_number", "fragment_count"),
-    "the conversation of another row": _taken("conversation_id"),
-    "kind and type of another row": _taken(
+    "the place of another row": _copied("message_sequence_number", "fragment_number", "fragment_count"),
+    "the conversation of another row": _copied("conversation_id"),
+    "kind and type of another row": _copied(
         "is_sequenced", "message_type_name", "is_end_of_dialog", "is_conversation_error"
     ),
-    "the acknowledgement of another row": _taken("acked_sequence_number", "acked_ahead"),
+    "the acknowledgement of another row": _copied("acked_sequence_number", "acked_ahead"),
     "turned round": lambda _, row, __: {**row, "is_initiator": not row["is_initiator"]},
     "another service": lambda _, row, __: {**row, "to_service_name": "Thief"},
     "another contract": lambda _, row, __: {**row, "service_contract_name": "Theft"},
@@ -102,15 +104,15 @@ FORGES: Final[dict[str, Forge]] = {
     },
     "longer": lambda random, row, __: {**row, "message_body": row["message_body"] + random.randbytes(1)},
     "as if the body were in clear": lambda _, row, __: {**row, "security": Protection.SIGNED},
-    "plain, with digests that are right": _plain,
-    "sealed under a key of one's own": _sealed_otherwise,
+    "plain, with digests that are right": _signed_with_md5,
+    "sealed under a key of one's own": _signed_at_random,
     "an acknowledgement of more": _acknowledged,
 }
-"""What is done to a row."""
+"""A change of a row."""
 
 
 def recorded(both: Pair) -> list[Row]:
-    """Rows of every kind that have not arrived: fragments, acknowledgements, the end, an error; of three dialogs under one key."""
+    """Rows of every kind before they arrive: fragments, acknowledgements, an end and an error, of three dialogs under one key."""
     for conversation in DIALOGS[1:]:
         both.begin(conversation=conversation, session_key=KEY)
     random = Random(22)
@@ -131,7 +133,7 @@ def recorded(both: Pair) -> list[Row]:
 
 
 def forged(rows: Sequence[Row], random: Random) -> Iterator[tuple[str, Row]]:
-    """Forged rows without end, each with what was done to it; none that was sent like that."""
+    """Endless forged rows, each with the name of its change; none equals a sent row."""
     honest = {_frozen(row) for row in rows}
     names = [*FORGES]
     while True:
@@ -146,7 +148,7 @@ def _frozen(row: Row) -> tuple[Any, ...]:
 
 
 def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
-    """Brings so many forged rows to the receiver of honest ones.
+    """Passes that many forged rows to the receiver of honest ones.
 
     Args:
         number: How many.
@@ -161,7 +163,7 @@ def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
     both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
     rows = recorded(both)
     before = [both.b.queue((conversation, False)) for conversation in DIALOGS]
-    both.b.rows(NOW)  # what it has to say without them
+    both.b.rows(NOW)  # the rows that it sends without them
     tried: Counter[str] = Counter()
     made = forged(rows, Random(seed))
     while tried.total() < number:
@@ -180,7 +182,7 @@ def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
 
 
 def main() -> None:
-    """Prints its figures."""
+    """Prints the counts."""
     parser = argparse.ArgumentParser(prog="python -m tests.protocol.forged_rows")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=22)

@@ -1,4 +1,4 @@
-"""Two instances that the tests of the dialog protocol stand between: each fragment can be seen, kept back, changed and sent again."""
+"""Two instances with the test between them, which sees, holds, changes and repeats each fragment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Side:
-    """One instance: its machine, what is durable, and what it told."""
+    """One instance: its engine, its durable storage and its events."""
 
     name: bytes
     ledger: MemoryDialogStorage
@@ -41,25 +41,25 @@ class Side:
     events: list[Event] = field(default_factory=list)
 
     def send(self, key: Key, *bodies: bytes, message_type: str = "Order") -> None:
-        """Commits messages, and tells the machine."""
+        """Commits messages, and notifies the engine."""
         for body in bodies:
             self.ledger.send(key, body, message_type=message_type)
         self.dialogs.notify_queued([key])
 
     def rows(self, now: int = 0, *, most: int = 4096) -> list[Row]:
-        """All that it sends now."""
+        """All rows that it sends now."""
         rows: list[Row] = []
         while (table := self.dialogs.data_to_send(now=now, max_rows=most)) is not None:
             rows += table.to_pylist()
         return rows
 
     def arrived(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
-        """Gives it a batch; nothing is committed."""
+        """Passes a batch to it; nothing is committed."""
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
         return self.dialogs.receive(table, now=now, peer=peer or self.peer, session_keys=self.session_keys)
 
     def take(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
-        """Gives it a batch, and commits what comes of it."""
+        """Passes a batch to it, and commits the result."""
         effects = self.arrived(rows, now, peer=peer)
         self.ledger.commit(effects)
         self.dialogs.confirm(effects, now=now)
@@ -71,7 +71,7 @@ class Side:
         return [] if account is None else [message.body for message in account.queue]
 
     def waiting(self, key: Key) -> list[int]:
-        """What its transmission queue holds."""
+        """The sequence numbers in its transmission queue."""
         return list(self.ledger.accounts[key].outgoing)
 
     def told(self, kind: type[Event]) -> list[Any]:
@@ -80,13 +80,13 @@ class Side:
 
     @property
     def refused(self) -> list[Any]:
-        """What it told of damaged and misled fragments."""
+        """Its events about damaged and misdirected fragments."""
         return self.told(CorruptedMessage) + self.told(MessageUndeliverable)
 
 
 @dataclass
 class Pair:
-    """An initiator's instance and a target's, and a dialog that begins between them."""
+    """The instances of an initiator and a target, and a new dialog between them."""
 
     a: Side
     b: Side
@@ -104,7 +104,7 @@ class Pair:
         return self.a.ledger.begin(endpoint)
 
     def exchange(self, now: int = 0, *, times: int = 6) -> list[Row]:
-        """Carries everything to and fro; what the initiator sent."""
+        """Delivers everything in both directions; returns the rows of the initiator."""
         sent: list[Row] = []
         for step in range(times):
             rows = self.a.rows(now + step * SECOND)
@@ -116,7 +116,7 @@ class Pair:
         return sent
 
     def restart(self, side: Side) -> None:
-        """Loses what is not committed, and starts a machine anew."""
+        """Drops uncommitted state, and starts a new engine."""
         side.ledger.restart()
         side.dialogs = made(side.ledger, self.machine, self.settings, side.events)
         side.dialogs.notify_queued(side.ledger.waiting())
@@ -125,7 +125,7 @@ class Pair:
 def made(
     ledger: MemoryDialogStorage, machine: Machine, settings: ProtocolSettings, events: list[Event]
 ) -> DialogEngine:
-    """A machine whose events are kept."""
+    """An engine that records its events."""
     log = EventLog()
     log.subscribe(events.append)
     return machine(ledger, random=Random(1).random, settings=settings, log=log)
@@ -138,7 +138,7 @@ def pair(
     dialog: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Pair:
-    """Two instances, and a dialog with `dialog` as its endpoint's columns."""
+    """Two instances and a dialog whose endpoint has the columns `dialog`."""
     chosen = ProtocolSettings(**settings)
     sides: list[Side] = []
     for name, peer in ((A, OF_B), (B, OF_A)):
@@ -152,7 +152,7 @@ def pair(
 
 
 def bound(machine: Machine, **options: Any) -> Pair:
-    """Two instances with a dialog that has one message behind it in each direction, so that both sides know each other."""
+    """Two instances with an established dialog: one message has been delivered in each direction."""
     both = pair(machine, **options)
     both.a.send(both.outgoing, b"first")
     both.exchange()
@@ -165,7 +165,7 @@ def bound(machine: Machine, **options: Any) -> Pair:
 
 
 def numbers(rows: Iterable[Row]) -> list[tuple[int, int]]:
-    """Message and fragment of what has a number."""
+    """Sequence and fragment number of each numbered row."""
     return [(row["message_sequence_number"], row["fragment_number"]) for row in rows if row["is_sequenced"]]
 
 
@@ -175,5 +175,5 @@ def is_error(row: Row) -> bool:
 
 
 def take_no_runs(dialogs: DialogEngine) -> None:
-    """Has a machine look at each row, whatever is plain."""
+    """Makes an engine process each row by itself, without the fast path."""
     dialogs._fast_inbound = cast("FastInboundFinder", SimpleNamespace(find=lambda table, *_, **__: FastInbound(table)))

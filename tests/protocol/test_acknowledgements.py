@@ -1,4 +1,4 @@
-"""P15, P16, B35: how acknowledgements travel, and which are believed."""
+"""P15, P16: how acknowledgements are sent, and which are trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ssbroker.protocol.envelope import ACK_RANGES_MAX, pack_ack_ranges, unpack_a
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, bound, numbers
-from tests.protocol.test_receiver import acknowledged, resigned
+from tests.protocol.test_receiver import acknowledged, with_new_header_digest
 
 
 @pytest.mark.rule("P15")
@@ -26,8 +26,8 @@ def test_one_acknowledgement_covers_several_fragments(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P15")
-def test_it_rides_in_the_header_of_a_message_that_goes_anyway(machine: Machine) -> None:
-    """And then none goes alone."""
+def test_an_acknowledgement_is_carried_by_the_next_message(machine: Machine) -> None:
+    """Then no separate acknowledgement is sent."""
     both = bound(machine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -41,8 +41,8 @@ def test_it_rides_in_the_header_of_a_message_that_goes_anyway(machine: Machine) 
 
 
 @pytest.mark.rule("P15")
-def test_alone_it_waits_up_to_a_second_for_one(machine: Machine) -> None:
-    """B35, P15"""
+def test_an_acknowledgement_waits_up_to_a_second_for_a_message(machine: Machine) -> None:
+    """P15"""
     both = bound(machine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -51,8 +51,8 @@ def test_alone_it_waits_up_to_a_second_for_one(machine: Machine) -> None:
     assert both.b.rows(30 * SECOND) == []
 
 
-def test_it_does_not_wait_while_the_sender_has_to(machine: Machine) -> None:
-    """When a quarter of the window is there."""
+def test_an_acknowledgement_does_not_wait_if_the_window_is_filling(machine: Machine) -> None:
+    """A quarter of the window has arrived."""
     both = bound(machine, window_fragments=8)
     both.a.send(both.outgoing, *[b"body"] * 8)
     rows = both.a.rows(20 * SECOND)
@@ -63,7 +63,7 @@ def test_it_does_not_wait_while_the_sender_has_to(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P15")
-def test_events_tell_of_acknowledgements(machine: Machine) -> None:
+def test_acknowledgements_emit_events(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -75,16 +75,16 @@ def test_events_tell_of_acknowledgements(machine: Machine) -> None:
 
 
 def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
-    """An acknowledgement of the target with other numbers."""
+    """An acknowledgement by the target with other numbers."""
     both.b.take(both.a.rows(20 * SECOND)[:1], 20 * SECOND)
     (row,) = both.b.rows(22 * SECOND)
-    return resigned({**row, "acked_sequence_number": acked, "acked_ahead": ahead})
+    return with_new_header_digest({**row, "acked_sequence_number": acked, "acked_ahead": ahead})
 
 
 @pytest.mark.rule("P16")
 @pytest.mark.threat("T11")
-def test_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) -> None:
-    """Beyond what was sent an acknowledgement says nothing, and is told of as 28010."""
+def test_an_acknowledgement_of_unsent_messages_is_not_trusted(machine: Machine) -> None:
+    """An acknowledgement beyond the sent messages has no effect, and is reported as 28010."""
     for acked, ahead in ((1000, b""), (0, pack_ack_ranges([(1, 0, 1000, 0)]))):
         both = bound(machine, window_fragments=4)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
@@ -98,7 +98,7 @@ def test_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) 
 
 
 @pytest.mark.rule("P16")
-def test_an_old_acknowledgement_takes_nothing_back(machine: Machine) -> None:
+def test_an_old_acknowledgement_has_no_effect(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"one", b"two")
     rows = both.a.rows(20 * SECOND)
@@ -113,8 +113,8 @@ def test_an_old_acknowledgement_takes_nothing_back(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P16")
-def test_after_a_restart_what_was_acknowledged_before_helps_as_far_as_it_was_sent_again(machine: Machine) -> None:
-    """The far side has more than this life of the sender has sent; nothing stays behind."""
+def test_after_a_restart_acknowledgements_count_as_far_as_messages_were_sent_again(machine: Machine) -> None:
+    """The peer has received more than the restarted sender has sent so far; all of it is acknowledged in the end."""
     both = bound(machine, window_fragments=4, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"a" * 30, b"b", b"c", b"d" * 30)
     for step in range(30):
@@ -131,8 +131,8 @@ def test_after_a_restart_what_was_acknowledged_before_helps_as_far_as_it_was_sen
 
 
 @pytest.mark.rule("P13", "P16")
-def test_a_large_message_goes_on_after_a_restart_where_it_was(machine: Machine) -> None:
-    """No life lasts as long as the message takes, and yet it arrives; of what is there hardly anything goes again."""
+def test_a_large_message_resumes_after_a_restart(machine: Machine) -> None:
+    """The sender restarts more often than the message takes, yet it arrives, and hardly a fragment is sent twice."""
     both = bound(machine, window_fragments=8, max_fragment_bytes=4)
     both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
     sent = 0
@@ -150,8 +150,8 @@ def test_a_large_message_goes_on_after_a_restart_where_it_was(machine: Machine) 
 
 
 @pytest.mark.rule("P16")
-def test_a_large_message_that_is_there_goes_no_further_after_a_restart(machine: Machine) -> None:
-    """Its acknowledgement was lost. It leaves the queue when its last fragment has been sent, and not before."""
+def test_a_received_large_message_is_not_sent_again_after_a_restart(machine: Machine) -> None:
+    """Its acknowledgement was lost. It leaves the queue once its last fragment has been sent, not earlier."""
     both = bound(machine, window_fragments=8, max_fragment_bytes=4)
     both.a.send(both.outgoing, bytes(400))
     for step in range(100):
@@ -173,7 +173,7 @@ def test_a_large_message_that_is_there_goes_no_further_after_a_restart(machine: 
 
 @pytest.mark.rule("P16")
 @pytest.mark.threat("T11")
-def test_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(machine: Machine) -> None:
+def test_a_false_acknowledgement_of_a_message_in_transit_does_not_shorten_it(machine: Machine) -> None:
     """Nothing is lost, and nothing leaves the queue."""
     for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
         both = bound(machine, window_fragments=8, max_fragment_bytes=4)
@@ -188,8 +188,8 @@ def test_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(machine: M
 
 @pytest.mark.rule("P17", "P23")
 @pytest.mark.threat("T11")
-def test_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once(machine: Machine) -> None:
-    """One that has forgotten a message says so of each row; each was answered by another at once, without an end, and with one more flight."""
+def test_a_message_that_the_peer_forgot_is_resent_immediately_only_once(machine: Machine) -> None:
+    """A peer that has forgotten a message reports it for each row; each report must not cause another send."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 0, 1, 0)]))
@@ -205,8 +205,8 @@ def test_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once
     assert 10 <= sent <= 40
 
 
-def test_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Machine) -> None:
-    """It has a message that was sent after the acknowledgement which it does not know of any more."""
+def test_a_peer_that_lost_acknowledged_messages_gets_an_error(machine: Machine) -> None:
+    """A message sent after an acknowledgement that the peer no longer knows of arrives."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     both.a.take([with_acknowledgement(both, None, pack_ack_ranges([(1, 0, 1, 0)]))], 22 * SECOND)
@@ -216,8 +216,8 @@ def test_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Machine)
 
 
 @pytest.mark.rule("P12")
-def test_an_old_acknowledgement_is_no_sign_of_a_loss(machine: Machine) -> None:
-    """Whenever it comes again, after a restart of the sender too, and whatever it named beside what was whole."""
+def test_an_old_acknowledgement_does_not_indicate_a_loss(machine: Machine) -> None:
+    """Also after a restart of the sender, and whatever else it acknowledged."""
     both = bound(machine, window_fragments=8, max_fragment_bytes=4)
     old: list[Row] = []
     for round_ in range(12):
@@ -241,8 +241,8 @@ def test_an_old_acknowledgement_is_no_sign_of_a_loss(machine: Machine) -> None:
 
 @pytest.mark.rule("P26")
 @pytest.mark.threat("T11")
-def test_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) -> None:
-    """24 bytes that name two thousand million fragments of a message that has two."""
+def test_a_range_beyond_its_message_uses_no_memory(machine: Machine) -> None:
+    """24 bytes that name two billion fragments of a message of two."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"message", bytes(40))
     false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
@@ -256,7 +256,7 @@ def test_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) ->
 
 
 def runs_of(places: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> InboundDirection:
-    """A direction in which these fragments wait, each put there once."""
+    """A direction in which these fragments wait, each added once."""
     made = InboundDirection((CONVERSATION, False), 0)
     for number, fragment in places:
         if (number, fragment) not in made.ranges:
@@ -272,10 +272,10 @@ PLACES = [(number, fragment) for number, count in COUNTS.items() for fragment in
 @given(
     places=st.lists(st.sampled_from(PLACES), max_size=40), gone=st.none() | st.integers(0, 3), reached=st.integers(0, 4)
 )
-def test_runs_hold_each_fragment_once_in_order_and_with_gaps_between_them(
+def test_ranges_are_sorted_disjoint_and_not_adjacent(
     places: list[tuple[int, int]], gone: int | None, reached: int
 ) -> None:
-    """Also when the parts of a message have gone, or messages are whole."""
+    """Also if fragments of a message have been removed, or messages are complete."""
     made = runs_of(places, COUNTS)
     if gone is not None:
         made.drop_message(gone)
@@ -291,14 +291,14 @@ def test_runs_hold_each_fragment_once_in_order_and_with_gaps_between_them(
 
 
 def _before(place: tuple[int, int]) -> tuple[int, int] | None:
-    """The place that is just before another."""
+    """The place just before another."""
     number, fragment = place
     return (number, fragment - 1) if fragment else (number - 1, COUNTS[number - 1] - 1) if number else None
 
 
 @pytest.mark.rule("P15", "P26")
-def test_runs_say_what_is_there_and_are_bounded() -> None:
-    """What nobody could have meant is refused."""
+def test_ranges_cover_the_stored_fragments_and_are_bounded() -> None:
+    """Impossible values are rejected."""
     every_second = range(0, 4 * ACK_RANGES_MAX, 2)
     told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).ranges.to_ack_ranges()
     assert told == [(number, 0, number, 0) for number in every_second[:ACK_RANGES_MAX]]

@@ -1,4 +1,4 @@
-"""B13: an application's error is taken as soon as it comes, since its sender has dropped what was before it."""
+"""An application's error is received as soon as it arrives, because its sender has dropped the messages before it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MINUTE = 60 * SECOND
 
 
 def fails(both: Pair, body: bytes = b"sold out") -> None:
-    """The initiator's application ends the dialog with an error; what waits is dropped."""
+    """The initiator's application ends the dialog with an error; queued messages are dropped."""
     both.a.send(both.outgoing, body, message_type=config.ERROR)
 
 
-def test_an_error_overtakes_what_was_sent_and_lost(machine: Machine) -> None:
+def test_an_error_overtakes_lost_messages(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     assert numbers(both.a.rows()) == [(1, 0), (2, 0), (3, 0)]
@@ -31,7 +31,7 @@ def test_an_error_overtakes_what_was_sent_and_lost(machine: Machine) -> None:
     assert both.a.refused == both.b.refused == []
 
 
-def test_and_what_was_never_sent(machine: Machine) -> None:
+def test_an_error_overtakes_unsent_messages(machine: Machine) -> None:
     both = bound(machine, window_fragments=2)
     both.a.send(both.outgoing, *[b"%d" % number for number in range(50)])
     sent = both.a.rows()
@@ -44,8 +44,8 @@ def test_and_what_was_never_sent(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_it_goes_at_once_though_nothing_is_acknowledged(machine: Machine) -> None:
-    """Not after the wait of P17, whether the window is full of fragments or of bytes, or of what may be begun."""
+def test_an_error_is_sent_immediately_despite_a_full_window(machine: Machine) -> None:
+    """Without a retry wait, even if the window is full of fragments or bytes."""
     for window in ({"window_fragments": 2}, {"window_bytes": 2}, {"ahead_bytes": 2, "turn_fragments": 2}):
         both = bound(machine, **window)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(9)])
@@ -62,8 +62,8 @@ def test_it_goes_at_once_though_nothing_is_acknowledged(machine: Machine) -> Non
 
 
 @pytest.mark.rule("R8", "P17")
-def test_nor_when_the_target_answers(machine: Machine) -> None:
-    """And where it is lost it goes again, also by who was put aside meanwhile."""
+def test_an_error_of_the_target_is_sent_immediately(machine: Machine) -> None:
+    """A lost error is sent again, also after its dialog was evicted from memory."""
     both = pair(machine)
     both.a.send(both.outgoing, b"lost", b"dropped")
     both.a.rows()
@@ -77,7 +77,7 @@ def test_nor_when_the_target_answers(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_an_error_that_is_longer_than_the_window_comes_whole(machine: Machine) -> None:
+def test_an_error_longer_than_the_window_arrives_complete(machine: Machine) -> None:
     both = pair(machine, max_fragment_bytes=4, window_fragments=4, turn_fragments=2)
     both.a.send(both.outgoing, bytes(100))
     both.a.rows()
@@ -89,7 +89,7 @@ def test_an_error_that_is_longer_than_the_window_comes_whole(machine: Machine) -
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_what_is_sent_while_the_window_is_full_is_looked_at_once_each_time(machine: Machine) -> None:
+def test_messages_behind_a_full_window_are_read_once_per_turn(machine: Machine) -> None:
     both = bound(machine, window_fragments=2)
     asked: list[int] = []
     ended = both.a.ledger.ending_errors
@@ -110,8 +110,8 @@ def test_what_is_sent_while_the_window_is_full_is_looked_at_once_each_time(machi
     assert asked == []
 
 
-def test_however_much_that_was(machine: Machine) -> None:
-    """It lies further ahead than any other message may."""
+def test_an_error_may_skip_any_number_of_messages(machine: Machine) -> None:
+    """The error's number is further ahead than that of any other message may be."""
     both = bound(machine, window_fragments=1)
     both.a.send(both.outgoing, *[b""] * 20)
     both.a.rows()
@@ -121,7 +121,7 @@ def test_however_much_that_was(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_what_came_early_is_not_received_any_more(machine: Machine) -> None:
+def test_early_messages_before_the_error_are_not_received(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     both.b.take(both.a.rows()[1:])
@@ -133,7 +133,7 @@ def test_what_came_early_is_not_received_any_more(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_what_comes_with_it_in_order_is_received(machine: Machine) -> None:
+def test_in_order_messages_in_the_batch_of_the_error_are_received(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     sent = both.a.rows()
@@ -142,8 +142,8 @@ def test_what_comes_with_it_in_order_is_received(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"1", b"2", b"sold out"]
 
 
-def test_an_error_in_fragments(machine: Machine) -> None:
-    """Each of them says that it is an error, so that the first to come shows where the direction goes on; the rest may be lost."""
+def test_an_error_arrives_in_fragments(machine: Machine) -> None:
+    """Each fragment is marked as an error, so the first to arrive shows where the direction continues."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"lost")
     both.a.rows()
@@ -158,7 +158,7 @@ def test_an_error_in_fragments(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_after_a_restart_of_the_sender(machine: Machine) -> None:
+def test_an_error_is_sent_after_a_restart_of_the_sender(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2")
     both.a.rows()
@@ -170,8 +170,8 @@ def test_after_a_restart_of_the_sender(machine: Machine) -> None:
 
 
 @pytest.mark.rule("R8")
-def test_before_the_target_has_answered(machine: Machine) -> None:
-    """The first message was dropped, so the error is the first that can go."""
+def test_an_error_is_sent_before_the_target_has_answered(machine: Machine) -> None:
+    """The first message was dropped, so the error is the first row to send."""
     for sends in (0, 3):
         both = pair(machine)
         both.a.send(both.outgoing, *[b"lost"] * sends)
@@ -182,7 +182,7 @@ def test_before_the_target_has_answered(machine: Machine) -> None:
         assert both.a.waiting(both.outgoing) == []
 
 
-def test_a_rollback_takes_the_leap_back(machine: Machine) -> None:
+def test_a_rollback_undoes_the_skipped_numbers(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2")
     late = both.a.rows()
@@ -195,7 +195,7 @@ def test_a_rollback_takes_the_leap_back(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P12")
-def test_of_an_error_that_came_twice_one_is_received(machine: Machine) -> None:
+def test_a_duplicate_error_is_received_once(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows()

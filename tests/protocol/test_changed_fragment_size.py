@@ -1,4 +1,4 @@
-"""N42, P13: a sender that is started anew with fragments of another length does not contradict what it has sent before."""
+"""P13: a sender that is restarted with another fragment size does not contradict the fragments that it sent before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.protocol.pair import SECOND, Pair, bound, numbers
 
 
 def restart(both: Pair, length: int) -> None:
-    """The sender begins anew, with fragments of another length."""
+    """Restarts the sender with another fragment size."""
     both.settings = replace(both.settings, max_fragment_bytes=length)
     both.restart(both.a)
 
@@ -20,8 +20,8 @@ def restart(both: Pair, length: int) -> None:
 @pytest.mark.rule("P13", "P16")
 @pytest.mark.parametrize("secured", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 11, 1000])
-def test_what_was_begun_comes_whole_and_once(machine: Machine, length: int, *, secured: bool) -> None:
-    """Whatever part of it the far side keeps, and however often the length changes."""
+def test_a_partly_sent_message_arrives_complete_and_once(machine: Machine, length: int, *, secured: bool) -> None:
+    """Whatever fragments the peer has stored, and however often the size changes."""
     chance = Random(length)
     for seed in range(10):
         dialog = {"session_key": bytes(32)} if secured else {}
@@ -41,8 +41,8 @@ def test_what_was_begun_comes_whole_and_once(machine: Machine, length: int, *, s
         assert both.b.refused == []
 
 
-def test_a_conversation_that_has_nothing_under_way_is_cut_with_the_new_length(machine: Machine) -> None:
-    """And so are those that begin, while others go on with the old one."""
+def test_a_conversation_without_messages_in_transit_uses_the_new_size(machine: Machine) -> None:
+    """New conversations too, while others keep the old size."""
     both = bound(machine, max_fragment_bytes=10)
     late = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
     restart(both, 20)

@@ -1,4 +1,4 @@
-"""P21, P22, P25, B32 at the level of dialogs: whoever has not the key changes nothing, moves nothing and answers for nobody."""
+"""P21, P22, P25: without the key, nobody can alter, move or answer the rows of a dialog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, bound, is_error, numbers, pair
-from tests.protocol.test_receiver import resigned
+from tests.protocol.test_receiver import with_new_header_digest
 
 SECURED = {"session_key": KEY}
 
@@ -44,7 +44,7 @@ def altered(row: Row) -> list[Row]:
 @pytest.mark.rule("P22", "P21", "P23")
 @pytest.mark.parametrize("secured", [True, False])
 def test_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine, *, secured: bool) -> None:
-    """Of a fragment and of an acknowledgement, of a secured dialog and of a plain one (there it finds accidents)."""
+    """Of fragments and acknowledgements, of secured dialogs and of unsecured ones (there it detects accidents)."""
     both = bound(machine, dialog=SECURED if secured else None)
     both.a.send(both.outgoing, b"pay 100 to Ann")
     (row,) = both.a.rows(20 * SECOND)
@@ -63,8 +63,8 @@ def test_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine, *,
 
 
 @pytest.mark.rule("P22")
-def test_nothing_of_a_body_can_be_read_on_the_way(machine: Machine) -> None:
-    """Nor a digest of it, which would prove a guess."""
+def test_bodies_cannot_be_read_in_transit(machine: Machine) -> None:
+    """Nor a digest of it, which would confirm a guess."""
     both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
     body = b"the secret of the house"
     both.a.send(both.outgoing, body)
@@ -80,7 +80,7 @@ def test_nothing_of_a_body_can_be_read_on_the_way(machine: Machine) -> None:
     assert both.b.queue(both.incoming)[-1] == body
 
 
-def test_the_same_fragment_sent_again_is_the_same_bytes(machine: Machine) -> None:
+def test_a_resent_fragment_has_the_same_bytes(machine: Machine) -> None:
     both = bound(machine, dialog=SECURED)
     both.a.send(both.outgoing, b"again and again")
     assert both.a.rows(20 * SECOND) == both.a.rows(30 * SECOND) == both.a.rows(45 * SECOND) != []
@@ -88,8 +88,8 @@ def test_the_same_fragment_sent_again_is_the_same_bytes(machine: Machine) -> Non
 
 @pytest.mark.rule("P22")
 @pytest.mark.threat("T2")
-def test_parts_are_refused_in_any_other_place(machine: Machine) -> None:
-    """Another sequence number, fragment, direction or dialog, with header and signature from where it came or went."""
+def test_fragments_are_rejected_in_any_other_position(machine: Machine) -> None:
+    """Another sequence number, fragment, direction or dialog, with the header and signature of the original or of the new place."""
     both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
     other = both.begin(conversation=b"the other dialog", far_broker_instance=B, session_key=bytes(32))
     both.a.send(both.outgoing, b"one part", b"two part", b"three of three of")
@@ -111,8 +111,8 @@ def test_parts_are_refused_in_any_other_place(machine: Machine) -> None:
 
 @pytest.mark.rule("P22")
 @pytest.mark.threat("T15")
-def test_a_secured_dialog_takes_nothing_plain(machine: Machine) -> None:
-    """Nor what only has the MD5 signatures, unless `integrity` is compat."""
+def test_a_secured_dialog_rejects_unsecured_rows(machine: Machine) -> None:
+    """Nor rows with MD5 signatures, unless `integrity` is compat."""
     both = bound(machine, dialog=SECURED)
     plain = bound(machine)
     compat = bound(machine, dialog=SECURED, integrity="compat")
@@ -125,8 +125,8 @@ def test_a_secured_dialog_takes_nothing_plain(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P22", "P21")
-def test_compat_takes_md5_signatures_with_the_key_and_refuses_those_without(machine: Machine) -> None:
-    """Bodies are in clear; what is forged without the key is refused, also in parts."""
+def test_compat_accepts_md5_signatures_with_the_key_only(machine: Machine) -> None:
+    """Bodies are not encrypted; rows forged without the key are rejected, fragments too."""
     both = bound(machine, dialog=SECURED, integrity="compat", max_fragment_bytes=8)
     both.a.send(both.outgoing, b"short", b"long enough for two")
     rows = both.a.rows(20 * SECOND)
@@ -134,16 +134,18 @@ def test_compat_takes_md5_signatures_with_the_key_and_refuses_those_without(mach
     stranger = bound(machine, dialog={"session_key": bytes(32)}, integrity="compat", max_fragment_bytes=8)
     stranger.a.send(stranger.outgoing, b"forge", b"forged as well, yes")
     both.b.take(stranger.a.rows(20 * SECOND), 20 * SECOND)
-    moved = [resigned({**row, "message_sequence_number": row["message_sequence_number"] + 1}) for row in rows]
+    moved = [
+        with_new_header_digest({**row, "message_sequence_number": row["message_sequence_number"] + 1}) for row in rows
+    ]
     both.b.take(moved, 20 * SECOND)
-    both.b.take([resigned({**row, "message_signature": None}) for row in rows], 20 * SECOND)
+    both.b.take([with_new_header_digest({**row, "message_signature": None}) for row in rows], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first"]
     both.b.take(rows, 21 * SECOND)
     assert both.b.queue(both.incoming)[1:] == [b"short", b"long enough for two"]
 
 
 @pytest.mark.rule("P22")
-def test_a_dialog_whose_key_is_not_here_is_not_taken(machine: Machine) -> None:
+def test_a_dialog_with_an_unknown_key_is_rejected(machine: Machine) -> None:
     both = pair(machine, dialog=SECURED)
     both.b.session_keys.clear()
     both.a.send(both.outgoing, b"who can read this")
@@ -154,8 +156,8 @@ def test_a_dialog_whose_key_is_not_here_is_not_taken(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P22", "P11")
-def test_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
-    """A stranger cannot end a secured dialog, and what the far broker says is read by nobody else."""
+def test_broker_errors_are_authenticated(machine: Machine) -> None:
+    """A stranger cannot end a secured dialog, and nobody else can read the broker's message."""
     from ssbroker.protocol.storage import Refusal  # noqa: PLC0415 - for this one only
 
     refuses = lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None  # noqa: E731 - one line
@@ -177,8 +179,8 @@ def test_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
 
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
-def test_after_the_first_answer_nobody_else_can_answer(machine: Machine) -> None:
-    """A broker id is an address and no credential: the certificate counts, at both ends, and after a restart."""
+def test_only_the_first_responder_can_answer(machine: Machine) -> None:
+    """A broker id is an address, not a credential: the certificate decides, at both ends and after a restart."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     both.b.send(both.incoming, b"two")
@@ -207,8 +209,8 @@ def answered_by_two(machine: Machine) -> tuple[Pair, Pair]:
 
 
 @pytest.mark.rule("R8", "P25")
-def test_a_second_copy_that_answers_is_told_and_not_heard(machine: Machine) -> None:
-    """-8495, so that its application does not wait for ever."""
+def test_a_second_copy_that_answers_gets_an_error(machine: Machine) -> None:
+    """-8495, so that its application does not wait forever."""
     both, copy = answered_by_two(machine)
     both.a.take(both.b.rows())
     copy.b.send((both.outgoing[0], False), b"from the copy")
@@ -223,8 +225,8 @@ def test_a_second_copy_that_answers_is_told_and_not_heard(machine: Machine) -> N
 
 
 @pytest.mark.rule("R8")
-def test_what_names_another_broker_id_is_not_taken(machine: Machine) -> None:
-    """Nor what comes for or from another service of the same conversation."""
+def test_rows_that_name_another_broker_id_are_rejected(machine: Machine) -> None:
+    """Nor rows to or from another service of the same conversation."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
@@ -235,14 +237,14 @@ def test_what_names_another_broker_id_is_not_taken(machine: Machine) -> None:
         "from_service_name": "Thief",
         "service_contract_name": "Theft",
     }.items():
-        assert both.b.take([resigned({**row, name: value})], 20 * SECOND).is_empty
+        assert both.b.take([with_new_header_digest({**row, name: value})], 20 * SECOND).is_empty
     assert both.b.queue(both.incoming) == [b"first"]
     assert len(both.b.refused) == 5
 
 
 @pytest.mark.rule("P12", "P26")
-def test_contradicting_headers_are_refused(machine: Machine) -> None:
-    """What the fields of a header may not say together."""
+def test_inconsistent_headers_are_rejected(machine: Machine) -> None:
+    """Combinations of fields that no header may have."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
@@ -258,21 +260,21 @@ def test_contradicting_headers_are_refused(machine: Machine) -> None:
         {"acked_ahead": b"x"},
         {"security": 2},
     ):
-        bad = resigned({**row, **contradiction})
+        bad = with_new_header_digest({**row, **contradiction})
         assert both.b.take([bad], 20 * SECOND).is_empty, contradiction
     assert len(both.b.refused) == 10
     both.b.take([row], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
-def test_a_session_key_does_not_show_itself(machine: Machine) -> None:
+def test_a_session_key_is_not_printed(machine: Machine) -> None:
     both = pair(machine, dialog=SECURED)
     shown = repr(both.a.ledger.accounts) + repr(both.a.dialogs._cache.load([both.outgoing]))
     assert "Shop" in shown
     assert repr(KEY)[2:20] not in shown
 
 
-def test_settings_are_checked() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(OptionError, match='integrity: expected "strict" or "compat"'):
         ProtocolSettings(integrity="none")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="window_fragments: expected a whole number from 1 to 1024"):
@@ -280,8 +282,8 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.rule("P22")
-def test_secured_dialogs_go_both_ways(machine: Machine) -> None:
-    """Each direction has keys of its own; acknowledgements ride along."""
+def test_secured_dialogs_work_in_both_directions(machine: Machine) -> None:
+    """Each direction has its own keys; messages carry acknowledgements."""
     both = pair(machine, dialog=SECURED, max_fragment_bytes=16)
     for number in range(10):
         both.a.send(both.outgoing, b"question %d" % number * 5)

@@ -24,7 +24,7 @@ from ssbroker.protocol.events import (
 )
 
 KINDS = [item for name in events.__all__ if isinstance(item := getattr(events, name), type) and issubclass(item, Event)]
-# sp_trace_setevent's numbers.
+# Event numbers of sp_trace_setevent.
 TRACE_IDS = {
     "Broker:Conversation": 124,
     "Broker:Conversation Group": 136,
@@ -47,26 +47,26 @@ def conversation() -> ConversationEvent:
     )
 
 
-def test_they_have_the_names_and_numbers_of_service_brokers_trace_events() -> None:
+def test_events_have_service_brokers_names_and_numbers() -> None:
     assert {kind.NAME: kind.TRACE_ID for kind in KINDS if kind.NAME} == TRACE_IDS
     assert len(ConversationStep) == 13
     assert [step.value for step in ConnectionStep][:3] == ["Connecting", "Connected", "Connect Failed"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_field_has_its_line(kind: type[Event]) -> None:
+def test_every_field_is_documented_on_its_own_line(kind: type[Event]) -> None:
     told = "".join(ancestor.__doc__ or "" for ancestor in kind.__mro__)
     assert [each.name for each in fields(kind) if not re.search(rf"^ +{each.name}: ", told, re.MULTILINE)] == []
 
 
-def test_they_are_frozen_and_know_their_moment() -> None:
+def test_events_are_immutable_and_have_a_timestamp() -> None:
     event = QueueDisabled(at=1_500_000, queue="Orders")
     with pytest.raises(FrozenInstanceError):
         event.queue = "Others"  # type: ignore[misc]
     assert event.when == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
 
 
-def test_a_subscriber_gets_the_kinds_that_it_asked_for() -> None:
+def test_a_subscriber_gets_only_the_requested_kinds() -> None:
     log = EventLog()
     everything: list[Event] = []
     queues: list[Any] = []
@@ -83,7 +83,7 @@ def test_a_subscriber_gets_the_kinds_that_it_asked_for() -> None:
     assert log.wants(ConversationEvent) is True
 
 
-def test_a_subscriber_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_subscriber_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     seen: list[Event] = []
 
@@ -98,7 +98,7 @@ def test_a_subscriber_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) 
     assert "a subscriber failed" in caplog.text
 
 
-def test_they_are_forwarded_to_logging_at_a_level_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_events_are_logged_at_the_level_of_their_kind(caplog: pytest.LogCaptureFixture) -> None:
     LOGGER.setLevel(logging.DEBUG)
     with caplog.at_level(logging.DEBUG, logger=LOGGER.name):
         EventLog().emit(QueueDisabled(at=0, queue="Orders", database="Sales"))

@@ -1,4 +1,4 @@
-"""What is plain is taken a run at a time, as if each row had been looked at (B47)."""
+"""The receiving fast path processes runs of rows with the same result as row by row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
 from ssbroker.protocol.storage import BatchChanges, Key, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, made, pair, take_no_runs
-from tests.protocol.test_receiver import resigned
+from tests.protocol.test_receiver import with_new_header_digest
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
 
@@ -67,7 +67,7 @@ def refuses(message_type: str, body: bytes) -> Refusal | None:
 
 
 class Twins:
-    """A sender, and two receivers that get the same: one takes runs, the other looks at each row."""
+    """A sender and two receivers of the same rows: one uses the fast path, the other processes each row."""
 
     def __init__(self) -> None:
         both = pair(DialogEngine, refuses=refuses)
@@ -84,7 +84,7 @@ class Twins:
         return Side(B, ledger, machine, OF_A, {}, events)
 
     def _watch(self) -> None:
-        """Has the one tell how much it took in runs, and the other take none."""
+        """Counts the rows of the fast path in one receiver, and disables it in the other."""
         take = self.quick.dialogs._fast_inbound.find
 
         def watched(table: pa.Table, *given: Any, **options: Any) -> FastInbound:
@@ -115,7 +115,7 @@ class Twins:
 
 
 def told(effects: BatchChanges) -> dict[str, Any]:
-    """What effects say, whichever way they came to be; messages by endpoint."""
+    """The content of effects in a comparable form; messages by endpoint."""
     messages: dict[Key, list[Row]] = defaultdict(list)
     for row in effects.messages.to_pylist():
         messages[row["conversation_id"], not row["is_initiator"]].append(row)
@@ -125,8 +125,8 @@ def told(effects: BatchChanges) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> None:
-    """Whatever is lost, repeated, swapped, changed on the way, forged or rolled back."""
+def test_the_fast_path_gives_the_result_of_row_by_row(seed: int) -> None:
+    """With any loss, duplication, reordering, damage, forgery and rollback."""
     chance = random.Random(seed)
     twins = Twins()
     sent: list[Row] = []
@@ -147,7 +147,7 @@ def test_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> None:
                 if rows:
                     at = chance.randrange(len(rows))
                     changed = chance.choice(CHANGES)(rows[at], chance)
-                    rows[at] = resigned(changed) if chance.random() < 0.8 else changed
+                    rows[at] = with_new_header_digest(changed) if chance.random() < 0.8 else changed
             if chance.random() < 0.3:
                 chance.shuffle(rows)
         peer = OF_A if chance.random() < 0.95 else OF_B
@@ -157,25 +157,25 @@ def test_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> None:
     assert twins.runs > 0
 
 
-def test_most_of_what_comes_when_nothing_goes_wrong_comes_in_runs() -> None:
+def test_without_faults_most_rows_take_the_fast_path() -> None:
     twins = Twins()
     for step in range(10):
         for key in KEYS:
             twins.sender.send(key, *(b"%d of %d" % (number, step) for number in range(5)))
         twins.take(twins.sender.rows(step * SECOND), step * SECOND, peer=OF_A, is_committed=True)
         twins.sender.take(twins.answers(step * SECOND), step * SECOND)
-    assert twins.rows == (10 * 5 - 1) * len(KEYS)  # with the first of all, they begin
+    assert twins.rows == (10 * 5 - 1) * len(KEYS)  # the first rows of all start the conversations
 
 
-def plain_rows() -> list[Row]:
-    """Five messages of a conversation that goes on."""
+def fast_path_rows() -> list[Row]:
+    """Five messages of an established conversation."""
     both = bound(DialogEngine)
     both.a.send(both.outgoing, *(b"%d" % number for number in range(5)))
     return both.a.rows(20 * SECOND)
 
 
-def test_a_run_says_what_its_rows_have_in_common() -> None:
-    rows = plain_rows()
+def test_a_run_describes_its_rows() -> None:
+    rows = fast_path_rows()
     runs, of_rows = _core.incoming_runs(table_of(rows))
     first = rows[0]
     names = ["from_service_name", "to_service_name", "service_contract_name", "message_type_name"]
@@ -187,13 +187,13 @@ def test_a_run_says_what_its_rows_have_in_common() -> None:
 
 @pytest.mark.parametrize("at", range(5))
 @pytest.mark.parametrize("change", CHANGES, ids=map(str, range(len(CHANGES))))
-def test_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Callable[..., Row], at: int) -> None:
-    """Unless it is what would come there, though with another body, priority or id, or stands at an end and is another one's."""
-    rows = plain_rows()
-    others = [resigned({**row, "conversation_id": b"another one.1111"}) for row in rows]
+def test_one_unusual_row_excludes_its_conversation_from_the_fast_path(change: Callable[..., Row], at: int) -> None:
+    """Except a row that could be there with another body, priority or id, or a row of another conversation at an end."""
+    rows = fast_path_rows()
+    others = [with_new_header_digest({**row, "conversation_id": b"another one.1111"}) for row in rows]
     for seed in range(8):
         changed = change(rows[at], random.Random(seed))
-        for row in (changed, resigned(changed)):
+        for row in (changed, with_new_header_digest(changed)):
             given = [*others[:2], *rows[:at], row, *others[2:], *rows[at + 1 :]]
             runs, of_rows = _core.incoming_runs(table_of(given))
             of_others = {number for each, number in zip(given, of_rows.to_pylist(), strict=True) if each in others}
@@ -204,17 +204,17 @@ def test_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Callab
 
 
 def is_harmless(row: Row, before: Row) -> bool:
-    """Whether a row differs only in what does not decide, and its signatures are right."""
+    """Whether a row differs only in irrelevant columns, and its signatures are valid."""
     free = {"priority", "message_id", "header_signature", "fragment_signature", "message_body", "message_signature"}
-    return all(row[name] == before[name] for name in row.keys() - free) and resigned(row) == row
+    return all(row[name] == before[name] for name in row.keys() - free) and with_new_header_digest(row) == row
 
 
-def test_without_rows_there_are_no_runs() -> None:
+def test_no_rows_give_no_runs() -> None:
     runs, of_rows = _core.incoming_runs(ENVELOPE.empty_table())
     assert (runs, of_rows.to_pylist()) == ([], [])
 
 
-def test_a_column_that_is_not_there_is_told() -> None:
+def test_a_missing_column_is_named() -> None:
     from ssbroker.exceptions import SchemaError  # noqa: PLC0415 - for this one only
 
     with pytest.raises(SchemaError, match="header_signature"):

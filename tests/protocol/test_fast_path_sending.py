@@ -1,4 +1,4 @@
-"""What is plain goes a run at a time, as if each message had been looked at (B48)."""
+"""The sending fast path sends runs of messages with the same result as message by message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TURNS: Final = 40
 
 @pytest.fixture
 def cuts(monkeypatch: pytest.MonkeyPatch) -> list[FastOutbound | None]:
-    """What the turns of machines come to that are given a chance to go in runs; None for one by one."""
+    """The results of turns that may use the fast path; None if it was not used."""
     made: list[FastOutbound | None] = []
 
     def watched(*given: Any) -> FastOutbound | None:
@@ -36,7 +36,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[FastOutbound | None]:
 
 
 def played(seed: int) -> list[Any]:
-    """A story of some dialogs; what the sender sends, when it wants to send again, and what it knows of each."""
+    """Runs a random history of some dialogs; returns the sent rows, the timeouts and the state of each dialog."""
     chance = random.Random(seed)
     both = pair(
         DialogEngine,
@@ -55,7 +55,7 @@ def played(seed: int) -> list[Any]:
     now = 6 * SECOND
     for _ in range(TURNS):
         now += chance.choice([SECOND, 5 * SECOND, 70 * SECOND])
-        tell_more(both, chance)
+        send_more(both, chance)
         if chance.random() < 0.05:
             both.restart(both.a)
         rows = both.a.rows(now, most=chance.choice([3, 4096]))
@@ -69,8 +69,8 @@ def played(seed: int) -> list[Any]:
     return found
 
 
-def tell_more(both: Pair, chance: random.Random) -> None:
-    """Has applications send, and seldom end, what goes on."""
+def send_more(both: Pair, chance: random.Random) -> None:
+    """Applications send messages in established dialogs, and rarely end one."""
     for key in chance.sample(KEYS, chance.randint(0, len(KEYS))):
         outgoing = both.a.ledger.accounts[key].outgoing
         if any(message.is_end or message.is_error for message in outgoing.values()):
@@ -82,17 +82,17 @@ def tell_more(both: Pair, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
+def test_the_fast_path_sends_the_same_rows(
     seed: int, cuts: list[FastOutbound | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same rows in the same order at the same moments, whatever is lost, too long, ended or forgotten in between."""
+    """The same rows in the same order at the same times, with any losses, long messages, ends and evictions in between."""
     in_runs = played(seed)
     assert any(cuts)
     monkeypatch.setattr(sender, "take_fast", lambda *_: None)
     assert in_runs == played(seed)
 
 
-def test_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[FastOutbound | None]) -> None:
+def test_small_messages_of_established_dialogs_take_the_fast_path(cuts: list[FastOutbound | None]) -> None:
     both = bound(DialogEngine)
     cuts.clear()
     for step in range(10):
@@ -107,7 +107,7 @@ def test_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[FastOutbound | No
     [([b"1", b"x" * 101, b"2"], "Order"), ([b"1"], ERROR)],
     ids=["a message of two fragments", "an error of the application"],
 )
-def test_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
+def test_one_unusual_message_excludes_its_turn_from_the_fast_path(
     bodies: list[bytes], kind: str, cuts: list[FastOutbound | None]
 ) -> None:
     both = bound(DialogEngine, max_fragment_bytes=100)
@@ -121,7 +121,7 @@ def test_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
     assert cuts[0] is None
 
 
-def test_a_row_says_what_a_message_its_sender_and_its_receiver_are() -> None:
+def test_a_row_has_the_columns_of_message_sender_and_receiver() -> None:
     messages = messages_table(
         [
             (b"c" * 16, True, 7, "Order", b"i" * 16, False, False, b"one"),
@@ -152,11 +152,11 @@ def test_a_row_says_what_a_message_its_sender_and_its_receiver_are() -> None:
 
 
 def changed(row: Row, **values: Any) -> tuple[Any, ...]:
-    """A message with other values in some of its columns."""
+    """A message with other values in some columns."""
     return tuple({**row, **values}.values())
 
 
-def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
+def test_consecutive_messages_of_a_sender_form_a_run() -> None:
     usual = (b"c" * 16, True, 7, "Order", b"i" * 16, False, False, b"one")
     row: Row = dict(zip(MESSAGES.names, usual, strict=True))
     then = changed(row, message_sequence_number=8, message_body=b"")
@@ -178,7 +178,7 @@ def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
     assert _core.outgoing_runs(unread.cast(pa.schema([field.with_nullable(True) for field in MESSAGES]))) is None
 
 
-def test_messages_may_lie_in_several_chunks() -> None:
+def test_messages_in_several_chunks() -> None:
     rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"%d" % number) for number in range(5)]
     messages = pa.concat_tables([messages_table(rows[:2]), messages_table(rows[2:])])
     assert _core.outgoing_runs(messages) == [(b"c" * 16, True, 0, [1] * 5)]
@@ -187,7 +187,7 @@ def test_messages_may_lie_in_several_chunks() -> None:
     assert [batch["message_sequence_number"].to_pylist() for batch in batches] == [[0, 1], [2, 3]]
 
 
-def test_as_many_messages_go_as_there_are() -> None:
+def test_the_number_of_rows_is_that_of_the_messages() -> None:
     rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"") for number in range(2)]
     for waiting in (1, 3):
         sender = (waiting, 1, ("Shop", "Bank", "Contract"), A, B, 5, None, None)

@@ -1,4 +1,4 @@
-"""P21: what the header of a plain fragment is signed with, natively and by the header as bytes."""
+"""P21: the digest of an unsecured fragment's header, computed natively and from the header's bytes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def digest(row: EnvelopeRow) -> bytes:
 
 @pytest.mark.rule("P21")
 @given(rows=st.lists(ROWS, max_size=30), data=st.data())
-def test_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], data: st.DataObject) -> None:
-    """However the batch is cut, and wherever in its memory it begins."""
+def test_the_native_digest_equals_that_of_the_header_bytes(rows: list[EnvelopeRow], data: st.DataObject) -> None:
+    """However the batch is sliced."""
     whole = rows_to_table(rows)
     start = data.draw(st.integers(0, len(rows)))
     end = data.draw(st.integers(start, len(rows)))
@@ -65,15 +65,15 @@ def test_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], data
 
 @pytest.mark.rule("P21")
 @given(row=ROWS)
-def test_a_row_knows_whether_its_signature_is_the_digest(row: EnvelopeRow) -> None:
+def test_a_row_compares_its_signature_with_the_digest(row: EnvelopeRow) -> None:
     assert [each.has_valid_digest for each in table_to_rows(rows_to_table([row]))] == [False]
     row.header_signature = digest(row)
     assert [each.has_valid_digest for each in table_to_rows(rows_to_table([row]))] == [True]
 
 
 @pytest.mark.rule("P21")
-def test_what_stands_in_the_place_of_a_null_counts_for_nothing() -> None:
-    """Whoever sent the batch chose what stands there."""
+def test_bytes_under_nulls_do_not_affect_the_digest() -> None:
+    """The sender of a batch controls those bytes."""
     row = EnvelopeRow(
         bytes(16),
         True,
@@ -110,7 +110,7 @@ def test_what_stands_in_the_place_of_a_null_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", [each for each in ENVELOPE.names if each != "header_signature"])
-def test_a_column_that_is_not_there_or_of_another_type_is_named(name: str) -> None:
+def test_a_missing_or_mistyped_column_is_named(name: str) -> None:
     table = rows_to_table([])
     at = table.schema.get_field_index(name)
     for other in (table.remove_column(at), table.set_column(at, name, pa.array([], pa.float64()))):

@@ -1,4 +1,4 @@
-"""N12, P17: dialogs rest while where they send to takes nothing, and what was lost goes again as soon as that is known."""
+"""P17: dialogs are held while their next hop accepts nothing, and lost fragments are sent again as soon as the loss is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, bound, numbers
 
 
-def test_who_is_held_sends_nothing_and_others_do(machine: Machine) -> None:
+def test_a_held_dialog_sends_nothing_and_others_do(machine: Machine) -> None:
     both = bound(machine)
     other = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
     both.a.send(both.outgoing, b"held")
@@ -21,8 +21,8 @@ def test_who_is_held_sends_nothing_and_others_do(machine: Machine) -> None:
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0)]
 
 
-def test_who_is_held_wakes_nobody_until_it_is_released(machine: Machine) -> None:
-    """Neither to send again nor to acknowledge: the machine would be asked for nothing, again and again."""
+def test_a_held_dialog_has_no_timeout(machine: Machine) -> None:
+    """Neither for retries nor for acknowledgements; the engine would be polled in vain."""
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
@@ -33,7 +33,7 @@ def test_who_is_held_wakes_nobody_until_it_is_released(machine: Machine) -> None
     assert numbers(both.a.rows(60 * SECOND)) == [(1, 0)]
 
 
-def test_an_acknowledgement_rests_too_and_goes_at_the_release(machine: Machine) -> None:
+def test_acknowledgements_are_held_until_the_release(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"order")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -45,7 +45,7 @@ def test_an_acknowledgement_rests_too_and_goes_at_the_release(machine: Machine) 
 
 
 @pytest.mark.rule("P17")
-def test_what_is_known_to_be_lost_goes_again_at_once(machine: Machine) -> None:
+def test_fragments_known_to_be_lost_are_sent_again_immediately(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
@@ -55,8 +55,8 @@ def test_what_is_known_to_be_lost_goes_again_at_once(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_what_is_known_to_be_lost_over_and_over_waits_no_longer_for_that(machine: Machine) -> None:
-    """The waits grow with silence; a dial that failed is none."""
+def test_known_losses_do_not_lengthen_the_waits(machine: Machine) -> None:
+    """Waits grow without answers; a failed dial is not a missing answer."""
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
@@ -68,8 +68,8 @@ def test_what_is_known_to_be_lost_over_and_over_waits_no_longer_for_that(machine
 
 
 @pytest.mark.rule("P32")
-def test_what_is_forgotten_is_not_read_back_from_the_work_table(machine: Machine) -> None:
-    """Its object is of another time: what it takes for unsent has been acknowledged since, and what follows would never go."""
+def test_a_forgotten_dialog_is_not_read_from_the_work_table(machine: Machine) -> None:
+    """Its object is outdated: fragments that it considers unsent have been acknowledged since."""
     both = bound(machine)
     both.a.send(both.outgoing, b"1")
     both.exchange(20 * SECOND)

@@ -1,4 +1,4 @@
-"""P13, N39: large messages go one after the other; small ones go between them. Of what was cut before, only what goes is read."""
+"""P13: large messages are sent one after another, small ones between them. Of a partly sent message, only the next fragments are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = b"s" * 16
 
 @pytest.fixture
 def both(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """Three dialogs with a message of 2 MiB each, of which one can be kept and half of one may be unacknowledged; one with a small message."""
+    """Three dialogs with a message of 2 MiB each, of which memory holds one and the window half; one with a small message."""
     monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 3 * MIB)
     made = pair(machine, window_bytes=MIB)
     for conversation in ALL:
@@ -32,12 +32,12 @@ def both(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def of(rows: list[dict[str, Any]]) -> set[bytes]:
-    """The conversations of rows."""
+    """The conversation ids of rows."""
     return {row["conversation_id"] for row in rows}
 
 
 def read_by(both: Pair) -> list[int]:
-    """How many bytes of bodies the initiator reads each time from now on."""
+    """The number of body bytes that the initiator reads at each later read."""
     read: list[int] = []
     outgoing = both.a.ledger.outgoing
 
@@ -59,7 +59,7 @@ def read_by(both: Pair) -> list[int]:
 
 
 @pytest.mark.rule("P13")
-def test_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both: Pair) -> None:
+def test_a_message_starts_only_when_memory_has_space_for_it(both: Pair) -> None:
     read = read_by(both)
     begun: list[bytes] = []
     rows = both.a.rows(0)
@@ -88,8 +88,8 @@ def test_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both: Pair) 
 @pytest.mark.parametrize(
     "options", [{"window_fragments": 8}, {"window_bytes": 256 << 10}, {"max_fragment_bytes": 4000}]
 )
-def test_what_an_acknowledgement_lets_go_is_read_and_no_more(machine: Machine, options: dict[str, int]) -> None:
-    """Messages of nearly a mebibyte, of which each acknowledgement lets a few fragments go; the next ones are not read for that."""
+def test_only_the_fragments_that_an_acknowledgement_allows_are_read(machine: Machine, options: dict[str, int]) -> None:
+    """Each acknowledgement of a message of nearly 1 MiB allows a few more fragments; following messages are not read for it."""
     both = bound(machine, acknowledgement_wait=0, **options)
     bodies = [Random(number).randbytes(MIB - 100) for number in range(4)]
     read = read_by(both)
@@ -104,7 +104,7 @@ def test_what_an_acknowledgement_lets_go_is_read_and_no_more(machine: Machine, o
 
 
 @pytest.mark.rule("P17")
-def test_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds(both: Pair) -> None:
+def test_a_silent_peer_blocks_other_large_messages_for_ten_seconds(both: Pair) -> None:
     rows = both.a.rows(0)
     moments = [moment * SECOND // 2 for moment in range(1, 30)]
     for now in moments:
@@ -118,8 +118,8 @@ def test_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds(both: P
 
 
 @pytest.mark.rule("P13")
-def test_what_is_lost_of_large_messages_is_read_and_not_the_rest_of_them(both: Pair) -> None:
-    """Each is cut once, however many there are, and however often parts of them are lost."""
+def test_only_lost_fragments_are_read_again(both: Pair) -> None:
+    """Each is fragmented once, however many there are, and however often fragments are lost."""
     begun = [row for step in range(60) for row in both.a.rows(step * SECOND)]
     assert of(begun) >= {*ALL}
     read = read_by(both)
@@ -129,8 +129,8 @@ def test_what_is_lost_of_large_messages_is_read_and_not_the_rest_of_them(both: P
 
 
 @pytest.mark.rule("P13", "P17")
-def test_all_that_is_lost_of_a_large_message_goes_again_at_once(both: Pair) -> None:
-    """Though it was sent at several moments."""
+def test_all_lost_fragments_of_a_message_are_sent_again_together(both: Pair) -> None:
+    """Even if its fragments were sent at different times."""
     first = both.a.rows(0)
     lost = {row["fragment_number"] for row in first if row["conversation_id"] == ALL[0]}
     part = [row for row in first if row["conversation_id"] == ALL[0] and row["fragment_number"] % 4 == 0]
@@ -144,8 +144,8 @@ def test_all_that_is_lost_of_a_large_message_goes_again_at_once(both: Pair) -> N
 
 
 @pytest.mark.rule("P14", "P13", "P26")
-def test_what_passes_a_large_message_leaves_it_room_at_the_far_side(machine: Machine) -> None:
-    """Three hundred small messages alone would fill what there is."""
+def test_small_messages_leave_the_peer_memory_for_a_large_one(machine: Machine) -> None:
+    """Three hundred small messages alone would fill the peer's memory."""
     both = bound(
         machine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000
     )
@@ -156,8 +156,8 @@ def test_what_passes_a_large_message_leaves_it_room_at_the_far_side(machine: Mac
 
 
 @pytest.mark.rule("P14", "P17")
-def test_what_follows_a_message_that_is_not_whole_leaves_room_for_the_rest_of_it(machine: Machine) -> None:
-    """Until its fragments go again, the others could fill what there is."""
+def test_messages_behind_an_incomplete_one_leave_memory_for_it(machine: Machine) -> None:
+    """Until its fragments are sent again, the other messages could fill the memory."""
     both = bound(machine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000)
     both.a.send(both.outgoing, bytes(8000), *[bytes(1000)] * 400)
     lost = [[(1, fragment)] for fragment in range(6)]
@@ -171,12 +171,12 @@ def test_what_follows_a_message_that_is_not_whole_leaves_room_for_the_rest_of_it
     assert len(both.b.queue(both.incoming)) == 402
 
 
-def test_those_that_wait_are_asked_again_by_themselves(both: Pair) -> None:
+def test_waiting_dialogs_are_tried_again(both: Pair) -> None:
     both.a.rows(0)
     assert both.a.dialogs.next_timeout() == SECOND // 4
 
 
-def test_who_has_ended_waits_no_more(both: Pair) -> None:
+def test_an_ended_dialog_stops_waiting(both: Pair) -> None:
     both.a.rows(0)
     for conversation in ALL[:2]:
         del both.a.ledger.accounts[conversation, True]
@@ -185,10 +185,10 @@ def test_who_has_ended_waits_no_more(both: Pair) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_a_message_larger_than_all_that_is_kept_is_begun_though_others_never_end(
+def test_a_message_larger_than_the_memory_starts_despite_other_traffic(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two others one is always under way. After ten seconds none of them is begun any more before the one that waits."""
+    """One of two other messages is always in transit. After ten seconds neither starts before the waiting one."""
     monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 5 * MIB)
     both = pair(machine, window_bytes=MIB)
     lanes = [both.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]

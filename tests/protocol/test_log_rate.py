@@ -1,4 +1,4 @@
-"""N35: a log gets the first lines of a minute of each kind and neighbour, and then one that counts the others."""
+"""The log contains the first lines of each kind and peer in a minute, then one line that counts the rest."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def forged(number: int, *, peer: bytes | None = b"bank") -> CorruptedMessage:
     return CorruptedMessage(at=number, conversation_id=SOME, peer=peer)
 
 
-def test_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_rest_is_counted(
+def test_the_first_lines_of_a_peer_in_a_minute_are_logged_and_the_rest_counted(
     lines: list[logging.LogRecord],
 ) -> None:
-    """Subscribers, and so the metrics, see all of them."""
+    """Subscribers, and therefore metrics, get all of them."""
     log, seen = EventLog(), list[Event]()
     log.subscribe(seen.append)
     for number in range(1000):
@@ -85,7 +85,7 @@ def test_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_rest_i
     assert len(lines) == LOG_LINES_MAX + 4
 
 
-def test_the_next_line_of_anybody_brings_the_count(lines: list[logging.LogRecord]) -> None:
+def test_the_next_line_of_any_peer_logs_the_count(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for number in range(LOG_LINES_MAX + 3):
         log.emit(forged(number))
@@ -93,7 +93,7 @@ def test_the_next_line_of_anybody_brings_the_count(lines: list[logging.LogRecord
     assert [line.getMessage().partition(": 3 more")[1] for line in lines[LOG_LINES_MAX:]] == [": 3 more", ""]
 
 
-def test_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecord]) -> None:
+def test_a_clock_set_back_does_not_suppress_lines(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for number in range(LOG_LINES_MAX):
         log.emit(forged(LOG_WINDOW + number))
@@ -101,7 +101,7 @@ def test_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecord]) 
     assert len(lines) == LOG_LINES_MAX + 1
 
 
-def test_whoever_takes_many_names_shares_the_lines_of_one(
+def test_a_peer_with_many_names_has_the_lines_of_one(
     lines: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "LOG_SOURCES_MAX", 10)
@@ -116,14 +116,14 @@ def test_whoever_takes_many_names_shares_the_lines_of_one(
     )
 
 
-def test_what_the_instance_does_itself_is_always_written(lines: list[logging.LogRecord]) -> None:
+def test_events_of_the_instance_itself_are_always_logged(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for number in range(3 * LOG_LINES_MAX):
         log.emit(QueueDisabled(at=0, queue=str(number)))
     assert len(lines) == 3 * LOG_LINES_MAX
 
 
-def test_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: list[logging.LogRecord]) -> None:
+def test_a_repeated_dial_failure_is_logged_at_debug_level(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for step, is_repeated in (
         (ConnectionStep.CONNECTING, False),
@@ -137,7 +137,7 @@ def test_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: list[
     assert [line.levelno for line in lines] == [logging.DEBUG, logging.INFO, logging.DEBUG, logging.INFO]
 
 
-def test_connections_of_one_host_count_together_whatever_their_ports(lines: list[logging.LogRecord]) -> None:
+def test_connections_of_one_host_are_counted_together(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for port in range(1000):
         step = ConnectionStep.RECEIVE_IO_ERROR
@@ -153,8 +153,8 @@ def test_connections_of_one_host_count_together_whatever_their_ports(lines: list
         max_size=30,
     )
 )
-def test_each_source_has_its_own_minute_however_the_clock_goes(steps: list[tuple[str, int, int]]) -> None:
-    """Against a reading that looks at every source at every step."""
+def test_each_source_has_its_own_minute_with_any_clock(steps: list[tuple[str, int, int]]) -> None:
+    """Compared with a model that checks every source at every step."""
     rate, began, written, now = LogRate[str](others=str.upper), dict[str, int](), dict[str, int](), 0
     for source, forward, lines in steps:
         now += forward

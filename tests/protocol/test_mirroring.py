@@ -1,4 +1,4 @@
-"""R51 to R54, N23, N24: which of the two addresses of a mirrored route is the principal."""
+"""R51 to R54: which of the two addresses of a mirrored route is the principal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIRRORED = {
 
 
 def begun(*, now: int = 0) -> MirroredRoute:
-    """A route on which something wants to go, whose addresses have been asked."""
+    """A route that is needed, whose addresses have been asked."""
     mirroring = MirroredRoute(random=lambda: 0.5)
     mirroring.mark_used(now=now)
     assert mirroring.sides_to_ask(now=now) == [A, M]
@@ -39,7 +39,7 @@ def begun(*, now: int = 0) -> MirroredRoute:
 
 
 def led_to(side: MirrorSide, *, number: int = 1) -> MirroredRoute:
-    """A route whose principal is known, since moment 0."""
+    """A route whose principal is known since time 0."""
     mirroring = begun()
     mirroring.role_received(side, "principal", number, now=0)
     mirroring.role_received(side.other, "mirror", 0, now=0)
@@ -51,17 +51,17 @@ def led_to(side: MirrorSide, *, number: int = 1) -> MirroredRoute:
 @pytest.mark.parametrize(
     ("state", "address", "mirror"), [*itertools.product(MirroredRouteState, AnswerState, AnswerState)]
 )
-def test_to_r54_every_transition(state: MirroredRouteState, address: AnswerState, mirror: AnswerState) -> None:
-    """Each sentence, against the whole table."""
+def test_every_transition_follows_r54(state: MirroredRouteState, address: AnswerState, mirror: AnswerState) -> None:
+    """Each sentence of R54, for the whole table."""
     after = TABLE[state][address][mirror]
     claims = {A: address is AnswerState.CLAIMS, M: mirror is AnswerState.CLAIMS}
     if all(claims.values()):
-        assert after is MirroredRouteState.CONTESTED  # N24
+        assert after is MirroredRouteState.CONTESTED
         return
     chosen = PRINCIPALS.get(after)
     if chosen is not None:
         stays = after is state and {A: address, M: mirror}[chosen] is AnswerState.PENDING
-        assert claims[chosen] or stays  # R53: nothing goes to who does not claim the role
+        assert claims[chosen] or stays  # R53: nothing is sent to an address that does not claim the role
     before = PRINCIPALS.get(state)
     if before is not None and {A: address, M: mirror}[before] in (AnswerState.DENIES, AnswerState.SILENT):
         assert chosen is (before.other if claims[before.other] else None)  # R53, R54
@@ -78,14 +78,14 @@ def test_to_r54_every_transition(state: MirroredRouteState, address: AnswerState
     ("state", "address", "mirror"), [*itertools.product(MirroredRouteState, AnswerState, AnswerState)]
 )
 def test_neither_address_is_preferred(state: MirroredRouteState, address: AnswerState, mirror: AnswerState) -> None:
-    """The table with both sides exchanged is the same table."""
+    """The table with both sides swapped is the same table."""
     after = TABLE[state][address][mirror]
     assert TABLE[MIRRORED.get(state, state)][mirror][address] is MIRRORED.get(after, after)
 
 
 @pytest.mark.rule("R51")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: MirrorSide) -> None:
+def test_nothing_is_sent_before_both_addresses_answer(side: MirrorSide) -> None:
     """R51."""
     mirroring = begun()
     assert mirroring.principal is None
@@ -97,7 +97,7 @@ def test_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: MirrorSi
 
 @pytest.mark.rule("R51")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_a_claim_beside_a_silent_partner_is_believed(side: MirrorSide) -> None:
+def test_a_claim_is_trusted_if_the_partner_does_not_answer(side: MirrorSide) -> None:
     """An answer takes 10 s at most."""
     mirroring = begun()
     mirroring.role_received(side, "principal", 1, now=1)
@@ -109,8 +109,8 @@ def test_a_claim_beside_a_silent_partner_is_believed(side: MirrorSide) -> None:
 
 
 @pytest.mark.rule("R51")
-def test_nobody_is_asked_for_a_route_that_nothing_wants_to_use() -> None:
-    """The mirror costs nothing while it is not needed."""
+def test_addresses_of_an_unused_route_are_not_asked() -> None:
+    """An unused mirror costs nothing."""
     mirroring = MirroredRoute(random=lambda: 0.5)
     assert mirroring.next_timeout() is None
     assert mirroring.sides_to_ask(now=10**12) == []
@@ -135,7 +135,7 @@ def test_only_the_principal_is_asked_again_while_it_is_used(side: MirrorSide) ->
 @pytest.mark.rule("R53")
 @pytest.mark.parametrize("side", [*MirrorSide])
 @pytest.mark.parametrize("role", ["mirror", "unknown"])
-def test_it_says_that_it_no_longer_is_and_the_other_one_claims(side: MirrorSide, role: str) -> None:
+def test_failover_if_the_principal_resigns(side: MirrorSide, role: str) -> None:
     """R53."""
     mirroring = led_to(side)
     mirroring.mark_used(now=SECOND)
@@ -148,8 +148,8 @@ def test_it_says_that_it_no_longer_is_and_the_other_one_claims(side: MirrorSide,
 
 @pytest.mark.rule("R53")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_it_is_unreachable_and_the_other_one_claims(side: MirrorSide) -> None:
-    """Without waiting for who is gone."""
+def test_failover_if_the_principal_is_unreachable(side: MirrorSide) -> None:
+    """Without waiting for the unreachable address."""
     mirroring = led_to(side)
     mirroring.mark_used(now=SECOND)
     mirroring.mark_silent(side, now=SECOND)
@@ -161,7 +161,7 @@ def test_it_is_unreachable_and_the_other_one_claims(side: MirrorSide) -> None:
 
 @pytest.mark.rule("R53")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_an_answer_that_takes_too_long_counts_as_unreachable(side: MirrorSide) -> None:
+def test_a_late_answer_counts_as_unreachable(side: MirrorSide) -> None:
     """10 s."""
     mirroring = led_to(side)
     mirroring.mark_used(now=SECOND)
@@ -175,8 +175,8 @@ def test_an_answer_that_takes_too_long_counts_as_unreachable(side: MirrorSide) -
 @pytest.mark.rule("R54")
 @pytest.mark.parametrize("side", [*MirrorSide])
 @pytest.mark.parametrize("word", ["mirror", "unknown", "silent"])
-def test_unreachable_and_the_partner_does_not_claim(side: MirrorSide, word: str) -> None:
-    """Nothing is sent to anyone, and both are asked again, until the principal is reachable."""
+def test_no_failover_without_a_claim_of_the_partner(side: MirrorSide, word: str) -> None:
+    """Nothing is sent, and both are asked again, until the principal is reachable."""
     mirroring = led_to(side)
     mirroring.mark_used(now=0)
     mirroring.mark_silent(side, now=0)
@@ -202,8 +202,8 @@ def test_unreachable_and_the_partner_does_not_claim(side: MirrorSide, word: str)
 
 
 @pytest.mark.rule("R54", "P17")
-def test_the_waits_have_a_jitter() -> None:
-    """So that outages which recur in step starve nobody."""
+def test_waits_have_jitter() -> None:
+    """So that periodic outages do not starve the route."""
     mirroring = MirroredRoute(random=lambda: 0.0)
     mirroring.mark_used(now=0)
     mirroring.sides_to_ask(now=0)
@@ -213,7 +213,7 @@ def test_the_waits_have_a_jitter() -> None:
 
 
 @pytest.mark.rule("R54")
-def test_who_is_reached_again_is_asked_without_waiting() -> None:
+def test_an_address_that_is_reachable_again_is_asked_immediately() -> None:
     """R54."""
     mirroring = led_to(A)
     mirroring.mark_used(now=0)
@@ -226,8 +226,8 @@ def test_who_is_reached_again_is_asked_without_waiting() -> None:
 
 
 @pytest.mark.rule("R54")
-def test_questions_end_when_nothing_wants_to_go_any_more() -> None:
-    """And begin again with the next message."""
+def test_questions_end_once_the_route_is_unused() -> None:
+    """They resume with the next message."""
     mirroring = begun()
     now = 0
     while mirroring.sides_to_ask(now=now) or now == 0:
@@ -247,8 +247,8 @@ def test_questions_end_when_nothing_wants_to_go_any_more() -> None:
 @pytest.mark.threat("T23")
 @pytest.mark.parametrize("first", [*MirrorSide])
 @pytest.mark.parametrize("later", [*MirrorSide])
-def test_both_claim_and_the_later_claim_wins(first: MirrorSide, later: MirrorSide) -> None:
-    """Whoever answers first."""
+def test_the_later_of_two_claims_wins(first: MirrorSide, later: MirrorSide) -> None:
+    """Whichever answers first."""
     mirroring = begun()
     for side in (first, first.other):
         mirroring.role_received(side, "principal", 5 if side is later else 4, now=1)
@@ -257,8 +257,8 @@ def test_both_claim_and_the_later_claim_wins(first: MirrorSide, later: MirrorSid
 
 @pytest.mark.rule("R54")
 @pytest.mark.threat("T23")
-def test_both_claim_with_equal_numbers_and_nothing_is_sent() -> None:
-    """Until one takes it back, or has a greater number."""
+def test_nothing_is_sent_while_claims_are_equal() -> None:
+    """Until one withdraws its claim or has a greater number."""
     for settles in ("mirror", "greater"):
         mirroring = begun()
         mirroring.role_received(A, "principal", 4, now=1)
@@ -278,8 +278,8 @@ def test_both_claim_with_equal_numbers_and_nothing_is_sent() -> None:
 
 @pytest.mark.rule("R54")
 @pytest.mark.threat("T23")
-def test_an_old_principal_that_comes_back_is_not_believed() -> None:
-    """It has not heard of the failover, and its partner is silent now."""
+def test_a_former_principal_that_returns_is_not_trusted() -> None:
+    """It does not know of the failover, and its partner does not answer now."""
     mirroring = led_to(A)
     mirroring.mark_used(now=0)
     mirroring.mark_silent(A, now=0)
@@ -301,7 +301,7 @@ def test_an_old_principal_that_comes_back_is_not_believed() -> None:
     assert mirroring.principal is A
 
 
-def test_an_answer_that_comes_late_still_counts() -> None:
+def test_a_late_answer_is_still_used() -> None:
     """The mirror was slow, and has the later claim."""
     mirroring = begun()
     mirroring.role_received(A, "principal", 1, now=1)
@@ -312,8 +312,8 @@ def test_an_answer_that_comes_late_still_counts() -> None:
 
 
 @pytest.mark.rule("R53")
-def test_a_word_from_long_ago_does_not_count() -> None:
-    """What the partner said before the principal was known is no claim now."""
+def test_an_answer_from_before_is_not_used() -> None:
+    """An answer from before the principal was known is not a claim now."""
     mirroring = begun()
     mirroring.role_received(M, "principal", 1, now=0)
     mirroring.role_received(A, "principal", 2, now=0)

@@ -1,4 +1,4 @@
-"""R52 to R54, N24: failovers, outages and lost answers in any order, against two databases that know what they are."""
+"""R52 to R54: failovers, outages and lost answers in any order, checked against two databases whose roles are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIDES = st.sampled_from([*MirrorSide])
 
 @dataclass
 class Partner:
-    """A database of a mirrored pair, as it is."""
+    """A database of a mirrored pair and its actual role."""
 
     is_principal: bool
     number: int = 1
@@ -24,7 +24,7 @@ class Partner:
 
 
 class Pair(RuleBasedStateMachine):
-    """A mirrored pair that fails over, and one who sends to it."""
+    """A mirrored pair that fails over, and a sender."""
 
     @initialize(principal=SIDES)
     def begin(self, principal: MirrorSide) -> None:
@@ -36,7 +36,7 @@ class Pair(RuleBasedStateMachine):
 
     @property
     def principal(self) -> MirrorSide:
-        """Who is it."""
+        """The actual principal."""
         return next(side for side, each in self.pair.items() if each.is_principal)
 
     @rule(wait=st.integers(0, 20 * SECOND), wants=st.booleans())
@@ -59,7 +59,7 @@ class Pair(RuleBasedStateMachine):
 
     @rule(side=SIDES)
     def connection_breaks(self, side: MirrorSide) -> None:
-        """R53: nothing goes to who cannot be reached."""
+        """R53: nothing is sent to an unreachable address."""
         self.mirroring.mark_silent(side, now=self.now)
         self.asked = [each for each in self.asked if each is not side]
         assert self.mirroring.principal is not side
@@ -68,7 +68,7 @@ class Pair(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def somebody_answers(self, data: st.DataObject) -> None:
-        """R53: it is the principal for us only if it says so, and no later claim is known."""
+        """R53: an address is the principal for the sender only if it claims so and no later claim is known."""
         side = data.draw(st.sampled_from(self.asked))
         self.answer(side)
         partner = self.pair[side]
@@ -86,7 +86,7 @@ class Pair(RuleBasedStateMachine):
             assert self.mirroring.sides_to_ask(now=self.now) in ([], [self.mirroring.principal])
 
     def teardown(self) -> None:
-        """R54: once everybody is there again, everything goes to the principal."""
+        """R54: once both are reachable again, everything is sent to the principal."""
         if not hasattr(self, "mirroring"):
             return
         for each in self.pair.values():

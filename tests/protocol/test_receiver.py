@@ -1,4 +1,4 @@
-"""P11, P12, P14, P16, P18, P23, P26, B31: what is taken, kept, acknowledged and undone."""
+"""P11, P12, P14, P16, P18, P23, P26: which rows are received, stored, acknowledged and rolled back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def acknowledged(rows: list[dict[str, object]]) -> list[object]:
 
 
 @pytest.mark.rule("P11", "P12")
-def test_messages_come_out_once_and_in_the_order_of_their_numbers(machine: Machine) -> None:
-    """From 0, each direction by itself, however they arrive."""
+def test_messages_are_received_once_and_in_order(machine: Machine) -> None:
+    """From 0, each direction by itself, in whatever order they arrive."""
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     both.b.send(both.incoming, b"-1", b"-2")
@@ -35,15 +35,15 @@ def test_messages_come_out_once_and_in_the_order_of_their_numbers(machine: Machi
 
 
 @pytest.mark.rule("P12")
-def test_numbers_count_from_0(machine: Machine) -> None:
+def test_sequence_numbers_start_at_0(machine: Machine) -> None:
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
     assert numbers(both.a.rows()) == [(0, 0)]
 
 
 @pytest.mark.rule("P14")
-def test_what_is_early_or_incomplete_is_kept_and_not_received(machine: Machine) -> None:
-    """Durably; after a restart it is still there and need not come again."""
+def test_early_and_incomplete_messages_are_stored_but_not_received(machine: Machine) -> None:
+    """It is durable: after a restart it need not be sent again."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in two", b"next")
     rows = {numbers([row])[0]: row for row in both.a.rows(20 * SECOND)}
@@ -58,7 +58,7 @@ def test_what_is_early_or_incomplete_is_kept_and_not_received(machine: Machine) 
 
 @pytest.mark.rule("P16")
 def test_nothing_is_acknowledged_before_the_commit(machine: Machine) -> None:
-    """Neither a message nor a fragment, nor a duplicate of what is not committed."""
+    """Neither a message, nor a fragment, nor a duplicate of an uncommitted one."""
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
@@ -70,8 +70,8 @@ def test_nothing_is_acknowledged_before_the_commit(machine: Machine) -> None:
     assert acknowledged(both.b.rows(5 * SECOND)) == [0]
 
 
-def test_what_is_rolled_back_has_not_arrived(machine: Machine) -> None:
-    """The same comes again, and is taken as if for the first time; what was kept before still is."""
+def test_rolled_back_rows_have_not_arrived(machine: Machine) -> None:
+    """The same rows are received again as if for the first time; rows stored before remain."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
@@ -85,7 +85,7 @@ def test_what_is_rolled_back_has_not_arrived(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"in three one"]
 
 
-def test_a_conversation_whose_beginning_is_rolled_back_begins_again(machine: Machine) -> None:
+def test_a_conversation_whose_start_was_rolled_back_can_start_again(machine: Machine) -> None:
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
@@ -97,7 +97,7 @@ def test_a_conversation_whose_beginning_is_rolled_back_begins_again(machine: Mac
 
 
 def test_one_batch_at_a_time(machine: Machine) -> None:
-    """An illegal call raises and changes nothing."""
+    """An invalid call raises and changes nothing."""
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
@@ -115,8 +115,8 @@ def test_one_batch_at_a_time(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P18")
-def test_a_duplicate_is_acknowledged_again_at_once_and_not_delivered_again(machine: Machine) -> None:
-    """Also after a restart, and while the far side waits for the rest of it."""
+def test_a_duplicate_is_acknowledged_immediately_and_not_received(machine: Machine) -> None:
+    """Also after a restart, and while the peer waits for the rest."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"one", b"in two")
     rows = both.a.rows(20 * SECOND)
@@ -133,8 +133,8 @@ def test_a_duplicate_is_acknowledged_again_at_once_and_not_delivered_again(machi
 
 
 @pytest.mark.rule("P23", "P21")
-def test_a_damaged_fragment_is_dropped_and_only_it_goes_again(machine: Machine) -> None:
-    """It is told of, and not acknowledged."""
+def test_only_a_damaged_fragment_is_sent_again(machine: Machine) -> None:
+    """It is reported and not acknowledged."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"abcdefghijkl")
     rows = both.a.rows(20 * SECOND)
@@ -150,8 +150,8 @@ def test_a_damaged_fragment_is_dropped_and_only_it_goes_again(machine: Machine) 
 
 
 @pytest.mark.rule("P23")
-def test_a_message_whose_whole_does_not_match_is_dropped_whole(machine: Machine) -> None:
-    """Its parts match, its whole does not: all of it goes again, also what was kept and acknowledged."""
+def test_a_message_with_a_wrong_digest_is_dropped_completely(machine: Machine) -> None:
+    """Its fragments are valid, the message is not: all of it is sent again, even stored and acknowledged fragments."""
     both = bound(machine, max_fragment_bytes=4)
     other = pair(machine, max_fragment_bytes=4)
     for each in (both, other):
@@ -161,7 +161,7 @@ def test_a_message_whose_whole_does_not_match_is_dropped_whole(machine: Machine)
     forged = bound(machine, max_fragment_bytes=4)
     forged.a.send(forged.outgoing, b"abcdXXXX")
     bad = forged.a.rows(20 * SECOND)
-    mixed = resigned({**bad[1], "message_signature": good[0]["message_signature"]})
+    mixed = with_new_header_digest({**bad[1], "message_signature": good[0]["message_signature"]})
     both.b.take([good[0]], 20 * SECOND)
     both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
     both.b.take([mixed], 22 * SECOND)
@@ -171,8 +171,8 @@ def test_a_message_whose_whole_does_not_match_is_dropped_whole(machine: Machine)
     assert both.b.queue(both.incoming) == [b"first", b"abcdefgh"]
 
 
-def resigned(row: dict[str, object]) -> dict[str, object]:
-    """A row of a plain conversation with a header's digest that matches again."""
+def with_new_header_digest(row: dict[str, object]) -> dict[str, object]:
+    """A row of an unsecured conversation with a recomputed header digest."""
     import hashlib  # noqa: PLC0415 - for this one only
 
     import pyarrow as pa  # noqa: PLC0415 - the same
@@ -184,16 +184,20 @@ def resigned(row: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.rule("P26")
-def test_memory_follows_what_arrives(machine: Machine) -> None:
-    """A number that is far ahead, or a count of fragments, takes no memory and no room of those that come."""
+def test_memory_is_used_only_for_arrived_data(machine: Machine) -> None:
+    """A sequence number far ahead or a large fragment count uses no memory."""
     both = bound(machine, window_fragments=16, max_pending_bytes=1 << 16)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
-    far = [resigned({**row, "message_sequence_number": number}) for number in (1 + 4096, 10**6, 2**63 - 2)]
+    far = [
+        with_new_header_digest({**row, "message_sequence_number": number}) for number in (1 + 4096, 10**6, 2**63 - 2)
+    ]
     effects = both.b.take(far, 20 * SECOND)
     assert effects.stored.num_rows == 0
     flood = [
-        resigned({**row, "message_sequence_number": 2, "fragment_number": number, "fragment_count": 2**20})
+        with_new_header_digest(
+            {**row, "message_sequence_number": 2, "fragment_number": number, "fragment_count": 2**20}
+        )
         for number in range(1000)
     ]
     both.b.take(flood, 20 * SECOND)
@@ -204,12 +208,12 @@ def test_memory_follows_what_arrives(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P26")
-def test_the_last_of_many_fragments_takes_no_more_memory_than_the_first(machine: Machine) -> None:
+def test_the_last_fragment_uses_no_more_memory_than_the_first(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
     last = {"fragment_number": 2**20 - 1, "fragment_count": 2**20}
-    flood = [resigned({**row, "message_sequence_number": 2 + number, **last}) for number in range(500)]
+    flood = [with_new_header_digest({**row, "message_sequence_number": 2 + number, **last}) for number in range(500)]
     tracemalloc.start()
     try:
         both.b.take(flood, 20 * SECOND)
@@ -221,8 +225,8 @@ def test_the_last_of_many_fragments_takes_no_more_memory_than_the_first(machine:
 
 
 @pytest.mark.rule("P11")
-def test_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:
-    """An error of the broker goes before messages that wait, and takes the place of no number."""
+def test_rows_without_a_sequence_number_are_handled_on_arrival(machine: Machine) -> None:
+    """An error of the broker precedes waiting messages and has no sequence number."""
     both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"odd", message_type="Odd")
     both.b.send(both.incoming, b"on its way")
@@ -237,8 +241,8 @@ def test_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P11")
-def test_what_cannot_be_taken_is_answered_with_an_error_and_not_acknowledged(machine: Machine) -> None:
-    """What came before it is taken; if the error is lost, the retry provokes another."""
+def test_a_refused_message_is_answered_with_an_error(machine: Machine) -> None:
+    """Messages before it are received; if the error is lost, the retry causes another."""
     both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"fine")
     both.a.send(both.outgoing, b"odd", message_type="Odd")
@@ -252,7 +256,7 @@ def test_what_cannot_be_taken_is_answered_with_an_error_and_not_acknowledged(mac
         assert both.b.queue(both.incoming) == [b"first", b"fine"]
 
 
-def test_a_first_message_that_cannot_be_taken_makes_no_endpoint(machine: Machine) -> None:
+def test_a_refused_first_message_creates_no_endpoint(machine: Machine) -> None:
     both = pair(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"odd", message_type="Odd")
     both.b.take(both.a.rows())
@@ -264,8 +268,8 @@ def test_a_first_message_that_cannot_be_taken_makes_no_endpoint(machine: Machine
     assert not both.a.ledger.accounts[both.outgoing].endpoint.is_bound
 
 
-def test_a_service_that_is_not_here_is_answered_with_an_error(machine: Machine) -> None:
-    """-8490; another conversation in the same batch goes on."""
+def test_an_unknown_service_is_answered_with_an_error(machine: Machine) -> None:
+    """-8490; another conversation in the same batch is not affected."""
     both = pair(machine, dialog={"far_broker_instance": B})
     fine = both.begin(conversation=b"one that is fine", far_service_name="Bank 2", far_broker_instance=B)
     admit = both.b.ledger.admit
@@ -288,8 +292,8 @@ def test_a_service_that_is_not_here_is_answered_with_an_error(machine: Machine) 
 
 
 @pytest.mark.rule("P11")
-def test_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
-    """What comes from a target for a conversation that is not here is answered with -8462."""
+def test_a_target_of_an_unknown_conversation_gets_an_error(machine: Machine) -> None:
+    """A row from a target for an unknown conversation is answered with -8462."""
     both = bound(machine)
     both.b.send(both.incoming, b"is anybody there")
     del both.a.ledger.accounts[both.outgoing]
@@ -303,8 +307,8 @@ def test_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P11", "P22")
-def test_of_a_secured_dialog_that_is_gone_nothing_is_said(machine: Machine) -> None:
-    """Nobody here could prove it, and what is not proven ends no secured dialog."""
+def test_an_unknown_secured_dialog_is_not_answered(machine: Machine) -> None:
+    """No answer could be authenticated, and only authenticated errors end a secured dialog."""
     both = bound(machine, dialog={"session_key": bytes(32)})
     both.b.send(both.incoming, b"is anybody there")
     del both.a.ledger.accounts[both.outgoing]

@@ -1,4 +1,4 @@
-"""N19, fact 177: with full security each side has a key of its own; whoever brings another answers for nobody."""
+"""With full security each side has its own key, and a reply under any other key is rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOP, BANK = b"fingerprint of the certificate".ljust(32, b"S"), b"fingerprint of
 
 
 def full(machine: Machine, *, answer: bytes = ANSWER) -> Pair:
-    """A dialog whose target answers with a key of its own."""
+    """A dialog whose target answers with its own key."""
     both = pair(machine, dialog={"session_key": KEY})
     both.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, ANSWER, SHOP)
     both.a.session_keys[CONVERSATION] = ExchangedKeys(answer, None, BANK)
@@ -28,7 +28,7 @@ def talk(both: Pair, now: int = 0) -> None:
     both.exchange(now + 20 * SECOND)
 
 
-def test_each_side_seals_with_its_own_key_and_keeps_both(machine: Machine) -> None:
+def test_each_side_encrypts_with_its_own_key_and_keeps_both(machine: Machine) -> None:
     both = full(machine)
     talk(both)
     assert (both.b.queue(both.incoming), both.a.queue(both.outgoing)) == ([b"question"], [b"answer"])
@@ -41,7 +41,7 @@ def test_each_side_seals_with_its_own_key_and_keeps_both(machine: Machine) -> No
 
 
 def test_keys_outlive_restarts_of_both_sides(machine: Machine) -> None:
-    """What brought the keys is not needed again: they are durable with what they opened."""
+    """The keys are durable with the rows that they decrypted."""
     both = full(machine)
     talk(both)
     for side in (both.a, both.b):
@@ -54,7 +54,7 @@ def test_keys_outlive_restarts_of_both_sides(machine: Machine) -> None:
 
 
 def test_the_first_answer_may_be_a_message_with_its_acknowledgement(machine: Machine) -> None:
-    """The signatures of a message that comes with the key are opened by it as well."""
+    """The key that arrives with a message also verifies the message."""
     both = full(machine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows())
@@ -73,7 +73,7 @@ def first_answer(both: Pair) -> Row:
 
 @pytest.mark.threat("T11", "T2")
 def test_every_single_bit_flip_of_the_first_answer_is_refused(machine: Machine) -> None:
-    """And the honest one still binds the dialog after that."""
+    """The honest answer still binds the dialog afterwards."""
     both = full(machine)
     row = first_answer(both)
     for bad in altered(row):
@@ -84,8 +84,8 @@ def test_every_single_bit_flip_of_the_first_answer_is_refused(machine: Machine) 
 
 
 @pytest.mark.threat("T14")
-def test_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machine) -> None:
-    """Neither the clone's that has not the key, nor the honest one where a forged key came with it."""
+def test_an_answer_under_an_unauthenticated_key_is_rejected(machine: Machine) -> None:
+    """Neither that of a clone without the key, nor the honest one if it comes with a forged key."""
     both = full(machine, answer=FORGED)
     row = first_answer(both)
     assert both.a.take([row]).is_empty
@@ -99,8 +99,8 @@ def test_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machine) -
 
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
-def test_once_answered_no_other_key_is_taken(machine: Machine) -> None:
-    """Also one that comes with a certificate, and also after a restart."""
+def test_after_the_first_answer_no_other_key_is_accepted(machine: Machine) -> None:
+    """Nor one with a certificate, nor after a restart."""
     both = full(machine)
     talk(both)
     other = full(machine)
@@ -116,8 +116,8 @@ def test_once_answered_no_other_key_is_taken(machine: Machine) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_what_one_side_sent_is_not_taken_back_by_it(machine: Machine) -> None:
-    """Reflected, with the direction turned round or not."""
+def test_reflected_rows_are_rejected(machine: Machine) -> None:
+    """Reflected, with and without reversing the direction."""
     both = full(machine)
     both.a.send(both.outgoing, b"question")
     (row,) = both.a.rows()
@@ -126,7 +126,7 @@ def test_what_one_side_sent_is_not_taken_back_by_it(machine: Machine) -> None:
     assert both.a.queue(both.outgoing) == []
 
 
-def test_an_answer_that_was_rolled_back_binds_when_it_comes_again(machine: Machine) -> None:
+def test_a_rolled_back_answer_binds_the_dialog_when_it_arrives_again(machine: Machine) -> None:
     both = full(machine)
     row = first_answer(both)
     both.a.dialogs.undo(both.a.arrived([row]))
@@ -135,8 +135,8 @@ def test_an_answer_that_was_rolled_back_binds_when_it_comes_again(machine: Machi
     assert both.a.ledger.accounts[both.outgoing].endpoint.far_session_key == ANSWER
 
 
-def test_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(machine: Machine) -> None:
-    """After the way through the network has changed, the dialog goes on."""
+def test_a_secured_dialog_may_arrive_from_any_peer(machine: Machine) -> None:
+    """The dialog continues after the route through the network has changed."""
     both = full(machine)
     talk(both)
     assert both.a.ledger.accounts[both.outgoing].endpoint.far_peer is None
@@ -146,8 +146,8 @@ def test_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(machine
 
 
 @pytest.mark.rule("R8", "P25")
-def test_a_second_copy_that_answers_with_a_key_of_its_own_is_told(machine: Machine) -> None:
-    """-8495 as in a plain dialog, under the initiator's key, which it has; the first copy goes on."""
+def test_a_second_copy_that_answers_with_its_own_key_gets_an_error(machine: Machine) -> None:
+    """-8495 as in an unsecured dialog, under the initiator's key; the first copy is not affected."""
     both, copy = full(machine), full(machine)
     copy.b.ledger.broker_instance = C
     copy.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, FORGED, SHOP)

@@ -1,4 +1,4 @@
-"""P13, P17, P31, P32, R8, B33, B34: what is sent, when, and how often."""
+"""P13, P17, P31, P32, R8: which rows are sent, when, and how often."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
 
 
-def put_aside(both: Pair, moment: int) -> int:
-    """Has nobody answer the initiator until what it has sent is put aside; the moment at which it is."""
+def evict(both: Pair, moment: int) -> int:
+    """Leaves the initiator without answers until its dialog is evicted; returns the time of that."""
     while not both.a.dialogs.flush(now=moment):
         moment += 11 * SECOND
         both.a.rows(moment)
@@ -26,8 +26,8 @@ def put_aside(both: Pair, moment: int) -> int:
 
 
 @pytest.mark.rule("P13")
-def test_a_large_message_goes_in_fragments(machine: Machine) -> None:
-    """Parts of the message as it stands in the transmission queue."""
+def test_a_large_message_is_sent_in_fragments(machine: Machine) -> None:
+    """Parts of the message in the transmission queue."""
     both = bound(machine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"0123456789abcdefghijXYZ")
     rows = both.a.rows(20 * SECOND)
@@ -38,8 +38,8 @@ def test_a_large_message_goes_in_fragments(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P13")
-def test_only_what_is_lost_goes_again(machine: Machine) -> None:
-    """Fragments of large messages, whole messages, and what lies between: whatever has arrived does not go again."""
+def test_only_lost_fragments_are_sent_again(machine: Machine) -> None:
+    """Fragments of large messages, complete messages and gaps: nothing that arrived is sent again."""
     both = bound(machine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 45, b"small", b"b" * 25, b"last")
     rows = both.a.rows(20 * SECOND)
@@ -53,16 +53,16 @@ def test_only_what_is_lost_goes_again(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P13")
-def test_small_messages_go_between_the_fragments_of_a_large_one(machine: Machine) -> None:
-    """Within a dialog ..."""
+def test_small_messages_are_sent_between_the_fragments_of_a_large_one(machine: Machine) -> None:
+    """Within a dialog."""
     both = bound(machine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 40, b"small", b"tiny")
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0), (1, 1), (3, 0), (1, 2), (1, 3)]
 
 
 @pytest.mark.rule("P13")
-def test_and_of_other_dialogs(machine: Machine) -> None:
-    """... and between dialogs: after its turn another one goes."""
+def test_dialogs_take_turns(machine: Machine) -> None:
+    """Between dialogs: they take turns."""
     both = bound(machine, max_fragment_bytes=10, turn_fragments=4)
     other = both.begin(conversation=b"the second one..", far_broker_instance=B)
     both.a.send(both.outgoing, b"a" * 200)
@@ -74,8 +74,8 @@ def test_and_of_other_dialogs(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_what_is_not_acknowledged_goes_again_after_waits_that_double(machine: Machine) -> None:
-    """4, 8, 16, 32, 64, 64 s, each an eighth longer or shorter at most."""
+def test_unacknowledged_rows_are_sent_again_after_doubling_waits(machine: Machine) -> None:
+    """4, 8, 16, 32, 64, 64 s, each with a jitter of at most an eighth."""
     both = bound(machine)
     both.a.send(both.outgoing, b"nobody hears this")
     moment = 100 * SECOND
@@ -93,15 +93,15 @@ def test_what_is_not_acknowledged_goes_again_after_waits_that_double(machine: Ma
 
 
 @pytest.mark.rule("P17")
-def test_what_was_sent_at_several_moments_goes_again_by_itself(machine: Machine) -> None:
-    """Each at its own moment, though they were sent again at the same one before, and whichever of them arrives then."""
+def test_rows_sent_at_different_times_have_separate_retries(machine: Machine) -> None:
+    """Each at its own time, even if they were sent again together before, and whichever of them arrives then."""
     for arrives in (0, 1):
         both = bound(machine)
         both.a.send(both.outgoing, b"one")
         both.a.rows(100 * SECOND)
         both.a.send(both.outgoing, b"two")
         both.a.rows(101 * SECOND)
-        again = both.a.rows(110 * SECOND)  # the waits of both are over
+        again = both.a.rows(110 * SECOND)  # the waits of both have passed
         assert numbers(again) == [(1, 0), (2, 0)]
         both.b.take([again[arrives]], 110 * SECOND)
         both.a.take(both.b.rows(112 * SECOND), 112 * SECOND)
@@ -115,8 +115,8 @@ def test_what_was_sent_at_several_moments_goes_again_by_itself(machine: Machine)
 
 
 @pytest.mark.rule("P17")
-def test_waits_differ(machine: Machine) -> None:
-    """Without a jitter an outage that recurs in step with the waits starves a dialog."""
+def test_waits_have_jitter(machine: Machine) -> None:
+    """Without jitter, an outage that recurs in step with the waits starves a dialog."""
     both = bound(machine)
     dues = set()
     for number in range(10):
@@ -130,7 +130,7 @@ def test_waits_differ(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_a_clock_that_is_set_back_delays_nothing(machine: Machine) -> None:
+def test_a_clock_set_back_delays_nothing(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"once more")
     both.a.rows(7200 * SECOND)
@@ -150,8 +150,8 @@ def test_the_sender_keeps_a_message_until_it_is_acknowledged(machine: Machine) -
 
 
 @pytest.mark.rule("R8")
-def test_only_the_first_message_goes_until_the_target_has_answered(machine: Machine) -> None:
-    """Nobody knows yet which copy of the service will take it, and all messages have to reach the same one."""
+def test_only_the_first_message_is_sent_until_the_target_has_answered(machine: Machine) -> None:
+    """It is not known yet which copy of the service will receive it, and all messages must reach the same one."""
     both = pair(machine)
     both.a.send(both.outgoing, b"one", b"two", b"three")
     rows = both.a.rows()
@@ -161,11 +161,11 @@ def test_only_the_first_message_goes_until_the_target_has_answered(machine: Mach
 
 @pytest.mark.rule("R8")
 def test_later_messages_carry_the_broker_id_of_the_first_acknowledgement(machine: Machine) -> None:
-    """It is durable, so it holds after a restart too."""
+    """It is durable, so it is used after a restart too."""
     both = pair(machine)
     both.a.send(both.outgoing, b"one", b"two", b"three")
     both.b.take(both.a.rows())
-    both.a.take(both.b.rows())  # at once: who sent without a broker id waits for it
+    both.a.take(both.b.rows())  # immediately: a sender without a broker id waits for it
     rows = both.a.rows()
     assert numbers(rows) == [(1, 0), (2, 0)]
     assert {row["to_broker_instance"] for row in rows} == {B}
@@ -175,8 +175,8 @@ def test_later_messages_carry_the_broker_id_of_the_first_acknowledgement(machine
 
 
 @pytest.mark.rule("R8")
-def test_what_is_left_of_the_first_message_carries_it_too(machine: Machine) -> None:
-    """It reaches the same database, and its seal is another one, since the header is."""
+def test_the_rest_of_the_first_message_carries_the_broker_id_too(machine: Machine) -> None:
+    """It reaches the same database, with another signature, because the header has changed."""
     both = pair(machine, dialog={"session_key": bytes(32)}, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 25)
     first = both.a.rows()
@@ -191,12 +191,12 @@ def test_what_is_left_of_the_first_message_carries_it_too(machine: Machine) -> N
 
 
 def test_no_more_than_the_window_is_unacknowledged(machine: Machine) -> None:
-    """Fragments, ..."""
+    """Counted in fragments."""
     both = bound(machine, window_fragments=8, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 35, *[b"small"] * 30)
     rows = both.a.rows(20 * SECOND)
     assert len(rows) == 8
-    assert len(both.a.rows(30 * SECOND)) == 8  # the same again
+    assert len(both.a.rows(30 * SECOND)) == 8  # the same rows again
     both.b.take(rows[:4], 31 * SECOND)
     both.a.take(both.b.rows(33 * SECOND), 33 * SECOND)
     assert len(both.a.rows(33 * SECOND)) == 4
@@ -204,8 +204,8 @@ def test_no_more_than_the_window_is_unacknowledged(machine: Machine) -> None:
     assert both.b.queue(both.incoming)[1:] == [b"a" * 35, *[b"small"] * 30]
 
 
-def test_nor_more_bytes(machine: Machine) -> None:
-    """... and bytes; a fragment that alone is more than that still goes."""
+def test_no_more_bytes_than_the_window_are_unacknowledged(machine: Machine) -> None:
+    """Counted in bytes; a single larger fragment is still sent."""
     both = bound(machine, window_bytes=100, max_fragment_bytes=40)
     both.a.send(both.outgoing, b"a" * 400)
     assert sum(len(row["message_body"]) for row in both.a.rows(20 * SECOND)) <= 100
@@ -214,7 +214,7 @@ def test_nor_more_bytes(machine: Machine) -> None:
     assert numbers(tight.a.rows(20 * SECOND)) == [(1, 0)]
 
 
-def test_dialogs_of_a_higher_priority_go_first_where_it_is_honoured(machine: Machine) -> None:
+def test_dialogs_of_higher_priority_are_sent_first_if_priorities_are_honored(machine: Machine) -> None:
     for honored in (True, False):
         both = pair(machine, honor_priority=honored)
         keys = [
@@ -227,7 +227,7 @@ def test_dialogs_of_a_higher_priority_go_first_where_it_is_honoured(machine: Mac
         assert order == ([10, 9, 3, 1] if honored else [3, 9, 1, 10])
 
 
-def test_nothing_is_sent_or_taken_after_the_lifetime(machine: Machine) -> None:
+def test_nothing_is_sent_or_received_after_the_lifetime(machine: Machine) -> None:
     both = bound(machine, dialog={"lifetime": 60 * SECOND})
     both.a.send(both.outgoing, b"in time")
     late = both.a.rows(59 * SECOND)
@@ -239,8 +239,8 @@ def test_nothing_is_sent_or_taken_after_the_lifetime(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P31", "P32")
-def test_what_is_idle_leaves_memory_in_a_batch_and_comes_back_as_it_was(machine: Machine) -> None:
-    """What was acknowledged meanwhile is not forgotten, and what was not goes again in time."""
+def test_idle_dialogs_are_evicted_in_a_batch_and_restored_unchanged(machine: Machine) -> None:
+    """Meanwhile acknowledged fragments are not forgotten, and others are sent again in time."""
     both = bound(machine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 95, b"small")
     rows = both.a.rows(20 * SECOND)
@@ -257,12 +257,12 @@ def test_what_is_idle_leaves_memory_in_a_batch_and_comes_back_as_it_was(machine:
 
 
 @pytest.mark.rule("P32")
-def test_only_what_has_changed_is_written(machine: Machine) -> None:
+def test_only_changed_objects_are_written(machine: Machine) -> None:
     both = bound(machine)
     assert both.b.dialogs.flush(now=60 * SECOND) == 1
     written = dict(both.b.ledger.work_table)
     both.b.ledger.work_table = dict(written)
-    both.b.dialogs.notify_queued([both.incoming])  # it is read back, and there is nothing to send
+    both.b.dialogs.notify_queued([both.incoming])  # it is read from storage, and has nothing to send
     both.b.rows(61 * SECOND)
     both.b.ledger.save_transmissions = lambda objects: written.update(dict.fromkeys(objects, b"written again"))  # type: ignore[method-assign]
     both.b.dialogs.flush(now=120 * SECOND)
@@ -271,7 +271,7 @@ def test_only_what_has_changed_is_written(machine: Machine) -> None:
 
 @pytest.mark.rule("P31")
 def test_a_packed_object_is_never_larger_than_1024_bytes(machine: Machine) -> None:
-    """However scattered what is acknowledged."""
+    """However scattered the acknowledged fragments are."""
     random = Random(4)
     for share in (0.0, 0.1, 0.3, 0.5, 0.9):
         both = bound(machine, max_fragment_bytes=10, turn_fragments=1024)
@@ -282,7 +282,7 @@ def test_a_packed_object_is_never_larger_than_1024_bytes(machine: Machine) -> No
         both.b.take([row for row in rows if random.random() < share], 20 * SECOND)
         both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
         both.a.rows(22 * SECOND)
-        moment = put_aside(both, 22 * SECOND)
+        moment = evict(both, 22 * SECOND)
         (packed,) = both.a.ledger.work_table.values()
         assert len(packed) <= PACKED_MAX == 1024
         for step in range(40):
@@ -291,12 +291,12 @@ def test_a_packed_object_is_never_larger_than_1024_bytes(machine: Machine) -> No
 
 
 @pytest.mark.rule("P1")
-def test_the_dialog_layer_knows_no_address() -> None:
-    """What it gives is routed and framed by others; that it imports neither is a guard's test."""
+def test_rows_of_the_dialog_layer_have_no_address() -> None:
+    """Others route and frame its rows; a guard test checks that it imports neither."""
     assert [name for name in ENVELOPE.names if "address" in name or "port" in name or "host" in name] == []
 
 
-def test_the_header_says_where_it_comes_from_and_goes_to(machine: Machine) -> None:
+def test_the_header_names_sender_and_receiver(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"body", message_type="Order")
     (row,) = both.a.rows(20 * SECOND)
@@ -306,8 +306,8 @@ def test_the_header_says_where_it_comes_from_and_goes_to(machine: Machine) -> No
 
 
 @pytest.mark.rule("P13", "P23")
-def test_what_goes_again_takes_turns_too(machine: Machine) -> None:
-    """Also where a whole message goes again, because the far side had to forget it, or says so."""
+def test_retries_take_turns_too(machine: Machine) -> None:
+    """Also if a complete message is sent again, because the peer had to drop it."""
     both = bound(machine, max_fragment_bytes=4, turn_fragments=8)
     both.a.send(both.outgoing, bytes(2000))
     both.a.rows(20 * SECOND)
@@ -320,8 +320,8 @@ def test_what_goes_again_takes_turns_too(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P14")
-def test_two_sides_may_have_windows_of_different_sizes(machine: Machine) -> None:
-    """What one has passed a large message with, the other takes."""
+def test_both_sides_may_have_different_windows(machine: Machine) -> None:
+    """The peer accepts all that overtakes a large message."""
     both = bound(machine, max_fragment_bytes=1000, window_fragments=64, turn_fragments=8)
     both.settings = replace(both.settings, window_fragments=4)
     both.restart(both.b)
@@ -332,12 +332,12 @@ def test_two_sides_may_have_windows_of_different_sizes(machine: Machine) -> None
 
 
 @pytest.mark.rule("P31", "P32")
-def test_what_comes_back_while_a_large_message_is_under_way_counts_as_much_as_it_did(machine: Machine) -> None:
-    """Put aside, what is in flight has one charge for all; more of the same message has its own again."""
+def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(machine: Machine) -> None:
+    """An evicted dialog has one charge for all messages in transit; more of the same message is charged again."""
     both = bound(machine, max_fragment_bytes=1000, window_bytes=40_000, turn_fragments=8)
     both.a.send(both.outgoing, bytes(52_000), *[b"s"] * 30)
     first = both.a.rows(20 * SECOND)
-    moment = put_aside(both, 40 * SECOND)
+    moment = evict(both, 40 * SECOND)
     for rows in (first[:20], first[20:]):
         both.b.take(rows, moment)
         both.a.take(both.b.rows(moment + SECOND), moment + SECOND)
@@ -355,15 +355,15 @@ def test_what_comes_back_while_a_large_message_is_under_way_counts_as_much_as_it
 
 
 @pytest.mark.rule("P32", "P17")
-def test_what_was_too_scattered_to_be_packed_goes_again_though_it_comes_back_early(machine: Machine) -> None:
-    """Something arrives that acknowledges nothing, long before it is due."""
+def test_fragments_too_scattered_to_pack_are_sent_again(machine: Machine) -> None:
+    """A row that acknowledges nothing arrives long before the retry is due."""
     random = Random(4)
     both = bound(machine, max_fragment_bytes=10, turn_fragments=1024)
     both.a.send(both.outgoing, *[b"a" * random.choice([5, 35, 120]) for _ in range(900)])
     both.b.take([row for row in both.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
     both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
     both.a.rows(22 * SECOND)
-    moment = put_aside(both, 22 * SECOND)
+    moment = evict(both, 22 * SECOND)
     both.b.send(both.incoming, b"hello")
     both.a.take([row for row in both.b.rows(moment) if row["is_sequenced"]], moment)
     sent: list[Row] = []
@@ -375,8 +375,8 @@ def test_what_was_too_scattered_to_be_packed_goes_again_though_it_comes_back_ear
 
 
 @pytest.mark.rule("P13", "P17")
-def test_a_lost_empty_message_goes_again_where_fragments_are_large(machine: Machine) -> None:
-    """A message of one fragment is read as it is, however large a fragment may be."""
+def test_a_lost_empty_message_is_sent_again_with_large_fragments(machine: Machine) -> None:
+    """A message of one fragment is read as it is, whatever the fragment size."""
     both = bound(machine, max_fragment_bytes=1 << 20)
     both.a.send(both.outgoing, bytes(1 << 20), b"")
     rows = both.a.rows(20 * SECOND)
@@ -386,8 +386,8 @@ def test_a_lost_empty_message_goes_again_where_fragments_are_large(machine: Mach
 
 
 @pytest.mark.rule("P13")
-def test_a_large_message_is_read_once_and_not_for_each_turn(machine: Machine) -> None:
-    """Whatever the number of turns; after a restart, and for what is lost, it still comes out whole."""
+def test_a_large_message_is_read_once(machine: Machine) -> None:
+    """In any number of turns; it also arrives complete after a restart and after losses."""
     both = bound(machine, max_fragment_bytes=1 << 14, turn_fragments=8, window_fragments=32)
     body = Random(1).randbytes(2_000_001)
     reads: list[int] = []
@@ -411,8 +411,8 @@ def test_a_large_message_is_read_once_and_not_for_each_turn(machine: Machine) ->
 
 
 @pytest.mark.rule("P15")
-def test_where_nothing_is_due_no_table_is_made(machine: Machine) -> None:
-    """A served instance looks several times for each message; an empty table took longer than all the rest."""
+def test_no_table_is_built_if_nothing_is_due(machine: Machine) -> None:
+    """A serving instance checks several times for each message; an empty table took longer than all the rest."""
     both = bound(machine)
     both.exchange(60 * SECOND)
     made: list[int] = []

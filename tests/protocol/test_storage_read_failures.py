@@ -1,4 +1,4 @@
-"""P16, P17: a ledger that cannot be read for a moment costs time; nothing is acknowledged that is not durable, and nothing is forgotten."""
+"""P16, P17: a storage that temporarily cannot be read causes delays only; nothing is acknowledged before it is durable."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def unreadable(side: Side, *methods: str) -> Iterator[None]:
         yield
 
 
-def arrived_in_vain(both: Pair, rows: list[dict[str, Any]], method: str) -> None:
-    """What arrives cannot be planned."""
+def fails_to_arrive(both: Pair, rows: list[dict[str, Any]], method: str) -> None:
+    """Rows arrive, but cannot be planned."""
     with unreadable(both.b, method), pytest.raises(StorageError):
         both.b.arrived(rows, 20 * SECOND)
 
 
 @pytest.mark.rule("P16")
 @pytest.mark.parametrize("method", ["validate", "list_stored", "read_stored", "endpoints"])
-def test_what_could_not_be_judged_has_not_arrived(machine: Machine, method: str) -> None:
+def test_rows_that_could_not_be_processed_have_not_arrived(machine: Machine, method: str) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"order", b"what waits for it")
     rows = both.a.rows(20 * SECOND)
     both.b.take([row for row in rows if row["message_sequence_number"] == 2], 20 * SECOND)
     both.b.rows(23 * SECOND)
     both.b.dialogs.flush(now=60 * SECOND)
-    arrived_in_vain(both, rows, method)
+    fails_to_arrive(both, rows, method)
     both.b.take(rows, 21 * SECOND)
     both.a.take(both.b.rows(23 * SECOND), 23 * SECOND)
     assert both.b.queue(both.incoming)[-2:] == [b"order", b"what waits for it"]
@@ -52,7 +52,7 @@ def test_what_could_not_be_judged_has_not_arrived(machine: Machine, method: str)
 
 
 @pytest.mark.rule("P17")
-def test_what_could_not_be_read_when_it_was_due_goes_again_as_soon_as_it_can_be(machine: Machine) -> None:
+def test_due_messages_are_sent_again_once_they_can_be_read(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
@@ -63,7 +63,7 @@ def test_what_could_not_be_read_when_it_was_due_goes_again_as_soon_as_it_can_be(
 
 
 @pytest.mark.rule("P17")
-def test_what_was_new_and_could_not_be_read_goes_as_soon_as_it_can_be(machine: Machine) -> None:
+def test_new_messages_are_sent_once_they_can_be_read(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"new")
     with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
@@ -72,7 +72,7 @@ def test_what_was_new_and_could_not_be_read_goes_as_soon_as_it_can_be(machine: M
 
 
 @pytest.mark.rule("P16")
-def test_an_acknowledgement_that_was_due_when_nothing_could_be_read_goes_later(machine: Machine) -> None:
+def test_a_due_acknowledgement_is_sent_later(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"order")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -93,7 +93,7 @@ def test_an_acknowledgement_that_was_due_when_nothing_could_be_read_goes_later(m
 
 
 @pytest.mark.rule("P17")
-def test_who_cannot_be_read_in_is_read_in_later(machine: Machine) -> None:
+def test_a_dialog_that_cannot_be_loaded_is_loaded_later(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)

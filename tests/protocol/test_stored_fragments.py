@@ -1,4 +1,4 @@
-"""P14, P26, N38: what waits stands in the ledger; it is read back when it is whole, and not before."""
+"""P14, P26: fragments of incomplete messages are in storage, and are read only once the message is complete."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ssbroker.protocol.envelope import column_values
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, B, Pair, Side, bound, pair
-from tests.protocol.test_receiver import resigned
+from tests.protocol.test_receiver import with_new_header_digest
 
 KIB = 1 << 10
 
 
-def in_ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict[str, object]]]]]:
+def ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict[str, object]]]]]:
     """Ten messages of 64 KiB, and their fragments: eight of each message at a time, by message."""
     bodies = {bytes([number]) * 16: bytes([number]) * (64 * KIB) for number in range(10)}
     for conversation, body in bodies.items():
@@ -28,8 +28,8 @@ def in_ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict
     return bodies, [[of_one[first : first + 8] for of_one in of_each] for first in range(0, 64, 8)]
 
 
-def noted(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
-    """How many bytes were read back at a time."""
+def read_sizes(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
+    """The number of bytes of each read."""
     sizes: list[int] = []
     stored = ledger.read_stored
 
@@ -44,16 +44,16 @@ def noted(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
 
 @pytest.mark.rule("P26")
 @pytest.mark.parametrize("together", [1, 5])
-def test_large_messages_that_leave_no_room_for_each_other_become_whole(
+def test_interleaved_messages_larger_than_memory_are_completed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    """A third of them fits into memory, and none comes before the others; nothing is refused or comes again.
+    """Memory holds a third of them, and no message is completed before the others; none is rejected or sent again.
 
     Each is read back once, when the last of it comes.
     """
     both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
-    read = noted(monkeypatch, both.b.ledger)
-    bodies, rounds = in_ten_messages(both)
+    read = read_sizes(monkeypatch, both.b.ledger)
+    bodies, rounds = ten_messages(both)
     for of_all in rounds:
         assert read == []
         for some in range(0, 10, together):
@@ -67,10 +67,10 @@ def test_large_messages_that_leave_no_room_for_each_other_become_whole(
 
 
 @pytest.mark.rule("P26")
-def test_a_batch_makes_no_more_whole_than_memory_may_hold(machine: Machine) -> None:
-    """The last fragments of ten messages at once: what is beyond is refused, and taken when it comes again."""
+def test_a_batch_completes_no_more_messages_than_fit_into_memory(machine: Machine) -> None:
+    """The last fragments of ten messages arrive together: those beyond the limit are rejected, and accepted later."""
     both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
-    bodies, rounds = in_ten_messages(both)
+    bodies, rounds = ten_messages(both)
     for of_all in rounds:
         both.b.take([row for of_one in of_all for row in of_one])
     whole = [conversation for conversation in bodies if both.b.queue((conversation, False))]
@@ -82,8 +82,8 @@ def test_a_batch_makes_no_more_whole_than_memory_may_hold(machine: Machine) -> N
 
 
 @pytest.mark.rule("P26")
-def test_a_message_that_takes_nearly_all_of_the_memory_becomes_whole_after_a_restart(machine: Machine) -> None:
-    """Also the first one of its dialog."""
+def test_a_message_nearly_as_large_as_the_memory_is_completed_after_a_restart(machine: Machine) -> None:
+    """Also the first message of its dialog."""
     both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=100 * KIB)
     both.a.send(both.outgoing, bytes(64 * KIB))
     rows = both.a.rows()
@@ -95,8 +95,8 @@ def test_a_message_that_takes_nearly_all_of_the_memory_becomes_whole_after_a_res
 
 
 @pytest.mark.rule("P26")
-def test_of_a_message_for_which_there_is_no_room_only_what_came_is_told_of(machine: Machine) -> None:
-    """And not what is stored."""
+def test_only_arrived_fragments_are_reported_if_memory_is_full(machine: Machine) -> None:
+    """Not the stored fragments."""
     both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
     both.a.send(both.outgoing, bytes(64 * KIB))
     rows = both.a.rows()
@@ -109,15 +109,15 @@ def test_of_a_message_for_which_there_is_no_room_only_what_came_is_told_of(machi
 
 
 @pytest.mark.rule("P14", "P26")
-def test_what_is_read_back_is_read_in_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """About as much at a time as comes at a time; of the messages that wait for it too."""
+def test_stored_fragments_are_read_in_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About as much per read as arrives in a batch, also of the messages that wait for it."""
     monkeypatch.setattr("ssbroker.protocol.reassembly._READ_BYTES", 10 * KIB)
     both = bound(machine, max_fragment_bytes=KIB)
     bodies = [bytes([number]) * 3000 for number in range(20)]
     both.a.send(both.outgoing, *bodies)
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[1:], 20 * SECOND)
-    read = noted(monkeypatch, both.b.ledger)
+    read = read_sizes(monkeypatch, both.b.ledger)
     both.b.take(rows[:1], 20 * SECOND)
     assert both.b.queue(both.incoming)[1:] == bodies
     assert max(read) <= 11 * KIB
@@ -125,8 +125,8 @@ def test_what_is_read_back_is_read_in_parts(machine: Machine, monkeypatch: pytes
 
 
 @pytest.mark.rule("P26")
-def test_dialogs_that_take_too_much_to_know_leave_memory_for_each_other(machine: Machine) -> None:
-    """Those first that nothing has come for the longest; what is there of them is known again when something comes."""
+def test_dialogs_that_use_too_much_memory_are_evicted(machine: Machine) -> None:
+    """Dialogs that received nothing for the longest time are evicted first, and loaded again on demand."""
     both = pair(machine, max_fragment_bytes=4, max_pending_bytes=128 * KIB)
     names = [bytes([number]) * 16 for number in range(8)]
     sent: dict[bytes, list[dict[str, Any]]] = {}
@@ -148,12 +148,12 @@ def test_dialogs_that_take_too_much_to_know_leave_memory_for_each_other(machine:
 
 @pytest.mark.rule("P26", "P14")
 @pytest.mark.parametrize("field", ["fragment_count", "message_signature"])
-def test_what_contradicts_that_which_waits_is_refused_alone(machine: Machine, field: str) -> None:
+def test_only_a_fragment_that_contradicts_stored_ones_is_rejected(machine: Machine, field: str) -> None:
     """Also after a restart."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
-    other = resigned({**rows[2], field: {"fragment_count": 4, "message_signature": bytes(16)}[field]})
+    other = with_new_header_digest({**rows[2], field: {"fragment_count": 4, "message_signature": bytes(16)}[field]})
     both.b.take(rows[:1], 20 * SECOND)
     for _ in range(2):
         both.b.take([other], 20 * SECOND)
@@ -164,8 +164,8 @@ def test_what_contradicts_that_which_waits_is_refused_alone(machine: Machine, fi
 
 
 @pytest.mark.rule("P23", "P16")
-def test_where_what_is_kept_is_not_what_came_the_message_goes_again(machine: Machine) -> None:
-    """Nothing stands still, and nothing is lost."""
+def test_a_message_with_altered_stored_fragments_is_sent_again(machine: Machine) -> None:
+    """The conversation continues, and nothing is lost."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
@@ -180,7 +180,7 @@ def test_where_what_is_kept_is_not_what_came_the_message_goes_again(machine: Mac
 
 
 def calls(side: Side, rows: list[dict[str, Any]]) -> int:
-    """How many functions are called to take a batch."""
+    """The number of function calls for a batch."""
     counted = 0
 
     def count(_: object, event: str, __: object) -> None:
@@ -196,8 +196,8 @@ def calls(side: Side, rows: list[dict[str, Any]]) -> int:
 
 
 @pytest.mark.rule("P15", "P18")
-def test_what_a_duplicate_costs_does_not_grow_with_what_waits(machine: Machine) -> None:
-    """Nor what one more that is early does; what is acknowledged is known as runs."""
+def test_the_cost_of_a_duplicate_is_independent_of_stored_fragments(machine: Machine) -> None:
+    """Nor that of another early message; acknowledged fragments are kept as ranges."""
     both = bound(machine)
     both.a.send(both.outgoing, *[b"%d" % number for number in range(1000)])
     rows = both.a.rows(20 * SECOND)

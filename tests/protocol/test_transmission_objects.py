@@ -1,4 +1,4 @@
-"""P31, P32, B34: transmission objects as bytes."""
+"""P31, P32: transmission objects as bytes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ssbroker.protocol.dialog import PACKED_MAX, Transmission, pack_transmission
 KEY = (b"one conversation", True)
 
 
-def drawn(seed: int, most: int) -> Transmission:
-    """An object that has sent and heard of this and that."""
+def random_object(seed: int, most: int) -> Transmission:
+    """An object with random sent and acknowledged fragments."""
     random = Random(seed)
     begins = random.choice([0, 1, 10**12])
     made = Transmission(KEY, acked=begins - 1, head=begins, last_interleaved=begins, last_used=random.randrange(10**15))
@@ -43,9 +43,9 @@ def drawn(seed: int, most: int) -> Transmission:
 
 @pytest.mark.rule("P31", "P32")
 @given(seed=st.integers(0, 2**32), most=st.sampled_from([3, 30, 400]))
-def test_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: int, most: int) -> None:
+def test_an_unpacked_object_equals_the_original_or_has_less_sent(seed: int, most: int) -> None:
     """At most 1,024 bytes."""
-    made = drawn(seed, most)
+    made = random_object(seed, most)
     data = pack_transmission(made)
     back = unpack_transmission(data)
     assert len(data) <= PACKED_MAX == 1024
@@ -64,11 +64,11 @@ def test_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: int, m
     else:
         assert (back.head, back.cursor, back.last_interleaved) == (made.acked + 1, 0, made.acked + 1)
         assert back.in_flight == {}
-        assert most == 400  # only where much is scattered
+        assert most == 400  # only if very scattered
 
 
-def test_what_is_usual_fits_exactly() -> None:
-    """A full window of single messages, of which three of ten are missing here and there."""
+def test_usual_objects_are_packed_exactly() -> None:
+    """A full window of single messages, of which three in ten are missing."""
     random = Random(3)
     made = Transmission(KEY)
     for number in range(1024):
@@ -79,7 +79,7 @@ def test_what_is_usual_fits_exactly() -> None:
 
 
 @given(data=st.binary(max_size=1100), cut=st.integers(0, 66), flip=st.integers(0, 8 * 66 - 1))
-def test_what_is_no_packed_object_is_refused_or_read_without_harm(data: bytes, cut: int, flip: int) -> None:
+def test_invalid_bytes_are_rejected_or_harmless(data: bytes, cut: int, flip: int) -> None:
     good = pack_transmission(Transmission(KEY))
     with pytest.raises(MalformedDataError):
         unpack_transmission(good[:cut] if cut < len(good) else b"")

@@ -1,4 +1,4 @@
-"""T5, T12: names come from neighbours, and may be any text: what is kept of them is little, and in a log they write no lines."""
+"""Names come from peers and may be any text: they use little memory, and add no lines to a log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MIB = 1 << 20
 
 
 @pytest.mark.threat("T5")
-def test_names_that_never_come_again_take_little_memory() -> None:
-    """A neighbour may name four other names of 1,024 bytes in each of its rows."""
+def test_names_that_occur_once_use_little_memory() -> None:
+    """A peer may send four new names of 1,024 bytes in each row."""
     encode_names.cache_clear()
     tracemalloc.start()
     try:
@@ -30,7 +30,7 @@ def test_names_that_never_come_again_take_little_memory() -> None:
     assert held < 32 * MIB
 
 
-def test_a_name_from_afar_writes_no_line_of_its_own_into_a_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_cannot_add_a_line_to_a_log(caplog: pytest.LogCaptureFixture) -> None:
     event = CorruptedMessage(
         at=0,
         conversation_id=uuid.UUID(int=1),

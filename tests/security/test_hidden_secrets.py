@@ -1,4 +1,4 @@
-"""Keys and passwords are in no text that an object gives of itself: what is printed ends up in logs (N19, B32)."""
+"""No text of an object contains keys or passwords, because such texts end up in logs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def classes() -> Iterator[type]:
             yield from (each for each in found if inspect.isclass(each) and each.__module__ == module.name)
 
 
-def told(of: type) -> list[str]:
-    """The fields that its text tells."""
+def shown_fields(of: type) -> list[str]:
+    """The fields in the text of an instance."""
     if "__repr__" in vars(of) and not dataclasses.is_dataclass(of):
         return []
     names = (
@@ -49,12 +49,12 @@ def told(of: type) -> list[str]:
     return [f"{of.__module__}.{of.__name__}.{name}" for name in names]
 
 
-def test_no_class_tells_a_field_that_is_named_like_a_secret() -> None:
-    found = {name for each in classes() for name in told(each) if _SECRET.fullmatch(name.rpartition(".")[2])}
+def test_no_class_shows_a_field_named_like_a_secret() -> None:
+    found = {name for each in classes() for name in shown_fields(each) if _SECRET.fullmatch(name.rpartition(".")[2])}
     assert found - _MAY_BE_TOLD == set()
 
 
-def test_what_holds_a_key_does_not_tell_it() -> None:
+def test_objects_with_keys_do_not_show_them() -> None:
     """A row of an endpoint, a bucket key, and the tokens of a statement with a password."""
     key = bytes(range(65, 91))
     values = [key if name.endswith("session_key") else bytes(16) for name in ConversationEndpoint._fields]
@@ -66,9 +66,9 @@ def test_what_holds_a_key_does_not_tell_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["session_key", "by_password"])
-def test_the_guard_sees_a_field(name: str) -> None:
+def test_the_check_detects_a_shown_field(name: str) -> None:
     made = dataclasses.make_dataclass("Made", [(name, bytes)])
-    assert told(made)[0].endswith(f".Made.{name}")
+    assert shown_fields(made)[0].endswith(f".Made.{name}")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_the_guard_sees_a_field(name: str) -> None:
         ("keys.jsonl", '{{"conversation_id": "{id}", "session_key": t0psecret'),
     ],
 )
-def test_a_key_in_a_file_that_cannot_be_read_is_not_told(tmp_path: Path, file: str, content: str) -> None:
-    """It may be the right one in another form, such as base64."""
+def test_the_error_for_an_invalid_key_file_hides_the_key(tmp_path: Path, file: str, content: str) -> None:
+    """It may be the correct key in another encoding, such as base64."""
     (tmp_path / file).write_text(content.format(id=uuid.UUID(int=1)))
     with pytest.raises(InputError, match=file) as caught:
         load_session_keys(tmp_path / file)
@@ -92,16 +92,16 @@ def test_a_key_in_a_file_that_cannot_be_read_is_not_told(tmp_path: Path, file: s
 
 
 @pytest.mark.parametrize("file", ["folder.csv", "folder.csv/keys.csv", "none/keys.jsonl", f"{'x' * 300}.csv"])
-def test_a_file_of_keys_that_cannot_be_reached_is_told_to_be_so(tmp_path: Path, file: str) -> None:
-    """What the system says holds nothing of the content."""
+def test_an_unreachable_key_file_is_reported_as_such(tmp_path: Path, file: str) -> None:
+    """The system's message contains nothing of the content."""
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match=r"Is a directory|no such file|File name too long"):
         load_session_keys(tmp_path / file)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow"])
-def test_a_file_of_keys_that_is_empty_is_told_to_be_so(tmp_path: Path, ending: str) -> None:
-    """There is nothing in it that could be told."""
+def test_an_empty_key_file_is_reported_as_such(tmp_path: Path, ending: str) -> None:
+    """It contains nothing secret."""
     file = tmp_path / f"keys.{ending}"
     file.touch()
     with pytest.raises(InputError, match="is empty"):

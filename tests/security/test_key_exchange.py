@@ -1,4 +1,4 @@
-"""N19, facts 177 and 178: a session key reaches who has the certificate, for the one thing that it is for, and nobody else."""
+"""A session key reaches only the owner of the certificate, and can be used for one purpose only."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def opened(
 
 
 @pytest.mark.parametrize("anonymous", [False, True])
-def test_who_has_the_certificate_gets_the_key(*, anonymous: bool) -> None:
+def test_the_owner_of_the_certificate_gets_the_key(*, anonymous: bool) -> None:
     data = offered(anonymous=anonymous)
     blob = parse_blob(data)
     assert blob is not None
@@ -69,7 +69,7 @@ def test_who_has_the_certificate_gets_the_key(*, anonymous: bool) -> None:
 @pytest.mark.threat("T2")
 @pytest.mark.parametrize("anonymous", [False, True])
 def test_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -> None:
-    """Nothing of it can be changed, cut off or added to."""
+    """No bit can be changed, removed or added."""
     data = offered(anonymous=anonymous)
     by = None if anonymous else "Shop"
     number, openings = int.from_bytes(data), KeyOpenings()
@@ -93,12 +93,12 @@ def test_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -> None:
     ],
 )
 def test_a_key_is_for_one_conversation_direction_and_pair_of_services(other: Direction) -> None:
-    """Spliced into something else, it opens nothing."""
+    """In another place it decrypts nothing."""
     for anonymous in (False, True):
         assert opened(offered(anonymous=anonymous), of=other, by=None if anonymous else "Shop") is None
 
 
-def test_another_certificate_opens_and_proves_nothing() -> None:
+def test_another_certificate_neither_decrypts_nor_verifies() -> None:
     data = offered()
     assert opened(data, at="Thief") is None
     assert opened(data, by="Thief") is None
@@ -108,8 +108,8 @@ def test_another_certificate_opens_and_proves_nothing() -> None:
 
 
 @pytest.mark.threat("T1")
-def test_a_signature_that_is_moved_to_another_key_is_refused() -> None:
-    """Who makes a key of his own and signs it with what was signed before is not believed."""
+def test_a_signature_of_another_key_is_rejected() -> None:
+    """A self-made key with a signature copied from another blob is rejected."""
     honest, forged = parse_blob(offered()), parse_blob(offered(by="Thief"))
     assert honest is not None
     assert forged is not None
@@ -120,7 +120,7 @@ def test_a_signature_that_is_moved_to_another_key_is_refused() -> None:
     assert opened(taken_over.as_bytes) is None
 
 
-def test_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
+def test_rsa_is_used_once_per_hour_and_pair_of_certificates() -> None:
     offers, openings = KeyOffers(), KeyOpenings()
     seen = set()
     for minute, conversation in enumerate(range(90)):
@@ -137,7 +137,7 @@ def test_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
         assert (other.wrapped_key, other.signature) not in seen
 
 
-def test_a_clock_that_is_set_back_makes_a_new_key() -> None:
+def test_a_clock_set_back_creates_a_new_key() -> None:
     offers = KeyOffers()
     offers.make_blob(KEY, OF, receiver=public("Bank"), sender=own("Shop"), now=NOW)
     data = offers.make_blob(KEY, OF, receiver=public("Bank"), sender=own("Shop"), now=NOW - MINUTE)
@@ -145,8 +145,8 @@ def test_a_clock_that_is_set_back_makes_a_new_key() -> None:
 
 
 @pytest.mark.threat("T2")
-def test_what_was_recorded_begins_nothing_once_a_closed_endpoint_may_be_gone() -> None:
-    """A blob is refused before the endpoint that it has made goes, whatever the clocks say."""
+def test_a_replayed_blob_expires_before_closed_endpoints_are_removed() -> None:
+    """A blob expires before the endpoint that it created is removed, whatever the clocks show."""
     data = offered()
     for now in (NOW, NOW + BLOB_AGE_MAX - 1, NOW - CLOCK_SKEW_MAX):
         assert opened(data, now=now) == KEY
@@ -157,8 +157,8 @@ def test_what_was_recorded_begins_nothing_once_a_closed_endpoint_may_be_gone() -
 
 
 @pytest.mark.threat("T2")
-def test_a_recorded_exchange_key_is_of_no_use_after_its_hour() -> None:
-    """Also to who found out the key of an hour: it says itself when it was made, under the sender's signature."""
+def test_a_recorded_exchange_key_is_useless_after_its_hour() -> None:
+    """Even if the key of an hour is found out: its creation time is signed by the sender."""
     blob = parse_blob(offered())
     assert blob is not None
     later = NOW + KEY_LIFETIME
@@ -168,14 +168,14 @@ def test_a_recorded_exchange_key_is_of_no_use_after_its_hour() -> None:
 
 @pytest.mark.rule("P26")
 @given(st.binary(max_size=2048))
-def test_any_bytes_are_refused_without_an_error(data: bytes) -> None:
+def test_random_bytes_are_rejected_without_an_exception(data: bytes) -> None:
     assert opened(data) is None
     assert opened(b"\1" + data) is None
 
 
 @pytest.mark.rule("P26")
-def test_bad_keys_are_remembered_within_a_limit() -> None:
-    """Forged blobs cost an RSA operation each, and no memory."""
+def test_the_number_of_remembered_bad_keys_is_limited() -> None:
+    """Forged blobs cost an RSA operation each, but no memory."""
     openings = KeyOpenings()
     blob = parse_blob(offered())
     assert blob is not None
@@ -187,8 +187,8 @@ def test_bad_keys_are_remembered_within_a_limit() -> None:
 
 
 @pytest.mark.rule("P26")
-def test_what_is_not_paid_for_is_not_remembered_as_bad() -> None:
-    """It comes again; what is known costs nothing."""
+def test_a_key_over_the_rate_limit_is_not_remembered_as_bad() -> None:
+    """It is checked when it arrives again; known keys cost nothing."""
     openings, data, tokens = KeyOpenings(), offered(), iter([False, True])
     assert opened(data, openings=openings, pays=tokens.__next__) is None
     assert opened(data, openings=openings, pays=tokens.__next__) == KEY
@@ -196,7 +196,7 @@ def test_what_is_not_paid_for_is_not_remembered_as_bad() -> None:
     assert opened(data, now=NOW + BLOB_AGE_MAX, pays=tokens.__next__) is None, "what is too old costs nothing either"
 
 
-def test_a_dialog_needs_rsa_of_2048_bits() -> None:
+def test_a_dialog_requires_rsa_of_2048_bits() -> None:
 
     validity = Validity(BEGINS, ENDS)
     with pytest.raises(InputError, match="with an RSA key"):

@@ -1,4 +1,4 @@
-"""Keys that are kept open under their own key or password, for their own purpose, and no bit of them may change."""
+"""Stored keys are encrypted with a key or password, for one purpose, and any changed bit is detected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_single_bit_flip_is_refused() -> None:
     assert open_with_key(KEY, sealed, purpose=b"of Shop") == b"private"
 
 
-def test_a_password_opens_what_it_has_sealed_and_no_other_does() -> None:
+def test_only_the_same_password_decrypts() -> None:
     sealed = seal_with_password(KEY, "long and secret")
     assert open_with_password(sealed, "long and secret") == KEY
     assert open_with_password(sealed, "Long and secret") is None

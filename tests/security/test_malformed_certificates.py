@@ -1,4 +1,4 @@
-"""Certificates that no library can read to the end: they come from others, so they are refused and break nothing (P24, N8, N19)."""
+"""Certificates that no library can parse completely come from others, so they are rejected without harm."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ VALIDITY = Validity(NOW - timedelta(days=1), NOW + timedelta(days=1))
 NAMES, BASIC = x509.ObjectIdentifier("2.5.29.17"), x509.ObjectIdentifier("2.5.29.19")
 
 
-def strange(public: rsa.RSAPublicKey | None = None, *extensions: tuple[x509.ObjectIdentifier, bytes]) -> bytes:
-    """A certificate with that key and extensions of these bytes."""
+def malformed(public: rsa.RSAPublicKey | None = None, *extensions: tuple[x509.ObjectIdentifier, bytes]) -> bytes:
+    """A certificate with that key and with extensions of these bytes."""
     signer = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "strange")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "malformed")])
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -52,7 +52,7 @@ def strange(public: rsa.RSAPublicKey | None = None, *extensions: tuple[x509.Obje
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_damaged_certificate_is_refused_as_such(seed: int) -> None:
+def test_a_damaged_certificate_is_reported_as_such(seed: int) -> None:
     chance = random.Random(seed)
     whole = to_der(certified("Ann").certificate)
     for _ in range(300):
@@ -65,12 +65,12 @@ def test_a_damaged_certificate_is_refused_as_such(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "end"), [(2048, 2), (32768, 1)], ids=["even", "too long"])
-def test_a_key_that_seals_nothing_is_refused_where_it_is_taken_in(bits: int, end: int) -> None:
+def test_a_key_that_cannot_encrypt_is_rejected_on_import(bits: int, end: int) -> None:
     with pytest.raises(InputError, match="encryption failed"):
-        DialogCertificate(strange(rsa.RSAPublicNumbers(65537, (1 << (bits - 1)) + end).public_key()))
+        DialogCertificate(malformed(rsa.RSAPublicNumbers(65537, (1 << (bits - 1)) + end).public_key()))
 
 
-def test_a_pinned_file_that_cannot_be_read_leaves_those_from_before(tmp_path: Path) -> None:
+def test_an_unreadable_pinned_file_leaves_the_previous_certificates(tmp_path: Path) -> None:
     own, stock = (make_certificate([name], VALIDITY) for name in ("shop", "stock"))
     (tmp_path / "shop.pem").write_bytes(own.certificate)
     (tmp_path / "shop.key").write_bytes(own.key)
@@ -82,7 +82,7 @@ def test_a_pinned_file_that_cannot_be_read_leaves_those_from_before(tmp_path: Pa
     before = credentials.contexts
     no_characters = to_der(stock.certificate).replace(b"stock", b"st\xf6ck", 1)
     for data, said in (
-        (strange(None, (BASIC, b"\4\2ab")), "one of its extensions cannot be read"),
+        (malformed(None, (BASIC, b"\4\2ab")), "one of its extensions cannot be read"),
         (no_characters, "OpenSSL cannot read it"),
     ):
         pinned.write_bytes(data)
@@ -93,7 +93,7 @@ def test_a_pinned_file_that_cannot_be_read_leaves_those_from_before(tmp_path: Pa
             credentials.reload()
 
 
-def test_names_that_are_no_characters_are_nobodys(tmp_path: Path) -> None:
+def test_names_with_invalid_characters_match_nobody(tmp_path: Path) -> None:
     authority = make_authority("Test", VALIDITY)
     own = make_certificate(["shop"], VALIDITY, authority=authority)
     for name, data in (("authority.pem", authority.certificate), ("shop.pem", own.certificate), ("shop.key", own.key)):

@@ -1,4 +1,4 @@
-"""What a simulation is given and cannot use is told at once: a share of 30 for 30 % lost everything, and NaN nothing."""
+"""Invalid arguments of a simulation are rejected: a share of 30 for 30 % lost everything, and NaN nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ssbroker.testing.__main__ import main
         ("clock_jumps", 86_401),
     ],
 )
-def test_faults_that_cannot_be_are_named(name: str, value: Any) -> None:
+def test_invalid_faults_are_named(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=rf"^{name}: expected a number from 0 to (1|86,400); got "):
         Faults(**{name: value})
 
@@ -47,14 +47,14 @@ def test_faults_that_cannot_be_are_named(name: str, value: Any) -> None:
         ({"settings": "strict"}, "settings: expected ProtocolSettings(...); got 'strict'"),
     ],
 )
-def test_what_a_simulation_cannot_be_made_of_is_named(given: dict[str, Any], told: str) -> None:
+def test_invalid_simulation_arguments_are_named(given: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError) as refused:
         Simulation(7, **given)
     assert str(refused.value) == told
 
 
 @pytest.mark.parametrize("given", [["--seeds", "-3"], ["--messages", "-1"], ["--messages", "many"]])
-def test_the_command_runs_no_negative_numbers(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_rejects_negative_counts(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """They printed that nothing was lost."""
     with pytest.raises(SystemExit) as ended:
         main(given)

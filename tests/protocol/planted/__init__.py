@@ -1,4 +1,4 @@
-"""Bugs planted in the dialog protocol's machine, each by one method that is patched; its docstring says which rule it breaks and how."""
+"""Bugs planted in the dialog protocol's engine, each by patching one method; its docstring states the broken rule and how."""
 
 from __future__ import annotations
 

@@ -13,21 +13,21 @@ from ssbroker.security import SecuredDirection
 from ssbroker.security import dialog as security
 
 _NUMBER: Final = 4
-"""The place of the sequence number among what `header_as_bytes` is given."""
+"""The index of the sequence number among the arguments of `header_as_bytes`."""
 
 
 def header_signatures_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """P22: whoever can write a header is believed."""
+    """P22: any header is trusted."""
     patch.setattr(SecuredDirection, "verify_header", lambda *_: True)
 
 
 def digests_of_headers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """P21: in a plain dialog a damaged header is believed."""
+    """P21: in an unsecured dialog, a damaged header is trusted."""
     patch.setattr(EnvelopeRow, "has_valid_digest", property(lambda _: True, lambda *_: None))
 
 
 def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """P21, P23: in a plain dialog a damaged body is believed."""
+    """P21, P23: in an unsecured dialog, a damaged body is trusted."""
     opened = RowOpener._verify
 
     def trusting(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
@@ -39,8 +39,8 @@ def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowOpener, "_verify", trusting)
 
 
-def neither_seal_nor_header_know_the_number(patch: pytest.MonkeyPatch) -> None:
-    """P22, B32: nothing binds a part to its sequence number."""
+def sequence_numbers_are_not_signed(patch: pytest.MonkeyPatch) -> None:
+    """P22: nothing binds a fragment to its sequence number."""
     patch.setattr(SecuredDirection, "_nonce", lambda self, _, fragment, bound: security._NONCE.pack(fragment, bound))
     header: Callable[..., bytes] = envelope.encode_header
 
@@ -57,7 +57,7 @@ def headers_without_names(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgements_are_not_signed(patch: pytest.MonkeyPatch) -> None:
-    """P22, T11: an acknowledgement that rides along is no part of what is signed."""
+    """P22: an acknowledgement in a message's header is not signed."""
     signed = envelope.signature_input
     patch.setattr(
         envelope, "signature_input", lambda header, message, fragment, *_: signed(header, message, fragment, None, None)
@@ -65,19 +65,19 @@ def acknowledgements_are_not_signed(patch: pytest.MonkeyPatch) -> None:
 
 
 def bodies_are_not_sealed(patch: pytest.MonkeyPatch) -> None:
-    """P22: the body of a secured dialog goes in clear."""
+    """P22: bodies of a secured dialog are not encrypted."""
     patch.setattr(SecuredDirection, "seal", lambda _, part, **__: part)
     patch.setattr(SecuredDirection, "open", lambda _, part, **__: part)
 
 
-def a_nonce_for_two_headers(patch: pytest.MonkeyPatch) -> None:
-    """B32, R8: a fragment has the same nonce before and after the target's broker id is known."""
+def nonce_reused_for_two_headers(patch: pytest.MonkeyPatch) -> None:
+    """R8: a fragment has the same nonce before and after the target's broker id is known."""
     nonce = SecuredDirection._nonce
     patch.setattr(SecuredDirection, "_nonce", lambda self, number, fragment, _: nonce(self, number, fragment, False))
 
 
-def a_nonce_that_changes(patch: pytest.MonkeyPatch) -> None:
-    """B32: the same fragment sent again is other bytes."""
+def random_nonces(patch: pytest.MonkeyPatch) -> None:
+    """A resent fragment has other bytes."""
     seal, opened = SecuredDirection.seal, SecuredDirection.open
     numbers = iter(range(1 << 40))
 
@@ -92,16 +92,16 @@ def a_nonce_that_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SecuredDirection, "open", unsalted)
 
 
-def downgrades_are_taken(patch: pytest.MonkeyPatch) -> None:
-    """P22, T15: what only has the MD5 signatures is taken in a strict instance."""
+def downgrades_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    """P22: rows with MD5 signatures only are accepted by a strict instance."""
     begun = RowOpener.__init__
     patch.setattr(
         RowOpener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "integrity": "compat"})
     )
 
 
-def plain_fragments_of_a_secured_dialog_are_taken(patch: pytest.MonkeyPatch) -> None:
-    """P22: who leaves out the seal needs no key."""
+def unencrypted_fragments_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    """P22: an unencrypted fragment is accepted without a key."""
     proven = RowOpener._verify
 
     def either(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
@@ -116,8 +116,8 @@ def plain_fragments_of_a_secured_dialog_are_taken(patch: pytest.MonkeyPatch) -> 
     patch.setattr(RowOpener, "_verify", either)
 
 
-def headers_may_contradict_themselves(patch: pytest.MonkeyPatch) -> None:
-    """Fact 84, P26: what the fields of a header say together is not looked at."""
+def inconsistent_headers_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    """P26: contradictions between header fields are not checked."""
     patch.setattr(EnvelopeRow, "is_well_formed", property(lambda _: True))
 
 
@@ -134,8 +134,8 @@ def anybody_may_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowOpener, "_is_misdirected", lambda *_: False)
 
 
-def the_second_copy_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    """R8: another copy of the service that answers too waits for ever."""
+def the_second_copy_gets_no_error(patch: pytest.MonkeyPatch) -> None:
+    """R8: another copy of the service that answers too waits forever."""
     opened = RowOpener.open
 
     def silent(self: RowOpener, rows: list[EnvelopeRow]) -> receiver.OpenedBatch:

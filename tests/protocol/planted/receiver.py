@@ -17,10 +17,10 @@ from ssbroker.protocol.storage import BatchChanges, Key
 
 
 def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
-    """P16: acknowledgements go when a message has arrived, not when it is durable."""
+    """P16: rows are acknowledged on arrival, not once they are durable."""
     arrived = DialogEngine.receive
 
-    def at_once(self: DialogEngine, table: pa.Table, *, now: int, **options: Any) -> BatchChanges:
+    def immediately(self: DialogEngine, table: pa.Table, *, now: int, **options: Any) -> BatchChanges:
         effects = arrived(self, table, now=now, **options)
         plan = self._plan
         assert plan is not None
@@ -28,11 +28,11 @@ def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
         self._schedule_acknowledgements(plan.received, self._clock.monotonic(now))
         return effects
 
-    patch.setattr(DialogEngine, "receive", at_once)
+    patch.setattr(DialogEngine, "receive", immediately)
 
 
 def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
-    """B31: after a rollback the machine goes on as if it had been a commit."""
+    """After a rollback the engine continues as if it had been a commit."""
 
     def undo(self: DialogEngine, effects: BatchChanges) -> None:
         self._take_plan(effects)
@@ -41,7 +41,7 @@ def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_dedupe(patch: pytest.MonkeyPatch) -> None:
-    """P12, P18: what was received before is received again."""
+    """P12, P18: received messages are received again."""
     fresh = receiver._new_fragments
 
     def all_of_it(
@@ -56,7 +56,7 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
 
 
 def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None]) -> None:
-    """Has each direction that is read in changed."""
+    """Changes each direction when it is loaded."""
     load = DirectionLoader.load
 
     def loads(self: DirectionLoader, dialogs: Mapping[Key, Dialog], **options: Any) -> None:
@@ -70,12 +70,12 @@ def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None
 
 
 def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """P12, P18: where a dialog stands is known in memory only."""
+    """P12, P18: the position in a dialog is kept in memory only."""
     _loaded(patch, lambda incoming: incoming.skip_to(0))
 
 
 def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
-    """P13, T2: fragments are put together by their numbers, whatever message they are of."""
+    """P13: fragments are assembled by their numbers, whatever message they belong to."""
     push = Assembler.push
 
     def mixed(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
@@ -90,12 +90,12 @@ def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
 
 
 def out_of_order(patch: pytest.MonkeyPatch) -> None:
-    """P11: a message comes out when it is whole."""
+    """P11: a message is received as soon as it is complete."""
     patch.setattr(reassembly, "Reassembler", lambda **options: Reassembler(in_order=False, **options))
 
 
 def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """P14, P16: what is acknowledged and waits is in memory only."""
+    """P14, P16: acknowledged early messages are in memory only."""
     keep = Assembler._hold
 
     def forgets(*given: Any) -> list[OpenedFragment]:
@@ -106,12 +106,12 @@ def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    """P14: after a restart what waits is forgotten, though it was acknowledged."""
+    """P14: after a restart stored early messages are forgotten, though they were acknowledged."""
     _loaded(patch, lambda incoming: incoming.skip_to(incoming.next))
 
 
 def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """P18: who asks again gets no answer."""
+    """P18: a duplicate gets no answer."""
     fresh = receiver._new_fragments
 
     def silent(
@@ -127,7 +127,7 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """P15, P16: an acknowledgement names the last message that is there, whatever is missing before it."""
+    """P15, P16: an acknowledgement names the last received message, whatever is missing before it."""
     owe = DialogEngine._schedule_acknowledgements
 
     def to_the_last(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
@@ -141,7 +141,7 @@ def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
-    """P15: a run names one fragment more than is there."""
+    """P15: a range names one fragment too many."""
 
     told = FragmentRanges.to_ack_ranges
 
@@ -152,12 +152,12 @@ def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_runs(patch: pytest.MonkeyPatch) -> None:
-    """P13, P15: only whole messages are acknowledged."""
+    """P13, P15: only complete messages are acknowledged."""
     patch.setattr(FragmentRanges, "to_ack_ranges", lambda _: [])
 
 
 def acknowledges_every_batch_at_once(patch: pytest.MonkeyPatch) -> None:
-    """B35, P15: no acknowledgement waits for a message that could carry it."""
+    """P15: no acknowledgement waits for a message that could carry it."""
     owe = DialogEngine._schedule_acknowledgements
 
     def hasty(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
@@ -169,7 +169,7 @@ def acknowledges_every_batch_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
-    """P18, B35: nobody is answered before a second has passed."""
+    """P18: no acknowledgement is sent before a second has passed."""
     owe = DialogEngine._schedule_acknowledgements
 
     def slow(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
@@ -182,7 +182,7 @@ def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_limits(patch: pytest.MonkeyPatch) -> None:
-    """P26: memory is taken for whatever is announced."""
+    """P26: memory is allocated for announced data."""
     patch.setattr(
         reassembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None)
     )
@@ -190,7 +190,7 @@ def no_limits(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """B11: a message that is refused counts as received."""
+    """A refused message counts as received."""
     stopped = BatchReceiver._stop_at_refusals
 
     def goes_on(*given: Any) -> pa.Table:
@@ -203,7 +203,7 @@ def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def refusals_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    """B11, P11: who sends what cannot be taken hears nothing."""
+    """P11: the sender of a refused message gets no error."""
     stopped = BatchReceiver._stop_at_refusals
 
     def silent(*given: Any) -> pa.Table:
@@ -215,7 +215,7 @@ def refusals_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
-    """P23: what was stored of a message whose whole does not match is kept."""
+    """P23: stored fragments of a message with a wrong digest are kept."""
     push = Assembler.push
 
     def keeps(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
@@ -227,7 +227,7 @@ def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def errors_of_the_broker_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    """P11: what the far broker says is not handed on."""
+    """P11: errors of the remote broker are not delivered."""
     effects = ReceivePlanner._changes
 
     def deaf(opened: OpenedBatch, *rest: Any) -> BatchChanges:
@@ -238,5 +238,5 @@ def errors_of_the_broker_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def errors_wait_for_what_is_missing(patch: pytest.MonkeyPatch) -> None:
-    """B13: an application's error is taken only when all that was before it is there."""
+    """An application's error is received only after all messages before it."""
     patch.setattr(Assembler, "push", Assembler._push)

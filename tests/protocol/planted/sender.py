@@ -18,12 +18,12 @@ from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, Sender, SendT
 
 
 def no_jitter(patch: pytest.MonkeyPatch) -> None:
-    """P17: waits are exact."""
+    """P17: waits have no jitter."""
     patch.setattr(Backoff, "wait", Backoff._base_wait)
 
 
 def waits_do_not_grow(patch: pytest.MonkeyPatch) -> None:
-    """P17: every wait is that of the first time."""
+    """P17: every wait is as long as the first."""
     wait = Backoff.wait
     patch.setattr(Backoff, "wait", lambda self, _: wait(self, 0))
 
@@ -34,13 +34,13 @@ def waits_grow_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def gives_up_after_three_times(patch: pytest.MonkeyPatch) -> None:
-    """P16, P17: what was sent again three times is not sent any more."""
+    """P16, P17: after three retries nothing is sent any more."""
     landed = Transmission.take_due
     patch.setattr(Transmission, "take_due", lambda *given: [each for each in landed(*given) if each.attempt < 3])
 
 
 def never_sends_again(patch: pytest.MonkeyPatch) -> None:
-    """P16, P17: what is lost stays lost."""
+    """P16, P17: lost rows are never sent again."""
 
     def landed(self: Transmission, now: int, _most: int) -> list[Flight]:
         self.flights = [flight for flight in self.flights if flight.due > now]
@@ -50,7 +50,7 @@ def never_sends_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def sends_everything_again(patch: pytest.MonkeyPatch) -> None:
-    """P13: with what is lost goes all that was sent with it."""
+    """P13: all rows sent with a lost one are sent again."""
 
     def still_flying(self: Transmission, fragments: dict[int, int]) -> dict[int, int]:
         return {number: mask for number, mask in fragments.items() if number > self.acked}
@@ -59,18 +59,18 @@ def sends_everything_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledged_fragments_are_not_noted(patch: pytest.MonkeyPatch) -> None:
-    """P13, P15: an acknowledgement counts for whole messages only."""
+    """P13, P15: acknowledgements count for complete messages only."""
     acknowledge = Transmission.acknowledge
     patch.setattr(Transmission, "acknowledge", lambda self, acked, _: acknowledge(self, acked, []))
 
 
 def believes_beyond_what_was_sent(patch: pytest.MonkeyPatch) -> None:
-    """P16, T11: an acknowledgement is believed, whatever it names."""
+    """P16: an acknowledgement is trusted, whatever it names."""
     patch.setattr(Transmission, "clamp_acknowledgement", lambda _, acked, runs: (acked, runs))
 
 
 def believes_only_what_is_wholly_its_own(patch: pytest.MonkeyPatch) -> None:
-    """P16: after a restart an acknowledgement that names more than was sent since is worth nothing."""
+    """P16: after a restart an acknowledgement that names more than was sent since is ignored."""
     believed = Transmission.clamp_acknowledgement
 
     def nothing_or_all(self: Transmission, acked: int, runs: list[Any]) -> tuple[int, list[Any]]:
@@ -81,12 +81,12 @@ def believes_only_what_is_wholly_its_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_old_counts_as_lost(patch: pytest.MonkeyPatch) -> None:
-    """B28: an acknowledgement of less than was acknowledged ends the conversation, whatever it names."""
+    """An acknowledgement of less than was acknowledged before ends the conversation."""
     patch.setattr(Transmission, "shows_data_loss", lambda self, acked, runs: bool(runs) and acked < self.acked)
 
 
 def what_lives_before_have_sent_counts_as_new(patch: pytest.MonkeyPatch) -> None:
-    """B28: after a restart an old acknowledgement of what goes again ends the conversation."""
+    """After a restart an old acknowledgement of resent rows ends the conversation."""
 
     def without_first_unsent(*given: Any, **options: Any) -> Transmission:
         return Transmission(*given, **{**options, "first_unsent": 0} if "first_unsent" in options else options)
@@ -95,17 +95,17 @@ def what_lives_before_have_sent_counts_as_new(patch: pytest.MonkeyPatch) -> None
 
 
 def large_messages_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """P16, N40: after a restart a large message goes again from its first fragment on."""
+    """P16: after a restart a large message is sent again from its first fragment."""
     patch.setattr(Transmission, "_advance_cursor", lambda _: None)
 
 
 def what_the_far_side_forgot_is_not_sent(patch: pytest.MonkeyPatch) -> None:
-    """P23: a message that was dropped whole does not go again."""
+    """P23: a message that the peer dropped is not sent again."""
     patch.setattr(Transmission, "_requeue_lost", lambda _: None)
 
 
 def no_window(patch: pytest.MonkeyPatch) -> None:
-    """B33: everything goes at once."""
+    """Everything is sent immediately."""
     turn = Sender.plan_turn
 
     def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
@@ -117,7 +117,7 @@ def no_window(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_window_of_bytes(patch: pytest.MonkeyPatch) -> None:
-    """B33: fragments are counted, bytes are not."""
+    """The window counts fragments, but not bytes."""
     turn = Sender.plan_turn
 
     def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
@@ -129,7 +129,7 @@ def no_window_of_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_dialog_until_it_is_through(patch: pytest.MonkeyPatch) -> None:
-    """P13: the large message of one dialog keeps all others waiting."""
+    """P13: the large message of one dialog blocks all others."""
     turn = Sender.plan_turn
 
     def all_of_it(self: Sender, dialog: Dialog, now: int) -> SendTurn:
@@ -141,7 +141,7 @@ def one_dialog_until_it_is_through(patch: pytest.MonkeyPatch) -> None:
 
 
 def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
-    """P13: what comes after a large message goes after it."""
+    """P13: messages behind a large one wait for it."""
 
     def in_order(rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> Iterator[int]:
         del sequences, counts
@@ -151,7 +151,7 @@ def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_wait_for_the_first_answer(patch: pytest.MonkeyPatch) -> None:
-    """R8: later messages go before it is settled which copy of the service took the first."""
+    """R8: later messages are sent before it is known which copy of the service received the first."""
     patch.setattr(Sender, "last_sendable", lambda *_: 1 << 40)
 
 
@@ -166,7 +166,7 @@ def the_binding_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    """B19: all dialogs are equal."""
+    """All dialogs have equal priority."""
     ready = DialogCache.mark_ready
 
     def equal(self: DialogCache, dialog: Dialog) -> None:
@@ -177,7 +177,7 @@ def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    """B16: what is over is still sent."""
+    """Messages are sent after the lifetime."""
     turns = DialogEngine._collect_turns
     patch.setattr(
         DialogEngine, "_collect_turns", lambda self, found, moment, _, most: turns(self, found, moment, -1, most)
@@ -185,13 +185,13 @@ def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_clock_that_is_set_back_is_believed(patch: pytest.MonkeyPatch) -> None:
-    """P17: after the clock was set back an hour, an hour passes before anything goes again."""
+    """P17: after the clock was set back an hour, nothing is sent again for an hour."""
     patch.setattr(MonotonicClock, "monotonic", lambda _, now: now)
     patch.setattr(MonotonicClock, "wall_time", lambda _, moment: moment)
 
 
 def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
-    """P32: what is put aside comes back as if all had been acknowledged."""
+    """P32: an evicted dialog is restored as if all had been acknowledged."""
     unpacked = dialog_module.unpack_transmission
 
     def empty(data: bytes) -> Transmission:
@@ -204,7 +204,7 @@ def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """P13, P32: what is put aside comes back as if nothing after the last whole message had arrived."""
+    """P13, P32: an evicted dialog is restored as if nothing after the last complete message had arrived."""
     packed = dialog_module.pack_transmission
 
     def coarse(transmission: Transmission) -> bytes:
@@ -226,12 +226,12 @@ def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def packed_objects_have_no_bound(patch: pytest.MonkeyPatch) -> None:
-    """B34: an object is packed, however large it becomes."""
+    """Objects of any size are packed."""
     patch.setattr(dialog_module, "PACKED_MAX", 1 << 20)
 
 
 def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
-    """P17: of what was sent at several moments only the first goes again by itself."""
+    """P17: of rows sent at several times only the first are sent again."""
     launch = Sender._record_flights
 
     def first_only(self: Sender, turns: Sequence[SendTurn], now: int) -> None:
@@ -243,7 +243,7 @@ def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
-    """P15: an acknowledgement goes alone, even where a message goes anyway."""
+    """P15: an acknowledgement is always sent alone."""
     fragments = encoder.Encoder.fragments
 
     def alone(self: encoder.Encoder, batch: FragmentedTurn | FastOutbound) -> pa.Table:
@@ -260,7 +260,7 @@ def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
-    """P15: an acknowledgement waits for a message, and if it takes for ever."""
+    """P15: an acknowledgement waits for a message forever."""
     due = DialogEngine._must_acknowledge
 
     def never(self: DialogEngine, dialog: Dialog, moment: int) -> bool:
@@ -271,5 +271,5 @@ def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
 
 
 def errors_wait_for_what_was_dropped(patch: pytest.MonkeyPatch) -> None:
-    """B13: an application's error is sent only after all that was before it, which is not there any more."""
+    """An application's error is sent only after the messages before it, which were dropped."""
     patch.setattr(Transmission, "skip_to", lambda self, _: setattr(self, "is_dirty", True))

@@ -1,4 +1,4 @@
-"""Bytes of hostile peers against a link: `python -m tests.protocol.wire.link_fuzz --inputs 30000000 --seed 1` prints what they came to.
+"""Bytes of hostile peers against a link: `python -m tests.protocol.wire.link_fuzz --inputs 30000000 --seed 1` prints the outcomes.
 
 Each input is a row of frames, some of them altered, cut off, doubled or swapped, with their checksums wrong or made right again, in pieces of any
 size. The decoder of batches alone has a fuzzer of its own, `FUZZ_TARGETS=wire FUZZ_RUNS=3400000 make fuzz`.
@@ -17,7 +17,7 @@ from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.batch import pack_batch
 from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, RoleQuery
 from ssbroker.protocol.wire.frames import HEADER_BYTES, FrameKind, GoodbyeReason, encode_frame
-from tests.protocol.wire.links import BANK, numbered, own, said
+from tests.protocol.wire.links import BANK, numbered, own, sent_pieces
 
 DATABASE: Final = b"id of a database"
 FRAMES: Final = {
@@ -30,11 +30,11 @@ FRAMES: Final = {
     FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "bye")),
 }
 ANSWER_BYTES_MAX: Final = 1024
-"""How much longer than what came an answer may be: HELLO and GOODBYE."""
+"""By how much an answer may exceed its input: HELLO and GOODBYE."""
 
 
 def stream(chance: random.Random) -> bytes:
-    """What a hostile peer sends."""
+    """The bytes of a hostile peer."""
     kinds = [FrameKind.HELLO] * (chance.random() < 0.9) + chance.choices(list(FrameKind), k=chance.randrange(5))
     frames = [FRAMES[kind] for kind in kinds]
     if frames and chance.random() < 0.9:
@@ -46,7 +46,7 @@ def stream(chance: random.Random) -> bytes:
 
 
 def altered(frame: bytes, chance: random.Random) -> bytes:
-    """A frame with something wrong in it; its checksum is made right again half of the time, and its length a quarter."""
+    """A frame with an error; half of the time with a correct checksum, a quarter with a correct length."""
     data = bytearray(frame)
     for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(data) + 1)
@@ -67,7 +67,7 @@ def altered(frame: bytes, chance: random.Random) -> bytes:
 
 
 def attack(chance: random.Random) -> str:
-    """One input; what it came to."""
+    """Runs one input; returns the outcome."""
     link = Link(own(), is_accept=True, limits=LinkLimits(), now=0)
     link.query_role(DATABASE)
     data, took, answered = stream(chance), Counter[str](), 0
@@ -77,7 +77,7 @@ def attack(chance: random.Random) -> str:
         try:
             occurrences = link.receive(piece, now=0)
         except PeerError as error:
-            assert len(b"".join(said(link))) <= ANSWER_BYTES_MAX
+            assert len(b"".join(sent_pieces(link))) <= ANSWER_BYTES_MAX
             assert link.is_closed
             return str(error).split(":", maxsplit=1)[0].split(";", maxsplit=1)[0]
         for occurrence in occurrences:
@@ -86,14 +86,14 @@ def attack(chance: random.Random) -> str:
                 occurrence.rows.validate(full=True)
             elif isinstance(occurrence, RoleQuery):
                 link.reply_role(occurrence.broker_instance, "unknown", 0)
-        answered += len(b"".join(said(link)))
+        answered += len(b"".join(sent_pieces(link)))
         assert answered <= cut * 2 + ANSWER_BYTES_MAX * (1 + took.total())
     link.next_timeout()
     return "taken" if took else "waits for more"
 
 
 def figures(inputs: int, *, seed: int) -> Counter[str]:
-    """What so many inputs came to."""
+    """Counts the outcomes of so many inputs."""
     chance = random.Random(seed)
     return Counter(attack(chance) for _ in range(inputs))
 

@@ -1,4 +1,4 @@
-"""Rows of the wire, and two links whose bytes the tests carry."""
+"""Rows of the wire, and two links whose bytes the tests transfer."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _USUAL: Final[dict[str, Any]] = {
 
 
 def row(**values: Any) -> dict[str, Any]:
-    """A row that an instance may send, with other values in some of its columns."""
+    """A valid row with other values in some columns."""
     return {**dict.fromkeys(WIRE.names), **_USUAL, **values}
 
 
 def table(*rows: dict[str, Any]) -> pa.Table:
-    """Rows as a table of the wire."""
+    """Rows as a table of the wire schema."""
     return pa.Table.from_pylist(list(rows), schema=WIRE)
 
 
@@ -68,13 +68,13 @@ def numbers(occurrences: list[LinkEvent]) -> list[int]:
 
 
 def own(instance_id: bytes = SHOP, *, name: str = "shop", number: int = 1, **limits: int) -> OwnIdentity:
-    """What a side says of itself."""
+    """The identity that a side announces."""
     return OwnIdentity(instance_id=instance_id, name=name, run_number=number, **limits)
 
 
 @dataclass
 class Linked:
-    """Two links, and what has happened on each."""
+    """Two links and their events."""
 
     shop: Link
     bank: Link
@@ -82,28 +82,28 @@ class Linked:
     at_bank: list[LinkEvent] = field(default_factory=list)
 
     def to_bank(self, now: int = 0) -> list[LinkEvent]:
-        """Carries all that the shop has to send; gives what it comes to."""
-        come = [occurrence for data in said(self.shop, now) for occurrence in self.bank.receive(data, now=now)]
+        """Transfers all bytes of the shop; returns the events of the bank."""
+        come = [occurrence for data in sent_pieces(self.shop, now) for occurrence in self.bank.receive(data, now=now)]
         self.at_bank += come
         return come
 
     def to_shop(self, now: int = 0) -> list[LinkEvent]:
-        """The same, the other way."""
-        come = [occurrence for data in said(self.bank, now) for occurrence in self.shop.receive(data, now=now)]
+        """Transfers all bytes of the bank; returns the events of the shop."""
+        come = [occurrence for data in sent_pieces(self.bank, now) for occurrence in self.shop.receive(data, now=now)]
         self.at_shop += come
         return come
 
     def settle(self, now: int = 0) -> None:
-        """Carries until nobody has anything to send."""
-        while waiting := [(self.bank, self.at_bank, data) for data in said(self.shop, now)] + [
-            (self.shop, self.at_shop, data) for data in said(self.bank, now)
+        """Transfers until neither has anything to send."""
+        while waiting := [(self.bank, self.at_bank, data) for data in sent_pieces(self.shop, now)] + [
+            (self.shop, self.at_shop, data) for data in sent_pieces(self.bank, now)
         ]:
             for link, come, data in waiting:
                 come.extend(link.receive(data, now=now))
 
 
-def said(link: Link, now: int = 0) -> list[bytes]:
-    """All that a link has to send, piece by piece."""
+def sent_pieces(link: Link, now: int = 0) -> list[bytes]:
+    """All pieces that a link has to send."""
     pieces: list[bytes] = []
     while data := link.data_to_send(now=now):
         pieces.append(b"".join(data))
@@ -111,7 +111,7 @@ def said(link: Link, now: int = 0) -> list[bytes]:
 
 
 def linked(*, greet: bool = True, limits: LinkLimits | None = None) -> Linked:
-    """The shop, which dialled, and the bank; both have said HELLO, unless they shall not."""
+    """The shop, which dialed, and the bank; both have sent HELLO unless `greet` is false."""
     limits = limits or LinkLimits()
     shop = Link(own(), is_accept=False, limits=limits, now=0)
     bank = Link(own(BANK, name="bank", number=2), is_accept=True, limits=limits, now=0)

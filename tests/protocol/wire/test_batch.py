@@ -54,14 +54,14 @@ def message(batch: pa.RecordBatch, **options: Any) -> bytes:
 
 
 def other(name: str, values: list[Any], kind: pa.DataType | None = None) -> bytes:
-    """Rows of the wire, but for one column."""
+    """Rows of the wire with one column replaced."""
     at = SMALL.schema.get_field_index(name)
     column = pa.array(values, kind or SMALL.schema.field(at).type)
     changed = SMALL.slice(0, len(values)).set_column(at, pa.field(name, column.type), column)
     return message(changed.combine_chunks().to_batches()[0])
 
 
-def test_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop() -> None:
+def test_the_wire_schema_is_the_envelope_with_the_columns_of_a_hop() -> None:
     assert WIRE.names[: len(ENVELOPE)] == ENVELOPE.names
     assert [(field.name, str(field.type), field.nullable) for field in list(WIRE)[len(ENVELOPE) :]] == [
         ("hops_remaining", "int8", False),
@@ -71,7 +71,7 @@ def test_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop() ->
     ]
 
 
-def test_both_sides_know_the_schema() -> None:
+def test_the_schema_is_not_transmitted() -> None:
     assert unpack_batch(bytes_of(SMALL)).schema.equals(WIRE)
 
 
@@ -88,15 +88,15 @@ def test_slices_and_chunks_arrive_as_they_were_sent(start: int, length: int, cut
     rows = chunks.slice(start, length)
     body = bytes_of(rows)
     assert unpack_batch(body).equals(rows)
-    assert len(body) < 4096 + rows.num_rows * 1024  # and nothing of what was sliced away
+    assert len(body) < 4096 + rows.num_rows * 1024  # without the rows outside the slice
 
 
-def test_what_arrives_takes_no_more_memory_than_its_frame() -> None:
+def test_a_batch_uses_no_more_memory_than_its_frame() -> None:
     body = bytes_of(numbered(1000, size=1000))
     assert unpack_batch(body).get_total_buffer_size() <= len(body)
 
 
-def test_a_body_that_is_cut_off_anywhere_is_refused() -> None:
+def test_a_truncated_body_is_rejected() -> None:
     body = bytes_of(SMALL)
     for end in range(len(body)):
         with pytest.raises(PeerError):
@@ -107,8 +107,8 @@ def test_a_body_that_is_cut_off_anywhere_is_refused() -> None:
 
 @pytest.mark.threat("T19")
 @pytest.mark.parametrize("row_count", [2, 3])
-def test_no_altered_byte_makes_anything_but_rows_or_a_refusal(row_count: int) -> None:
-    """Of two rows the offsets end where padding follows, so that a buffer may be a byte longer than its values."""
+def test_an_altered_byte_gives_rows_or_an_error(row_count: int) -> None:
+    """With two rows the offsets end before padding, so a buffer may be a byte longer than its values."""
     body = bytes_of(SMALL.slice(0, row_count))
     chance = random.Random(5)
     accepted = 0
@@ -132,7 +132,7 @@ def test_no_altered_byte_makes_anything_but_rows_or_a_refusal(row_count: int) ->
 
 @pytest.mark.threat("T19")
 @given(st.binary(max_size=200))
-def test_any_bytes_are_refused(data: bytes) -> None:
+def test_random_bytes_are_rejected(data: bytes) -> None:
     for body in (data, b"\xff\xff\xff\xff" + struct.pack("<i", len(data)) + data):
         with pytest.raises(MalformedDataError):
             decode_fragments(body)
@@ -140,14 +140,14 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 
 @pytest.mark.rule("P26")
 @pytest.mark.parametrize("length", [-(2**31), -8, 0, 8, 1 << 13, (1 << 13) + 8, 2**31 - 8])
-def test_metadata_that_declare_more_than_there_is_are_refused(length: int) -> None:
+def test_metadata_that_exceed_the_data_are_rejected(length: int) -> None:
     with pytest.raises(PeerError):
         unpack_batch(b"\xff\xff\xff\xff" + struct.pack("<i", length) + bytes_of(SMALL)[8:])
 
 
 @pytest.mark.rule("P26")
-def test_a_body_with_more_in_it_than_its_values_is_refused() -> None:
-    """A row holds the body that it came in: what lies behind the values would be counted by nobody."""
+def test_a_body_with_unused_bytes_is_rejected() -> None:
+    """A row keeps the body of its frame alive: nothing would account for bytes behind the values."""
     body = bytes_of(SMALL)
     (length,) = struct.unpack_from("<i", body, 4)
     metadata, buffers = body[: 8 + length], body[8 + length :]
@@ -161,7 +161,7 @@ def test_a_body_with_more_in_it_than_its_values_is_refused() -> None:
 
 
 @pytest.mark.threat("T7")
-def test_what_is_compressed_is_refused() -> None:
+def test_compressed_batches_are_rejected() -> None:
     [batch] = numbered(1000, size=1000).combine_chunks().to_batches()
     for codec in ("lz4", "zstd"):
         options = pa.ipc.IpcWriteOptions(compression=codec)
@@ -176,7 +176,7 @@ def test_what_is_compressed_is_refused() -> None:
             unpack_batch(body)
 
 
-def test_a_message_that_is_no_batch_is_refused() -> None:
+def test_a_message_other_than_a_batch_is_rejected() -> None:
     with pytest.raises(PeerError, match="not a valid batch of fragments"):
         unpack_batch(WIRE.serialize().to_pybytes())
     with pytest.raises(PeerError, match="the metadata is not a record batch"):
@@ -184,8 +184,8 @@ def test_a_message_that_is_no_batch_is_refused() -> None:
 
 
 @pytest.mark.threat("T3")
-def test_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None:
-    """A schema of ten fields that are one, each with ten children that are one, and so on: every layer costs ten times the one before."""
+def test_metadata_that_expand_exponentially_are_rejected() -> None:
+    """A schema of ten identical fields with ten identical children each, and so on: each layer costs ten times the previous one."""
     vtable_of_message, vtable_of_schema, vtable_of_field = (
         struct.pack("<6H", 12, 16, 4, 6, 8, 0),
         struct.pack("<4H", 8, 8, 0, 4),
@@ -204,7 +204,7 @@ def test_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None:
 
 
 @pytest.mark.threat("T19")
-def test_metadata_with_words_of_their_own_are_refused() -> None:
+def test_custom_metadata_are_rejected() -> None:
     [batch] = SMALL.combine_chunks().to_batches()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, WIRE) as writer:
@@ -228,25 +228,25 @@ def test_metadata_with_words_of_their_own_are_refused() -> None:
     ],
     ids=["one column", "one less", "one more", "nulls", "large binary", "no rows", "too many rows"],
 )
-def test_other_columns_or_no_or_too_many_rows_are_refused(body: bytes) -> None:
+def test_other_columns_and_invalid_row_counts_are_rejected(body: bytes) -> None:
     with pytest.raises(PeerError, match="FRAGMENTS: not a valid batch of fragments"):
         unpack_batch(body)
 
 
 @pytest.mark.parametrize("name", [field.name for field in WIRE if not field.nullable])
-def test_a_null_that_cannot_be_is_refused(name: str) -> None:
+def test_a_null_in_a_required_column_is_rejected(name: str) -> None:
     values = [SMALL.column(name)[0].as_py(), None, None]
     with pytest.raises(PeerError, match=f"{name}: wrong number of rows or nulls"):
         unpack_batch(other(name, values))
 
 
-def test_text_that_is_no_utf_8_is_refused() -> None:
+def test_invalid_utf_8_is_rejected() -> None:
     body = bytes_of(table(row(to_service_name="AAAAAAAA")))
     with pytest.raises(PeerError, match=r"(?i)utf-8"):
         unpack_batch(body.replace(b"AAAAAAAA", b"AAAA\xff\xfeAA"))
 
 
-def test_offsets_that_lead_astray_are_refused() -> None:
+def test_invalid_offsets_are_rejected() -> None:
     body = bytes_of(table(row(message_body=b"12345678"), row(message_body=b"abcdefgh")))
     offsets = struct.pack("<3i", 0, 8, 16)
     assert body.count(offsets) == 1
@@ -275,19 +275,19 @@ def test_offsets_that_lead_astray_are_refused() -> None:
     ],
     ids=str,
 )
-def test_a_value_that_no_instance_sends_is_refused(name: str, values: list[Any]) -> None:
+def test_a_value_out_of_range_is_rejected(name: str, values: list[Any]) -> None:
     with pytest.raises(PeerError, match=f"{name}: value or length .* is out of range; expected"):
         unpack_batch(other(name, values))
 
 
-def test_a_part_that_would_fit_no_frame_when_it_is_passed_on_is_refused() -> None:
-    """A forwarder dropped it with a traceback in its log, and with it all that had come along."""
+def test_a_fragment_too_large_to_be_forwarded_is_rejected() -> None:
+    """A forwarder dropped it with a traceback in its log, together with the rows of the same batch."""
     with pytest.raises(PeerError, match="message_body: value or length 1048609 is out of range; expected 0 to 1048608"):
         unpack_batch(other("message_body", [bytes(BYTES_MAX + 33)]))
 
 
 @pytest.mark.rule("P26")
-def test_the_largest_values_that_an_instance_sends_are_taken() -> None:
+def test_the_largest_valid_values_are_accepted() -> None:
     largest = row(
         to_service_name="\N{MUSICAL SYMBOL G CLEF}" * 256,
         acked_ahead=bytes(512 * 24),
@@ -299,7 +299,7 @@ def test_the_largest_values_that_an_instance_sends_are_taken() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 1500), st.integers(0, 3000)), min_size=1, max_size=4))
-def test_rows_keep_their_order_and_frames_their_limits(puts: list[tuple[int, int]]) -> None:
+def test_rows_keep_their_order_and_frames_are_within_limits(puts: list[tuple[int, int]]) -> None:
     outbox, sent = Outbox(), 0
     for count, size in puts:
         outbox.put(numbered(count, first=sent, size=size))
@@ -314,14 +314,14 @@ def test_rows_keep_their_order_and_frames_their_limits(puts: list[tuple[int, int
     assert outbox.bytes == 0
 
 
-def test_what_is_put_in_small_parts_goes_in_full_frames() -> None:
+def test_small_batches_are_combined_into_full_frames() -> None:
     outbox = Outbox()
     for number in range(2000):
         outbox.put(numbered(1, first=number))
     assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1024, 976]
 
 
-def test_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -> None:
+def test_a_batch_with_a_row_too_large_for_a_frame_is_rejected() -> None:
     outbox = Outbox()
     with pytest.raises(ProtocolError, match="row 1 has"):
         outbox.put(table(row(), row(message_body=bytes(BYTES_MAX + (64 << 10)))))
@@ -329,7 +329,7 @@ def test_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -
     assert outbox.take() is None
 
 
-def test_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -> None:
+def test_rows_of_another_schema_are_rejected_before_they_are_sent() -> None:
     with pytest.raises(ProtocolError, match="got the columns conversation_id"):
         check_rows(SMALL.select(ENVELOPE.names))
     with pytest.raises(ProtocolError, match="priority: expected a value in every row; there are 1 nulls"):
@@ -337,15 +337,15 @@ def test_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -> N
     check_rows(SMALL)
 
 
-def test_no_rows_are_no_frame() -> None:
+def test_no_rows_give_no_frame() -> None:
     outbox = Outbox()
     outbox.put(WIRE.empty_table())
     assert outbox.take() is None
     assert list(split_rows(WIRE.empty_table())) == []
 
 
-def test_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_full() -> None:
-    """Where a network damages what it carries, a connection lives for a few bytes: something of each comes through."""
+def test_the_frames_of_a_new_connection_double_in_size() -> None:
+    """On a network that damages data, a connection lives for a few bytes: some rows still arrive."""
     outbox = Outbox(first_bytes=16 << 10)
     outbox.put(numbered(600, size=1024))
     outbox.put(numbered(200, first=600, size=1024))
@@ -356,7 +356,7 @@ def test_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_ful
     assert outbox.bytes == 0
 
 
-def test_one_row_goes_whole_however_small_the_first_frame_is() -> None:
+def test_a_row_larger_than_the_first_frame_is_sent_whole() -> None:
     outbox = Outbox(first_bytes=1)
     outbox.put(numbered(2, size=4096))
     assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1, 1]

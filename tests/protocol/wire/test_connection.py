@@ -17,12 +17,24 @@ from ssbroker.protocol.wire.connection import (
 )
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame
 from tests.protocol.wire.link_fuzz import figures
-from tests.protocol.wire.links import BANK, SHOP, Linked, bytes_of, linked, numbered, numbers, own, row, said, table
+from tests.protocol.wire.links import (
+    BANK,
+    SHOP,
+    Linked,
+    bytes_of,
+    linked,
+    numbered,
+    numbers,
+    own,
+    row,
+    sent_pieces,
+    table,
+)
 
 DATABASE = b"id of a database"
 
 
-def test_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> None:
+def test_both_sides_exchange_hello_first() -> None:
     both = linked(greet=False)
     assert both.to_bank() == [
         PeerGreeted(PeerIdentity(instance_id=SHOP, name="shop", run_number=1, max_frame_bytes=8 << 20))
@@ -47,20 +59,20 @@ def test_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
     with pytest.raises(PeerError, match=f"{kind.name}: not allowed while the connection is GREETING"):
         both.bank.receive(encode_frame(kind, bodies.get(kind, b"")), now=0)
     assert both.bank.is_closed
-    assert said(both.bank) == []  # whoever has not even said HELLO is told nothing
+    assert sent_pieces(both.bank) == []  # a peer that has not sent HELLO gets no reason
 
 
 def test_a_second_hello_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="HELLO: not allowed while the connection is OPEN"):
-        both.bank.receive(said(Link(own(), is_accept=False, limits=LinkLimits(), now=0))[0], now=0)
+        both.bank.receive(sent_pieces(Link(own(), is_accept=False, limits=LinkLimits(), now=0))[0], now=0)
 
 
-def test_rows_that_are_sent_before_hello_wait_for_it() -> None:
+def test_rows_queued_before_hello_wait_for_it() -> None:
     both = linked(greet=False)
     both.shop.send(numbered(3))
     both.shop.query_role(DATABASE)
-    hello = said(both.shop)
+    hello = sent_pieces(both.shop)
     assert len(hello) == 1
     assert len(hello[0]) < 100
     both.bank.receive(hello[0], now=0)
@@ -68,14 +80,14 @@ def test_rows_that_are_sent_before_hello_wait_for_it() -> None:
     assert numbers(both.to_bank()) == [0, 1, 2]
 
 
-def test_after_hello_the_limit_of_a_frame_is_what_this_side_has_said() -> None:
+def test_after_hello_the_frame_limit_is_the_announced_one() -> None:
     shop = Link(own(max_frame_bytes=2 << 20), is_accept=False, limits=LinkLimits(), now=0)
-    shop.receive(said(linked(greet=False).bank)[0], now=0)
+    shop.receive(sent_pieces(linked(greet=False).bank)[0], now=0)
     with pytest.raises(PeerError, match=f"expected a body of 1 to {2 << 20} bytes"):
         shop.receive(encode_frame(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
 
 
-def test_an_instance_that_hears_its_own_id_leaves() -> None:
+def test_an_instance_that_receives_its_own_id_closes_the_connection() -> None:
     itself = PeerIdentity(instance_id=SHOP, name="shop", run_number=1, max_frame_bytes=8 << 20)
     both = Linked(
         Link(own(), is_accept=False, limits=LinkLimits(), now=0),
@@ -93,12 +105,12 @@ def test_an_instance_that_hears_its_own_id_leaves() -> None:
 
 @pytest.mark.rule("P1")
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=5), st.data())
-def test_rows_arrive_in_order_however_the_bytes_are_cut(counts: list[int], data: st.DataObject) -> None:
+def test_rows_arrive_in_order_in_pieces_of_any_size(counts: list[int], data: st.DataObject) -> None:
     both, sent = linked(), 0
     for count in counts:
         both.shop.send(numbered(count, first=sent))
         sent += count
-    stream = b"".join(said(both.shop))
+    stream = b"".join(sent_pieces(both.shop))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     ends = [*cuts, len(stream)]
     came = [
@@ -114,13 +126,13 @@ def test_a_piece_to_write_is_little_more_than_a_frame() -> None:
     both = linked()
     both.shop.send(numbered(100, size=100_000))
     assert both.shop.waiting[1] > 10_000_000
-    sizes = [len(piece) for piece in said(both.shop)]
+    sizes = [len(piece) for piece in sent_pieces(both.shop)]
     assert sizes[0] < 200_000
     assert 900_000 < max(sizes) < (1 << 20) + (64 << 10)
     assert both.shop.waiting == (0, 0)
 
 
-def test_questions_go_before_rows() -> None:
+def test_role_queries_are_sent_before_rows() -> None:
     both = linked()
     both.shop.send(numbered(3000))
     said_first = b"".join(both.shop.data_to_send(now=0))
@@ -130,10 +142,10 @@ def test_questions_go_before_rows() -> None:
 
 
 @pytest.mark.rule("P26")
-def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_hears_why() -> None:
+def test_a_damaged_frame_ends_the_connection_with_a_reason() -> None:
     both = linked()
     both.shop.send(numbered(3))
-    [data] = said(both.shop)
+    [data] = sent_pieces(both.shop)
     with pytest.raises(PeerError, match="does not match its checksum"):
         both.bank.receive(data[:-1] + bytes([data[-1] ^ 1]), now=0)
     assert both.bank.receive(data, now=0) == []
@@ -145,13 +157,13 @@ def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_he
 
 
 @pytest.mark.rule("P26")
-def test_a_frame_that_is_whole_and_no_batch_ends_the_connection() -> None:
+def test_a_frame_without_a_valid_batch_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="FRAGMENTS: not a valid batch of fragments"):
         both.bank.receive(encode_frame(FrameKind.FRAGMENTS, b"rows"), now=0)
 
 
-def test_a_role_is_asked_and_told() -> None:
+def test_a_role_query_is_answered() -> None:
     both = linked()
     both.shop.query_role(DATABASE)
     assert both.to_bank() == [RoleQuery(DATABASE)]
@@ -160,7 +172,7 @@ def test_a_role_is_asked_and_told() -> None:
 
 
 @pytest.mark.threat("T6")
-def test_a_role_that_nobody_asked_for_ends_the_connection() -> None:
+def test_an_unrequested_role_ends_the_connection() -> None:
     both = linked()
     both.shop.query_role(DATABASE)
     answer = encode_frame(FrameKind.ROLE_REPLY, DATABASE + b"\x01" + bytes(8))
@@ -169,7 +181,7 @@ def test_a_role_that_nobody_asked_for_ends_the_connection() -> None:
         both.shop.receive(answer, now=0)
 
 
-def test_nobody_tells_a_role_unasked() -> None:
+def test_answering_without_a_query_is_an_error() -> None:
     both = linked()
     with pytest.raises(ProtocolError, match="no unanswered query"):
         both.bank.reply_role(DATABASE, "mirror", 0)
@@ -181,7 +193,7 @@ def test_nobody_tells_a_role_unasked() -> None:
 
 
 @pytest.mark.threat("T4")
-def test_who_asks_on_and_on_without_reading_is_cut_off() -> None:
+def test_a_peer_that_queries_without_reading_is_disconnected() -> None:
     both = linked()
     question = encode_frame(FrameKind.ROLE_QUERY, DATABASE)
     both.bank.receive(question * UNREAD_QUERIES_MAX, now=0)
@@ -192,29 +204,29 @@ def test_who_asks_on_and_on_without_reading_is_cut_off() -> None:
 
 
 @pytest.mark.threat("T4")
-def test_pings_without_end_are_answered_by_one_pong() -> None:
+def test_many_pings_are_answered_by_one_pong() -> None:
     both = linked()
     both.bank.receive(encode_frame(FrameKind.PING) * 10_000, now=0)
-    assert said(both.bank) == [encode_frame(FrameKind.PONG)]
+    assert sent_pieces(both.bank) == [encode_frame(FrameKind.PONG)]
 
 
 @pytest.mark.threat("T5")
 @given(st.lists(st.binary(max_size=64), max_size=8), st.booleans())
-def test_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greeted: bool) -> None:  # noqa: FBT001
+def test_random_bytes_give_nothing_or_a_peer_error(pieces: list[bytes], greeted: bool) -> None:  # noqa: FBT001
     bank = linked(greet=greeted).bank
     try:
         for piece in pieces:
             assert bank.receive(piece, now=0) == []
     except PeerError:
         assert bank.receive(b"more", now=0) == []
-        said(bank)
+        sent_pieces(bank)
         assert bank.is_closed
 
 
 @given(st.lists(st.sampled_from(list(FrameKind)), max_size=12), st.integers(0, 12))
-def test_any_sequence_of_frames_is_followed_or_refused(kinds: list[FrameKind], leaves_after: int) -> None:
+def test_any_sequence_of_frames_is_processed_or_rejected(kinds: list[FrameKind], leaves_after: int) -> None:
     frames = {
-        FrameKind.HELLO: said(linked(greet=False).shop)[0],
+        FrameKind.HELLO: sent_pieces(linked(greet=False).shop)[0],
         FrameKind.FRAGMENTS: encode_frame(FrameKind.FRAGMENTS, pack_batch(numbered(2))),
         FrameKind.ROLE_QUERY: encode_frame(FrameKind.ROLE_QUERY, DATABASE),
         FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, DATABASE + b"\x01" + bytes(8)),
@@ -234,11 +246,11 @@ def test_any_sequence_of_frames_is_followed_or_refused(kinds: list[FrameKind], l
             assert (kind is FrameKind.HELLO) is was_greeted or kind is FrameKind.ROLE_REPLY or bank.is_leaving
             break
         assert rows == before or (kind is FrameKind.FRAGMENTS and was_greeted and not was_over)
-        said(bank)
+        sent_pieces(bank)
 
 
-def test_g7_what_hostile_peers_send_is_refused_or_waits_and_nothing_breaks() -> None:
-    """The same with millions of inputs is a command; see `link_fuzz`."""
+def test_input_of_hostile_peers_is_rejected_or_waits() -> None:
+    """`link_fuzz` runs millions of inputs."""
     came = figures(3_000, seed=7)
     assert came.total() == 3_000
     assert came["taken"] > 300

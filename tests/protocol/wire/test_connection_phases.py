@@ -21,8 +21,8 @@ DATABASE = b"id of a database"
 
 
 @pytest.mark.parametrize(("phase", "happened"), list(itertools.product(Phase, LinkInput)))
-def test_every_phase_knows_every_input(phase: Phase, happened: LinkInput) -> None:
-    """What the table leaves out is what the far side may not do, or what this side never does: GOODBYE goes once, and only then."""
+def test_every_phase_handles_every_input(phase: Phase, happened: LinkInput) -> None:
+    """Inputs outside the table are not allowed to the peer, or never made by this side: GOODBYE is sent once."""
     missing = {
         Phase.GREETING: {LinkInput.FRAME, LinkInput.GOODBYE, LinkInput.WRITTEN},
         Phase.OPEN: {LinkInput.HELLO, LinkInput.WRITTEN},
@@ -34,7 +34,7 @@ def test_every_phase_knows_every_input(phase: Phase, happened: LinkInput) -> Non
     assert (happened in TABLE[phase]) is (happened not in missing[phase])
 
 
-def test_the_way_through_the_table_has_no_return() -> None:
+def test_phases_never_go_back() -> None:
     order = list(Phase)
     for phase, inputs in TABLE.items():
         for after in inputs.values():
@@ -46,7 +46,7 @@ SIDES = st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1)
 
 
 @given(SIDES, SIDES, st.booleans())
-def test_of_two_that_meet_both_sides_keep_the_same(
+def test_both_sides_keep_the_same_of_two_crossing_connections(
     shop: tuple[bytes, int],
     bank: tuple[bytes, int],
     shop_sees_its_own_first: bool,  # noqa: FBT001
@@ -70,7 +70,7 @@ def test_of_two_that_meet_both_sides_keep_the_same(
     assert at_shop is ((shop[1], shop[0]) > (bank[1], bank[0]))
 
 
-def test_who_was_started_anew_is_on_the_new_connection() -> None:
+def test_the_connection_of_a_restarted_peer_is_kept() -> None:
     before, after = (
         PeerIdentity(instance_id=BANK, name="bank", run_number=number, max_frame_bytes=8 << 20) for number in (9, 3)
     )
@@ -83,7 +83,7 @@ def test_who_was_started_anew_is_on_the_new_connection() -> None:
         )
 
 
-def test_of_two_that_one_side_dialled_that_side_keeps_the_later() -> None:
+def test_the_later_of_two_connections_of_one_dialer_is_kept() -> None:
     far = PeerIdentity(instance_id=BANK, name="bank", run_number=9, max_frame_bytes=8 << 20)
     assert (
         choose_connection(

@@ -46,7 +46,7 @@ def read(*pieces: bytes, body_max: int = 8 << 20) -> list[tuple[FrameKind, bytes
 
 
 def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 2, flags: int = 0, length: int = 1) -> bytes:
-    """A header without a body; its checksum does not matter, since it is judged before that."""
+    """A header without a body; its checksum is irrelevant, since the header is checked first."""
     return struct.pack(">4sBBHII", magic, version, kind, flags, length, 0)
 
 
@@ -65,7 +65,7 @@ def test_the_checksum_is_that_of_rfc_3720() -> None:
     assert crc32c(long[100:], crc32c(long[:100], 0)) == crc32c(long, 0)
 
 
-def test_the_checksum_is_made_of_bytes_that_nobody_alters() -> None:
+def test_the_checksum_is_computed_over_immutable_bytes() -> None:
     assert crc32c(memoryview(b"123456789"), 0) == 0xE306_9283
     assert crc32c(memoryview(b""), 7) == 7
     for altered in (bytearray(b"1"), memoryview(bytearray(b"1")), memoryview(b"12345678")[::2], "1"):
@@ -75,7 +75,7 @@ def test_the_checksum_is_made_of_bytes_that_nobody_alters() -> None:
 
 @pytest.mark.rule("P1")
 @given(st.lists(st.integers(1, 400), max_size=12))
-def test_frames_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> None:
+def test_frames_are_read_from_pieces_of_any_size(cuts: list[int]) -> None:
     data, pieces = b"".join(FRAMES), []
     for cut in cuts:
         pieces.append(data[:cut])
@@ -84,13 +84,13 @@ def test_frames_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> Non
 
 
 @pytest.mark.rule("P1")
-def test_frames_are_the_same_byte_by_byte() -> None:
+def test_frames_are_read_byte_by_byte() -> None:
     data = b"".join(FRAMES)
     assert read(*(data[at : at + 1] for at in range(len(data)))) == read(data)
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=[kind.name for kind in FrameKind])
-def test_g10_every_single_bit_flip_of_every_kind_of_frame_is_refused(frame: bytes) -> None:
+def test_every_single_bit_flip_of_every_kind_of_frame_is_refused(frame: bytes) -> None:
     for bit in range(8 * len(frame)):
         flipped = bytearray(frame)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -98,7 +98,7 @@ def test_g10_every_single_bit_flip_of_every_kind_of_frame_is_refused(frame: byte
             found = read(bytes(flipped))
         except PeerError:
             continue
-        # A length that has grown waits for bytes that are others' then; the checksum will not match them.
+        # A larger length waits for bytes that belong to later frames; then the checksum does not match.
         assert found == []
         assert bit // 8 in range(8, 12)
         with pytest.raises(PeerError, match="does not match its checksum"):
@@ -127,23 +127,23 @@ def test_g10_every_single_bit_flip_of_every_kind_of_frame_is_refused(frame: byte
     ],
     ids=str,
 )
-def test_a_header_is_judged_before_anything_of_its_body_comes(start: bytes) -> None:
+def test_a_header_is_checked_before_its_body_arrives(start: bytes) -> None:
     with pytest.raises(PeerError):
         read(start)
 
 
 @pytest.mark.parametrize("start", [b"G", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"SSH-2.0"])
-def test_what_is_no_frame_is_refused_at_its_first_byte_that_shows_it(start: bytes) -> None:
+def test_an_invalid_frame_is_rejected_at_the_first_wrong_byte(start: bytes) -> None:
     with pytest.raises(PeerError, match="expected a frame"):
         read(start)
 
 
-def test_who_speaks_tls_where_none_is_spoken_is_told_of_as_that() -> None:
+def test_unexpected_tls_is_reported_as_such() -> None:
     with pytest.raises(PeerError, match="the peer starts TLS, which this port does not use"):
         read(b"\x16\x03\x01")
 
 
-def test_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
+def test_before_authentication_a_body_has_at_most_4_kib() -> None:
     before = LinkLimits().hello_bytes_max
     assert before == 4096
     with pytest.raises(PeerError, match="4097 are declared"):
@@ -152,7 +152,7 @@ def test_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
 
 
 @pytest.mark.rule("P26")
-def test_a_declared_length_takes_no_memory() -> None:
+def test_a_declared_length_allocates_no_memory() -> None:
     reader = new_reader()
     reader.feed(header(kind=2, length=8 << 20))
     assert reader.next() is None
@@ -160,7 +160,7 @@ def test_a_declared_length_takes_no_memory() -> None:
 
 
 @pytest.mark.rule("P26")
-def test_what_was_read_is_forgotten() -> None:
+def test_read_bytes_are_freed() -> None:
     reader = new_reader()
     for _ in range(100):
         reader.feed(FRAMES[1])
@@ -170,15 +170,15 @@ def test_what_was_read_is_forgotten() -> None:
     assert len(reader._data) == 0
 
 
-def test_every_kind_has_a_length() -> None:
+def test_every_kind_has_a_maximum_length() -> None:
     assert set(BODY_LENGTHS) == set(FrameKind)
 
 
-def test_hello_says_who_and_what_is_taken() -> None:
-    said = own(name="laden «ß»", number=2**64 - 1, max_frame_bytes=2 << 20)
-    far = frames.unpack_hello(frames.pack_hello(said))
+def test_hello_contains_identity_and_limits() -> None:
+    announced = own(name="laden «ß»", number=2**64 - 1, max_frame_bytes=2 << 20)
+    far = frames.unpack_hello(frames.pack_hello(announced))
     assert (far.instance_id, far.name, far.run_number, far.max_frame_bytes) == (
-        said.instance_id,
+        announced.instance_id,
         "laden «ß»",
         2**64 - 1,
         2 << 20,
@@ -197,7 +197,7 @@ def test_hello_says_who_and_what_is_taken() -> None:
     ],
     ids=str,
 )
-def test_an_instance_cannot_say_of_itself_what_no_other_takes(wrong: dict[str, object]) -> None:
+def test_an_identity_that_peers_would_reject_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(OptionError):
         own(**wrong)  # type: ignore[arg-type]
     with pytest.raises(OptionError):
@@ -205,26 +205,26 @@ def test_an_instance_cannot_say_of_itself_what_no_other_takes(wrong: dict[str, o
 
 
 @pytest.mark.parametrize("name", [b"", b"a\nb", b"\x1b[31m", b"\xff", b"x" * 1025, "\u202e".encode()], ids=repr)
-def test_a_name_that_could_write_into_logs_is_refused(name: bytes) -> None:
+def test_a_name_with_control_characters_is_rejected(name: bytes) -> None:
     with pytest.raises(PeerError, match="HELLO: expected a name"):
         frames.unpack_hello(bytes(24) + b"\x00\x80\x00\x00" + struct.pack(">H", len(name)) + name)
 
 
-def test_hello_that_contradicts_itself_is_refused() -> None:
+def test_an_inconsistent_hello_is_rejected() -> None:
     whole = frames.pack_hello(own())
     for wrong in (whole + b"x", whole[:-1]):
         with pytest.raises(PeerError, match="HELLO"):
             frames.unpack_hello(wrong)
 
 
-def test_a_side_that_takes_less_than_every_batch_is_refused() -> None:
+def test_a_frame_limit_below_the_minimum_is_rejected() -> None:
     whole = bytearray(frames.pack_hello(own()))
     whole[24:28] = ((2 << 20) - 1).to_bytes(4, "big")
     with pytest.raises(PeerError, match="it takes 2097151"):
         frames.unpack_hello(bytes(whole))
 
 
-def test_goodbye_says_why_in_what_can_be_printed() -> None:
+def test_goodbye_has_a_printable_reason() -> None:
     assert frames.unpack_goodbye(frames.pack_goodbye(GoodbyeReason.BROKEN, "line\nbreak \x1b[31m")) == (
         GoodbyeReason.BROKEN,
         "line?break ?[31m",
@@ -235,17 +235,17 @@ def test_goodbye_says_why_in_what_can_be_printed() -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x00", b"\x07", b"\x08", b"\x01\n", b"\x01\xff"])
-def test_a_goodbye_that_says_nothing_that_can_be_said_is_refused(body: bytes) -> None:
+def test_an_invalid_goodbye_is_rejected(body: bytes) -> None:
     with pytest.raises(PeerError, match="GOODBYE"):
         frames.unpack_goodbye(body)
 
 
 @pytest.mark.parametrize("role", ["unknown", "principal", "mirror"])
-def test_a_role_goes_with_its_number(role: MirroringRole) -> None:
+def test_a_role_has_a_failover_number(role: MirroringRole) -> None:
     assert frames.unpack_role(frames.pack_role(bytes(16), role, 2**63 - 1)) == (bytes(16), role, 2**63 - 1)
 
 
 @pytest.mark.parametrize("tail", [b"\x03" + bytes(8), b"\x01\x80" + bytes(7)])
-def test_a_role_or_a_number_that_there_is_not_is_refused(tail: bytes) -> None:
+def test_an_invalid_role_or_number_is_rejected(tail: bytes) -> None:
     with pytest.raises(PeerError, match="ROLE_REPLY"):
         frames.unpack_role(bytes(16) + tail)

@@ -1,4 +1,4 @@
-"""The bytes of version 1, as they were when it was made: whatever changes here has to be another version."""
+"""The recorded bytes of version 1: any change requires a new version."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
         FrameKind.PONG: bytes,
         FrameKind.GOODBYE: frames.unpack_goodbye,
     }
-    said = {
+    expected = {
         FrameKind.HELLO: "shop",
         FrameKind.FRAGMENTS: ROWS,
         FrameKind.ROLE_QUERY: b"id of a database",
@@ -56,11 +56,11 @@ def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
     }
     was, body = body_of(RECORDED[kind])
     assert was is kind
-    assert read[kind](body) == said[kind]
+    assert read[kind](body) == expected[kind]
 
 
-def test_the_same_is_said_in_the_same_bytes() -> None:
-    """But for rows: how Arrow lays out its metadata is a matter of its version, and any layout is read."""
+def test_equal_frames_are_written_as_equal_bytes() -> None:
+    """Except rows: their metadata layout depends on Arrow's version, and any layout is read."""
     told = frames.pack_role(b"id of a database", "principal", 3)
     assert {kind: frame for kind, frame in RECORDED.items() if kind is not FrameKind.FRAGMENTS} == {
         FrameKind.HELLO: encode_frame(FrameKind.HELLO, frames.pack_hello(own())),

@@ -1,4 +1,4 @@
-"""What a row is given for its first hop (N1, N21)."""
+"""The columns that a row gets for its first hop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sent(*rows: dict[str, object]) -> pa.Table:
         (timedelta(seconds=FOREVER + 1), FOREVER),
     ],
 )
-def test_a_row_may_go_sixteen_hops_for_as_long_as_its_conversation_lives(lives: timedelta | None, left: int) -> None:
+def test_a_row_has_sixteen_hops_and_the_lifetime_of_its_conversation(lives: timedelta | None, left: int) -> None:
     rows = sent(row(), row(lifetime=None if lives is None else NOW + lives))
     found = to_wire_rows(
         rows, now=int(NOW.timestamp()) * 1_000_000, key_exchanges=pa.array([None, b"key"], pa.binary())
@@ -46,7 +46,7 @@ def test_a_row_may_go_sixteen_hops_for_as_long_as_its_conversation_lives(lives: 
     assert found["key_exchange"].to_pylist() == [None, b"key"]
 
 
-def test_the_senders_of_rows_are_told_as_they_follow_each_other() -> None:
+def test_sender_runs_follow_the_order_of_rows() -> None:
     one, other = row(), row(is_initiator=False, to_broker_instance=b"b" * 16)
     key, back = (one["conversation_id"], True, None), (one["conversation_id"], False, b"b" * 16)
     chunks = [sent(one, one), sent(one, other), sent(one)]
@@ -54,7 +54,7 @@ def test_the_senders_of_rows_are_told_as_they_follow_each_other() -> None:
     assert sender_runs(sent(one, row(security=2))) == ([(key, 2)], False)
 
 
-def test_a_column_that_is_not_there_is_told() -> None:
+def test_a_missing_column_is_named() -> None:
     with pytest.raises(SchemaError, match="lifetime"):
         _core.first_hop(ENVELOPE.empty_table().drop(["lifetime"]), 0)
     with pytest.raises(SchemaError, match="security"):
