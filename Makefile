@@ -10,11 +10,11 @@ PIP_INSTALL := $(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-ch
 # Spark starts `python3` for its workers, so this one must be the first on the PATH.
 IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
 
-# The tests run in parallel processes, each with its own Spark. They spend nearly half of their time waiting for disks, timers and Spark,
-# so there is one process more than there are cores, and at most four.
+# The tests run in parallel processes, each with its own Spark: one more than there are cores, because they wait half of the time for disks,
+# timers and Spark; at most four.
 WORKERS := --numprocesses=$$($(PYTHON_OF_VENV) -c 'import os; print(min(4, os.cpu_count() + 1))') --dist=worksteal
 
-# The wheel has its own build folder, because cargo would confuse builds of the sources with builds of the unpacked sdist.
+# The wheel has its own build folder: cargo would mix up the sources with those of the unpacked sdist.
 WHEEL_TARGET := $(abspath target)/wheel
 
 # Stamp files: each is newer than all inputs of its step.
@@ -66,7 +66,7 @@ rules: ## print the tests of each rule
 bench: tools-with-java $(INSTALLED) $(TOOLED) ## run the benchmarks (BENCH_SHORT=1 for small sizes)
 	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest benches $(ARGS)
 
-fuzz: tools ## fuzz reassembly, its states and the wire decoder (FUZZ_SECONDS=60 for each target)
+fuzz: tools ## fuzz the assembler, its checkpoints and the wire decoder (FUZZ_SECONDS=60 for each target)
 	@scripts/fuzz
 
 ci: ## run all checks on a clean machine, as CI does

@@ -149,10 +149,12 @@ def test_remedy_covers_all_services_without_a_return_route() -> None:
     services = tuple(Service(database="Sales", name=name) for name in ("Orders", "Returns", "Gifts"))
     several = replace(north("LOCAL"), services=services)
     found = [each for each in lint(fleet(NORTH=several, SOUTH=south("LOCAL")), at=NOW) if each.code == "SSB017"]
-    assert [
-        each.remedy.endswith("ADDRESS = N'TCP://north:4022'; Repeat this for each of the other services.")
-        for each in found
-    ] == [True]
+    assert [each.remedy for each in found] == [
+        (
+            "In SOUTH, for this and each of the other services: USE [Stores]; CREATE ROUTE <name> "
+            "WITH SERVICE_NAME = N'Orders', ADDRESS = N'TCP://north:4022';"
+        )
+    ]
     assert len(found[0].related) == 3
 
 

@@ -169,16 +169,14 @@ def _no_return_route(
     others_text = (
         f" or to {others} other service{'' if others == 1 else 's'} that may have started one" if others else ""
     )
-    repeat = (
-        f" Repeat this for {'the other service' if others == 1 else 'each of the other services'}." if others else ""
-    )
+    each = f", for this and {'the other service' if others == 1 else 'each of the other services'}" if others else ""
     address = next(iter(context.fleet[initiator.instance].addresses), "TCP://<host>:4022")
     return finding_about(
         "SSB017",
         f"database {quoted_name(target.database)}",
         f"accepts conversations for {quoted_name(used)} from {'/'.join(initiator)}, but has no reliable return route to {quoted_name(service)}{others_text}",
-        f"In {target.instance}: USE {bracketed(target.database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {string_literal(service)}, "
-        f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';{repeat}",
+        f"In {target.instance}{each}: USE {bracketed(target.database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {string_literal(service)}, "
+        f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';",
         instance=target.instance,
         database=target.database,
         related=related,
