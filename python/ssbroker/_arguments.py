@@ -16,7 +16,7 @@ from ssbroker.exceptions import InvalidGuidError, OptionError
 def whole_number(value: object, *, name: str, minimum: int, maximum: int) -> int:
     """Returns `value` if it is an integer within the limits; `name` is the option, for the error message."""
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-        raise OptionError(f"{name}: expected a whole number from {minimum} to {maximum}; got {value!r:.80}")
+        raise OptionError(f"{name}: expected an integer from {minimum} to {maximum}; got {value!r:.80}")
     return value
 
 

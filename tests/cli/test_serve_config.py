@@ -102,8 +102,8 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         (f'monitor = "{"h" * 300}:1"', "monitor: expected HOST:PORT"),
         ('addresses = ["shop"]', "addresses: 'shop' is not a valid address; expected TCP://host[:port]"),
         ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is no network"),
-        ("[limits]\nlearnt_most = 99999999", "limits.learnt_most: expected a whole number from 1 to 1000000; got 9"),
-        (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected a whole number from 1 to "),
+        ("[limits]\nlearnt_most = 99999999", "limits.learnt_most: expected an integer from 1 to 1000000; got 9"),
+        (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected an integer from 1 to "),
         (f"[configuration]\nlifetime = {10**30}", "configuration.lifetime: expected an integer from 1 to 2147483"),
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
         (

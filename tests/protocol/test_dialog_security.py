@@ -277,7 +277,7 @@ def test_a_session_key_is_not_printed(machine: Machine) -> None:
 def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(OptionError, match='integrity: expected "strict" or "compat"'):
         ProtocolSettings(integrity="none")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="window_fragments: expected a whole number from 1 to 1024"):
+    with pytest.raises(OptionError, match="window_fragments: expected an integer from 1 to 1024"):
         ProtocolSettings(window_fragments=1025)
 
 

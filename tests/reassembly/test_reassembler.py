@@ -85,7 +85,7 @@ def test_default_limits() -> None:
 @pytest.mark.parametrize("name", [name for name in DEFAULTS if name != "in_order"])
 @pytest.mark.parametrize("value", [-1, 2**63, 1.0, "1", True, [1]])
 def test_invalid_limits_are_rejected(name: str, value: Any) -> None:
-    with pytest.raises(ssbroker.OptionError, match=f"^{name}: expected a whole number from "):
+    with pytest.raises(ssbroker.OptionError, match=f"^{name}: expected an integer from "):
         Reassembler(**{name: value})
 
 

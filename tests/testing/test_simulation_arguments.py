@@ -38,8 +38,8 @@ def test_invalid_faults_are_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"dialogs": 0}, "dialogs: expected a whole number from 1 to 1000000; got 0"),
-        ({"messages": -1}, "messages: expected a whole number from 1 to 1000000; got -1"),
+        ({"dialogs": 0}, "dialogs: expected an integer from 1 to 1000000; got 0"),
+        ({"messages": -1}, "messages: expected an integer from 1 to 1000000; got -1"),
         ({"faulty_seconds": -1}, "faulty_seconds: expected a number from 0 to 2,592,000; got -1"),
         ({"faulty_seconds": float("nan")}, "faulty_seconds: expected a number from 0 to 2,592,000; got nan"),
         ({"sending_seconds": 46}, "sending_seconds: expected a number from 0 to 45; got 46"),
@@ -59,4 +59,4 @@ def test_the_command_rejects_negative_counts(given: list[str], capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(given)
     assert ended.value.code == 2
-    assert "expected a whole number, 0 or more" in capsys.readouterr().err
+    assert "expected an integer, 0 or more" in capsys.readouterr().err

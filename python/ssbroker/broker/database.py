@@ -85,8 +85,8 @@ class Database:
 
         Args:
             option: `ENABLE_BROKER` and `DISABLE_BROKER` keep the broker id and the conversations. `NEW_BROKER` sets a new broker id and
-                removes all conversations of the database. `ERROR_BROKER_CONVERSATIONS` keeps the broker id and ends all conversations
-                with an error at both endpoints.
+                ends all conversations of the database with an error, without notifying the remote endpoints.
+                `ERROR_BROKER_CONVERSATIONS` keeps the broker id and ends all conversations with an error at both endpoints.
 
         Raises:
             BrokerError: Another database of the instance is enabled with the same broker id (9772).
@@ -103,8 +103,8 @@ class Database:
             False
         """
         instance = self._context.instance
-        with InstanceChange(instance) as alteration:
-            identity.set_broker(instance, alteration, self._context, option)
+        with InstanceChange(instance) as change:
+            identity.set_broker(instance, change, self._context, option)
 
     def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
         """Sets the role of the database in a mirrored pair. The role is stored in the database file and copied with it.
@@ -187,6 +187,15 @@ class Database:
 
         Raises:
             BrokerError: The queue does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.activate("Orders", print)
+            ...     sales.deactivate("Orders")
         """
         self._activation.deactivate(self._context, queue)
 
@@ -220,6 +229,16 @@ class Database:
 
         Raises:
             BrokerError: The message type does not exist (15151), or is a system message type (9663).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_message_type("//order")
+            ...     sales.alter_message_type("//order", validation="WELL_FORMED_XML")
+            ...     instance.view("sys.service_message_types", "Sales")["validation"].to_pylist()[-1]
+            'X'
         """
         self._context.change(object_definitions.alter_message_type, name=name, validation=validation)
 
@@ -232,6 +251,14 @@ class Database:
         Raises:
             BrokerError: The message type does not exist (15151), is a system message type (9663), or is used by a contract or a message
                 in a queue.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_message_type("//order")
+            ...     sales.drop_message_type("//order")
         """
         self._context.change(object_definitions.drop_message_type, name=name)
 
@@ -272,6 +299,14 @@ class Database:
         Raises:
             BrokerError: The contract does not exist (15151), is a system contract (9663), or is used by a service, a priority or an
                 open conversation.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_contract("//ordering", {"DEFAULT": "ANY"})
+            ...     sales.drop_contract("//ordering")
         """
         self._context.change(object_definitions.drop_contract, name=name)
 
@@ -363,6 +398,16 @@ class Database:
 
         Raises:
             BrokerError: The queue does not exist (15151), or a service uses it.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.drop_queue("Orders")
+            ...     instance.view("sys.service_queues").num_rows
+            0
         """
         self._context.change(object_definitions.drop_queue, name=name)
 
@@ -411,6 +456,17 @@ class Database:
 
         Raises:
             BrokerError: The service, queue or a contract does not exist (15151), or the service already has an added contract.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_queue("Archive")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     sales.alter_service("//Orders", queue="Archive")
+            ...     sales.drop_queue("Orders")
         """
         added = string_list(add_contracts, name="add_contracts")
         dropped = string_list(drop_contracts, name="drop_contracts")
@@ -426,6 +482,15 @@ class Database:
 
         Raises:
             BrokerError: The service does not exist (15151), or is used by a priority or an open conversation.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     sales.drop_service("//Orders")
         """
         self._context.change(object_definitions.drop_service, name=name)
 
@@ -486,6 +551,16 @@ class Database:
 
         Raises:
             BrokerError: The route does not exist (15151), or ALTER ROUTE would reject the change; see the error number.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_route("Stock", service_name="//Stock", address="TCP://stock:4022")
+            ...     sales.alter_route("Stock", address="TCP://warehouse:4022")
+            ...     instance.view("sys.routes", "Sales")["address"].to_pylist()
+            ['LOCAL', 'TCP://warehouse:4022']
         """
         clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
         self._context.change(object_definitions.alter_route, name=name, clauses=clauses, now=self._context.now())
@@ -498,6 +573,15 @@ class Database:
 
         Raises:
             BrokerError: The route does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.drop_route("AutoCreatedLocal")
+            ...     instance.view("sys.routes", "Sales").num_rows
+            0
         """
         self._context.change(object_definitions.drop_route, name=name)
 
@@ -548,6 +632,16 @@ class Database:
 
         Raises:
             BrokerError: The priority does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_broker_priority("Urgent", level=9)
+            ...     sales.alter_broker_priority("Urgent", level=10)
+            ...     instance.view("sys.conversation_priorities")["priority"].to_pylist()
+            [10]
         """
         check_numbers(level=level)
         self._context.change(object_definitions.alter_broker_priority, name=name, clauses=[("level", level)])
@@ -560,6 +654,14 @@ class Database:
 
         Raises:
             BrokerError: The priority does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_broker_priority("Urgent", level=9)
+            ...     sales.drop_broker_priority("Urgent")
         """
         self._context.change(object_definitions.drop_broker_priority, name=name)
 
@@ -568,6 +670,15 @@ class Database:
 
         Args:
             is_on: True to send in the order of priorities.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.set_honor_broker_priority(is_on=True)
+            ...     instance.view("sys.databases")["is_honor_broker_priority_on"].to_pylist()
+            [False, True]
         """
         self._context.change(_set_honor, is_on=boolean(is_on, name="is_on"))
 
@@ -599,6 +710,14 @@ class Database:
 
         Raises:
             BrokerError: The user does not exist (15151), or owns objects (15138).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_user("Stock")
+            ...     sales.drop_user("Stock")
         """
         self._context.change(principals.drop_user, name=name)
 
@@ -610,6 +729,13 @@ class Database:
 
         Raises:
             BrokerError: The database already has a master key (15578).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_master_key("long and secret")
         """
         check_texts(password=password)
         self._context.change(principals.create_master_key, credentials=self._context.credentials, password=password)
@@ -624,6 +750,14 @@ class Database:
 
         Raises:
             BrokerError: The database has no master key (15151), or the password is wrong (15313).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_master_key("long and secret")
+            ...     sales.open_master_key("long and secret")
         """
         check_texts(password=password)
         self._context.change(principals.open_master_key, credentials=self._context.credentials, password=password)
@@ -633,6 +767,14 @@ class Database:
 
         Raises:
             BrokerError: The database has no master key (15151), or the key encrypts a private key (15580).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_master_key("long and secret")
+            ...     sales.drop_master_key()
         """
         self._context.change(principals.drop_master_key)
 
@@ -705,6 +847,17 @@ class Database:
 
         Raises:
             BrokerError: The certificate does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_master_key("long and secret")
+            ...     sales.create_certificate("Shop")
+            ...     sales.alter_certificate("Shop", active=False)
+            ...     instance.view("sys.certificates", "Sales")["is_active_for_begin_dialog"].to_pylist()
+            [False]
         """
         is_active = boolean(active, name="active")
         self._context.change(
@@ -722,6 +875,16 @@ class Database:
 
         Raises:
             BrokerError: The certificate does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_master_key("long and secret")
+            ...     sales.create_certificate("Shop")
+            ...     sales.export_certificate("Shop").splitlines()[0]
+            b'-----BEGIN CERTIFICATE-----'
         """
         found = existing(self._context.objects().security.certificates, name, kind="certificate")
         return certificate_to_pem(found.certificate)
@@ -734,6 +897,15 @@ class Database:
 
         Raises:
             BrokerError: The certificate does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_master_key("long and secret")
+            ...     sales.create_certificate("Shop")
+            ...     sales.drop_certificate("Shop")
         """
         self._context.change(principals.drop_certificate, name=name)
 
@@ -748,6 +920,16 @@ class Database:
 
         Raises:
             BrokerError: The name already exists, the service already has a binding (9619), or the user does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_user("Stock")
+            ...     sales.create_remote_service_binding("ToStock", service="//Stock", user="Stock")
+            ...     instance.view("sys.remote_service_bindings")["remote_service_name"].to_pylist()
+            ['//Stock']
         """
         boolean(anonymous, name="anonymous")
         check_texts(service=service)
@@ -765,6 +947,17 @@ class Database:
 
         Raises:
             BrokerError: The binding or user does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_user("Stock")
+            ...     sales.create_remote_service_binding("ToStock", service="//Stock", user="Stock")
+            ...     sales.alter_remote_service_binding("ToStock", anonymous=True)
+            ...     instance.view("sys.remote_service_bindings")["is_anonymous_on"].to_pylist()
+            [True]
         """
         check_booleans(anonymous=anonymous)
         self._context.change(principals.alter_binding, name=name, user=user, anonymous=anonymous)
@@ -777,6 +970,15 @@ class Database:
 
         Raises:
             BrokerError: The binding does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_user("Stock")
+            ...     sales.create_remote_service_binding("ToStock", service="//Stock", user="Stock")
+            ...     sales.drop_remote_service_binding("ToStock")
         """
         self._context.change(principals.drop_binding, name=name)
 
@@ -791,6 +993,18 @@ class Database:
 
         Raises:
             BrokerError: The service or a user does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     sales.create_user("Stock")
+            ...     sales.grant_send("//Orders", "Stock")
+            ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
+            ['GRANT', 'GRANT']
         """
         self._context.change(principals.set_permission, verb="GRANT", service=service, users=users)
 
@@ -803,6 +1017,18 @@ class Database:
 
         Raises:
             BrokerError: The service or a user does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     sales.create_user("Stock")
+            ...     sales.deny_send("//Orders", "Stock")
+            ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
+            ['GRANT', 'DENY']
         """
         self._context.change(principals.set_permission, verb="DENY", service=service, users=users)
 
@@ -815,6 +1041,18 @@ class Database:
 
         Raises:
             BrokerError: The service or a user does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     sales.create_user("Stock")
+            ...     sales.revoke_send("//Orders", "public")
+            ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
+            []
         """
         self._context.change(principals.set_permission, verb="REVOKE", service=service, users=users)
 
@@ -827,6 +1065,16 @@ class Database:
 
         Raises:
             BrokerError: The service or user does not exist (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     sales.create_user("Stock")
+            ...     sales.set_service_owner("//Orders", "Stock")
         """
         self._context.change(principals.set_owner, name=service, user=user)
 

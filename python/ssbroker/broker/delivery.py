@@ -243,7 +243,7 @@ class DeliveryRound:
         for each in delivered:
             endpoint_id = each.batch.sender.endpoint_id
             if each.is_stuck:
-                self.statuses[endpoint_id] = _why(target, each)
+                self.statuses[endpoint_id] = _status_of(target, each)
             elif not each.batch.is_all and each.outcome.error is None:
                 unfinished.append(endpoint_id)
         delivered_ids = {each.batch.sender.endpoint_id for each in delivered}
@@ -256,7 +256,7 @@ class DeliveryRound:
         return unfinished
 
 
-def _why(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
+def _status_of(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
     """Returns why the target did not accept a batch."""
     number = delivered.outcome.undelivered
     if number is None:
@@ -266,7 +266,7 @@ def _why(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStat
         service = objects.services.get(delivered.batch.envelope.to_service_name)
         if service is not None:
             queue = objects.queues_by_id[service.queue_id]
-            return transmission_status.queue_off(target.name, queue_text(queue.schema_name, queue.name))
+            return transmission_status.queue_disabled(target.name, queue_text(queue.schema_name, queue.name))
     return transmission_status.undeliverable(number, delivered.outcome.reason)
 
 

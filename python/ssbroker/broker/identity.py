@@ -66,7 +66,7 @@ def attach(
         database_id = registry.add(
             listing,
             name=name,
-            file=_as_listed(instance, path),
+            file=_registry_path(instance, path),
             service_broker_guid=broker.service_broker_guid,
             is_broker_enabled=False,
         )
@@ -211,7 +211,7 @@ def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
     return file
 
 
-def _as_listed(instance: InstanceContext, path: Path) -> str:
+def _registry_path(instance: InstanceContext, path: Path) -> str:
     """Returns the path for the registry: relative within the instance folder, so that the folder can be moved."""
     return str(path.relative_to(instance.folder) if path.is_relative_to(instance.folder) else path)
 
@@ -237,7 +237,8 @@ def run(
                 f"the instance already has the Service Broker endpoint {known.name!r}; only one is allowed", 7862
             )
         changes.set_endpoint(
-            connection, _changed(BrokerEndpoint(name, "STOPPED", 0, "ALL", False, FORWARDING_SIZE), statement.settings)
+            connection,
+            _with_settings(BrokerEndpoint(name, "STOPPED", 0, "ALL", False, FORWARDING_SIZE), statement.settings),
         )
     elif isinstance(statement, statements.DropEndpoint):
         if not is_known:
@@ -248,11 +249,11 @@ def run(
             return _OTHER_ENDPOINT
         raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
     else:
-        changes.set_endpoint(connection, _changed(known, statement.settings))
+        changes.set_endpoint(connection, _with_settings(known, statement.settings))
     return "skipped addresses_only (set the addresses when you serve the instance)" if annotations else None
 
 
-def _changed(before: BrokerEndpoint, settings: EndpointSettings) -> BrokerEndpoint:
+def _with_settings(before: BrokerEndpoint, settings: EndpointSettings) -> BrokerEndpoint:
     """Returns the endpoint with changed settings."""
     return BrokerEndpoint(
         before.name,

@@ -210,6 +210,14 @@ class Instance:
         Raises:
             UnknownDatabaseError: The instance has no database with this name.
             StorageError: The database file is missing or cannot be used.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     instance.database("Sales") is sales
+            True
         """
         return self._public(self._context.database(name))
 
@@ -233,8 +241,8 @@ class Instance:
             ...     instance.create_database("Sales").service_broker_guid.version
             4
         """
-        with InstanceChange(self._context) as alteration:
-            identity.create(self._context, alteration, name)
+        with InstanceChange(self._context) as change:
+            identity.create(self._context, change, name)
         return self.database(name)
 
     def attach_database(
@@ -267,8 +275,8 @@ class Instance:
             ...     instance.attach_database("Shop", file).service_broker_guid == guid
             True
         """
-        with InstanceChange(self._context) as alteration:
-            identity.attach(self._context, alteration, name, databases.resolve_path(file), option)
+        with InstanceChange(self._context) as change:
+            identity.attach(self._context, change, name, databases.resolve_path(file), option)
         return self.database(name)
 
     def detach_database(self, name: str) -> None:
@@ -297,8 +305,8 @@ class Instance:
             ...     [database.name for database in instance.databases], sales.path.name
             (['msdb'], 'Sales.sqlite')
         """
-        with InstanceChange(self._context) as alteration:
-            identity.detach(alteration, name)
+        with InstanceChange(self._context) as change:
+            identity.detach(change, name)
 
     def drop_database(self, name: str) -> None:
         """Drops a database and deletes its file. A file that cannot be used is kept.
@@ -320,8 +328,8 @@ class Instance:
             ...     sales.path.exists()
             False
         """
-        with InstanceChange(self._context) as alteration:
-            identity.detach(alteration, name, is_dropped=True)
+        with InstanceChange(self._context) as change:
+            identity.detach(change, name, is_dropped=True)
 
     def execute(self, ddl: str, *, file: str | None = None) -> None:
         """Runs a T-SQL script that defines databases and their Service Broker objects, in the dialect of `Catalog.load`.
@@ -408,6 +416,14 @@ class Instance:
 
         Raises:
             StorageError: A file cannot be read.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     instance.router() is instance.router()
+            True
         """
         return self._background.catalog.router(tie_break=tie_break, pending_request=pending_request)
 

@@ -156,14 +156,14 @@ class KeyStore:
     def new_master_key(self, password: str) -> MasterKey:
         """Creates a master key."""
         key = keys.new_master_key()
-        return MasterKey(keys.seal_with_password(key, password), self._sealed_by_service(key))
+        return MasterKey(keys.seal_with_password(key, password), self._encrypt_with_service_key(key))
 
-    def reopened(self, master_key: MasterKey, password: str) -> MasterKey:
+    def reopen(self, master_key: MasterKey, password: str) -> MasterKey:
         """Returns a master key that this instance can open without the password."""
         key = keys.open_with_password(master_key.by_password, password)
         if key is None:
             raise refusal("the password of the master key is wrong", 15313)
-        return MasterKey(master_key.by_password, self._sealed_by_service(key))
+        return MasterKey(master_key.by_password, self._encrypt_with_service_key(key))
 
     def master_key(self, security_objects: Security) -> bytes | None:
         """Returns the decrypted master key of a database; None if this instance cannot open it."""
@@ -171,7 +171,7 @@ class KeyStore:
         key = None if sealed is None else security.read_service_master_key(self._folder)
         return None if sealed is None or key is None else keys.open_with_key(key, sealed, purpose=_MASTER_KEY)
 
-    def sealed(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
+    def encrypt_private_key(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
         """Encrypts a private key with the master key of the database."""
         key = self.master_key(security)
         if key is None:
@@ -200,7 +200,7 @@ class KeyStore:
                 self._certificates[cache_key] = found
         return found
 
-    def _sealed_by_service(self, key: bytes) -> bytes:
+    def _encrypt_with_service_key(self, key: bytes) -> bytes:
         service = security.read_or_create_service_master_key(self._folder, keys.new_master_key)
         return keys.seal_with_key(service, key, purpose=_MASTER_KEY)
 
@@ -236,7 +236,7 @@ def create_master_key(connection: Connection, objects: Objects, *, credentials: 
 def open_master_key(connection: Connection, objects: Objects, *, credentials: KeyStore, password: str) -> None:
     """Lets this instance open the master key without the password from now on."""
     _check_password(password)
-    found = credentials.reopened(_master_key(objects), password)
+    found = credentials.reopen(_master_key(objects), password)
     changes.set_master_key(connection, by_password=found.by_password, by_service=found.by_service)
 
 
@@ -281,7 +281,7 @@ def create_certificate(
     other = security.by_fingerprint.get(found.fingerprint)
     if other is not None:
         raise refusal(f"certificate {name!r} already exists as {other.name!r}", 15232)
-    sealed = None if key is None else credentials.sealed(security, key, fingerprint=found.fingerprint)
+    sealed = None if key is None else credentials.encrypt_private_key(security, key, fingerprint=found.fingerprint)
     values: dict[str, Value] = {
         "name": name,
         "principal_id": owner_id,
@@ -336,7 +336,9 @@ def alter_certificate(
             DialogCertificate(certificate.certificate, key)
         except InputError as error:
             raise refusal(f"certificate {name!r}: {error}", 15208) from None
-        values["private_key"] = credentials.sealed(objects.security, key, fingerprint=certificate.fingerprint)
+        values["private_key"] = credentials.encrypt_private_key(
+            objects.security, key, fingerprint=certificate.fingerprint
+        )
     changes.alter(connection, "ssb_certificates", certificate.certificate_id, values)
 
 

@@ -64,7 +64,7 @@ def change_security(
         case statements.DropBinding(name):
             principals.drop_binding(connection, objects, name=name)
         case statements.SetPermission():
-            return _permit(connection, objects, statement)
+            return _change_permission(connection, objects, statement)
         case statements.SetOwner(kind, name, user):
             set_owner = principals.set_owner if kind == "service" else principals.set_certificate_owner
             set_owner(connection, objects, name=name, user=user)
@@ -73,7 +73,7 @@ def change_security(
     return None
 
 
-def _permit(connection: Connection, objects: Objects, statement: statements.SetPermission) -> str | None:
+def _change_permission(connection: Connection, objects: Objects, statement: statements.SetPermission) -> str | None:
     denied = principals.set_permission(
         connection,
         objects,
@@ -302,7 +302,7 @@ def _validation(name: str) -> str:
 
 
 def _change_queue(connection: Connection, objects: Objects, statement: QueueStatement) -> None:
-    name = _text_of(statement.queue)
+    name = _queue_text(statement.queue)
     match statement:
         case statements.CreateQueue(settings=settings):
             object_definitions.create_queue(connection, objects, name=name, settings=settings)
@@ -317,14 +317,14 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
     match statement:
         case statements.CreateService(queue=queue, contracts=contracts, owner=owner):
             object_definitions.create_service(
-                connection, objects, name=name, queue=_text_of(queue), contracts=contracts, owner=owner
+                connection, objects, name=name, queue=_queue_text(queue), contracts=contracts, owner=owner
             )
         case statements.AlterService(queue=moved, add_contracts=added, drop_contracts=dropped):
             object_definitions.alter_service(
                 connection,
                 objects,
                 name=name,
-                queue=None if moved is None else _text_of(moved),
+                queue=None if moved is None else _queue_text(moved),
                 add_contracts=added,
                 drop_contracts=dropped,
             )
@@ -343,7 +343,7 @@ def _change_priority(connection: Connection, objects: Objects, statement: Priori
             object_definitions.drop_broker_priority(connection, objects, name=name)
 
 
-def _text_of(queue: QueueName) -> str:
+def _queue_text(queue: QueueName) -> str:
     return queue_text(queue.schema, queue.name)
 
 
@@ -357,15 +357,15 @@ class ScriptRun:
         current: The database selected by USE.
     """
 
-    def __init__(self, instance: InstanceContext, alteration: InstanceChange, current: str | None) -> None:
+    def __init__(self, instance: InstanceContext, change: InstanceChange, current: str | None) -> None:
         self._instance: Final = instance
-        self._alteration: Final = alteration
+        self._instance_change: Final = change
         self.current = current
 
     @property
     def only_database(self) -> str | None:
         """The only user database; None if there are several or none."""
-        users = [name for name in self._alteration.names if name != MSDB_NAME]
+        users = [name for name in self._instance_change.names if name != MSDB_NAME]
         return users[0] if len(users) == 1 else None
 
     def run(self, statement: Statement, annotations: Mapping[str, str]) -> str | None:
@@ -383,7 +383,7 @@ class ScriptRun:
                 for name in names:
                     self._drop_database(canonical_name(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
-                return identity.run(self._alteration, statement, annotations)
+                return identity.run(self._instance_change, statement, annotations)
             case statements.Skipped(contained):
                 return f"skipped entirely, including {', '.join(contained)}" if contained else NO_EFFECT_ON_INSTANCE
             case _:
@@ -394,13 +394,13 @@ class ScriptRun:
         name = canonical_name(name)
         # Scripts select master to create databases and endpoints; an instance has no such database.
         if name not in SYSTEM_DATABASES - {MSDB_NAME}:
-            self._set_guid(self._alteration.database(name), annotations)
+            self._set_guid(self._instance_change.database(name), annotations)
         self.current = name
 
     def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> str | None:
         name, files = statement.name, statement.files
         if not statement.attached:
-            database = identity.create(self._instance, self._alteration, name)
+            database = identity.create(self._instance, self._instance_change, name)
             self._set_guid(database, annotations)
             return "skipped FILENAME: the file is created in the folder of the instance" if files else None
         if not files:
@@ -409,7 +409,7 @@ class ScriptRun:
             path = Path(files[0]).resolve()
         except ValueError as error:
             raise RefusalError(f"{files[0]!r}: is not a valid file name: {error}") from None
-        database = identity.attach(self._instance, self._alteration, name, path, statement.option)
+        database = identity.attach(self._instance, self._instance_change, name, path, statement.option)
         self._set_guid(database, annotations)
         return None
 
@@ -417,30 +417,30 @@ class ScriptRun:
         name = self._context_name() if statement.name is None else canonical_name(statement.name)
         database = self._database(name)
         if statement.honor_broker_priority is not None:
-            connection = self._alteration.connection(database)
+            connection = self._instance_change.connection(database)
             changes.set_honor_broker_priority(connection, is_on=statement.honor_broker_priority)
         if statement.option is not None:
-            identity.set_broker(self._instance, self._alteration, database, statement.option)
+            identity.set_broker(self._instance, self._instance_change, database, statement.option)
         self._set_guid(database, annotations)
         if statement.new_name is not None:
-            identity.rename(self._alteration, name, statement.new_name)
+            identity.rename(self._instance_change, name, statement.new_name)
             self.current = statement.new_name if self.current == name else self.current
         return f"skipped {statement.ignored}" if statement.ignored else None
 
     def _drop_database(self, name: str, *, if_exists: bool) -> None:
         if name == self.current:
             raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
-        if name not in {*self._alteration.names, *self._alteration.lost, *SYSTEM_DATABASES}:
+        if name not in {*self._instance_change.names, *self._instance_change.lost, *SYSTEM_DATABASES}:
             if if_exists:
                 return
             raise RefusalError(f"the database {name} does not exist", 3701)
-        identity.detach(self._alteration, name, is_dropped=True)
+        identity.detach(self._instance_change, name, is_dropped=True)
 
     def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> None:
         queue = getattr(statement, "queue", None)
         database_name = None if queue is None else queue.database
         database = self._database(self._context_name() if database_name is None else canonical_name(database_name))
-        connection = self._alteration.connection(database)
+        connection = self._instance_change.connection(database)
         change_objects(
             connection, database.lazy_objects(connection), statement, annotations, now=self._instance.clock()
         )
@@ -449,20 +449,20 @@ class ScriptRun:
         if annotations:
             raise RefusalError(f"the annotation {min(annotations)} does not apply to this statement")
         database = self._database(self._context_name())
-        connection = self._alteration.connection(database)
+        connection = self._instance_change.connection(database)
         return change_security(
             connection,
             database.lazy_objects(connection),
             statement,
             credentials=self._instance.credentials,
             now=self._instance.clock(),
-            file_created=self._alteration.file_created,
+            file_created=self._instance_change.file_created,
         )
 
     def _context_name(self) -> str:
         name = self.current or self.only_database
         if name is None:
-            users = ", ".join(one for one in self._alteration.names if one != MSDB_NAME)
+            users = ", ".join(one for one in self._instance_change.names if one != MSDB_NAME)
             raise RefusalError(
                 f"no database is selected; use USE with one of: {users or '(the instance has no databases yet)'}"
             )
@@ -471,7 +471,7 @@ class ScriptRun:
     def _database(self, name: str) -> DatabaseContext:
         if name in SYSTEM_DATABASES - {MSDB_NAME}:
             raise UnknownDatabaseError(f"an instance has no database {name}", value=name)
-        return self._alteration.database(name)
+        return self._instance_change.database(name)
 
     def _set_guid(self, database: DatabaseContext, annotations: Mapping[str, str]) -> None:
         text = annotations.get("service_broker_guid")
@@ -481,7 +481,7 @@ class ScriptRun:
             guid = uuid.UUID(text).bytes
         except ValueError:
             raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
-        identity.set_guid(self._alteration, database, guid)
+        identity.set_guid(self._instance_change, database, guid)
 
 
 def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:
@@ -534,9 +534,9 @@ def _run_batch(
         f"{source.location(position)}: the annotation {key} was skipped (an instance determines it by itself)"
         for position, key, _ in batch.instance_annotations
     ]
-    with InstanceChange(instance, changed=changed) as alteration:
-        script = ScriptRun(instance, alteration, current)
-        alteration.lock(_changed_databases(batch, script))
+    with InstanceChange(instance, changed=changed) as change:
+        script = ScriptRun(instance, change, current)
+        change.lock(_changed_databases(batch, script))
         for parsed in batch.statements:
             warning = _run(source, script, parsed)
             if warning is not None:

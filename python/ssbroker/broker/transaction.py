@@ -576,6 +576,19 @@ class Transaction:
         Raises:
             BrokerError: The conversation or group does not exist (8426), the conversation is in a state that does not allow the move
                 (8438), or the group is on another queue (9610).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         first = t.begin_dialog("//Orders", "//Orders")
+            ...         second = t.begin_dialog("//Orders", "//Orders")
+            ...         t.send(first, b"two chairs")
+            ...         t.move_conversation(second, t.get_conversation_group("Orders"))
         """
         with self._call() as work:
             begin_end.move(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
@@ -590,6 +603,18 @@ class Transaction:
         Raises:
             BrokerError: The conversation does not exist (8426), is in a state that does not allow a timer (8458), the timeout is out of
                 range (8411), or the conversation expires before the timer (8410).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.begin_conversation_timer(t.begin_dialog("//Orders", "//Orders"), 60)
+            ...     instance.view("sys.conversation_endpoints")["dialog_timer"].null_count
+            0
         """
         with self._call() as work:
             begin_end.set_timer(work, _endpoint(work, dialog), timeout)
@@ -605,6 +630,19 @@ class Transaction:
 
         Raises:
             BrokerError: The conversation does not exist (8426).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         dialog = t.begin_dialog("//Orders", "//Orders")
+            ...         t.send(dialog, b"two chairs")
+            ...         t.transmission_status(dialog)
+            ''
         """
         with self._call() as work:
             return _endpoint(work, dialog).transmission_status

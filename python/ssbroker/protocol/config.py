@@ -90,7 +90,7 @@ class ProtocolSettings:
     Examples:
         >>> ProtocolSettings(window_fragments=0)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: window_fragments: expected a whole number from 1 to 1024; got 0
+        ssbroker.exceptions.OptionError: window_fragments: expected an integer from 1 to 1024; got 0
     """
 
     max_fragment_bytes: int = 32 << 10

@@ -9,7 +9,7 @@ from ssbroker.exceptions import BrokerError
 ERROR_TEXTS: Final[dict[int, str]] = {
     8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another contract",
     8410: "a timer of {timeout} s would expire after the conversation's lifetime",
-    8411: "{name} is out of range: expected a whole number of seconds from 1 to 2147483647, got {value!r}",
+    8411: "{name} is out of range: expected an integer number of seconds from 1 to 2147483647, got {value!r}",
     8412: "{name!r:.80} is not a valid service name: expected 1 to 256 characters, without unpaired surrogates",
     8426: "{kind} {handle} does not exist in this database",
     8427: "cannot end conversation {handle}: its state is {state}",

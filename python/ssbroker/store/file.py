@@ -852,7 +852,9 @@ class DatabaseFile:
 
 def _check_version(path: Path, version: int, known: int) -> None:
     if not 0 <= version <= known:
-        raise StorageError(f"{path}: has version {version}; this library knows versions up to {known}", file=str(path))
+        raise StorageError(
+            f"{path}: has format version {version}; this library supports versions up to {known}", file=str(path)
+        )
 
 
 def _migrate(connection: Connection, migrations: tuple[str, ...], version: int) -> None:

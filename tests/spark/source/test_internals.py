@@ -56,7 +56,7 @@ def read_all(scan: Scan) -> list[dict[str, Any]]:
         ({"path": "x", "queue": "q", "starting": "now"}, "starting: expected earliest or latest"),
         (
             {"path": "x", "queue": "q", "max_rows_per_batch": "0"},
-            "a whole number from 1 to 9223372036854775807, got '0'",
+            "an integer from 1 to 9223372036854775807, got '0'",
         ),
     ],
 )
@@ -71,7 +71,7 @@ def test_invalid_read_options_are_refused(options: dict[str, str], message: str)
         ({"path": "x"}, "missing option database"),
         ({"path": "x", "database": "d", "query_id": "q"}, "expected both or neither"),
         ({"path": "x", "database": "d", "view": "sys.routes"}, "unknown option view"),
-        ({"path": "x", "database": "d", "lifetime": "soon"}, "lifetime: expected a whole number"),
+        ({"path": "x", "database": "d", "lifetime": "soon"}, "lifetime: expected an integer"),
         ({"path": "x", "query_id": "q", "batch_id": str(2**63)}, "batch_id: .* 0 to 9223372036854775807, got '9223"),
         ({"path": "x", "query_id": "q", "batch_id": "1" * 5000}, "batch_id: .* 0 to 9223372036854775807, got '1111"),
         ({"database": "d"}, "missing option path: the folder of an instance; an instance cannot be a table"),

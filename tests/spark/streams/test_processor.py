@@ -181,9 +181,9 @@ def test_the_default_limit_holds_four_messages(largest: int, limit: int) -> None
     [
         ({"in_order": 1}, "in_order: expected True or False"),
         ({"acknowledgements": None}, "acknowledgements: expected True or False"),
-        ({"max_message_bytes": 2**30 + 1}, "max_message_bytes: expected a whole number from 1"),
-        ({"max_pending_bytes": 2**32 + 1}, "max_pending_bytes: expected a whole number from 0"),
-        ({"max_fragments_per_message": 0}, "max_fragments_per_message: expected a whole number from 1"),
+        ({"max_message_bytes": 2**30 + 1}, "max_message_bytes: expected an integer from 1"),
+        ({"max_pending_bytes": 2**32 + 1}, "max_pending_bytes: expected an integer from 0"),
+        ({"max_fragments_per_message": 0}, "max_fragments_per_message: expected an integer from 1"),
         ({"max_pending_age": 60}, "max_pending_age: .* of at least 0:00:01 and at most 36525 days; got 60"),
         ({"max_pending_age": timedelta(0)}, "max_pending_age: expected a datetime.timedelta of at least 0:00:01"),
         ({"max_pending_age": timedelta(36525, 1)}, "max_pending_age: .* at most 36525 days; got .*days=36525"),

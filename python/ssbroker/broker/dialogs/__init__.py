@@ -1,1 +1,1 @@
-"""Conversations: begun, sent on, received from, ended; one side at a time."""
+"""Conversations: starting, sending, receiving and ending, one endpoint at a time."""

@@ -489,17 +489,10 @@ class PlacedRun(NamedTuple):
 def enqueue_runs(
     work: Work, messages: pa.Table, arrivals: Iterable[tuple[ConversationEndpoint, Sequence[PlacedRun]]]
 ) -> dict[int, int]:
-    """Enqueues user messages of established conversations that are next in order, need no validation, and whose queue is on.
+    """Fast path: enqueues messages that are next in order, on open conversations, without validation or subscribers.
 
-    The messages of an endpoint are enqueued completely or not at all, in which case `InboundDialog` decides about each.
-
-    Args:
-        work: The transaction.
-        messages: The messages (`protocol.storage.MESSAGES`).
-        arrivals: Endpoints without early or inbound messages, each with its runs in order of sequence numbers.
-
-    Returns:
-        The next sequence number of each endpoint whose messages were enqueued; it is not stored yet.
+    The messages of an endpoint are enqueued completely or not at all; the others need `InboundDialog`. Returns the next receive sequence
+    of each endpoint whose messages were enqueued, which is not stored yet.
     """
     enqueued: dict[int, int] = {}
     if work.effects.wants(ConversationEvent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_off
+from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_disabled
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.broker.validation import queue_text
 from ssbroker.protocol.config import DIALOG_TIMER, END_DIALOG, ERROR
@@ -90,7 +90,7 @@ def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> Non
 
 def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
     now = work.now()
-    status = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
+    status = str(queue_disabled(work.database, queue_text(queue.schema_name, queue.name)))
     endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
     transmission_queue.add(
         work.connection,

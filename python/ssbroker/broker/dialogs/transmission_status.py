@@ -83,7 +83,7 @@ def mirror_copy(database: str) -> TransmissionStatus:
     )
 
 
-def queue_off(database: str, queue: str) -> TransmissionStatus:
+def queue_disabled(database: str, queue: str) -> TransmissionStatus:
     """The status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,

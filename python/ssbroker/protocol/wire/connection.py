@@ -93,7 +93,7 @@ class LinkLimits:
     Examples:
         >>> LinkLimits(idle_timeout=0)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: idle_timeout: expected a whole number from 1 to 9223372036854775807; got 0
+        ssbroker.exceptions.OptionError: idle_timeout: expected an integer from 1 to 9223372036854775807; got 0
     """
 
     hello_bytes_max: int = 4 << 10

@@ -204,7 +204,7 @@ def _integer(given: Mapping[str, str], name: str, *, minimum: int = 1) -> int | 
         return None
     is_digits = text.isascii() and text.isdigit() and len(text) <= len(str(_BIGINT_MAX))
     if not is_digits or not minimum <= int(text) <= _BIGINT_MAX:
-        raise OptionError(f"{name}: expected a whole number from {minimum} to {_BIGINT_MAX}, got {text!r:.80}")
+        raise OptionError(f"{name}: expected an integer from {minimum} to {_BIGINT_MAX}, got {text!r:.80}")
     return int(text)
 
 

@@ -64,7 +64,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         >>> import ssbroker.spark
         >>> ssbroker.spark.stream_state(None, "checkpoint", operator_id=-1)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: operator_id: expected a whole number from 0 to 2147483647; got -1
+        ssbroker.exceptions.OptionError: operator_id: expected an integer from 0 to 2147483647; got -1
     """
     whole_number(operator_id, name="operator_id", minimum=0, maximum=2**31 - 1)
     check_session(spark)

@@ -492,7 +492,7 @@ def reassemble_stream(
         >>> import ssbroker.spark
         >>> ssbroker.spark.reassemble_stream(None, buckets=0)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: buckets: expected a whole number from 1 to 65536; got 0
+        ssbroker.exceptions.OptionError: buckets: expected an integer from 1 to 65536; got 0
     """
     limits = StreamLimits(
         in_order=in_order,
