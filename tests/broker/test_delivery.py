@@ -284,11 +284,11 @@ def test_one_conversation_that_fails_does_not_keep_the_others_waiting(
     """Whatever is wrong with it: that is a mistake in here, and is logged."""
 
     def arrive(
-        work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool
+        work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool
     ) -> DeliveryOutcome:
         if messages[0].message_body == b"1":
             raise ZeroDivisionError("no number")
-        return deliver.arrive(work, envelope, messages, waits_here=waits_here)
+        return deliver.arrive(work, envelope, messages, park_if_disabled=park_if_disabled)
 
     monkeypatch.setattr(delivery, "arrive", arrive)
     with sales.transaction() as t:

@@ -103,7 +103,7 @@ def deliver_within(
     """Delivers batches within their own database, in one transaction."""
     with instance_transaction(database, lock_timeout=lock_timeout) as work:
         delivered = [
-            _deliver_batch(work, batch, waits_here=False)
+            _deliver_batch(work, batch, park_if_disabled=False)
             for batch in batches
             if endpoints.reload(work.connection, batch.sender) is not None
         ]
@@ -122,7 +122,7 @@ def deliver_to(
     with instance_transaction(target, lock_timeout=lock_timeout) as work:
         if not work.objects.broker.is_delivering or work.broker_instance != broker_instance:
             return []
-        return [_deliver_batch(work, batch, waits_here=True) for batch in batches]
+        return [_deliver_batch(work, batch, park_if_disabled=True) for batch in batches]
 
 
 def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
@@ -141,8 +141,8 @@ def _settle(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance:
             endpoints.set_transmission_status(work.connection, sender.endpoint_id, DELIVERED)
 
 
-def _deliver_batch(work: Work, batch: DeliveryBatch, *, waits_here: bool) -> DeliveryResult:
-    outcome = arrive(work, batch.envelope, batch.messages, waits_here=waits_here)
+def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) -> DeliveryResult:
+    outcome = arrive(work, batch.envelope, batch.messages, park_if_disabled=park_if_disabled)
     if outcome.undelivered is not None:
         emit_undeliverable_event(
             work,

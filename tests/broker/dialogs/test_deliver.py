@@ -50,9 +50,11 @@ def end_dialog(which: int) -> DialogMessage:
     return DialogMessage(which, END_DIALOG, None, is_end_of_dialog=True)
 
 
-def arrives(database: Database, *messages: DialogMessage, waits_here: bool = True, **changed: Any) -> DeliveryOutcome:
+def arrives(
+    database: Database, *messages: DialogMessage, park_if_disabled: bool = True, **changed: Any
+) -> DeliveryOutcome:
     with database.transaction() as t, t._call() as work:
-        return arrive(work, envelope(**changed), messages, waits_here=waits_here)
+        return arrive(work, envelope(**changed), messages, park_if_disabled=park_if_disabled)
 
 
 @pytest.mark.rule("P11", "P14", "P12")
@@ -120,7 +122,7 @@ def test_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sale
 
 def test_what_waits_in_this_database_already_is_not_parked_twice(sales: Database) -> None:
     dialog_calls.switch(sales, on=False)
-    arrival = arrives(sales, number(0), waits_here=False)
+    arrival = arrives(sales, number(0), park_if_disabled=False)
     assert (arrival.acknowledged, arrival.undelivered) == (0, 11219)
     assert dialog_calls.waiting(sales) == 0
 

@@ -42,7 +42,7 @@ def written(both: Talk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         both.pipes.clock.advance(seconds=0.05)
         note(database, senders, says, **options)
 
-    monkeypatch.setattr(delivery, "note", counted)
+    monkeypatch.setattr(delivery, "write_statuses", counted)
     return counts
 
 
@@ -98,7 +98,7 @@ def test_what_could_not_be_written_is_written_later(both: Talk, monkeypatch: pyt
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
 
     with monkeypatch.context() as patched:
-        patched.setattr(delivery, "note", fails)
+        patched.setattr(delivery, "write_statuses", fails)
         breaks(both)
     assert statuses(both.sales) == {""}
     both.pipes.clock.advance(seconds=1)

@@ -293,15 +293,15 @@ _RECEIVING: Final = (ConversationState.SI, ConversationState.CO)
 
 
 def arrive(
-    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool = True
+    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool = True
 ) -> DeliveryOutcome:
     """Delivers messages of one conversation and direction; creates the target's endpoint for the first ones."""
     endpoint = endpoints.by_conversation(
         work.connection, envelope.conversation_id, is_initiator=not envelope.is_initiator
     )
     if endpoint is None:
-        return _deliver_first(work, envelope, messages, waits_here=waits_here)
-    return _deliver_next(work, envelope, endpoint, messages, waits_here=waits_here)
+        return _deliver_first(work, envelope, messages, park_if_disabled=park_if_disabled)
+    return _deliver_next(work, envelope, endpoint, messages, park_if_disabled=park_if_disabled)
 
 
 def _deliver_next(
@@ -310,14 +310,14 @@ def _deliver_next(
     endpoint: ConversationEndpoint,
     messages: Sequence[DialogMessage],
     *,
-    waits_here: bool,
+    park_if_disabled: bool,
 ) -> DeliveryOutcome:
     if endpoint.far_service != envelope.from_service_name:
         return _undelivered(endpoint.receive_sequence, 11222)
     if endpoint.is_bound and endpoint.far_broker_instance != envelope.from_broker_instance:
         return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=failure(8495))
     queue = queue_of(work, endpoint)
-    if not queue.is_enqueue_enabled and not waits_here and endpoint.state in _RECEIVING:
+    if not queue.is_enqueue_enabled and not park_if_disabled and endpoint.state in _RECEIVING:
         return _undelivered(endpoint.receive_sequence, 11219, queue=queue.name)
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement also binds the conversation (R8).
@@ -326,7 +326,7 @@ def _deliver_next(
 
 
 def _deliver_first(
-    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool
+    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool
 ) -> DeliveryOutcome:
     end = messages[-1].message_sequence_number + 1
     if not envelope.is_initiator:
@@ -340,7 +340,7 @@ def _deliver_first(
         return found
     service, contract = found
     queue = work.objects.queues_by_id[service.queue_id]
-    if not queue.is_enqueue_enabled and not waits_here:
+    if not queue.is_enqueue_enabled and not park_if_disabled:
         return _undelivered(0, 11219, queue=queue.name)
     is_first = messages[0].message_sequence_number == 0
     if is_first:
@@ -414,7 +414,7 @@ def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[Di
         if not _is_direct(work, endpoint, route):
             waiting.append((endpoint, messages))
             continue
-        outcome = arrive(work, envelope_of(work.objects, endpoint), messages, waits_here=False)
+        outcome = arrive(work, envelope_of(work.objects, endpoint), messages, park_if_disabled=False)
         left = [message for message in messages if message.message_sequence_number >= outcome.acknowledged]
         if left and outcome.error is None:
             waiting.append((endpoint, left))

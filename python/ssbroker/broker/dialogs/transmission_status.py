@@ -87,8 +87,8 @@ def queue_disabled(database: str, queue: str) -> TransmissionStatus:
     """The status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
-        f"the message waits in {quoted(database)} until its queue is enabled: ALTER QUEUE {queue} WITH STATUS = ON. "
-        "Five consecutive rollbacks of transactions that receive from a queue disable it: find the message that cannot be processed first.",
+        f"the message waits in {quoted(database)} because its queue is disabled, as after five consecutive rollbacks of transactions that "
+        f"receive from it. Find the message that cannot be processed, then enable the queue: ALTER QUEUE {queue} WITH STATUS = ON;",
     )
 
 
