@@ -1,4 +1,4 @@
-"""An instance in a folder of its own, whose clock only a test moves and whose chance has a seed."""
+"""An instance in its own folder, whose clock is moved by the test and whose randomness has a seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = "//Orders"
 
 
 class Clock:
-    """Tells the moment that the test has set."""
+    """Returns the time set by the test."""
 
     def __init__(self, moment: datetime = BEGINNING) -> None:
         self.moment = moment
@@ -40,7 +40,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def instance(tmp_path: Path, clock: Clock) -> Iterator[Instance]:
-    """An instance without threads of its own."""
+    """An instance without background threads."""
     folder = tmp_path / "instance"
     with Instance.create(folder, name="shop", clock=clock, random=random.Random(7), background=False) as made:
         yield made
@@ -58,8 +58,8 @@ def sales(instance: Instance) -> Database:
 
 
 @pytest.fixture
-def talking(sales: Database) -> tuple[Database, uuid.UUID]:
-    """A conversation that goes on, and a connection that goes with the lock."""
+def established_dialog(sales: Database) -> tuple[Database, uuid.UUID]:
+    """An established conversation: one message was sent and received."""
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"first")

@@ -1,4 +1,4 @@
-"""Two sides that talk: short words for what tests do over and over, and a look at what a database holds."""
+"""Calls for conversations between two services of a database, and queries of its state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLIES = "Replies"
 
 
 def begin(database: Database, *bodies: bytes, **options: Any) -> uuid.UUID:
-    """A dialog from //Shop to //Orders, with what it sends at once."""
+    """Begins a dialog from //Shop to //Orders and sends messages in it."""
     with database.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, options.pop("to_service", TARGET), **options)
         for body in bodies:
@@ -44,7 +44,7 @@ def receive(database: Database, queue: str = QUEUE, **options: Any) -> pa.Table:
 
 
 def drain(database: Database, queue: str = QUEUE) -> list[dict[str, Any]]:
-    """All messages of a queue, in the order in which they come."""
+    """Receives all messages of a queue, in order."""
     found: list[dict[str, Any]] = []
     with database.transaction() as t:
         while (table := t.receive(queue)).num_rows:
@@ -53,19 +53,19 @@ def drain(database: Database, queue: str = QUEUE) -> list[dict[str, Any]]:
 
 
 def said(rows: pa.Table | list[dict[str, Any]]) -> list[bytes | str]:
-    """The bodies of messages; of system messages, what they are called."""
+    """The bodies of messages; for system messages, their type."""
     listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
     return [SHORT.get(row["message_type_name"]) or row["message_body"] for row in listed]
 
 
 def handle_of(rows: pa.Table | list[dict[str, Any]]) -> uuid.UUID:
-    """The handle of the first message's conversation, on the receiving side."""
+    """The handle of the first message's conversation, at the receiver."""
     listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
     return uuid.UUID(bytes=listed[0]["conversation_handle"])
 
 
 def pair(database: Database) -> tuple[uuid.UUID, uuid.UUID]:
-    """A conversation that is going on, with nothing in its queues: the initiator's handle and the target's."""
+    """An established conversation with empty queues: the handles of initiator and target."""
     initiator = begin(database, b"hello")
     with database.transaction() as t:
         target = handle_of(t.receive(QUEUE, conversation_handle=far_handle(database, initiator, t.connection)))
@@ -73,7 +73,7 @@ def pair(database: Database) -> tuple[uuid.UUID, uuid.UUID]:
 
 
 def far_handle(database: Database, dialog: uuid.UUID, connection: Any = None) -> uuid.UUID:
-    """The handle of the other side, in the same database."""
+    """The handle of the other endpoint, in the same database."""
     if connection is None:
         with database_context(database).file.read() as reader:
             return far_handle(database, dialog, reader)
@@ -90,7 +90,7 @@ def endpoint(database: Database, dialog: uuid.UUID) -> ConversationEndpoint | No
 
 
 def state(database: Database, dialog: uuid.UUID) -> str | None:
-    """The state of an endpoint; None where it is gone."""
+    """The state of an endpoint; None if it does not exist."""
     found = endpoint(database, dialog)
     return None if found is None else found.state
 
@@ -107,14 +107,14 @@ def group_of(database: Database, dialog: uuid.UUID) -> bytes:
 
 
 def waiting(database: Database) -> int:
-    """How many messages stand in the transmission queue."""
+    """The number of messages in the transmission queue."""
     with database_context(database).file.read() as connection:
         count: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
         return count
 
 
 def contents(database: Database, connection: Any = None) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything that the broker's tables hold."""
+    """The content of all broker tables."""
     if connection is None:
         with database_context(database).file.read() as reader:
             return contents(database, reader)

@@ -1,4 +1,4 @@
-"""Databases that talk to each other, and short words for what is in their files."""
+"""Databases that exchange messages, and queries of their contents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stock(instance: Instance, name: str = "Stock") -> Database:
 
 
 def send(database: Database, *bodies: bytes, to: str = STOCK, dialog: uuid.UUID | None = None) -> uuid.UUID:
-    """Sends in one transaction, in a new dialog unless one is named; its handle."""
+    """Sends in one transaction, in a new dialog unless one is given; returns its handle."""
     with database.transaction() as t:
         handle = t.begin_dialog(SHOP, to) if dialog is None else dialog
         for body in bodies:
@@ -51,17 +51,17 @@ def send(database: Database, *bodies: bytes, to: str = STOCK, dialog: uuid.UUID 
 
 
 def received(database: Database, queue: str = ORDERS) -> list[bytes]:
-    """Receives everything that the queue holds, in one transaction: the bodies in order, conversation by conversation."""
+    """Receives all messages of the queue in one transaction; returns the bodies in order, conversation by conversation."""
     return [body or b"" for body in _column(database, queue, "message_body")]
 
 
 def received_types(database: Database, queue: str = ORDERS) -> list[str]:
-    """Receives everything that the queue holds: the last part of each message type's name."""
+    """Receives all messages of the queue; returns the last part of each message type's name."""
     return [str(name).rsplit("/", maxsplit=1)[-1] for name in _column(database, queue, "message_type_name")]
 
 
 def orders(table: pa.Table) -> list[tuple[bytes, bytes]]:
-    """The handle and the body of each message that RECEIVE returned."""
+    """The handle and the body of each received message."""
     return [
         (handle or b"", body or b"")
         for handle, body in zip(
@@ -79,7 +79,7 @@ def _column(database: Database, queue: str, name: str) -> list[Any]:
 
 
 def waiting(database: Database) -> list[Sent]:
-    """What the transmission queue holds."""
+    """The rows of the transmission queue."""
     with database_context(database).file.read() as connection:
         return [
             Sent(*row)
@@ -91,12 +91,12 @@ def waiting(database: Database) -> list[Sent]:
 
 
 def statuses(database: Database) -> set[str]:
-    """The numbers that begin the statuses of what the transmission queue holds."""
+    """The error numbers in the statuses of the transmission queue."""
     return {row.transmission_status.split(":", maxsplit=1)[0] for row in waiting(database)}
 
 
 def states(database: Database) -> list[str]:
-    """The states of the conversations, those of initiators first."""
+    """The states of the endpoints, initiators first."""
     with database_context(database).file.read() as connection:
         return [
             state

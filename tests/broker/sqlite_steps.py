@@ -1,4 +1,4 @@
-"""How much a call has a database file do, counted where SQLite counts it: a number that is the same on every machine."""
+"""The work of a call in a database file, in steps of SQLite's virtual machine: the same number on every computer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Steps:
         self.number = 0
 
     def count(self) -> bool:
-        """Counts ten more; what runs is not to be interrupted."""
+        """Counts ten more steps; returns False to continue."""
         self.number += 1
         return False
 
 
 @contextmanager
 def counted(connection: Connection) -> Iterator[Steps]:
-    """Counts what a connection does within the block."""
+    """Counts the steps of a connection within the block."""
     taken = Steps()
     connection.set_progress_handler(taken.count, 10)
     try:

@@ -1,4 +1,4 @@
-"""Readers that are started when messages wait (B23, facts 143, 144), in the thread that asks for it: nothing here depends on timing."""
+"""Readers that are started for waiting messages, in the calling thread: nothing here depends on timing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_a_message_starts_a_reader_and_its_answer_comes_back(
     assert steps(told) == [STARTED, ENDED]
 
 
-def test_messages_that_were_there_before_start_it_too(instance: Instance, sales: Database, stock: Database) -> None:
+def test_messages_from_before_the_activation_start_a_reader(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
     send(sales, b"one")
     stock.activate(ORDERS, answers)
     instance.run_due()
@@ -99,10 +101,10 @@ def test_a_reader_that_takes_one_message_at_a_time_is_called_until_none_is_left(
     assert bodies == [b"%d" % number for number in range(20)]
 
 
-def test_one_that_fails_is_told_and_the_others_go_on(
+def test_a_failing_reader_is_reported_and_others_continue(
     instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It never received, so it is started again at the next check only."""
+    """It received nothing, so it is restarted at the next check only."""
     stock.activate(ORDERS, fails)
     send(sales, b"one")
     with caplog.at_level(logging.ERROR, logger="ssbroker.broker"):
@@ -113,7 +115,7 @@ def test_one_that_fails_is_told_and_the_others_go_on(
     assert "no order today" in caplog.text
 
 
-def test_one_that_never_receives_is_started_again_at_the_next_check(
+def test_a_reader_that_never_receives_is_restarted_at_the_next_check(
     instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
 ) -> None:
     """28087."""
@@ -142,7 +144,7 @@ def test_a_reader_that_rolls_back_five_times_turns_the_queue_off(
         received(stock)
 
 
-def test_where_that_is_switched_off_it_does_not_spin(
+def test_a_reader_does_not_spin_without_poison_message_handling(
     instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
 ) -> None:
     stock.alter_queue(ORDERS, poison_message_handling=False)
@@ -180,7 +182,7 @@ def test_the_activation_clause_of_a_queue_starts_a_registered_procedure(
 def test_a_procedure_is_found_however_its_name_is_written(
     instance: Instance, sales: Database, stock: Database, written: str, registered: str
 ) -> None:
-    """T-SQL lets PROCEDURE_NAME have a database in front. What cannot be found starts nobody, and nothing says so."""
+    """T-SQL allows a database in PROCEDURE_NAME. A procedure that is not found is not started, without an error."""
     instance.register_procedure(registered, answers)
     instance.execute(
         "USE Stock; ALTER QUEUE Orders WITH ACTIVATION "
@@ -192,7 +194,7 @@ def test_a_procedure_is_found_however_its_name_is_written(
 
 
 @pytest.mark.parametrize("name", ["Stock.dbo.handle", "a..b", "[handle", "handle]", "."])
-def test_what_can_be_no_procedure_is_refused(instance: Instance, stock: Database, name: str) -> None:
+def test_an_invalid_procedure_is_rejected(instance: Instance, stock: Database, name: str) -> None:
     with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
         stock.alter_queue(ORDERS, activation=True, procedure=name, max_queue_readers=1)
     with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
@@ -209,7 +211,7 @@ ENDS: dict[str, Callable[[Database], None]] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_a_clause_that_ends_it_ends_it(
+def test_the_activation_clause_can_end_activation(
     instance: Instance, sales: Database, stock: Database, told: list[Event], end: Callable[[Database], None]
 ) -> None:
     instance.register_procedure("answer_orders", answers)
@@ -220,10 +222,10 @@ def test_a_clause_that_ends_it_ends_it(
     assert steps(told) == []
 
 
-def test_what_a_reader_sets_off_is_known_to_who_asked_for_it(
+def test_run_due_considers_timers_set_by_readers(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """`run_due` says when the timer is due that the reader has just set."""
+    """`run_due` returns the due time of a timer that the reader has just set."""
 
     def sets_a_timer(database: Database) -> None:
         with database.transaction() as t:
@@ -235,7 +237,7 @@ def test_what_a_reader_sets_off_is_known_to_who_asked_for_it(
     assert instance.run_due() == clock() + timedelta(seconds=3)
 
 
-def test_deactivate_ends_it(instance: Instance, sales: Database, stock: Database, told: list[Event]) -> None:
+def test_deactivate_ends_activation(instance: Instance, sales: Database, stock: Database, told: list[Event]) -> None:
     stock.activate(ORDERS, answers)
     stock.deactivate(ORDERS)
     send(sales, b"one")
@@ -251,7 +253,7 @@ def test_activating_again_replaces_the_function(instance: Instance, sales: Datab
     assert received(sales, REPLIES) == [b"done: one"]
 
 
-def test_a_queue_that_is_dropped_takes_its_readers_along(instance: Instance, stock: Database) -> None:
+def test_dropping_a_queue_ends_its_activation(instance: Instance, stock: Database) -> None:
     stock.create_queue("Other")
     stock.activate("Other", answers)
     stock.drop_queue("Other")
@@ -259,10 +261,8 @@ def test_a_queue_that_is_dropped_takes_its_readers_along(instance: Instance, sto
     assert background_of(instance).activation.monitor_rows() == []
 
 
-def test_the_monitor_and_the_reader_can_be_seen_while_it_runs(
-    instance: Instance, sales: Database, stock: Database
-) -> None:
-    """sys.dm_broker_queue_monitors, sys.dm_broker_activated_tasks (fact 159)."""
+def test_monitors_and_running_readers_are_in_the_views(instance: Instance, sales: Database, stock: Database) -> None:
+    """sys.dm_broker_queue_monitors, sys.dm_broker_activated_tasks."""
     activation = background_of(instance).activation
     seen: list[object] = []
 
@@ -286,19 +286,17 @@ def test_the_monitor_and_the_reader_can_be_seen_while_it_runs(
 
 
 @pytest.mark.parametrize(("function", "readers"), [("answers", 1), (answers, -1), (answers, 32768), (answers, True)])
-def test_what_cannot_be_activated_is_refused(
-    stock: Database, function: Callable[[Database], None], readers: int
-) -> None:
+def test_invalid_activations_are_rejected(stock: Database, function: Callable[[Database], None], readers: int) -> None:
     with pytest.raises(OptionError):
         stock.activate(ORDERS, function, max_queue_readers=readers)
 
 
-def test_a_queue_that_is_not_there_is_refused(stock: Database) -> None:
+def test_an_unknown_queue_is_rejected(stock: Database) -> None:
     with pytest.raises(BrokerError, match="15151"):
         stock.activate("Nothing", answers)
 
 
-def test_a_reader_whose_queue_is_turned_off_ends_without_alarm(
+def test_a_reader_whose_queue_is_turned_off_ends_without_an_error(
     instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     def reader(database: Database) -> None:
@@ -314,7 +312,7 @@ def test_a_reader_whose_queue_is_turned_off_ends_without_alarm(
     assert any(isinstance(event, ActivationEvent) and "9617" in event.text for event in told)
 
 
-def test_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_reader_is_started_later(
+def test_a_commit_succeeds_if_no_thread_can_be_started(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = threading.Event()
@@ -338,7 +336,7 @@ def test_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_reader
         assert read.wait(30.0)
 
 
-def test_a_queue_that_gets_the_number_of_one_that_was_dropped_is_not_read_by_its_readers(
+def test_a_queue_with_a_reused_id_has_no_old_readers(
     instance: Instance, stock: Database, sales: Database, told: list[Event]
 ) -> None:
     stock.create_queue("Old")
@@ -350,8 +348,8 @@ def test_a_queue_that_gets_the_number_of_one_that_was_dropped_is_not_read_by_its
     assert received(stock, "New") == [b"chair"]
 
 
-def test_queues_that_are_empty_are_not_looked_at_one_by_one(instance: Instance, stock: Database) -> None:
-    """The look comes every few seconds, and whenever a timer or a closed endpoint is due."""
+def test_empty_queues_are_not_checked_one_by_one(instance: Instance, stock: Database) -> None:
+    """This check runs every few seconds, and whenever a timer or a closed endpoint is due."""
     work = []
     for first, last in ((0, 10), (10, 100)):
         for number in range(first, last):
@@ -362,7 +360,7 @@ def test_queues_that_are_empty_are_not_looked_at_one_by_one(instance: Instance, 
     assert work[1] < work[0] * 1.5, work
 
 
-def test_a_queue_that_a_reader_fills_is_read_in_the_same_turn(
+def test_a_queue_filled_by_a_reader_is_read_in_the_same_run(
     instance: Instance, sales: Database, stock: Database, told: list[Event]
 ) -> None:
     def takes(database: Database) -> None:

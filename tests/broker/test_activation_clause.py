@@ -1,4 +1,4 @@
-"""What the ACTIVATION clause of a queue leaves out (B23, fact 142)."""
+"""Defaults of a queue's ACTIVATION clause."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ssbroker.broker.instance import Instance
 @pytest.mark.parametrize(
     "statement", ["CREATE QUEUE Q WITH ACTIVATION ({});", "CREATE QUEUE Q; ALTER QUEUE Q WITH ACTIVATION ({});"]
 )
-def test_a_first_procedure_is_started_unless_the_clause_says_otherwise(
+def test_a_first_procedure_is_activated_by_default(
     instance: Instance, sales: Database, statement: str, clause: str, expected: tuple[bool, int]
 ) -> None:
-    """As SQL Server's own examples have it, without STATUS: the queue started nobody, and nothing said so."""
+    """Like SQL Server's examples, without STATUS: the queue started no reader, without an error."""
     instance.execute("USE Sales; " + statement.format(clause))
     assert activation_of(sales) == expected
     instance.execute("USE Sales; ALTER QUEUE Q WITH ACTIVATION (STATUS = OFF, MAX_QUEUE_READERS = 3);")
@@ -33,7 +33,7 @@ def test_a_first_procedure_is_started_unless_the_clause_says_otherwise(
     assert activation_of(sales) == (not had_one, 3)
 
 
-def test_a_queue_that_is_made_with_a_procedure_starts_it(sales: Database) -> None:
+def test_a_queue_created_with_a_procedure_activates_it(sales: Database) -> None:
     sales.create_queue("Q", procedure="p")
     assert activation_of(sales) == (True, 1)
 

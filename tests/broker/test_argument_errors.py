@@ -1,4 +1,4 @@
-"""What is no argument at all is refused like any illegal call: with an error of the library, and the transaction goes on (B5)."""
+"""Invalid arguments raise an error of the library, and the transaction continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CALLS: dict[str, Any] = {
 
 @pytest.mark.parametrize("wrong", WRONG, ids=ascii)
 @pytest.mark.parametrize("call", CALLS)
-def test_whatever_is_given_the_transaction_goes_on(sales: Database, call: str, wrong: object) -> None:
+def test_after_an_invalid_argument_the_transaction_continues(sales: Database, call: str, wrong: object) -> None:
     dialog = begin(sales, b"first")
     with sales.transaction() as t:
         before = dialog_calls.contents(sales, t.connection)
@@ -53,7 +53,7 @@ def test_whatever_is_given_the_transaction_goes_on(sales: Database, call: str, w
 
 
 @pytest.mark.parametrize("wrong", [None, [], 5, b"S", HALF, "", "x" * 257], ids=ascii)
-def test_what_is_no_name_of_a_service_cannot_be_sent_to(sales: Database, wrong: Any) -> None:
+def test_an_invalid_service_name_is_rejected(sales: Database, wrong: Any) -> None:
     with sales.transaction() as t:
         with pytest.raises((BrokerError, TypeError), match=r"to_service|8412"):
             t.begin_dialog(INITIATOR, wrong)
@@ -63,7 +63,7 @@ def test_what_is_no_name_of_a_service_cannot_be_sent_to(sales: Database, wrong: 
     assert said(receive(sales)) == [b"first"]
 
 
-def test_8459_a_body_that_no_row_could_hold_is_refused_before_it_is_copied(sales: Database) -> None:
+def test_a_body_that_is_too_long_is_rejected_before_it_is_copied(sales: Database) -> None:
     with sales.transaction() as t, mmap.mmap(-1, BODY_MAX + 1) as nothing, memoryview(nothing) as body:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         with pytest.raises(BrokerError, match="8459"):
@@ -72,12 +72,12 @@ def test_8459_a_body_that_no_row_could_hold_is_refused_before_it_is_copied(sales
     assert said(receive(sales)) == [b"first"]
 
 
-def test_8459_what_sqlite_holds_is_a_little_more_than_the_longest_message(sales: Database) -> None:
+def test_sqlite_can_store_the_longest_message(sales: Database) -> None:
     with sales.transaction() as t:
         assert 512 < t.connection.limit(apsw.SQLITE_LIMIT_LENGTH) - BODY_MAX < 4096
 
 
-def test_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
+def test_infinite_timeouts_are_allowed(tmp_path: Path) -> None:
     held, done = threading.Event(), threading.Event()
     with Instance.create(tmp_path / "shop", name="shop", lock_timeout=float("inf"), background=False) as instance:
         sales = instance.create_database("Sales")
@@ -99,7 +99,7 @@ def test_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [None, "10", True, -1, -0.001, float("nan"), float("-inf"), -(10**400), [10]], ids=ascii
 )
-def test_a_wait_for_the_lock_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, wrong: Any) -> None:
+def test_an_invalid_lock_timeout_is_rejected_before_anything_is_created(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(OptionError, match="lock_timeout: expected seconds"):
         Instance.create(tmp_path / "shop", name="shop", lock_timeout=wrong)
     assert not (tmp_path / "shop" / "msdb.sqlite").exists()
@@ -109,7 +109,7 @@ def test_a_wait_for_the_lock_that_is_none_is_refused_before_anything_is_made(tmp
 
 
 @pytest.mark.parametrize("endless", [float("inf"), 10**400, 1e300], ids=["infinity", "more than a float holds", "long"])
-def test_whoever_would_wait_for_ever_for_a_message_or_the_lock_may(tmp_path: Path, endless: float) -> None:
+def test_infinite_timeouts_for_messages_and_locks_are_allowed(tmp_path: Path, endless: float) -> None:
     with Instance.create(tmp_path / "shop", name="shop", lock_timeout=endless, background=False) as instance:
         sales = instance.create_database("Sales")
         sales.create_queue(QUEUE)
@@ -136,14 +136,14 @@ class _Promising:
 
 
 @pytest.mark.parametrize("function", [_promised, partial(_promised), _Promising(), _yields, "a name"])
-def test_what_would_do_nothing_when_it_is_called_is_no_reader(sales: Database, function: Any) -> None:
+def test_a_coroutine_or_generator_function_is_no_reader(sales: Database, function: Any) -> None:
     with pytest.raises(OptionError, match=r"function: expected"):
         sales.activate(QUEUE, function)
     with pytest.raises(OptionError, match=r"function: expected"):
         instance_of(sales).register_procedure("dbo.reader", function)
 
 
-def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: Database) -> None:
+def test_an_invalid_subscriber_is_rejected(sales: Database) -> None:
     subscribe: Any = instance_of(sales).subscribe
     with pytest.raises(OptionError, match=r"subscriber: expected a callable"):
         subscribe("print")
@@ -157,8 +157,8 @@ def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: 
 
 @pytest.mark.rule("I4")
 @pytest.mark.parametrize("wrong", [None, "enable_broker", 1], ids=ascii)
-def test_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wrong: Any) -> None:
-    """None is what `attach_database` takes for no option; here it enabled the broker."""
+def test_an_invalid_broker_option_leaves_it_disabled(sales: Database, wrong: Any) -> None:
+    """`attach_database` accepts None as no option; here it enabled the broker."""
     sales.set_broker("DISABLE_BROKER")
     with pytest.raises(OptionError, match="option: expected one of ENABLE_BROKER"):
         sales.set_broker(wrong)
@@ -166,7 +166,7 @@ def test_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wrong
 
 
 @pytest.mark.parametrize("wrong", [None, b"Sales", 5], ids=ascii)
-def test_what_is_no_name_of_a_view_or_a_database_is_refused(sales: Database, wrong: Any) -> None:
+def test_invalid_view_and_database_names_are_rejected(sales: Database, wrong: Any) -> None:
     instance = instance_of(sales)
     with pytest.raises(InputError, match=r"name: expected the name of a view or a queue"):
         instance.view(wrong)

@@ -1,4 +1,4 @@
-"""The threads of an instance: deliveries, timers and readers without anybody asking. Each wait has a deadline and ends by a message."""
+"""The threads of an instance: deliveries, timers and readers run by themselves. Each wait has a deadline and ends with a message."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def sales(instance: Instance) -> Database:
 
 
 @pytest.fixture
-def unasked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Instance:
-    """The instance, whose thread does not look every few seconds: it has to be told."""
+def notified_only(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    """The instance without its check every few seconds: it must be notified."""
     monkeypatch.setattr(background_of(instance)._runner, "_longest_wait", DEADLINE * 10)
     return instance
 
 
 def next_body(database: Database, queue: str = ORDERS) -> bytes | None:
-    """The next message of a queue, waited for."""
+    """Waits for the next message of a queue."""
     with database.transaction() as t:
         table = t.receive(queue, top=1, timeout=DEADLINE)
         return table["message_body"][0].as_py() if table.num_rows else None
 
 
-def test_a_service_that_is_made_later_gets_what_waited_for_it_at_once(instance: Instance, sales: Database) -> None:
+def test_a_new_service_gets_waiting_messages_immediately(instance: Instance, sales: Database) -> None:
     send(sales, b"one")
     assert next_body(sample_databases.stock(instance)) == b"one"
 
 
 @pytest.mark.rule("P16")
-def test_what_a_process_left_is_delivered_when_the_instance_is_opened(
+def test_undelivered_messages_are_delivered_on_opening(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was killed between the commit and the delivery."""
+    """It was killed between commit and delivery."""
 
     class Crash(BaseException):
         pass
@@ -73,8 +73,8 @@ def test_what_a_process_left_is_delivered_when_the_instance_is_opened(
         assert next_body(opened.database("Stock")) == b"one"
 
 
-def test_who_commits_does_not_wait_for_what_a_reader_of_the_target_does(instance: Instance, sales: Database) -> None:
-    """The reader keeps its transaction open until the sender has gone on; its own commit is what lets the message in."""
+def test_a_commit_does_not_wait_for_readers_of_the_target(instance: Instance, sales: Database) -> None:
+    """The reader keeps its transaction open until the sender has continued; the message arrives after the reader's commit."""
     stock = sample_databases.stock(instance)
     is_locked, has_sent = threading.Event(), threading.Event()
 
@@ -95,7 +95,7 @@ def test_who_commits_does_not_wait_for_what_a_reader_of_the_target_does(instance
     assert next_body(stock) == b"one"
 
 
-def test_a_timer_fires_by_itself(unasked: Instance, sales: Database) -> None:
+def test_a_timer_fires_in_the_background(notified_only: Instance, sales: Database) -> None:
     with sales.transaction() as t:
         t.begin_conversation_timer(t.begin_dialog(SHOP, STOCK), 1)
     with sales.transaction() as t:
@@ -103,11 +103,11 @@ def test_a_timer_fires_by_itself(unasked: Instance, sales: Database) -> None:
     assert table["message_type_name"].to_pylist() == ["http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer"]
 
 
-def test_four_readers_handle_500_conversations_exactly_once(unasked: Instance, sales: Database) -> None:
-    """All four are in their functions at once: none gets on before the others have come."""
-    stock = sample_databases.stock(unasked)
+def test_four_readers_handle_500_conversations_exactly_once(notified_only: Instance, sales: Database) -> None:
+    """All four run at the same time: none continues before the others have started."""
+    stock = sample_databases.stock(notified_only)
     told: list[Event] = []
-    unasked.subscribe(told.append, ActivationEvent)
+    notified_only.subscribe(told.append, ActivationEvent)
     met, own = threading.Barrier(4), threading.local()
     handled: SimpleQueue[bytes] = SimpleQueue()
 
@@ -131,7 +131,7 @@ def test_four_readers_handle_500_conversations_exactly_once(unasked: Instance, s
     stock.activate(ORDERS, reads, max_queue_readers=4)
     answers = Counter(next_body(sales, REPLIES) for _ in range(500))
     assert answers == Counter(b"done: %d" % number for number in range(500))
-    # A reader notes what it handled after its commit, so the last answer may be here before the note.
+    # A reader records a message after its commit, so the last answer may arrive first.
     assert Counter(handled.get(timeout=DEADLINE) for _ in range(500)) == Counter(
         b"%d" % number for number in range(500)
     )
@@ -140,7 +140,7 @@ def test_four_readers_handle_500_conversations_exactly_once(unasked: Instance, s
     assert max(event.active_readers for event in told if isinstance(event, ActivationEvent)) == 4
 
 
-def test_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance, sales: Database) -> None:
+def test_readers_end_when_the_queue_is_empty_and_restart(instance: Instance, sales: Database) -> None:
     stock = sample_databases.stock(instance)
     ended = threading.Semaphore(0)
 
@@ -165,8 +165,8 @@ def test_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance,
         assert ended.acquire(timeout=DEADLINE)
 
 
-def test_readers_of_a_function_that_was_replaced_are_not_started_again(instance: Instance, sales: Database) -> None:
-    """One that runs ends by itself."""
+def test_readers_of_a_replaced_function_are_not_restarted(instance: Instance, sales: Database) -> None:
+    """A running reader ends by itself."""
     stock = sample_databases.stock(instance)
     has_begun, may_go, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -192,7 +192,7 @@ def test_readers_of_a_function_that_was_replaced_are_not_started_again(instance:
         assert received(opened.database("Stock")) == [b"two", b"three"]
 
 
-def test_closing_ends_the_threads_also_those_that_wait(instance: Instance, sales: Database) -> None:
+def test_closing_ends_all_threads(instance: Instance, sales: Database) -> None:
     stock = sample_databases.stock(instance)
     before = set(threading.enumerate())
     waits = threading.Event()
@@ -213,8 +213,8 @@ def test_closing_ends_the_threads_also_those_that_wait(instance: Instance, sales
     assert [thread for thread in set(threading.enumerate()) - before if thread.is_alive()] == []
 
 
-def test_several_who_have_the_folder_open_deliver_each_message_once(instance: Instance, sales: Database) -> None:
-    """As several processes do: each has connections and locks of its own."""
+def test_several_instances_on_a_folder_deliver_each_message_once(instance: Instance, sales: Database) -> None:
+    """Like several processes: each has its own connections and locks."""
     sales.set_broker("DISABLE_BROKER")
     stock = sample_databases.stock(instance)
     with sales.transaction() as t:

@@ -1,4 +1,4 @@
-"""Changes of one instance by several threads and openings at once never wait for each other in a circle (B37), and I7 holds."""
+"""Concurrent changes of one instance by several threads never deadlock, and I7 holds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BATCHES = [
 
 
 @pytest.mark.rule("I7")
-def test_changes_at_once_end_and_leave_the_instance_sound(tmp_path: Path) -> None:
+def test_concurrent_changes_end_and_leave_the_instance_consistent(tmp_path: Path) -> None:
     folder = tmp_path / "instance"
     with Instance.create(folder, name="x", background=False, lock_timeout=30) as first:
         for name in ("A", "B"):
@@ -72,8 +72,8 @@ def test_changes_at_once_end_and_leave_the_instance_sound(tmp_path: Path) -> Non
 
 
 @pytest.mark.rule("I7")
-def test_attaching_and_detaching_one_file_at_once(tmp_path: Path) -> None:
-    """A file is attached once at each moment, whoever tries."""
+def test_attaching_and_detaching_one_file_concurrently(tmp_path: Path) -> None:
+    """A file is attached at most once at any time."""
     folder = tmp_path / "instance"
     with (
         Instance.create(folder, name="x", background=False) as first,

@@ -1,4 +1,4 @@
-"""Readers that run side by side, each in a thread of its own (B23, facts 143, 144). The clock stands still: nobody is held for a while."""
+"""Concurrent readers, each in its own thread. The clock does not advance, so nothing is delayed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 30.0
 
 
 class Counter:
-    """What was received by readers, each of which takes one message and then waits for a gate."""
+    """Counts the messages of readers, each of which takes one message and then waits."""
 
     def __init__(self, expected: int) -> None:
         self.gate = threading.Event()
@@ -51,12 +51,12 @@ def instance(tmp_path: Path, clock: Clock) -> Iterator[Instance]:
 
 
 def running() -> int:
-    """How many readers have a thread; it is started before the commit returns that makes one needed."""
+    """The number of readers with a thread; it is started before the commit that needs it returns."""
     return sum(thread.name.startswith("ssbroker reader") for thread in threading.enumerate())
 
 
-def test_readers_that_take_one_message_and_return_go_on_side_by_side(instance: Instance) -> None:
-    """The first one ends while the second one is starting. It was told of as 28087, and held all further ones for five seconds."""
+def test_readers_that_take_one_message_run_concurrently(instance: Instance) -> None:
+    """The first one ends while the second starts. This was reported as 28087, and delayed further ones for five seconds."""
     stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
     numbers, second_runs, first_ended = itertools.count(), threading.Event(), threading.Event()
     counter = Counter(expected=6)
@@ -84,8 +84,8 @@ def test_readers_that_take_one_message_and_return_go_on_side_by_side(instance: I
     assert set(texts) == {""}
 
 
-def test_a_reader_that_calls_sys_exit_is_called_again_at_once(instance: Instance) -> None:
-    """It was called again when somebody next looked, five seconds later: all of these took a minute."""
+def test_a_reader_that_calls_sys_exit_is_restarted_immediately(instance: Instance) -> None:
+    """It was called again at the next check, five seconds later: all of these took a minute."""
     stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
     counter = Counter(expected=12)
     counter.gate.set()
@@ -129,10 +129,10 @@ def activates_deactivates_and_activates(_instance: Instance, stock: Database, co
 @pytest.mark.parametrize(
     "change", [lowers, turns_off_and_on, registers_again, activates, activates_deactivates_and_activates]
 )
-def test_no_more_run_than_may_whatever_is_asked_for_meanwhile(
+def test_no_more_readers_run_than_allowed(
     instance: Instance, change: Callable[[Instance, Database, Counter], None]
 ) -> None:
-    """Readers that run end by themselves, and count until then: whoever set MAX_QUEUE_READERS = 1 relies on it."""
+    """Running readers end by themselves, and count until then; MAX_QUEUE_READERS = 1 guarantees a single reader."""
     stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
     counter = Counter(expected=8)
     instance.register_procedure("dbo.read", counter.read)

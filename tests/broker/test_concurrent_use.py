@@ -1,4 +1,4 @@
-"""Senders, readers and an administrator at once: whatever is switched off and on meanwhile, each message is read once (B9, P16, P34)."""
+"""P16, P34: senders, readers and an administrator work concurrently, and each message is read once, whatever is turned off and on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
 
 
 class Ledger:
-    """What was sent and committed, and what was received and committed."""
+    """Committed sent and received messages."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -44,7 +44,7 @@ class Ledger:
 
 
 def sends(database: Database, ledger: Ledger, *, seed: int) -> None:
-    """In new conversations and old ones; some transactions are rolled back."""
+    """Sends in new and existing conversations; some transactions are rolled back."""
     chance = random.Random(seed)
     known: list[uuid.UUID] = []
     for number in range(TRANSACTIONS):
@@ -64,7 +64,7 @@ def sends(database: Database, ledger: Ledger, *, seed: int) -> None:
 
 
 def reader(ledger: Ledger, *, seed: int) -> Callable[[Database], None]:
-    """Reads until the queue is empty; some of its transactions are rolled back."""
+    """Reads until the queue is empty; some transactions are rolled back."""
     chance = random.Random(seed)
 
     def reads(database: Database) -> None:
@@ -81,7 +81,7 @@ def reader(ledger: Ledger, *, seed: int) -> Callable[[Database], None]:
 
 
 def switch(chance: random.Random, sales: Database, stock: Database) -> None:
-    """Something off, and on again."""
+    """Turns something off and on again."""
     what = chance.randrange(3)
     if what == 0:
         stock.alter_queue(ORDERS, status=False)
@@ -114,6 +114,6 @@ def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: In
         assert ledger.changed.wait_for(lambda: ledger.read.total() >= ledger.sent.total(), DEADLINE)
         assert ledger.read == ledger.sent
     deadline = time.monotonic() + DEADLINE
-    while waiting(sales) and time.monotonic() < deadline:  # what is being acknowledged just now
+    while waiting(sales) and time.monotonic() < deadline:  # messages that are just being acknowledged
         instance.run_due(datetime.now(UTC) + timedelta(minutes=2))
     assert waiting(sales) == []

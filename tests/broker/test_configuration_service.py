@@ -1,4 +1,4 @@
-"""The configuration service that comes with the library (N27)."""
+"""The configuration service of the library."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add(path: Path, *cells: object) -> None:
 
 
 def asked(sales: Database, instance: Instance, directory: Path) -> ConfigurationService:
-    """A service of msdb that knows where the stock is, and has been asked for it."""
+    """A service of msdb that knows the address of the stock, and was asked for it."""
     service = ConfigurationService(FileDirectory(directory))
     add(directory, STOCK, None, "LOCAL", None, None)
     service.install(instance.msdb, asked_by=[sales])
@@ -63,7 +63,7 @@ def asked(sales: Database, instance: Instance, directory: Path) -> Configuration
 
 
 def configured(database: Database) -> list[tuple[str, object, str, object]]:
-    """What leads to services because somebody asked for it: service, broker id, address, moment of expiry."""
+    """The configured routes: service, broker id, address, expiry time."""
     return [
         (row["remote_service_name"], row["broker_instance"], row["address"], row["lifetime"])
         for row in instance_of(database).view("sys.routes", database.name).to_pylist()
@@ -71,7 +71,7 @@ def configured(database: Database) -> list[tuple[str, object, str, object]]:
     ]
 
 
-def test_what_the_directory_knows_is_delivered(sales: Database, instance: Instance, directory: Path) -> None:
+def test_known_services_are_delivered(sales: Database, instance: Instance, directory: Path) -> None:
     stock = sample_databases.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
     ConfigurationService(FileDirectory(directory)).install(sales)
@@ -82,7 +82,7 @@ def test_what_the_directory_knows_is_delivered(sales: Database, instance: Instan
     assert configured(sales) == [(STOCK, None, "LOCAL", BEGINNING + timedelta(seconds=LIFETIME))]
 
 
-def test_the_directory_says_for_how_long(sales: Database, instance: Instance, directory: Path) -> None:
+def test_the_directory_sets_the_lifetime(sales: Database, instance: Instance, directory: Path) -> None:
     add(directory, STOCK, None, "TCP://stock.example", None, 60)
     ConfigurationService(FileDirectory(directory)).install(sales)
     send(sales, b"two chairs")
@@ -90,7 +90,7 @@ def test_the_directory_says_for_how_long(sales: Database, instance: Instance, di
     assert [row[3] for row in configured(sales)] == [BEGINNING + timedelta(seconds=60)]
 
 
-def test_all_copies_get_a_route_and_of_a_named_one_only_that(
+def test_all_copies_or_the_named_copy_get_a_route(
     sales: Database, instance: Instance, clock: Clock, directory: Path
 ) -> None:
     add(directory, STOCK, NORTH, "TCP://north.example", None, None)
@@ -110,7 +110,7 @@ def test_all_copies_get_a_route_and_of_a_named_one_only_that(
     assert {row[1] for row in configured(sales)} == {NORTH.bytes, SOUTH.bytes}
 
 
-def test_what_it_does_not_know_ends_with_error_1(sales: Database, instance: Instance, directory: Path) -> None:
+def test_an_unknown_service_ends_with_error_1(sales: Database, instance: Instance, directory: Path) -> None:
     add(directory, "//Other", None, "TCP://other.example", None, None)
     ConfigurationService(FileDirectory(directory)).install(sales)
     send(sales, b"two chairs")
@@ -130,7 +130,7 @@ def test_what_it_does_not_know_ends_with_error_1(sales: Database, instance: Inst
         ((STOCK, None, "TCP://stock.example", "TCP://mirror.example", None), "9661"),
     ],
 )
-def test_an_entry_that_is_no_route_ends_with_error_2(
+def test_an_invalid_entry_ends_with_error_2(
     sales: Database, instance: Instance, directory: Path, cells: tuple[object, ...], said: str
 ) -> None:
     add(directory, *cells)
@@ -143,7 +143,7 @@ def test_an_entry_that_is_no_route_ends_with_error_2(
     assert said in row.transmission_status
 
 
-def test_a_directory_that_is_gone_ends_with_error_2(sales: Database, instance: Instance, directory: Path) -> None:
+def test_a_missing_directory_ends_with_error_2(sales: Database, instance: Instance, directory: Path) -> None:
     ConfigurationService(FileDirectory(directory)).install(sales)
     directory.unlink()
     send(sales, b"two chairs")
@@ -152,7 +152,7 @@ def test_a_directory_that_is_gone_ends_with_error_2(sales: Database, instance: I
     assert "error 2, " in waiting(sales)[0].transmission_status
 
 
-def test_a_change_of_the_directory_counts_from_the_next_request(
+def test_a_changed_directory_is_used_from_the_next_request(
     sales: Database, instance: Instance, clock: Clock, directory: Path
 ) -> None:
     stock = sample_databases.stock(instance)
@@ -167,7 +167,7 @@ def test_a_change_of_the_directory_counts_from_the_next_request(
     assert received(stock) == [b"two chairs"]
 
 
-def test_the_route_that_has_expired_lives_on_when_it_is_asked_for_again(
+def test_an_expired_route_is_renewed_by_the_next_request(
     sales: Database, instance: Instance, clock: Clock, directory: Path
 ) -> None:
     stock = sample_databases.stock(instance)
@@ -185,7 +185,7 @@ def test_the_route_that_has_expired_lives_on_when_it_is_asked_for_again(
 
 @pytest.mark.rule("R62")
 def test_one_service_answers_several_databases(sales: Database, instance: Instance, directory: Path) -> None:
-    """The route is made in the database that asks."""
+    """The route is created in the requesting database."""
     stock = sample_databases.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
     ConfigurationService(FileDirectory(directory)).install(instance.msdb, asked_by=[sales])
@@ -199,10 +199,10 @@ def test_one_service_answers_several_databases(sales: Database, instance: Instan
 
 @pytest.mark.rule("I7")
 @pytest.mark.parametrize("copy", ["Archive", "Yesterday"])
-def test_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
+def test_the_requesting_one_of_two_copies_gets_the_route(
     sales: Database, instance: Instance, directory: Path, tmp_path: Path, copy: str
 ) -> None:
-    """Whichever was attached first; a route in the copy is no answer, and would be asked for again for ever."""
+    """Whichever was attached first; a route in the copy would be no answer, and would be requested again forever."""
     stock = sample_databases.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
     database_context(sales).file.checkpoint()
@@ -222,7 +222,7 @@ def test_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
     assert received(stock) == [b"two chairs"]
 
 
-def test_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_the_same(
+def test_a_database_disabled_after_its_request_still_gets_the_route(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
     service = asked(sales, instance, directory)
@@ -234,7 +234,7 @@ def test_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_the_
 def test_a_request_from_another_instance_ends_with_error_2(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
-    """Nobody can make a route in a file that is elsewhere."""
+    """A route in a file of another instance cannot be created."""
     service = asked(sales, instance, directory)
     instance.detach_database("Sales")
     service(instance.msdb)
@@ -252,7 +252,7 @@ def test_installing_twice_changes_nothing(sales: Database, instance: Instance, d
 
 def test_messages_of_other_kinds_are_answered_too(sales: Database, instance: Instance, directory: Path) -> None:
     ConfigurationService(FileDirectory(directory)).install(sales)
-    sales.create_route("Shop", service_name=SHOP, address="LOCAL")  # fact 65
+    sales.create_route("Shop", service_name=SHOP, address="LOCAL")
     with sales.transaction() as t:
         dialog = t.begin_dialog(SHOP, "SQL/ServiceBroker/BrokerConfiguration", contract=CONFIGURATION_NOTICE)
         t.send(dialog, b"<x/>", message_type=f"{CONFIGURATION_NOTICE}/MissingRemoteServiceBinding")
@@ -262,7 +262,7 @@ def test_messages_of_other_kinds_are_answered_too(sales: Database, instance: Ins
     assert b"<Code>3</Code>" in row["message_body"]
 
 
-def test_the_answer_comes_once_however_often_readers_run(sales: Database, instance: Instance, directory: Path) -> None:
+def test_a_request_is_answered_once(sales: Database, instance: Instance, directory: Path) -> None:
     service = ConfigurationService(FileDirectory(directory))
     add(directory, STOCK, None, "TCP://stock.example", None, None)
     service.install(sales)
@@ -297,7 +297,7 @@ def test_a_directory_has_one_of_several_formats(
     assert found.find("//other") == []
 
 
-def test_a_file_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_directory_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"services\.txt"):
         FileDirectory(tmp_path / "services.txt")
     path = tmp_path / "services.csv"
@@ -306,7 +306,7 @@ def test_a_file_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         FileDirectory(path).find(STOCK)
 
 
-def test_a_table_of_the_application_is_a_directory(sales: Database, instance: Instance) -> None:
+def test_an_application_table_can_be_the_directory(sales: Database, instance: Instance) -> None:
     stock = sample_databases.stock(instance)
     with sales.transaction() as t:
         t.connection.execute(
@@ -321,6 +321,6 @@ def test_a_table_of_the_application_is_a_directory(sales: Database, instance: In
 
 
 @pytest.mark.parametrize("lifetime", [0, -1, 2**31, True, "60"])
-def test_a_lifetime_that_is_none_is_refused(directory: Path, lifetime: object) -> None:
+def test_an_invalid_lifetime_is_rejected(directory: Path, lifetime: object) -> None:
     with pytest.raises(OptionError, match="lifetime"):
         ConfigurationService(FileDirectory(directory), lifetime=lifetime)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A configuration service whose directory fails, or that is asked odd things, answers all others (N27, N35)."""
+"""A configuration service whose directory fails, or that gets odd requests, still answers all others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sales(instance: Instance) -> Database:
 
 
 class Unforeseen:
-    """A directory that somebody has written, and that fails for one service."""
+    """A user's directory that fails for one service."""
 
     def find(self, service_name: str) -> list[DirectoryEntry]:
         if service_name != STOCK:
@@ -40,7 +40,7 @@ class Unforeseen:
 
 
 def unreadable(database: Database) -> TableDirectory:
-    """A table in which one row holds what is no text."""
+    """A table with a row that is not text."""
     with database.transaction() as t:
         t.connection.execute("CREATE TABLE place (service_name, broker_instance, address, mirror_address, lifetime)")
         t.connection.execute("INSERT INTO place VALUES ('//Stock', NULL, 'LOCAL', NULL, NULL)")
@@ -52,7 +52,7 @@ def unreadable(database: Database) -> TableDirectory:
 def test_a_directory_that_fails_for_one_service_answers_for_the_others(
     sales: Database, instance: Instance, directory_of: Callable[[Database], Directory]
 ) -> None:
-    """Its failure is an answer too: no reader is started again for it as long as the request is there."""
+    """Its failure is an answer too: the reader is not restarted for it while the request is there."""
     stock = sample_databases.stock(instance)
     ConfigurationService(directory_of(instance.msdb)).install(instance.msdb, asked_by=[sales])
     send(sales, b"a lamp", to="//Other")
@@ -65,7 +65,7 @@ def test_a_directory_that_fails_for_one_service_answers_for_the_others(
 
 
 @pytest.mark.parametrize("mirror", ["7", "x'00ff'"])
-def test_a_mirror_address_that_is_no_text_ends_with_error_2(sales: Database, instance: Instance, mirror: str) -> None:
+def test_an_invalid_mirror_address_ends_with_error_2(sales: Database, instance: Instance, mirror: str) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE place (service_name, broker_instance, address, mirror_address, lifetime)")
         t.connection.execute(f"INSERT INTO place VALUES ('//Stock', NULL, 'TCP://a', {mirror}, NULL)")
@@ -85,8 +85,10 @@ def test_a_mirror_address_that_is_no_text_ends_with_error_2(sales: Database, ins
         ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", "the column 'address' is missing"),
     ],
 )
-def test_a_table_that_is_no_directory_is_told_so(sales: Database, instance: Instance, made: str, told: str) -> None:
-    """It was said that the file's own tables were not those of its version."""
+def test_an_invalid_directory_table_is_reported_as_such(
+    sales: Database, instance: Instance, made: str, told: str
+) -> None:
+    """The error said that the file's own tables were of another version."""
     with sales.transaction() as t:
         t.connection.execute(f"CREATE TABLE {made}")
     ConfigurationService(TableDirectory(sales, "place")).install(sales)
@@ -97,12 +99,12 @@ def test_a_table_that_is_no_directory_is_told_so(sales: Database, instance: Inst
 
 
 @pytest.mark.threat("T6")
-def test_who_asks_at_great_length_keeps_no_other_waiting(sales: Database, instance: Instance, tmp_path: Path) -> None:
-    """Whoever may send to it, a neighbour for one, names what he likes."""
+def test_long_requests_do_not_delay_others(sales: Database, instance: Instance, tmp_path: Path) -> None:
+    """Any permitted sender, such as a peer, chooses the names."""
     directory = tmp_path / "services.csv"
     directory.write_text(f"service_name,address\n{STOCK},LOCAL\n")
     ConfigurationService(FileDirectory(directory)).install(sales)
-    sales.create_route("Shop", service_name=SHOP, address="LOCAL")  # fact 65
+    sales.create_route("Shop", service_name=SHOP, address="LOCAL")
     with sales.transaction() as t:
         dialog = t.begin_dialog(SHOP, "SQL/ServiceBroker/BrokerConfiguration", contract=CONFIGURATION_NOTICE)
         t.send(dialog, MissingRoute("x" * 10_000).body(), message_type=MISSING_ROUTE)
@@ -112,10 +114,10 @@ def test_who_asks_at_great_length_keeps_no_other_waiting(sales: Database, instan
     assert statuses(sales) == {"9761"}
 
 
-def test_of_requests_that_the_directory_has_no_answer_for_the_first_of_a_minute_are_logged(
+def test_only_the_first_unanswered_requests_of_a_minute_are_logged(
     sales: Database, instance: Instance, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neighbours name the services."""
+    """Peers choose the service names."""
     ConfigurationService(FileDirectory(tmp_path / "gone.csv")).install(sales)
     for number in range(LOG_LINES_MAX + 7):
         send(sales, b"two chairs", to=f"//{number}")

@@ -1,4 +1,4 @@
-"""A damaged script is refused with its line, or does something else that it says; never anything in between."""
+"""A damaged script is rejected with a line number, or does what it says; never anything in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = SCRIPT.split()
 
 
 def damaged(chance: random.Random) -> str:
-    """The script with some words lost, doubled, exchanged or shortened."""
+    """The script with some words lost, duplicated, exchanged or truncated."""
     words = list(WORDS)
     for _ in range(chance.randint(1, 4)):
         at, other = chance.randrange(len(words)), chance.randrange(len(words))
@@ -37,7 +37,7 @@ def damaged(chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_cannot_be_read_is_a_ddl_error(seed: int) -> None:
+def test_an_unreadable_script_raises_a_ddl_error(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):
         source = ScriptSource(damaged(chance), "x.sql")
@@ -47,7 +47,7 @@ def test_what_cannot_be_read_is_a_ddl_error(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_damaged_script_leaves_the_instance_sound(instance: Instance, seed: int) -> None:
+def test_a_damaged_script_leaves_the_instance_consistent(instance: Instance, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(6):
         before = {one.name: database_context(one).objects() for one in instance.databases}

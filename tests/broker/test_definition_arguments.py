@@ -1,4 +1,4 @@
-"""What no object could be defined by is refused: SQLite would keep it, and `status="OFF"` left a queue on."""
+"""Invalid values in definitions are rejected: SQLite would store them, and `status="OFF"` left a queue on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "arguments", "wrong"), WRONG)
-def test_what_nothing_can_be_defined_by_is_named(
+def test_invalid_definition_arguments_are_named(
     sales: Database, method: str, arguments: tuple[Any, ...], wrong: dict[str, Any]
 ) -> None:
     before = database_context(sales).objects()
@@ -50,8 +50,8 @@ def test_what_nothing_can_be_defined_by_is_named(
 
 
 @pytest.mark.parametrize("anonymous", ["OFF", None, 0])
-def test_a_binding_is_anonymous_only_where_that_is_said(sales: Database, anonymous: Any) -> None:
-    """Any text was as good as true, and the far side was not told who sends."""
+def test_a_binding_is_anonymous_only_if_requested(sales: Database, anonymous: Any) -> None:
+    """Any text counted as true, so that the sender was not authenticated."""
     sales.create_user("Far")
     with pytest.raises(OptionError, match=r"^anonymous: expected True or False"):
         sales.create_remote_service_binding("Far", service="//Far", user="Far", anonymous=anonymous)
@@ -59,20 +59,20 @@ def test_a_binding_is_anonymous_only_where_that_is_said(sales: Database, anonymo
 
 
 @pytest.mark.parametrize("name", [None, 5, b"Orders", ["Orders"]])
-def test_what_is_no_name_names_nothing(sales: Database, name: Any) -> None:
+def test_invalid_names_are_rejected(sales: Database, name: Any) -> None:
     with pytest.raises(BrokerError, match="is not a valid name: expected text"):
         sales.create_contract(name, {"DEFAULT": "ANY"})
     with pytest.raises(BrokerError, match="is not a valid name: expected text"):
         instance_of(sales).create_database(name)
 
 
-def test_a_script_is_its_text_and_no_path(sales: Database) -> None:
+def test_a_script_is_given_as_text_not_as_a_path(sales: Database) -> None:
     with pytest.raises(OptionError, match=r"^ddl: expected the text of a script; got "):
         instance_of(sales).execute(Path("shop.sql"))  # type: ignore[arg-type]
 
 
-def test_a_moment_of_a_certificate_without_a_zone_is_utc(sales: Database) -> None:
-    """One that ended at such a moment could not be compared with now."""
+def test_a_naive_time_of_a_certificate_is_utc(sales: Database) -> None:
+    """Such an end time could not be compared with now."""
     sales.create_master_key("long and secret")
     sales.create_certificate("Shop", ends=datetime(2030, 1, 1))  # noqa: DTZ001 - as people write it
     ends = instance_of(sales).view("sys.certificates", "Sales")["expiry_date"].to_pylist()

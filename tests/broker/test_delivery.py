@@ -1,4 +1,4 @@
-"""Messages between the databases of an instance, from SEND to the queue (B9, P16, P17, P33)."""
+"""P16, P17, P33: delivery between the databases of an instance, from SEND to the queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stock(instance: Instance) -> Database:
 
 @pytest.fixture
 def locked(stock: Database) -> Iterator[threading.Event]:
-    """Somebody else writes to Stock until the event is set."""
+    """Another writer holds Stock's lock until the event is set."""
     database_context(stock).file.lock_timeout = 0.01
     is_locked, may_go = threading.Event(), threading.Event()
 
@@ -60,27 +60,27 @@ def locked(stock: Database) -> Iterator[threading.Event]:
     writer.join(30.0)
 
 
-def test_the_message_is_in_the_other_database_when_the_block_ends(sales: Database, stock: Database) -> None:
+def test_the_message_is_delivered_when_the_transaction_ends(sales: Database, stock: Database) -> None:
     send(sales, b"two chairs")
     assert waiting(sales) == []
     assert received(stock) == [b"two chairs"]
 
 
-def test_what_is_rolled_back_is_not_delivered(sales: Database, stock: Database) -> None:
+def test_rolled_back_messages_are_not_delivered(sales: Database, stock: Database) -> None:
     with pytest.raises(ZeroDivisionError), sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
         raise ZeroDivisionError
     assert received(stock) == []
 
 
-def test_a_reply_comes_back(sales: Database, stock: Database) -> None:
+def test_a_reply_is_delivered(sales: Database, stock: Database) -> None:
     send(sales, b"two chairs")
     with stock.transaction() as t:
         t.send(t.receive(ORDERS)["conversation_handle"][0].as_py(), b"done")
     assert received(sales, REPLIES) == [b"done"]
 
 
-def test_a_long_conversation_arrives_whole_and_in_order(sales: Database, stock: Database) -> None:
+def test_a_long_conversation_arrives_complete_and_in_order(sales: Database, stock: Database) -> None:
     bodies = [str(number).encode() for number in range(delivery.MESSAGES_MAX_EACH * 2 + 7)]
     send(sales, *bodies)
     assert waiting(sales) == []
@@ -98,7 +98,7 @@ def test_bodies_beyond_the_limit_of_a_transaction_arrive_too(sales: Database, st
 def test_a_crash_before_and_after_the_targets_commit_delivers_once(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, crashes_in: str
 ) -> None:
-    """The sender's file keeps the message until the target's has it; then its number makes it a duplicate."""
+    """The sender's file keeps the message until the target's file has it; then its sequence number makes it a duplicate."""
 
     def crash(*_args: object, **_named: object) -> list[DeliveryResult]:
         raise Crash
@@ -115,10 +115,8 @@ def test_a_crash_before_and_after_the_targets_commit_delivers_once(
         assert received(opened.database("Stock")) == [b"one", b"two"]
 
 
-def test_the_number_of_an_endpoint_that_went_to_another_conversation_takes_nothing_off(
-    sales: Database, stock: Database
-) -> None:
-    """Between reading and acknowledging, the conversation is cleaned up and a new one has its number."""
+def test_a_reused_endpoint_id_removes_no_messages(sales: Database, stock: Database) -> None:
+    """Between reading and acknowledging, the conversation is cleaned up, and a new one gets its endpoint id."""
     sales.set_broker("DISABLE_BROKER")
     first = send(sales, b"one")
     with database_context(sales).file.read() as connection:
@@ -135,7 +133,7 @@ def test_the_number_of_an_endpoint_that_went_to_another_conversation_takes_nothi
 
 @pytest.mark.rule("R31", "R33")
 @pytest.mark.parametrize("option", ["DISABLE_BROKER", "NEW_BROKER"])
-def test_a_database_that_changed_since_it_was_routed_to_takes_nothing(
+def test_a_database_that_changed_after_routing_receives_nothing(
     sales: Database, stock: Database, option: BrokerOption
 ) -> None:
     sales.set_broker("DISABLE_BROKER")
@@ -150,10 +148,10 @@ def test_a_database_that_changed_since_it_was_routed_to_takes_nothing(
 
 
 @pytest.mark.parametrize(("is_honored", "order"), [(True, [b"high", b"low"]), (False, [b"low", b"high"])])
-def test_the_highest_priority_is_delivered_first_where_it_is_honored(
+def test_the_highest_priority_is_delivered_first_if_priorities_are_honored(
     instance: Instance, sales: Database, *, is_honored: bool, order: list[bytes]
 ) -> None:
-    """One transaction of the target, in the order of the senders' priorities."""
+    """In one transaction of the target, in the order of the senders' priorities."""
     sales.set_honor_broker_priority(is_on=is_honored)
     send(sales, b"low")
     sales.create_broker_priority("High", local_service=SHOP, level=9)
@@ -167,7 +165,7 @@ def test_the_highest_priority_is_delivered_first_where_it_is_honored(
 def test_after_the_first_acknowledgement_all_messages_go_to_the_same_database(
     instance: Instance, sales: Database
 ) -> None:
-    """Though new copies of the service appear that routing would pick as well."""
+    """Even if routing would now pick new copies of the service too."""
     copies = [sample_databases.stock(instance, f"Stock{number}") for number in range(3)]
     dialogs = [send(sales, b"first") for _ in range(30)]
     homes = [len(received(copy)) for copy in copies]
@@ -179,7 +177,7 @@ def test_after_the_first_acknowledgement_all_messages_go_to_the_same_database(
     assert [len(received(copy)) for copy in copies] == homes
 
 
-def test_three_databases_talk_in_a_ring(instance: Instance) -> None:
+def test_three_databases_in_a_ring(instance: Instance) -> None:
     names = ("A", "B", "C")
     databases = [instance.create_database(name) for name in names]
     for database in databases:
@@ -209,7 +207,7 @@ def test_a_thousand_conversations_each_get_their_answers(sales: Database, stock:
 
 
 @pytest.mark.rule("P17")
-def test_who_cannot_write_to_the_target_tries_again(
+def test_delivery_is_retried_if_the_target_is_locked(
     instance: Instance, sales: Database, stock: Database, clock: Clock, locked: threading.Event
 ) -> None:
     send(sales, b"two chairs")
@@ -222,8 +220,8 @@ def test_who_cannot_write_to_the_target_tries_again(
 
 
 @pytest.mark.rule("P17")
-def test_the_wait_of_a_conversation_that_is_gone_is_not_that_of_the_next_one(sales: Database, stock: Database) -> None:
-    """Endpoints that are begun get numbers of those that are gone."""
+def test_a_reused_endpoint_id_has_no_retry_wait(sales: Database, stock: Database) -> None:
+    """New endpoints get the ids of removed ones."""
     lost = send(sales, b"lost", to="//Nobody")
     with sales.transaction() as t:
         t.end_conversation(lost, cleanup=True)
@@ -232,10 +230,10 @@ def test_the_wait_of_a_conversation_that_is_gone_is_not_that_of_the_next_one(sal
 
 
 @pytest.mark.rule("P17")
-def test_nor_that_of_one_that_goes_while_it_is_tried(
+def test_an_endpoint_id_reused_during_delivery_has_no_retry_wait(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """The next one has its number, and has sent, before the attempt is over."""
+    """The next one has its id, and has sent, before the attempt ends."""
 
     def replaces(_: Event) -> None:
         stop()
@@ -252,7 +250,7 @@ def test_nor_that_of_one_that_goes_while_it_is_tried(
 
 
 @pytest.mark.rule("P17")
-def test_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_retry_waits_are_4_8_16_32_64_seconds_with_jitter(instance: Instance, sales: Database, clock: Clock) -> None:
     tries: list[Event] = []
     instance.subscribe(tries.append, MessageClassify)
     send(sales, b"two chairs")
@@ -267,7 +265,7 @@ def test_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(instance: Instance, sa
         assert len(tries) == before + 1
 
 
-def test_who_is_in_a_transaction_of_the_target_does_not_wait_for_itself(
+def test_delivery_within_a_transaction_of_the_target_does_not_deadlock(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     with stock.transaction() as t:
@@ -278,10 +276,10 @@ def test_who_is_in_a_transaction_of_the_target_does_not_wait_for_itself(
     assert received(stock) == [b"two chairs"]
 
 
-def test_one_conversation_that_fails_does_not_keep_the_others_waiting(
+def test_a_failing_conversation_does_not_delay_others(
     sales: Database, stock: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong with it: that is a mistake in here, and is logged."""
+    """Any failure is a bug in the library, and is logged."""
 
     def arrive(
         work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool
@@ -299,9 +297,7 @@ def test_one_conversation_that_fails_does_not_keep_the_others_waiting(
     assert row.transmission_status.startswith("9798: the message could not be delivered: ZeroDivisionError: no number.")
 
 
-def test_what_waits_for_another_instance_says_so_until_there_is_a_transport(
-    instance: Instance, sales: Database
-) -> None:
+def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance: Instance, sales: Database) -> None:
     """REMOTE: the seam of the network."""
     sales.create_route("Far", address="TCP://far:4022", service_name="//Far")
     dialog = send(sales, b"two chairs", to="//Far")

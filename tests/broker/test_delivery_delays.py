@@ -1,4 +1,4 @@
-"""What keeps a message from its queue, what `transmission_status` says of it, and what gets it there (R17, R18, R33, R34, P34, I2)."""
+"""R17, R18, R33, R34, P34, I2: why a message waits, what `transmission_status` states, and what gets it delivered."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def stock(instance: Instance) -> Database:
 
 
 @pytest.mark.rule("R18", "R17")
-def test_a_service_that_is_made_later_gets_what_waited_for_it(instance: Instance, sales: Database) -> None:
-    """No service is no error; and nothing waits for the time-out when something has changed."""
+def test_a_new_service_gets_waiting_messages(instance: Instance, sales: Database) -> None:
+    """A missing service is no error, and any change causes an immediate retry."""
     send(sales, b"one", b"two")
     assert statuses(sales) == {"9796"}
     stock = sample_databases.stock(instance)
@@ -42,10 +42,10 @@ def test_a_service_that_is_made_later_gets_what_waited_for_it(instance: Instance
 
 
 @pytest.mark.rule("R18")
-def test_what_another_process_has_changed_is_seen_when_this_one_next_looks(
+def test_changes_of_other_processes_are_seen_at_the_next_check(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
-    """Nobody tells this one; and the conversation's time-out is still to come."""
+    """This process is not notified, and the retry is not due yet."""
     send(sales, b"one")
     instance.run_due()
     with Instance.open(instance.folder, clock=clock, background=False) as other:
@@ -56,15 +56,15 @@ def test_what_another_process_has_changed_is_seen_when_this_one_next_looks(
 
 @pytest.mark.rule("P16")
 @pytest.mark.parametrize("dies_in", ["deliver_to", "acknowledge"])
-def test_what_a_process_left_that_was_killed_is_delivered_once_by_another(
+def test_messages_of_a_killed_process_are_delivered_once_by_another(
     instance: Instance, sales: Database, stock: Database, clock: Clock, dies_in: str
 ) -> None:
-    """Before and after the commit of the target; the other one has been looking all the time."""
+    """Before and after the commit of the target; the other process has been checking all the time."""
     instance.run_due()
     command = [sys.executable, "-m", "tests.system.undelivered_process", str(instance.folder), dies_in]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     assert len(waiting(sales)) == 2
-    for _ in range(2):  # it is found, and given time, since its process might go on
+    for _ in range(2):  # it is found and then given time, since its process might continue
         clock.advance(seconds=4)
         instance.run_due()
     assert waiting(sales) == []
@@ -72,8 +72,8 @@ def test_what_a_process_left_that_was_killed_is_delivered_once_by_another(
 
 
 @pytest.mark.rule("R17")
-def test_a_route_that_is_made_later_leads_there(instance: Instance, sales: Database, stock: Database) -> None:
-    """Each delivery goes by the routes of its moment."""
+def test_a_new_route_is_used_for_waiting_messages(instance: Instance, sales: Database, stock: Database) -> None:
+    """Each delivery uses the current routes."""
     sales.drop_route("AutoCreatedLocal")
     send(sales, b"one")
     assert statuses(sales) == {"9750"}
@@ -96,9 +96,7 @@ def test_a_disabled_database_is_not_found_until_it_is_enabled(
 
 
 @pytest.mark.rule("R33", "R8", "R31")
-def test_a_conversation_that_is_bound_waits_for_its_own_database(
-    instance: Instance, sales: Database, stock: Database
-) -> None:
+def test_a_bound_conversation_waits_for_its_own_database(instance: Instance, sales: Database, stock: Database) -> None:
     """Another copy of the service does not take over."""
     dialog = send(sales, b"one")
     other = sample_databases.stock(instance, "Stock2")
@@ -111,7 +109,7 @@ def test_a_conversation_that_is_bound_waits_for_its_own_database(
 
 
 @pytest.mark.rule("R34", "I2")
-def test_what_a_disabled_database_sends_stays_there(instance: Instance, sales: Database, stock: Database) -> None:
+def test_a_disabled_database_keeps_its_messages(instance: Instance, sales: Database, stock: Database) -> None:
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     assert statuses(sales) == {"9791"}
@@ -121,8 +119,8 @@ def test_what_a_disabled_database_sends_stays_there(instance: Instance, sales: D
 
 
 @pytest.mark.rule("R34", "I2")
-def test_within_one_database_too(instance: Instance, sales: Database) -> None:
-    """Nothing goes straight into a queue of a disabled database (B8)."""
+def test_a_disabled_database_does_not_deliver_to_itself(instance: Instance, sales: Database) -> None:
+    """A disabled database receives nothing, even directly into its own queue."""
     sales.create_queue(ORDERS)
     sales.create_service(STOCK, queue=ORDERS)
     sales.set_broker("DISABLE_BROKER")
@@ -134,8 +132,8 @@ def test_within_one_database_too(instance: Instance, sales: Database) -> None:
 
 
 @pytest.mark.rule("P34", "P14", "P16")
-def test_what_arrives_for_a_queue_that_is_off_enters_it_when_it_is_on(sales: Database, stock: Database) -> None:
-    """It is durably in the receiving database, so the sender is done with it."""
+def test_messages_for_a_disabled_queue_enter_it_once_it_is_enabled(sales: Database, stock: Database) -> None:
+    """It is durable in the receiving database, so the sender is done."""
     stock.alter_queue(ORDERS, status=False)
     dialog = send(sales, b"one", b"two")
     send(sales, b"three", dialog=dialog)
@@ -149,7 +147,7 @@ def test_what_arrives_for_a_queue_that_is_off_enters_it_when_it_is_on(sales: Dat
 
 
 @pytest.mark.rule("P34")
-def test_a_queue_that_another_process_turned_on_is_found(
+def test_a_queue_enabled_by_another_process_is_found(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
     stock.alter_queue(ORDERS, status=False)
@@ -163,10 +161,10 @@ def test_a_queue_that_another_process_turned_on_is_found(
 
 @pytest.mark.rule("P34")
 @pytest.mark.parametrize("own", [True, False])
-def test_what_turns_a_queue_on_is_said_so_that_it_runs_whatever_its_name(
+def test_the_status_contains_a_runnable_command_to_enable_the_queue(
     instance: Instance, sales: Database, *, own: bool
 ) -> None:
-    """B8 has the message wait with its sender, P34 with its receiver."""
+    """Within a database the message waits at the sender; P34: between databases it waits at the receiver."""
     target = sales if own else instance.create_database("Odd")
     target.create_queue("[dbo].[In]]Box]", status=False)
     target.create_service(STOCK, queue="[dbo].[In]]Box]")
@@ -179,7 +177,7 @@ def test_what_turns_a_queue_on_is_said_so_that_it_runs_whatever_its_name(
     assert received(target, "[dbo].[In]]Box]") == [b"one"]
 
 
-def test_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_sender(
+def test_a_message_for_a_disabled_queue_of_the_same_database_waits_at_the_sender(
     instance: Instance, sales: Database
 ) -> None:
     sales.create_queue(ORDERS, status=False)
@@ -197,10 +195,9 @@ def test_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_sen
 
 
 @pytest.mark.rule("R31")
-def test_a_database_that_was_detached_is_waited_for(
+def test_messages_wait_for_a_detached_database(
     instance: Instance, sales: Database, stock: Database, tmp_path: Path
 ) -> None:
-    """B29."""
     dialog = send(sales, b"one")
     file = stock.path
     instance.detach_database("Stock")
@@ -211,7 +208,7 @@ def test_a_database_that_was_detached_is_waited_for(
     assert received(attached) == [b"one", b"two"]
 
 
-def test_what_the_target_refuses_comes_back_as_an_error(sales: Database, stock: Database) -> None:
+def test_a_message_refused_by_the_target_returns_an_error(sales: Database, stock: Database) -> None:
     stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
     send(sales, b"one", b"two")
     assert waiting(sales) == []
@@ -220,7 +217,7 @@ def test_what_the_target_refuses_comes_back_as_an_error(sales: Database, stock: 
     assert b"<Code>-8408</Code>" in body
 
 
-def test_an_end_is_told_and_acknowledged_between_databases(sales: Database, stock: Database) -> None:
+def test_an_end_is_delivered_and_acknowledged_between_databases(sales: Database, stock: Database) -> None:
     dialog = send(sales, b"one")
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -230,7 +227,7 @@ def test_an_end_is_told_and_acknowledged_between_databases(sales: Database, stoc
     assert states(stock) == ["CD"]
 
 
-def test_an_end_waits_with_what_was_sent_before_it(instance: Instance, sales: Database) -> None:
+def test_an_end_waits_with_the_messages_before_it(instance: Instance, sales: Database) -> None:
     dialog = send(sales, b"one")
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -241,7 +238,7 @@ def test_an_end_waits_with_what_was_sent_before_it(instance: Instance, sales: Da
     assert sample_databases.received_types(stock) == ["DEFAULT", "EndDialog"]
 
 
-def test_a_status_is_gone_when_nothing_blocks_new_request_any_more(instance: Instance, sales: Database) -> None:
+def test_a_status_is_cleared_once_nothing_blocks_the_message(instance: Instance, sales: Database) -> None:
     """Also in a conversation that was bound before."""
     stock = sample_databases.stock(instance)
     dialog = send(sales, b"one")
@@ -253,8 +250,8 @@ def test_a_status_is_gone_when_nothing_blocks_new_request_any_more(instance: Ins
         assert t.transmission_status(dialog) == ""
 
 
-def test_each_routing_is_told_with_its_reason(instance: Instance, sales: Database) -> None:
-    """Message Classify (fact 162)."""
+def test_each_routing_emits_an_event_with_its_reason(instance: Instance, sales: Database) -> None:
+    """Message Classify."""
     told: list[Event] = []
     instance.subscribe(told.append, MessageClassify)
     send(sales, b"one")
@@ -270,7 +267,7 @@ def test_each_routing_is_told_with_its_reason(instance: Instance, sales: Databas
 
 
 @pytest.mark.rule("P33")
-def test_a_conversation_with_oneself_within_a_database_needs_no_transmission_queue(sales: Database) -> None:
+def test_a_conversation_within_a_database_needs_no_transmission_queue(sales: Database) -> None:
     """P33."""
     send(sales, b"one", to=SHOP)
     assert (waiting(sales), received(sales, REPLIES)) == ([], [b"one"])

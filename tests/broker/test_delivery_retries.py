@@ -1,4 +1,4 @@
-"""When what could not be delivered is tried again (P17)."""
+"""P17: the times at which failed deliveries are retried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def retries() -> Retries:
 
 
 @pytest.mark.rule("P17")
-def test_the_waits_double_up_to_about_a_minute() -> None:
+def test_waits_double_up_to_about_a_minute() -> None:
     waiting = retries()
     waiting.add([ONE], at=0)
     now = 0
@@ -44,14 +44,14 @@ def test_each_wait_has_a_jitter_of_an_eighth() -> None:
     assert waiting.next_time() is None
 
 
-def test_what_is_new_is_tried_at_its_moment_and_what_is_known_keeps_its_own() -> None:
+def test_new_conversations_are_tried_immediately_and_known_ones_keep_their_time() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=0, now=0)
     waiting.add([ONE, TWO], at=0)
     assert waiting.claim(5, now=0) == {2: 0}
 
 
-def test_a_number_that_goes_to_another_conversation_keeps_no_wait() -> None:
+def test_a_reused_endpoint_id_has_no_wait() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=3, now=0)
     waiting.forget(ONE)
@@ -61,7 +61,7 @@ def test_a_number_that_goes_to_another_conversation_keeps_no_wait() -> None:
 
 
 @pytest.mark.rule("P17")
-def test_nor_a_wait_of_one_that_went_while_it_was_being_tried() -> None:
+def test_an_endpoint_id_reused_during_an_attempt_has_no_wait() -> None:
     """The attempt ends after the other conversation has sent, whose first message would wait for up to a minute."""
     waiting = retries()
     waiting.failed(ONE, attempt=8, now=0)
@@ -75,8 +75,8 @@ def test_nor_a_wait_of_one_that_went_while_it_was_being_tried() -> None:
     assert waiting.next_time() == now + 4 * SECOND
 
 
-def test_numbers_of_conversations_that_were_never_tried_take_no_memory() -> None:
-    """Each conversation that begins has one; where nothing has to wait, nobody comes to take them out."""
+def test_conversations_that_were_never_retried_use_no_memory() -> None:
+    """Every new conversation has one; if nothing has to wait, nothing would remove them."""
     waiting = retries()
     tracemalloc.start()
     try:
@@ -88,7 +88,7 @@ def test_numbers_of_conversations_that_were_never_tried_take_no_memory() -> None
 
 
 @pytest.mark.rule("P17")
-def test_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:
+def test_a_change_retries_everything_immediately_and_waits_still_grow() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=0, now=0)
     waiting.retry_all(now=SECOND)
@@ -97,7 +97,7 @@ def test_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> 
     assert waiting.next_time() == 9 * SECOND
 
 
-def test_what_is_sent_while_a_conversation_is_being_delivered_has_it_delivered_again() -> None:
+def test_a_send_during_a_delivery_causes_another_delivery() -> None:
     waiting = retries()
     waiting.add([ONE], at=0)
     waiting.claim(5, now=0)
@@ -105,7 +105,7 @@ def test_what_is_sent_while_a_conversation_is_being_delivered_has_it_delivered_a
     assert waiting.claim(5, now=0) == {1: 0}
 
 
-def test_conversations_of_other_databases_are_not_claimed_and_go_with_their_database() -> None:
+def test_conversations_are_removed_with_their_database() -> None:
     waiting = retries()
     waiting.add([ONE, OTHER], at=0)
     assert waiting.claim(6, now=0) == {1: 0}
@@ -114,8 +114,8 @@ def test_conversations_of_other_databases_are_not_claimed_and_go_with_their_data
 
 
 @pytest.mark.rule("P17")
-def test_a_change_while_a_conversation_is_being_tried_has_it_tried_at_once() -> None:
-    """It may have come too late for the attempt that then failed."""
+def test_a_change_during_an_attempt_causes_an_immediate_retry() -> None:
+    """It may be too late for the attempt that then failed."""
     waiting = retries()
     waiting.add([ONE], at=0)
     waiting.claim(5, now=0)
@@ -126,7 +126,7 @@ def test_a_change_while_a_conversation_is_being_tried_has_it_tried_at_once() -> 
     assert waiting.next_time() == 8 * SECOND
 
 
-def test_a_clock_that_is_put_back_by_an_hour_does_not_prolong_a_wait() -> None:
+def test_a_clock_set_back_does_not_prolong_a_wait() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=9, now=3600 * SECOND)
     assert waiting.claim(5, now=3600 * SECOND) == {}
@@ -134,8 +134,8 @@ def test_a_clock_that_is_put_back_by_an_hour_does_not_prolong_a_wait() -> None:
 
 
 @pytest.mark.rule("P17")
-def test_a_thread_that_has_read_the_clock_before_another_has_nothing_tried_too_soon() -> None:
-    """Each send would otherwise try all that waits as soon as two threads send."""
+def test_threads_with_different_times_cause_no_early_retry() -> None:
+    """Otherwise two threads that send would cause all waiting messages to be retried with each send."""
     waiting = retries()
     for number in range(100):
         waiting.failed(SenderKey(5, number), attempt=0, now=SECOND)

@@ -1,4 +1,4 @@
-"""Missing routes are asked for, and what waited for them goes on (R61, R62, N26)."""
+"""R61, R62: missing routes are requested, and messages that waited for them continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BACK_OFF_MAX = 75  # P17: 64 s and its jitter
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
-    """Asks a configuration service of its own; nothing but that is reached by a route."""
+    """Its only route leads to its own configuration service."""
     database = sample_databases.shop(instance)
     database.drop_route("AutoCreatedLocal")
     database.create_queue(CONFIG)
@@ -44,7 +44,7 @@ def stock(instance: Instance) -> Database:
 
 
 def requests(database: Database) -> list[MissingRoute]:
-    """What the configuration service finds in its queue, left where it is."""
+    """The requests in the queue of the configuration service, left there."""
     found = instance_of(database).view(CONFIG, database.name)
     return [
         MissingRoute.read(body)
@@ -67,7 +67,7 @@ def pass_time(instance: Instance, clock: Clock, *, seconds: float) -> None:
 
 
 @pytest.mark.rule("R61")
-def test_the_configuration_service_is_asked_for_the_missing_route(sales: Database, stock: Database) -> None:
+def test_a_missing_route_is_requested(sales: Database, stock: Database) -> None:
     send(sales, b"two chairs")
     assert requests(sales) == [MissingRoute(STOCK)]
     assert statuses(sales) == {"9770"}
@@ -84,7 +84,7 @@ def test_the_request_is_a_dialog_of_the_system_service(sales: Database) -> None:
 
 
 @pytest.mark.rule("R61")
-def test_the_request_names_the_broker_id_that_the_conversation_names(sales: Database) -> None:
+def test_the_request_contains_the_broker_id_of_the_conversation(sales: Database) -> None:
     guid = uuid.UUID(int=7)
     with sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK, broker_instance=guid), b"two chairs")
@@ -108,15 +108,13 @@ def test_the_pending_requests_of_the_catalog_are_the_open_dialogs(sales: Databas
     assert STOCK not in instance.catalog().pending_requests
 
 
-def test_without_a_route_to_a_configuration_service_nothing_is_pending(instance: Instance) -> None:
+def test_nothing_is_requested_without_a_route_to_a_configuration_service(instance: Instance) -> None:
     send(sample_databases.shop(instance), b"two chairs")
     assert instance.catalog().pending_requests == ()
 
 
 @pytest.mark.rule("R62")
-def test_a_route_and_the_end_of_the_dialog_send_what_waits(
-    sales: Database, stock: Database, instance: Instance
-) -> None:
+def test_waiting_messages_are_sent_after_the_answer(sales: Database, stock: Database, instance: Instance) -> None:
     send(sales, b"two chairs")
     sales.create_route("Stock", service_name=STOCK, address="LOCAL")
     answer(sales)
@@ -126,7 +124,7 @@ def test_a_route_and_the_end_of_the_dialog_send_what_waits(
 
 
 @pytest.mark.rule("R62")
-def test_an_error_is_told_and_counts_for_a_minute(sales: Database, instance: Instance, clock: Clock) -> None:
+def test_an_error_is_reported_and_valid_for_a_minute(sales: Database, instance: Instance, clock: Clock) -> None:
     send(sales, b"two chairs")
     answer(sales, error=(12, "nobody knows it"))
     instance.run_due()
@@ -139,10 +137,8 @@ def test_an_error_is_told_and_counts_for_a_minute(sales: Database, instance: Ins
     assert requests(sales) == [MissingRoute(STOCK)]
 
 
-def test_a_clock_that_is_set_back_does_not_have_a_refusal_count_until_it_has_caught_up(
-    sales: Database, instance: Instance, clock: Clock
-) -> None:
-    """Such as that of a machine which began with a wrong year."""
+def test_a_clock_set_back_does_not_prolong_a_refusal(sales: Database, instance: Instance, clock: Clock) -> None:
+    """For example on a computer that started with a wrong year."""
     send(sales, b"two chairs")
     answer(sales, error=(12, "nobody knows it"))
     instance.run_due()
@@ -151,10 +147,10 @@ def test_a_clock_that_is_set_back_does_not_have_a_refusal_count_until_it_has_cau
     assert requests(sales) == [MissingRoute(STOCK)]
 
 
-def test_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_is_counted(
+def test_only_the_first_refusals_of_a_minute_are_logged(
     sales: Database, instance: Instance, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neighbours name the services."""
+    """Peers choose the service names."""
     caplog.set_level(logging.WARNING)
     for number in range(LOG_LINES_MAX + 7):
         send(sales, b"two chairs", to=f"//{number}")
@@ -167,10 +163,10 @@ def test_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_
 
 
 @pytest.mark.rule("R62")
-def test_after_an_end_without_a_route_the_service_is_asked_again_later(
+def test_after_an_end_without_a_route_the_request_is_repeated_later(
     sales: Database, instance: Instance, clock: Clock
 ) -> None:
-    """Not at once: it would be asked as fast as it answers."""
+    """Not immediately: otherwise requests would follow answers without a pause."""
     send(sales, b"two chairs")
     answer(sales)
     instance.run_due()
@@ -181,7 +177,7 @@ def test_after_an_end_without_a_route_the_service_is_asked_again_later(
 
 
 @pytest.mark.rule("R62")
-def test_when_the_route_expires_the_service_is_asked_again(
+def test_an_expired_route_is_requested_again(
     sales: Database, stock: Database, instance: Instance, clock: Clock
 ) -> None:
     dialog = send(sales, b"two chairs")
@@ -193,7 +189,7 @@ def test_when_the_route_expires_the_service_is_asked_again(
     assert requests(sales) == [MissingRoute(STOCK, stock.service_broker_guid)]
 
 
-def test_a_request_outlives_the_process(sales: Database, instance: Instance, clock: Clock) -> None:
+def test_a_request_survives_a_restart(sales: Database, instance: Instance, clock: Clock) -> None:
     send(sales, b"two chairs")
     folder = instance.folder
     instance.close()
@@ -204,8 +200,8 @@ def test_a_request_outlives_the_process(sales: Database, instance: Instance, clo
 
 
 @pytest.mark.rule("I8", "R62")
-def test_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, clock: Clock, tmp_path: Path) -> None:
-    """Whoever was asked before makes no route in a file that is elsewhere, and may never hear that it is asked."""
+def test_a_moved_database_sends_its_own_request(instance: Instance, clock: Clock, tmp_path: Path) -> None:
+    """The service that was asked before cannot create a route in a file that is elsewhere."""
     sales = sample_databases.shop(instance)
     with Instance.create(tmp_path / "other", name="other", clock=clock, background=False) as other:
         for each in (instance, other):
@@ -224,7 +220,7 @@ def test_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, cloc
         assert statuses(moved) == {"9761"}
 
 
-def test_an_answer_that_came_before_a_crash_is_looked_at_later(
+def test_an_answer_from_before_a_crash_is_processed_later(
     sales: Database, stock: Database, instance: Instance, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(sales, b"two chairs")
@@ -240,8 +236,8 @@ def test_an_answer_that_came_before_a_crash_is_looked_at_later(
 
 
 @pytest.mark.rule("R41")
-def test_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instance) -> None:
-    """A route back to this instance leads to msdb's table, which asks by itself."""
+def test_the_database_whose_table_was_read_sends_the_request(instance: Instance) -> None:
+    """A route back to this instance leads to msdb's table, which sends its own requests."""
     instance.execute("CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ();")
     sales = sample_databases.shop(instance)
     sales.create_route("Self", service_name=STOCK, address=instance.catalog().addresses[0])
@@ -253,10 +249,10 @@ def test_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instance) 
 
 
 @pytest.mark.rule("R1", "R14")
-def test_a_request_of_another_database_that_nobody_answers_is_in_nobodys_way(
+def test_an_unanswered_request_of_another_database_blocks_nothing(
     sales: Database, stock: Database, instance: Instance, clock: Clock
 ) -> None:
-    """What the other one is answered makes no route here."""
+    """The answer to the other database creates no route here."""
     send(sales, b"two chairs")
     other = sample_databases.shop(instance, "Other")
     other.drop_route("AutoCreatedLocal")
@@ -276,8 +272,8 @@ def test_a_request_of_another_database_that_nobody_answers_is_in_nobodys_way(
     assert len(waiting(sales)) == 1
 
 
-def test_what_goes_back_to_the_asking_service_asks_for_no_route(sales: Database, instance: Instance) -> None:
-    """Dynamic routing hides the services of the instance; the answers do not fall into that."""
+def test_answers_to_the_requesting_service_need_no_route(sales: Database, instance: Instance) -> None:
+    """Dynamic routing hides the services of the instance, but not for the answers."""
     sales.drop_route("Configuration")
     asked = instance.create_database("Asked")
     asked.create_queue(CONFIG)
@@ -294,7 +290,7 @@ def test_what_goes_back_to_the_asking_service_asks_for_no_route(sales: Database,
 
 
 @pytest.mark.rule("R61")
-def test_the_body_names_service_and_broker_id() -> None:
+def test_the_body_contains_service_and_broker_id() -> None:
     body = MissingRoute("//a<b", uuid.UUID(int=255)).body()
     assert body == (
         b'<MissingRoute xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute">'
@@ -318,12 +314,12 @@ def test_the_body_names_service_and_broker_id() -> None:
         b"<MissingRoute><SERVICE_NAME>x</SERVICE_NAME><BROKER_INSTANCE>7</BROKER_INSTANCE></MissingRoute>",
     ],
 )
-def test_a_body_that_is_none_is_refused(body: bytes | None) -> None:
+def test_an_invalid_body_is_rejected(body: bytes | None) -> None:
     with pytest.raises(MalformedDataError, match="MissingRoute"):
         MissingRoute.read(body)
 
 
-def test_the_background_threads_of_an_instance_do_it_all(tmp_path: Path) -> None:
+def test_background_threads_request_routes(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "instance", name="shop") as instance:
         sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
         sales.create_queue(CONFIG)

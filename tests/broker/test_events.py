@@ -1,4 +1,4 @@
-"""What subscribers hear, after the commit that makes it true (facts 160 to 163, 167)."""
+"""Events that subscribers get, after the commit that makes them true."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def test_the_life_of_a_conversation_between_two_databases(instance: Instance, sa
     ]
 
 
-def test_an_error_of_the_application_is_heard_at_both_ends(
-    instance: Instance, sales: Database, stock: Database
-) -> None:
+def test_an_application_error_emits_events_at_both_ends(instance: Instance, sales: Database, stock: Database) -> None:
     dialog = send(sales, b"two chairs")
     events = heard(instance, ConversationEvent)
     with sales.transaction() as t:
@@ -73,15 +71,15 @@ def test_an_error_of_the_application_is_heard_at_both_ends(
     ]
 
 
-def test_an_error_of_the_broker_is_heard(instance: Instance, sales: Database, stock: Database) -> None:
+def test_a_broker_error_emits_an_event(instance: Instance, sales: Database, stock: Database) -> None:
     stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
     events = heard(instance, ConversationEvent)
     send(sales, b"two chairs")
     assert steps(events)[-1] == ("Sales", ConversationStep.RECEIVED_BROKER_ERROR)
 
 
-def test_what_no_queue_takes_is_heard_with_its_reason(instance: Instance, sales: Database) -> None:
-    """Message Undeliverable (facts 135, 163)."""
+def test_an_undeliverable_message_emits_an_event_with_the_reason(instance: Instance, sales: Database) -> None:
+    """Message Undeliverable."""
     sales.create_queue(ORDERS, status=False)
     sales.create_service(STOCK, queue=ORDERS)
     events = heard(instance, MessageUndeliverable)
@@ -91,7 +89,7 @@ def test_what_no_queue_takes_is_heard_with_its_reason(instance: Instance, sales:
     ] == [(11219, 0)]
 
 
-def test_cleaning_up_is_heard(instance: Instance, sales: Database) -> None:
+def test_cleanup_emits_an_event(instance: Instance, sales: Database) -> None:
     dialog = send(sales, b"two chairs")
     events = heard(instance, ConversationEvent)
     with sales.transaction() as t:
@@ -99,7 +97,7 @@ def test_cleaning_up_is_heard(instance: Instance, sales: Database) -> None:
     assert steps(events) == [("Sales", ConversationStep.END_CONVERSATION_WITH_CLEANUP)]
 
 
-def test_a_group_comes_with_its_first_conversation_and_goes_with_its_last(instance: Instance, sales: Database) -> None:
+def test_groups_emit_events_with_their_first_and_last_conversation(instance: Instance, sales: Database) -> None:
     events = heard(instance, ConversationGroupEvent)
     with sales.transaction() as t:
         first = t.begin_dialog(SHOP, STOCK)
@@ -115,7 +113,7 @@ def test_a_group_comes_with_its_first_conversation_and_goes_with_its_last(instan
     ]
 
 
-def test_nothing_is_heard_of_what_is_rolled_back(instance: Instance, sales: Database, stock: Database) -> None:
+def test_a_rollback_emits_nothing(instance: Instance, sales: Database, stock: Database) -> None:
     events = heard(instance)
     with pytest.raises(ZeroDivisionError), sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
@@ -123,8 +121,8 @@ def test_nothing_is_heard_of_what_is_rolled_back(instance: Instance, sales: Data
     assert events == []
 
 
-def test_it_is_heard_after_the_commit(instance: Instance, sales: Database) -> None:
-    """Whoever hears of a conversation finds it in the file."""
+def test_events_are_emitted_after_the_commit(instance: Instance, sales: Database) -> None:
+    """A subscriber finds the conversation of an event in the file."""
     found: list[int] = []
 
     def looks(_event: Event) -> None:
@@ -138,7 +136,7 @@ def test_it_is_heard_after_the_commit(instance: Instance, sales: Database) -> No
     assert found == [1]
 
 
-def test_a_subscriber_that_fails_harms_nobody(instance: Instance, sales: Database, stock: Database) -> None:
+def test_a_failing_subscriber_does_not_affect_others(instance: Instance, sales: Database, stock: Database) -> None:
     def fails(_event: Event) -> None:
         raise ZeroDivisionError
 
@@ -162,10 +160,10 @@ def test_a_subscriber_may_use_the_instance(instance: Instance, sales: Database, 
     assert received(sales, sample_databases.REPLIES) == [b"done"]
 
 
-def test_a_subscriber_may_send_from_the_database_that_is_being_delivered_from(
+def test_a_subscriber_may_send_from_the_database_in_delivery(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
-    """It would wait for itself."""
+    """Otherwise it would deadlock."""
     more = [b"three", b"two"]
 
     def sends(event: Event) -> None:
@@ -178,14 +176,14 @@ def test_a_subscriber_may_send_from_the_database_that_is_being_delivered_from(
     assert received(stock) == [b"one", b"two", b"three"]
 
 
-def test_events_go_to_logging_too(instance: Instance, sales: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_are_logged(instance: Instance, sales: Database, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="ssbroker.events"):
         send(sales, b"two chairs")
     assert "Broker:Message Classify: database=Sales" in caplog.text
     assert "SEND Message" in caplog.text
 
 
-def test_what_is_committed_goes_on_its_way_though_a_subscriber_is_interrupted(
+def test_committed_messages_are_delivered_despite_an_interrupted_subscriber(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     def interrupts(_event: Event) -> None:
@@ -198,7 +196,7 @@ def test_what_is_committed_goes_on_its_way_though_a_subscriber_is_interrupted(
     assert received(stock) == [b"two chairs"]
 
 
-def test_a_commit_does_not_fail_with_a_handler_of_the_log(
+def test_a_failing_log_handler_does_not_affect_a_commit(
     instance: Instance, sales: Database, stock: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Full(logging.Handler):

@@ -1,4 +1,4 @@
-"""B4: a disk that is full or fails while messages go through an instance: a clear error, nothing lost, and it goes on afterwards."""
+"""A disk that is full or fails while messages are exchanged: a clear error, nothing lost, and work continues afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def step(instance: Instance, number: int, chance: random.Random) -> list[int]:
 
 
 def raised(what: Callable[[], object]) -> StorageError | None:
-    """The only error that a failing disk may lead to."""
+    """The only error that a failing disk may cause."""
     try:
         what()
     except StorageError as error:
@@ -38,7 +38,7 @@ def raised(what: Callable[[], object]) -> StorageError | None:
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
 @pytest.mark.parametrize("kind", ["full", "write", "read"])
 def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
-    """The disk fails at the nth call, for every n; what the application's tables say is what the conversations did."""
+    """The disk fails at the nth call, for every n; the application's tables always agree with the conversations."""
     folder, chance, clock = tmp_path / "instance", random.Random(1), Clock()
     killed_process.prepare(folder)
     with failing_calls(kind) as disk:
@@ -49,7 +49,7 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
                 errors = [raised(lambda number=number: step(instance, number, chance)) for number in range(STEPS)]  # type: ignore[misc]  # a default in a lambda
                 was_met, disk.fails_at = disk.asked >= attempt, 0
                 assert all(".sqlite: " in str(error) for error in errors if error is not None)
-                clock.advance(seconds=5)  # what could not be delivered is tried again after about four
+                clock.advance(seconds=5)  # undelivered messages are retried after about four seconds
                 instance.run_due()
                 killed_process.drain(instance)
                 for lane in killed_process.LANES:
@@ -63,7 +63,7 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
 
 
 def test_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
-    """The application sees the same error, and neither its rows nor its messages."""
+    """The application sees the same error, and neither its rows nor its messages are saved."""
     folder, chance = tmp_path / "instance", random.Random(1)
     killed_process.prepare(folder)
     with failing_calls("full") as disk, Instance.open(folder, background=False) as instance:

@@ -1,4 +1,4 @@
-"""Databases come, go and change their identity: rules I1 to I8, decisions B25 to B29."""
+"""Rules I1 to I8: databases are created, attached, detached, dropped, and change their broker ids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVER
 
 
 def copy_of(instance: Instance, name: str) -> Path:
-    """A copy of a database's file, as a backup makes it."""
+    """A backup of a database's file."""
     path = instance.database(name).path
     instance.detach_database(name)
     target = path.with_name("copy.sqlite")
@@ -38,14 +38,14 @@ def copy_of(instance: Instance, name: str) -> Path:
 
 
 def listed(instance: Instance) -> dict[str, tuple[bytes, bool]]:
-    """What the list says of each database."""
+    """The state of each database in the list."""
     with database_context(instance.msdb).file.read() as connection:
         rows = connection.execute("SELECT name, service_broker_guid, is_broker_enabled FROM ssb_databases")
         return {name: (guid, bool(enabled)) for name, guid, enabled in rows}
 
 
 def agrees(instance: Instance) -> bool:
-    """Whether list and files say the same, and I7 holds."""
+    """Whether list and files agree, and I7 holds."""
     said = {one.name: (one.service_broker_guid.bytes, one.is_broker_enabled) for one in instance.databases}
     enabled = [guid for guid, is_enabled in said.values() if is_enabled]
     return said == listed(instance) and len(set(enabled)) == len(enabled)
@@ -89,8 +89,8 @@ def test_msdb_is_a_database_like_others(instance: Instance) -> None:
 
 
 @pytest.mark.threat("T25")
-def test_an_option_that_is_none_is_refused(sales: Database) -> None:
-    """What ends conversations has to be named exactly."""
+def test_an_invalid_option_is_rejected(sales: Database) -> None:
+    """An option that ends conversations must be named exactly."""
     with pytest.raises(OptionError, match="ENABLE_BROKER"):
         sales.set_broker("ENABLE")  # type: ignore[arg-type]
 
@@ -98,8 +98,10 @@ def test_an_option_that_is_none_is_refused(sales: Database) -> None:
 @pytest.mark.rule("I8")
 @pytest.mark.threat("T25")
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_detach_and_attach_leave_id_and_state_alone(instance: Instance, sales: Database, *, is_enabled: bool) -> None:
-    """Nothing ends unless it is asked for."""
+def test_detach_and_attach_change_neither_id_nor_state(
+    instance: Instance, sales: Database, *, is_enabled: bool
+) -> None:
+    """Nothing ends unless requested."""
     guid, path = sales.service_broker_guid, sales.path
     sales.set_honor_broker_priority(is_on=True)
     if not is_enabled:
@@ -112,7 +114,7 @@ def test_detach_and_attach_leave_id_and_state_alone(instance: Instance, sales: D
     again = instance.attach_database("Shop", path)
     assert (again.service_broker_guid, again.is_broker_enabled) == (guid, is_enabled)
     assert set(database_context(again).objects().services) == {"//Orders", "//Shop"}
-    assert not database_context(again).objects().broker.is_honor_broker_priority_on  # fact 150
+    assert not database_context(again).objects().broker.is_honor_broker_priority_on
     assert agrees(instance)
 
 
@@ -127,7 +129,7 @@ def test_a_copy_restored_in_another_instance_keeps_its_id(instance: Instance, sa
 
 @pytest.mark.rule("I7")
 @pytest.mark.parametrize("option", [None, "ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS", "DISABLE_BROKER"])
-def test_attaching_a_second_one_leaves_it_disabled(instance: Instance, sales: Database, option: str | None) -> None:
+def test_an_attached_copy_is_disabled(instance: Instance, sales: Database, option: str | None) -> None:
     copy = copy_of(instance, "Sales")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -140,7 +142,7 @@ def test_attaching_a_second_one_leaves_it_disabled(instance: Instance, sales: Da
 
 
 @pytest.mark.rule("I7")
-def test_a_second_one_with_a_new_id_is_enabled(instance: Instance, sales: Database) -> None:
+def test_a_copy_with_a_new_id_is_enabled(instance: Instance, sales: Database) -> None:
     copy = copy_of(instance, "Sales")
     second = instance.attach_database("Copy", copy, option="NEW_BROKER")
     assert second.is_broker_enabled
@@ -151,8 +153,8 @@ def test_a_second_one_with_a_new_id_is_enabled(instance: Instance, sales: Databa
 @pytest.mark.rule("I7")
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("option", ["ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"])
-def test_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Database, option: str) -> None:
-    """A copy never stands in for the original."""
+def test_two_databases_with_one_id_are_never_both_enabled(instance: Instance, sales: Database, option: str) -> None:
+    """A copy never replaces the original."""
     second = instance.attach_database("Copy", copy_of(instance, "Sales"), option="DISABLE_BROKER")
     with pytest.raises(BrokerError) as refused:
         second.set_broker(option)  # type: ignore[arg-type]
@@ -166,8 +168,8 @@ def test_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Datab
 
 
 @pytest.mark.rule("I7")
-def test_a_file_that_was_replaced_while_the_instance_was_closed(instance: Instance, sales: Database) -> None:
-    """The copy of another database at a database's place brings its id; it cannot be enabled beside the original."""
+def test_a_file_replaced_while_the_instance_was_closed(instance: Instance, sales: Database) -> None:
+    """A copy of another database in place of a database's file keeps its own id, and cannot be enabled beside the original."""
     other = instance.create_database("Other").path
     copy = copy_of(instance, "Sales")
     guid, folder = instance.database("Sales").service_broker_guid, instance.folder
@@ -222,7 +224,7 @@ def test_a_file_is_attached_to_one_instance(
     assert instance.database("Sales").is_broker_enabled
 
 
-def test_what_is_no_database_of_ours_is_refused(instance: Instance, tmp_path: Path) -> None:
+def test_a_foreign_file_is_rejected(instance: Instance, tmp_path: Path) -> None:
     text, foreign = tmp_path / "text.sqlite", tmp_path / "foreign.sqlite"
     text.write_text("no database, although it is long enough to be taken for one " * 20)
     with sqlite3.connect(foreign) as connection:
@@ -241,12 +243,12 @@ def test_what_is_no_database_of_ours_is_refused(instance: Instance, tmp_path: Pa
     assert [database.name for database in instance.databases] == ["msdb"]
 
 
-def test_a_name_that_is_taken_is_refused(instance: Instance, sales: Database) -> None:
+def test_an_existing_name_is_rejected(instance: Instance, sales: Database) -> None:
     with pytest.raises(BrokerError, match="1801"):
         instance.attach_database("Sales", copy_of(instance, "Sales"))
 
 
-def test_a_dropped_database_goes_with_its_file(instance: Instance, sales: Database) -> None:
+def test_dropping_a_database_removes_its_file(instance: Instance, sales: Database) -> None:
     path = sales.path
     instance.drop_database("Sales")
     assert [one for one in path.parent.iterdir() if one.name.startswith("Sales")] == []
@@ -254,7 +256,7 @@ def test_a_dropped_database_goes_with_its_file(instance: Instance, sales: Databa
 
 
 @pytest.mark.parametrize(("method", "number"), [("drop_database", 3708), ("detach_database", 7940)])
-def test_msdb_stays(instance: Instance, method: str, number: int) -> None:
+def test_msdb_cannot_be_removed(instance: Instance, method: str, number: int) -> None:
     with pytest.raises(BrokerError) as refused:
         getattr(instance, method)("msdb")
     assert refused.value.number == number
@@ -274,7 +276,7 @@ def test_detaching_waits_for_open_transactions(instance: Instance, tmp_path: Pat
         hasty.detach_database("Sales")
 
 
-def test_a_detached_file_is_whole_though_another_process_has_it_open(
+def test_a_detached_file_is_complete_even_if_another_process_has_it_open(
     instance: Instance, sales: Database, tmp_path: Path
 ) -> None:
     with Instance.open(instance.folder, background=False) as other:
@@ -289,7 +291,7 @@ def test_a_detached_file_is_whole_though_another_process_has_it_open(
             assert t.receive("Orders")["message_body"].to_pylist() == [b"kept"]
 
 
-def test_a_file_that_others_read_is_detached_and_said_not_to_be_whole(instance: Instance, sales: Database) -> None:
+def test_detaching_a_file_with_readers_reports_that_it_is_incomplete(instance: Instance, sales: Database) -> None:
     path = sales.path
     database_context(sales).file.lock_timeout = 0.1
     with (
@@ -306,7 +308,7 @@ def test_a_file_that_others_read_is_detached_and_said_not_to_be_whole(instance: 
         assert t.receive("Orders")["message_body"].to_pylist() == [b"kept"]
 
 
-def test_who_still_has_a_detached_file_open_cannot_write_to_it(instance: Instance, sales: Database) -> None:
+def test_a_detached_file_cannot_be_written_by_others(instance: Instance, sales: Database) -> None:
     with Instance.open(instance.folder, background=False) as other:
         held = other.database("Sales")
         instance.detach_database("Sales")
@@ -318,9 +320,7 @@ def test_who_still_has_a_detached_file_open_cannot_write_to_it(instance: Instanc
             other.database("Sales")
 
 
-def test_a_database_whose_file_is_gone_does_not_stop_the_others(
-    instance: Instance, sales: Database, clock: Clock
-) -> None:
+def test_a_missing_file_does_not_affect_other_databases(instance: Instance, sales: Database, clock: Clock) -> None:
     instance.create_database("Stock")
     path, folder = sales.path, instance.folder
     instance.close()
@@ -333,7 +333,7 @@ def test_a_database_whose_file_is_gone_does_not_stop_the_others(
         assert again.database("Sales").is_broker_enabled
 
 
-def test_an_instance_may_be_moved_as_a_whole(instance: Instance, sales: Database, tmp_path: Path) -> None:
+def test_an_instance_folder_can_be_moved(instance: Instance, sales: Database, tmp_path: Path) -> None:
     guid, folder = sales.service_broker_guid, instance.folder
     instance.close()
     folder.rename(tmp_path / "moved")
@@ -341,7 +341,7 @@ def test_an_instance_may_be_moved_as_a_whole(instance: Instance, sales: Database
         assert again.database("Sales").service_broker_guid == guid
 
 
-def test_a_file_that_stands_at_the_place_of_a_new_database_is_left_alone(instance: Instance, sales: Database) -> None:
+def test_an_existing_file_in_place_of_a_new_database_is_not_changed(instance: Instance, sales: Database) -> None:
     path = sales.path
     instance.detach_database("Sales")
     before = path.read_bytes()
@@ -353,7 +353,7 @@ def test_a_file_that_stands_at_the_place_of_a_new_database_is_left_alone(instanc
 
 
 @pytest.mark.parametrize("step", ["registry.add", "changes.set_broker", "registry.set_broker", "registry.record_owner"])
-def test_a_disk_that_is_full_in_the_middle_of_a_change_leaves_nothing(
+def test_a_full_disk_during_a_change_leaves_no_partial_change(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     copy = copy_of(instance, "Sales")

@@ -1,4 +1,4 @@
-"""What a change of identity does to conversations: I2, I5, I6 and B28."""
+"""I2, I5, I6: effects of identity changes on conversations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shop(instance: Instance, sales: Database) -> Database:
 
 
 def received(database: Database, queue: str) -> list[dict[str, Any]]:
-    """All messages of a queue, taken."""
+    """Receives all messages of a queue."""
     found: list[dict[str, Any]] = []
     while True:
         with database.transaction() as t:
@@ -36,7 +36,7 @@ def received(database: Database, queue: str) -> list[dict[str, Any]]:
 
 
 def begin(database: Database, service: str, *bodies: bytes) -> uuid.UUID:
-    """A dialog with //Orders, and what it sends."""
+    """Begins a dialog with //Orders and sends messages in it."""
     with database.transaction() as t:
         dialog = t.begin_dialog(service, "//Orders")
         for body in bodies:
@@ -54,14 +54,14 @@ def states(database: Database) -> dict[tuple[str, bool], str]:
 
 
 def waiting(database: Database) -> int:
-    """How many messages wait in the transmission queue."""
+    """The number of messages in the transmission queue."""
     with database_context(database).file.read() as connection:
         found: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
     return found
 
 
 @pytest.mark.rule("I5")
-def test_new_broker_ends_conversations_without_telling_the_far_sides(
+def test_new_broker_ends_conversations_without_notifying_remote_endpoints(
     instance: Instance, sales: Database, shop: Database
 ) -> None:
     begin(shop, "//Buyer", b"one")
@@ -78,7 +78,7 @@ def test_new_broker_ends_conversations_without_telling_the_far_sides(
 
 
 @pytest.mark.rule("I5", "R17")
-def test_the_far_sides_messages_to_the_old_id_wait(instance: Instance, sales: Database, shop: Database) -> None:
+def test_messages_to_the_old_id_wait(instance: Instance, sales: Database, shop: Database) -> None:
     dialog = begin(shop, "//Buyer", b"one")
     received(sales, "Orders")
     sales.set_broker("NEW_BROKER")
@@ -90,7 +90,9 @@ def test_the_far_sides_messages_to_the_old_id_wait(instance: Instance, sales: Da
 
 
 @pytest.mark.rule("I6")
-def test_error_broker_conversations_tells_both_sides(instance: Instance, sales: Database, shop: Database) -> None:
+def test_error_broker_conversations_sends_errors_to_both_ends(
+    instance: Instance, sales: Database, shop: Database
+) -> None:
     begin(shop, "//Buyer", b"one")
     begin(sales, "//Shop", b"two")
     received(sales, "Orders")
@@ -111,10 +113,10 @@ def test_error_broker_conversations_tells_both_sides(instance: Instance, sales: 
 
 @pytest.mark.rule("I6")
 @pytest.mark.parametrize("error", [None, (7, "over")])
-def test_the_far_side_hears_of_it_though_this_side_has_ended_before_it_could_be_told(
+def test_the_remote_endpoint_gets_the_error_even_if_this_one_has_ended(
     instance: Instance, sales: Database, shop: Database, error: tuple[int, str] | None
 ) -> None:
-    """An application ends what is broken as soon as it reads of that; telling another database, or instance, takes longer."""
+    """An application ends a broken conversation as soon as it reads the error; delivering it to another database takes longer."""
     dialog = begin(shop, "//Buyer", b"one")
     received(sales, "Orders")
     sales.set_broker("DISABLE_BROKER")
@@ -133,10 +135,10 @@ def test_the_far_side_hears_of_it_though_this_side_has_ended_before_it_could_be_
 
 @pytest.mark.rule("I6")
 @pytest.mark.parametrize("restored", ["initiator", "target"])
-def test_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_the_backup_knows_of(
+def test_a_remote_endpoint_ahead_of_the_backup_gets_the_error(
     instance: Instance, sales: Database, shop: Database, tmp_path: Path, restored: str
 ) -> None:
-    """What the documents advise where the far sides have gone on: both ends hear that the conversation is over."""
+    """The documented procedure after a restore if remote endpoints have continued: both ends get an error."""
     dialog = begin(shop, "//Buyer", b"one")
     with sales.transaction() as t:
         answered = t.receive("Orders")["conversation_handle"][0].as_py()
@@ -162,9 +164,7 @@ def test_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_the_backu
 
 
 @pytest.mark.rule("I6")
-def test_a_far_side_that_was_not_told_of_the_end_yet_is_told_of_the_error(
-    instance: Instance, sales: Database, shop: Database
-) -> None:
+def test_a_pending_end_is_replaced_by_the_error(instance: Instance, sales: Database, shop: Database) -> None:
     dialog = begin(shop, "//Buyer", b"one")
     received(sales, "Orders")
     sales.set_broker("DISABLE_BROKER")
@@ -180,9 +180,7 @@ def test_a_far_side_that_was_not_told_of_the_end_yet_is_told_of_the_error(
 
 
 @pytest.mark.rule("I6")
-def test_a_database_with_conversations_is_attached_and_ends_them(
-    instance: Instance, sales: Database, shop: Database
-) -> None:
+def test_attaching_can_end_conversations_with_an_error(instance: Instance, sales: Database, shop: Database) -> None:
     begin(shop, "//Buyer", b"one")
     path = sales.path
     instance.detach_database("Sales")
@@ -212,7 +210,7 @@ def test_a_disabled_database_sends_nothing_and_receives_nothing(
 
 
 @pytest.mark.rule("I8")
-def test_conversations_go_on_after_detach_and_attach(instance: Instance, sales: Database, shop: Database) -> None:
+def test_conversations_continue_after_detach_and_attach(instance: Instance, sales: Database, shop: Database) -> None:
     dialog = begin(shop, "//Buyer", b"one")
     path = sales.path
     instance.detach_database("Sales")
@@ -226,7 +224,7 @@ def test_conversations_go_on_after_detach_and_attach(instance: Instance, sales: 
 
 
 @pytest.mark.rule("I3")
-def test_a_dialog_may_name_the_copy_that_it_wants(instance: Instance, sales: Database, shop: Database) -> None:
+def test_a_dialog_may_name_a_copy_by_its_broker_id(instance: Instance, sales: Database, shop: Database) -> None:
     other = instance.create_database("Other")
     other.create_queue("Orders")
     other.create_service("//Orders", queue="Orders")

@@ -1,4 +1,4 @@
-"""I1, I4 to I8 against a plain model: long random histories of databases that come, go, are copied, enabled and renamed."""
+"""I1, I4 to I8 against a simple model: long random histories of databases that are created, removed, copied, enabled and renamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVER
 
 @dataclass(slots=True)
 class Known:
-    """What the model knows of a database or of a file that nobody has."""
+    """The model's knowledge of a database, or of a file attached to no instance."""
 
     guid: bytes
     is_enabled: bool
@@ -139,7 +139,7 @@ class World:
 @pytest.mark.rule("I7", "I8", "I1", "I4", "I5", "I6")
 @pytest.mark.parametrize("seed", range(12))
 def test_histories_of_databases(tmp_path: Path, seed: int) -> None:
-    """I1, I4, I5, I6 too: ids, states and contents are the model's after every step, and after opening again."""
+    """I1, I4, I5, I6 too: ids, states and contents equal the model's after every step and after reopening."""
     world = World(tmp_path, random.Random(seed))
     steps = [
         world.create,

@@ -1,4 +1,4 @@
-"""An instance is a folder of database files (B1)."""
+"""An instance is a folder of database files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_an_instance_is_a_folder_with_one_file_for_each_database(instance: Insta
 
 
 @pytest.mark.skipif(os.name == "nt", reason="folders have no such modes there")
-def test_the_folder_of_a_new_instance_is_for_its_owner_only(tmp_path: Path) -> None:
-    """Bodies and session keys stand in its files in clear; a folder that somebody has made keeps the mode that he gave it."""
+def test_the_folder_of_a_new_instance_is_private(tmp_path: Path) -> None:
+    """Its files contain unencrypted bodies and session keys; an existing folder keeps its mode."""
     (tmp_path / "made").mkdir()
     (tmp_path / "made").chmod(0o750)
     before = os.umask(0o022)
@@ -48,7 +48,7 @@ def test_the_folder_of_a_new_instance_is_for_its_owner_only(tmp_path: Path) -> N
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "made")] == [0o700, 0o750]
 
 
-def test_what_was_made_is_there_when_the_instance_is_opened_again(instance: Instance, sales: Database) -> None:
+def test_objects_persist_when_the_instance_is_reopened(instance: Instance, sales: Database) -> None:
     guid = sales.service_broker_guid
     folder = instance.folder
     instance.close()
@@ -61,7 +61,7 @@ def test_what_was_made_is_there_when_the_instance_is_opened_again(instance: Inst
 
 
 @pytest.mark.rule("I1")
-def test_every_database_has_a_broker_id_of_its_own_and_is_enabled(instance: Instance) -> None:
+def test_every_database_has_its_own_broker_id_and_is_enabled(instance: Instance) -> None:
     databases = [instance.msdb, *(instance.create_database(f"Copy{number}") for number in range(5))]
     assert len({database.service_broker_guid for database in databases}) == len(databases)
     assert {database.service_broker_guid.version for database in databases} == {4}
@@ -114,15 +114,13 @@ def test_a_folder_holds_one_instance(instance: Instance) -> None:
     assert Instance.open(instance.folder, background=False).name == "shop"
 
 
-def test_what_a_crash_left_of_making_an_instance_does_not_stop_the_next_try(tmp_path: Path) -> None:
+def test_creating_an_instance_can_be_repeated_after_a_crash(tmp_path: Path) -> None:
     (tmp_path / "msdb.sqlite").touch()
     with Instance.create(tmp_path, name="shop", background=False) as made:
         assert made.msdb.is_broker_enabled
 
 
-def test_who_makes_an_instance_that_another_makes_meanwhile_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_one_of_two_concurrent_creations_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create = DatabaseFile.create
 
     def comes_between(*given: Any, **options: Any) -> DatabaseFile:
@@ -136,10 +134,10 @@ def test_who_makes_an_instance_that_another_makes_meanwhile_is_refused(
     assert Instance.open(tmp_path, background=False).name == "first"
 
 
-def test_a_file_that_comes_while_a_database_is_made_is_refused_and_stays(
+def test_a_file_that_appears_during_creation_is_not_overwritten(
     instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody may copy a backup to that place at that moment."""
+    """For example a backup copied to that path."""
     theirs = instance.create_database("Stock").path
     instance.detach_database("Stock")
     place = theirs.with_name("Sales.sqlite")
@@ -155,7 +153,7 @@ def test_a_file_that_comes_while_a_database_is_made_is_refused_and_stays(
     assert instance.attach_database("Stock", place).is_broker_enabled
 
 
-def test_threads_that_make_the_same_database_at_once_make_it_once(instance: Instance) -> None:
+def test_concurrent_creations_of_a_database_create_it_once(instance: Instance) -> None:
     def make(number: int) -> int | None:
         try:
             instance.create_database("Sales" if number % 2 else f"Own{number}")
@@ -170,7 +168,7 @@ def test_threads_that_make_the_same_database_at_once_make_it_once(instance: Inst
     assert len(instance.databases) == 6
 
 
-def test_a_folder_that_may_not_be_looked_into_is_a_clear_error(open_to_all: Path) -> None:
+def test_an_inaccessible_folder_is_a_clear_error(open_to_all: Path) -> None:
     Instance.create(open_to_all, name="shop", background=False).close()
     open_to_all.chmod(0o600)
     with nobody():
@@ -183,13 +181,13 @@ def test_a_folder_that_may_not_be_looked_into_is_a_clear_error(open_to_all: Path
     Instance.open(open_to_all, background=False).close()
 
 
-def test_no_instance_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_missing_instance_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="msdb"):
         Instance.open(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
-def test_an_unknown_database_is_named_with_those_that_are_there(instance: Instance) -> None:
+def test_the_error_for_an_unknown_database_lists_the_existing_ones(instance: Instance) -> None:
     with pytest.raises(UnknownDatabaseError, match=r"'sales'.*msdb"):
         instance.database("sales")
 
@@ -198,7 +196,7 @@ def test_an_unknown_database_is_named_with_those_that_are_there(instance: Instan
     ("name", "number"),
     [("msdb", 1801), ("MSDB", 1801), ("tempdb", 1801), ("Sales", 1801), ("", 1038), ("x" * 129, 103)],
 )
-def test_a_name_that_is_taken_or_none_is_refused(instance: Instance, name: str, number: int) -> None:
+def test_existing_and_invalid_names_are_rejected(instance: Instance, name: str, number: int) -> None:
     instance.create_database("Sales")
     with pytest.raises(BrokerError) as refused:
         instance.create_database(name)
@@ -207,7 +205,7 @@ def test_a_name_that_is_taken_or_none_is_refused(instance: Instance, name: str, 
 
 
 @pytest.mark.parametrize("name", ["../Sales", "a/b", "c:d", "Прод", "x" * 128, " ", "CON.", "%41", "\n"])
-def test_any_name_of_a_database_becomes_a_file_in_the_folder(instance: Instance, name: str) -> None:
+def test_any_database_name_becomes_a_file_in_the_folder(instance: Instance, name: str) -> None:
     instance.create_database(name)
     (path,) = (path for path in instance.folder.glob("*.sqlite") if path.name != "msdb.sqlite")
     assert path.parent == instance.folder
@@ -215,7 +213,7 @@ def test_any_name_of_a_database_becomes_a_file_in_the_folder(instance: Instance,
     assert instance.database(name).is_broker_enabled
 
 
-def test_what_another_process_makes_is_seen(instance: Instance) -> None:
+def test_databases_created_by_another_process_are_visible(instance: Instance) -> None:
     with Instance.open(instance.folder, background=False) as other:
         other.create_database("Sales").create_queue("Orders")
         assert set(database_context(instance.database("Sales")).objects().queues) == {("dbo", "Orders")}
@@ -223,7 +221,7 @@ def test_what_another_process_makes_is_seen(instance: Instance) -> None:
 
 @pytest.fixture
 def halved(instance: Instance) -> Iterator[Instance]:
-    """An instance opened anew after the file of one of its databases went; the other one is there."""
+    """An instance reopened after the file of one database was removed; the other one is present."""
     for name in ("Sales", "Stock"):
         instance.create_database(name)
     gone = instance.database("Stock").path
@@ -233,7 +231,7 @@ def halved(instance: Instance) -> Iterator[Instance]:
         yield opened
 
 
-def test_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
+def test_a_missing_database_is_reported_once_and_others_work(
     halved: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -247,9 +245,7 @@ def test_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
     ]
 
 
-def test_with_one_database_gone_another_that_cannot_be_read_is_left_out_too(
-    halved: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_and_unreadable_databases_are_both_omitted(halved: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
     def fails() -> object:
@@ -263,18 +259,16 @@ def test_with_one_database_gone_another_that_cannot_be_read_is_left_out_too(
 
 
 @pytest.mark.parametrize("what", ["instance", "database", "transaction"])
-def test_what_belongs_to_one_process_says_so_where_it_is_sent_to_another(
-    instance: Instance, sales: Database, what: str
-) -> None:
-    """As a function of Spark does, or a pool of processes, that mentions it."""
+def test_pickling_objects_of_a_process_is_a_clear_error(instance: Instance, sales: Database, what: str) -> None:
+    """As Spark functions and process pools do that refer to it."""
     one = {"instance": instance, "database": sales, "transaction": sales.transaction()}[what]
     with pytest.raises(TypeError, match=r"cannot be pickled.*Instance\.open"):
         pickle.dumps(one)
 
 
 @pytest.mark.parametrize("odd", ["loop", "\udcff", "a\0b"], ids=ascii)
-def test_a_path_that_leads_nowhere_is_a_clear_error(tmp_path: Path, instance: Instance, odd: str) -> None:
-    """Links in a circle, a name that is no UTF-8 as files of other systems have it, and one that no system has."""
+def test_an_invalid_path_is_a_clear_error(tmp_path: Path, instance: Instance, odd: str) -> None:
+    """Circular links, a name that is not UTF-8, and an invalid name."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for use in (
         lambda: Instance.create(tmp_path / odd, name="other", background=False),
@@ -287,7 +281,7 @@ def test_a_path_that_leads_nowhere_is_a_clear_error(tmp_path: Path, instance: In
 
 
 @pytest.mark.parametrize("wrong", [None, 7, b"shop", "\udcff"], ids=ascii)
-def test_an_instance_whose_name_is_no_text_is_not_made(tmp_path: Path, wrong: Any) -> None:
+def test_an_invalid_instance_name_is_rejected(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(OptionError, match="name: expected a string"):
         Instance.create(tmp_path / "shop", name=wrong, background=False)
     assert not (tmp_path / "shop").exists()
@@ -303,10 +297,10 @@ def test_an_instance_whose_name_is_no_text_is_not_made(tmp_path: Path, wrong: An
     ids=["detach", "drop", "DDL"],
 )
 @pytest.mark.parametrize("content", [None, b"", b"no database"], ids=["gone", "empty", "damaged"])
-def test_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_again(
+def test_a_database_with_a_lost_file_can_be_dropped_and_recreated(
     halved: Instance, go: Callable[[Instance], None], content: bytes | None
 ) -> None:
-    """Nobody could get rid of it: it was not there for DROP, and there for CREATE and for a backup that is attached."""
+    """It could neither be dropped, because it was missing, nor created or attached, because it existed."""
     path = halved.folder / "Stock.sqlite"
     if content is not None:
         path.write_bytes(content)
@@ -319,7 +313,7 @@ def test_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_again
         assert [database.name for database in again.databases] == ["msdb", "Sales", "Stock"]
 
 
-def test_one_that_another_process_has_taken_off_meanwhile_is_not_there(halved: Instance) -> None:
+def test_a_database_dropped_by_another_process_is_unknown(halved: Instance) -> None:
     with InstanceChange(instance_context(halved)) as alteration:
         with Instance.open(halved.folder, background=False) as other:
             other.drop_database("Stock")

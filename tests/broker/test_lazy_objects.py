@@ -1,4 +1,4 @@
-"""Who changes many objects reads those that it needs, and sees what a picture of all of them shows."""
+"""Lazy objects read only the needed objects, and equal a snapshot of all of them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ABSENT: dict[str, Any] = dict.fromkeys(("message_types", "contracts", "services"
 ABSENT |= {"queues": ("dbo", "none")}
 ABSENT_IN_SECURITY: dict[str, Any] = dict.fromkeys(("principals", "certificates", "bindings"), "none")
 ABSENT_IN_SECURITY |= {"permissions": (0, 7)}
-"""A key of each kind under which nothing stands."""
+"""A key of each kind that does not exist."""
 
 
-def test_each_object_is_what_the_picture_shows(instance: Instance) -> None:
+def test_each_lazy_object_equals_that_of_a_snapshot(instance: Instance) -> None:
     instance.execute(SCRIPT)
     instance.execute(SECRETS)
     for database in instance.databases:
@@ -59,10 +59,10 @@ def test_each_object_is_what_the_picture_shows(instance: Instance) -> None:
         "CREATE USER U{0} WITHOUT LOGIN;",
     ],
 )
-def test_a_statement_reads_no_picture_of_everything(
+def test_a_statement_reads_no_complete_snapshot(
     instance: Instance, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    """Each statement read all that the statements before it had made, so that twice the statements took four times as long."""
+    """Each statement read all objects of previous statements, so that twice as many statements took four times as long."""
     load: Callable[[Any], stored.Objects] = stored.load
     pictures: list[object] = []
 

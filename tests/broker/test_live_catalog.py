@@ -1,4 +1,4 @@
-"""The live instance as a catalog, so that everything that works on catalogs works on it."""
+"""The running instance as a catalog, so that everything for catalogs works on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.broker.test_identity import copy_of
 
 
 def route(instance: Instance, service: str, *, database: str | None = "Sales") -> dict[str, object]:
-    """Where a conversation from a database goes."""
+    """Routes a conversation from a database."""
     conversations = pa.table(
         {
             "conversation_id": pa.array([uuid.UUID(int=1).bytes], pa.binary(16)),
@@ -32,7 +32,7 @@ def route(instance: Instance, service: str, *, database: str | None = "Sales") -
     return row
 
 
-def test_the_catalog_says_what_the_instance_holds(instance: Instance, sales: Database) -> None:
+def test_the_catalog_has_the_content_of_the_instance(instance: Instance, sales: Database) -> None:
     sales.create_route(
         "Far", address="TCP://far:4022", service_name="//Far", broker_instance=uuid.UUID(int=9), lifetime=60
     )
@@ -56,7 +56,7 @@ def test_the_catalog_says_what_the_instance_holds(instance: Instance, sales: Dat
     assert (far["lifetime"] - instance_context(instance).clock()).total_seconds() == 60
 
 
-def test_the_live_instance_is_routed_by(instance: Instance, sales: Database) -> None:
+def test_the_running_instance_routes(instance: Instance, sales: Database) -> None:
     assert route(instance, "//Orders")["target_database"] == "Sales"
     assert route(instance, "//Far")["outcome"] == "DELAYED"
     sales.create_route("Far", address="TCP://far", service_name="//Far")
@@ -86,7 +86,7 @@ def test_the_catalog_is_the_same_object_until_something_changes(instance: Instan
     assert instance.catalog() != catalog
 
 
-def test_what_another_process_changes_is_seen(instance: Instance, sales: Database) -> None:
+def test_changes_by_another_process_are_visible(instance: Instance, sales: Database) -> None:
     before = instance.catalog()
     with Instance.open(instance.folder, background=False) as other:
         other.database("Sales").create_route("Far", address="TCP://far", service_name="//Far")
@@ -112,7 +112,7 @@ def test_round_robin_takes_turns_on_a_live_instance(instance: Instance, sales: D
 
 
 @pytest.mark.rule("I7")
-def test_an_id_that_moves_while_the_databases_are_read_is_seen_once(
+def test_an_id_that_moves_during_reading_occurs_once(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process disables one database and enables its copy between two reads."""

@@ -1,4 +1,4 @@
-"""B10: which conversations stay in their database is seen by what stands in it alone, and routing says the same."""
+"""Whether a conversation stays in its database depends on its content alone, and agrees with routing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AWAY = "TCP://away.example:4022"
 
 
 def objects_of(world: World, database: str, guid: UUID, *, is_enabled: bool) -> Objects:
-    """What stands in a database of a world."""
+    """The objects of a database of a world."""
     routes = [
         Route(
             route.route_id or 0,
@@ -54,7 +54,7 @@ def objects_of(world: World, database: str, guid: UUID, *, is_enabled: bool) -> 
     )
 
 
-def asking(service: str, database: str, guid: UUID, *, is_initiator: bool) -> Conversation:
+def conversation_within(service: str, database: str, guid: UUID, *, is_initiator: bool) -> Conversation:
     """A conversation within a database that names its broker id."""
     return Conversation(
         to_service_name=service,
@@ -65,13 +65,13 @@ def asking(service: str, database: str, guid: UUID, *, is_initiator: bool) -> Co
     )
 
 
-def test_routing_says_the_same_of_what_stays() -> None:
-    """With any routes, databases, addresses and requests there may be, for both sides of a conversation."""
+def test_local_services_agree_with_routing() -> None:
+    """For any routes, databases, addresses and requests, and both ends of a conversation."""
     seen = 0
     for seed in range(WORLDS):
         world, _ = seeded_world(seed, conversations=0)
         asked = [
-            (asking(name, one.name, guid, is_initiator=side), guid)
+            (conversation_within(name, one.name, guid, is_initiator=side), guid)
             for one in world.databases
             if (guid := one.service_broker_guid) is not None
             for name in sorted(
@@ -99,10 +99,10 @@ def test_routing_says_the_same_of_what_stays() -> None:
         "ALTER ROUTE AutoCreatedLocal WITH ADDRESS = N'TRANSPORT'",
     ],
 )
-def test_a_route_that_another_process_makes_counts_for_the_next_message(
+def test_a_route_created_by_another_process_is_used_for_the_next_message(
     instance: Instance, sales: Database, clock: Clock, route: str
 ) -> None:
-    """A conversation whose messages went straight into the queue of their own database so far."""
+    """Its previous messages were delivered directly into the queue of their database."""
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"1")
@@ -130,8 +130,10 @@ def test_a_route_that_another_process_makes_counts_for_the_next_message(
 
 
 @pytest.mark.rule("I7", "R31")
-def test_another_database_of_the_name_takes_nothing_from_who_is_bound(instance: Instance, sales: Database) -> None:
-    """The broker id says which database is meant, however many have the service."""
+def test_a_bound_conversation_is_not_routed_to_another_database_with_the_service(
+    instance: Instance, sales: Database
+) -> None:
+    """The broker id identifies the database, however many have the service."""
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"1")
@@ -147,8 +149,8 @@ def test_another_database_of_the_name_takes_nothing_from_who_is_bound(instance: 
     assert [each.message_sequence_number for each in waiting(sales)] == [2], "I2: it stays in the transmission queue"
 
 
-def test_nothing_is_kept_of_a_database_that_is_dropped(instance: Instance, sales: Database) -> None:
-    """Whoever makes databases and drops them, under names of their own, for years would keep a picture of each."""
+def test_a_dropped_database_leaves_nothing_in_memory(instance: Instance, sales: Database) -> None:
+    """Databases that are created and dropped under new names must not leave snapshots in memory."""
 
     def picture(name: str) -> weakref.ref[Objects]:
         database = instance.create_database(name)

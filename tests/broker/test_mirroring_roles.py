@@ -1,4 +1,4 @@
-"""N25: the role of a database in a mirrored pair."""
+"""The role of a database in a mirrored pair."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def stock(instance: Instance) -> Database:
 
 
 def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, int]:
-    """What the instance says of a database."""
+    """The role that the instance reports for a database."""
     mirrors = MirroredRoutes(instance_context(instance), Mock(), changed=lambda _: None)
     (role,) = mirrors.roles_of([broker_instance])
     return role
 
 
 def shown(instance: Instance) -> dict[str, tuple[int, str, int]]:
-    """What `sys.database_mirroring` shows of each database."""
+    """The row of each database in `sys.database_mirroring`."""
     rows = instance.view("sys.database_mirroring").to_pylist()
     names = {database.database_id: database.name for database in instance.databases}
     return {
@@ -51,15 +51,13 @@ def shown(instance: Instance) -> dict[str, tuple[int, str, int]]:
     }
 
 
-def test_a_database_is_the_principal_unless_it_is_told_otherwise(instance: Instance, sales: Database) -> None:
-    """N25."""
+def test_a_database_is_the_principal_by_default(instance: Instance, sales: Database) -> None:
     assert sales.mirroring_role == "principal"
     assert role_of(instance, sales.service_broker_guid.bytes) == ("principal", 0)
     assert shown(instance) == {"msdb": (1, "PRINCIPAL", 0), "Sales": (1, "PRINCIPAL", 0)}
 
 
 def test_the_number_grows_by_one_with_each_failover(instance: Instance, sales: Database) -> None:
-    """N24, N25."""
     guid = sales.service_broker_guid.bytes
     sales.set_mirroring_role("mirror")
     assert role_of(instance, guid) == ("mirror", 0)
@@ -72,8 +70,8 @@ def test_the_number_grows_by_one_with_each_failover(instance: Instance, sales: D
     assert shown(instance)["Sales"] == (1, "PRINCIPAL", 8)
 
 
-def test_what_another_process_has_said_counts_at_once(instance: Instance, sales: Database) -> None:
-    """An answer that is too old would have two principals."""
+def test_a_role_set_by_another_process_is_used_immediately(instance: Instance, sales: Database) -> None:
+    """An outdated answer would give two principals."""
     guid = sales.service_broker_guid.bytes
     assert role_of(instance, guid) == ("principal", 0)
     with Instance.open(instance.folder, background=False) as other:
@@ -84,15 +82,14 @@ def test_what_another_process_has_said_counts_at_once(instance: Instance, sales:
 @pytest.mark.parametrize(
     "wrong", [{"role": "witness"}, {"role": "principal", "number": 3}, {"role": "principal", "number": "4"}]
 )
-def test_what_is_no_role_or_an_old_number_is_refused(sales: Database, wrong: dict[str, Any]) -> None:
-    """N25."""
+def test_invalid_roles_and_old_numbers_are_rejected(sales: Database, wrong: dict[str, Any]) -> None:
     sales.set_mirroring_role("mirror", number=4)
     with pytest.raises(OptionError):
         sales.set_mirroring_role(**wrong)
     assert sales.mirroring_role == "mirror"
 
 
-def test_the_role_travels_with_the_file(instance: Instance, sales: Database, tmp_path: Path) -> None:
+def test_the_role_is_stored_in_the_file(instance: Instance, sales: Database, tmp_path: Path) -> None:
     """So a copy that takes over has the later claim."""
     guid = sales.service_broker_guid
     sales.set_mirroring_role("mirror", number=4)
@@ -107,10 +104,8 @@ def test_the_role_travels_with_the_file(instance: Instance, sales: Database, tmp
         assert role_of(other, guid.bytes) == ("principal", 5)
 
 
-def test_nobody_claims_for_a_database_that_is_not_there_or_does_not_deliver(
-    instance: Instance, sales: Database
-) -> None:
-    """Unknown is no claim."""
+def test_missing_and_disabled_databases_claim_no_role(instance: Instance, sales: Database) -> None:
+    """Unknown is not a claim."""
     guid = sales.service_broker_guid.bytes
     assert role_of(instance, bytes(16)) == ("unknown", 0)
     sales.set_broker("DISABLE_BROKER")
@@ -121,7 +116,7 @@ def test_nobody_claims_for_a_database_that_is_not_there_or_does_not_deliver(
 
 
 @pytest.mark.rule("R33")
-def test_a_mirror_is_not_found_and_takes_nothing(instance: Instance, sales: Database, stock: Database) -> None:
+def test_a_mirror_is_not_found_and_receives_nothing(instance: Instance, sales: Database, stock: Database) -> None:
     """Until it is the principal."""
     stock.set_mirroring_role("mirror")
     send(sales, b"two chairs")
@@ -134,7 +129,7 @@ def test_a_mirror_is_not_found_and_takes_nothing(instance: Instance, sales: Data
 
 @pytest.mark.rule("R34")
 def test_a_mirror_sends_nothing(instance: Instance, sales: Database, stock: Database) -> None:
-    """What it has to say waits for it to be the principal, and says why."""
+    """Its messages wait until it is the principal, with a status."""
     dialog = send(sales, b"two chairs")
     sales.set_mirroring_role("mirror")
     send(sales, b"a table", dialog=dialog)
@@ -147,8 +142,8 @@ def test_a_mirror_sends_nothing(instance: Instance, sales: Database, stock: Data
 
 
 @pytest.mark.rule("P33")
-def test_a_service_of_the_mirror_itself_takes_nothing_either(instance: Instance, sales: Database) -> None:
-    """Not even from the database that it is in."""
+def test_a_service_of_the_mirror_receives_nothing_from_itself(instance: Instance, sales: Database) -> None:
+    """Not even from its own database."""
     sales.create_queue("Orders")
     sales.create_service(STOCK, queue="Orders")
     sales.set_mirroring_role("mirror")
@@ -169,8 +164,8 @@ def test_only_the_principal_gets_a_new_broker_id(sales: Database) -> None:
 
 
 @pytest.mark.rule("R1")
-def test_msdb_is_nobodys_mirror(instance: Instance) -> None:
-    """It is for what arrives at this instance."""
+def test_msdb_cannot_be_a_mirror(instance: Instance) -> None:
+    """It is for messages that arrive at this instance."""
     with pytest.raises(BrokerError, match="msdb"):
         instance.msdb.set_mirroring_role("mirror")
     assert instance.msdb.mirroring_role == "principal"

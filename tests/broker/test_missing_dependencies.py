@@ -1,4 +1,4 @@
-"""What is not installed is named where it is needed, and nowhere before."""
+"""A missing dependency is named when it is needed, and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be made, changed and dropped in a database, by method (facts 38 to 53, 138 to 142, 147)."""
+"""Creating, altering and dropping objects of a database by method."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.store.objects import Objects
 
 
-def refused(database: Database, call: Callable[[], object]) -> int | None:
-    """The number with which a call is refused; it changes nothing."""
+def error_number(database: Database, call: Callable[[], object]) -> int | None:
+    """The error number of a rejected call, which must change nothing."""
     before = database_context(database).objects()
     with pytest.raises(BrokerError) as error:
         call()
@@ -24,7 +24,7 @@ def refused(database: Database, call: Callable[[], object]) -> int | None:
     return error.value.number
 
 
-def test_a_message_type_is_made_changed_and_dropped(sales: Database) -> None:
+def test_a_message_type_is_created_altered_and_dropped(sales: Database) -> None:
     sales.create_message_type("Order", validation="WELL_FORMED_XML")
     assert database_context(sales).objects().message_types["Order"].validation == "X"
     sales.alter_message_type("Order", validation="EMPTY")
@@ -33,7 +33,7 @@ def test_a_message_type_is_made_changed_and_dropped(sales: Database) -> None:
     assert "Order" not in database_context(sales).objects().message_types
 
 
-def test_a_contract_says_who_sends_what(sales: Database) -> None:
+def test_a_contract_defines_who_sends_which_types(sales: Database) -> None:
     for name in ("Order", "Receipt", "Note"):
         sales.create_message_type(name)
     sales.create_contract("Ordering", {"Order": "INITIATOR", "Receipt": "TARGET", "Note": "ANY"})
@@ -46,7 +46,7 @@ def test_a_contract_says_who_sends_what(sales: Database) -> None:
     assert "Ordering" not in database_context(sales).objects().contracts
 
 
-def test_a_queue_has_its_options(sales: Database) -> None:
+def test_options_of_a_queue(sales: Database) -> None:
     sales.create_queue(
         "[shop].[In.Box]", status=False, retention=True, activation=True, procedure="read", max_queue_readers=4
     )
@@ -64,7 +64,7 @@ def test_a_queue_has_its_options(sales: Database) -> None:
     assert ("shop", "In.Box") not in database_context(sales).objects().queues
 
 
-def test_turning_a_queue_on_forgets_its_rollbacks(sales: Database) -> None:
+def test_enabling_a_queue_resets_its_rollback_count(sales: Database) -> None:
     with database_context(sales).file.write() as connection:
         connection.execute("UPDATE ssb_queues SET rollbacks = 5")
     sales.alter_queue("Orders", retention=True)
@@ -76,7 +76,7 @@ def test_turning_a_queue_on_forgets_its_rollbacks(sales: Database) -> None:
         ]
 
 
-def test_a_service_moves_and_changes_its_contracts(sales: Database) -> None:
+def test_a_service_changes_its_queue_and_contracts(sales: Database) -> None:
     sales.create_message_type("Order")
     sales.create_contract("Ordering", {"Order": "INITIATOR"})
     sales.alter_service("//Orders", queue="Replies", add_contracts=["Ordering"], drop_contracts=["DEFAULT"])
@@ -88,12 +88,12 @@ def test_a_service_moves_and_changes_its_contracts(sales: Database) -> None:
     assert set(database_context(sales).objects().services) == {"//Shop"}
 
 
-def test_a_service_without_contracts_can_only_begin(sales: Database) -> None:
+def test_a_service_without_contracts_can_only_begin_dialogs(sales: Database) -> None:
     sales.create_service("//Starter", queue="Orders", contracts=())
     assert database_context(sales).objects().services["//Starter"].contracts == frozenset()
 
 
-def test_a_route_keeps_what_is_not_named(sales: Database) -> None:
+def test_altering_a_route_keeps_unspecified_clauses(sales: Database) -> None:
     guid = uuid.UUID(int=5)
     sales.create_route("R", address="tcp://far", service_name="//Far", broker_instance=guid, lifetime=60)
     before = database_context(sales).objects().routes["R"]
@@ -106,7 +106,7 @@ def test_a_route_keeps_what_is_not_named(sales: Database) -> None:
     assert set(database_context(sales).objects().routes) == {"AutoCreatedLocal"}
 
 
-def test_a_priority_is_made_changed_and_dropped(sales: Database) -> None:
+def test_a_priority_is_created_altered_and_dropped(sales: Database) -> None:
     sales.create_broker_priority("High", level=9, local_service="//Orders", remote_service="//Anywhere")
     priority = database_context(sales).objects().priorities["High"]
     assert (priority.priority, priority.service_contract_id, priority.remote_service_name) == (9, None, "//Anywhere")
@@ -167,28 +167,28 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], int | None]] = [
 
 
 @pytest.mark.parametrize(("method", "arguments", "options", "number"), REFUSED)
-def test_what_is_refused_has_a_number_and_changes_nothing(
+def test_a_rejected_call_has_an_error_number_and_changes_nothing(
     sales: Database, method: str, arguments: tuple[Any, ...], options: dict[str, Any], number: int | None
 ) -> None:
-    assert refused(sales, lambda: getattr(sales, method)(*arguments, **options)) == number
+    assert error_number(sales, lambda: getattr(sales, method)(*arguments, **options)) == number
 
 
-def test_what_is_used_stays(sales: Database) -> None:
+def test_objects_in_use_cannot_be_dropped(sales: Database) -> None:
     sales.create_message_type("Order")
     sales.create_contract("Ordering", {"Order": "INITIATOR"})
-    refused(sales, lambda: sales.drop_message_type("Order"))
+    error_number(sales, lambda: sales.drop_message_type("Order"))
     sales.create_broker_priority("P", contract="Ordering", local_service="//Shop")
-    refused(sales, lambda: sales.drop_contract("Ordering"))
-    refused(sales, lambda: sales.drop_service("//Shop"))
-    refused(sales, lambda: sales.create_broker_priority("Same", contract="Ordering", local_service="//Shop"))
+    error_number(sales, lambda: sales.drop_contract("Ordering"))
+    error_number(sales, lambda: sales.drop_service("//Shop"))
+    error_number(sales, lambda: sales.create_broker_priority("Same", contract="Ordering", local_service="//Shop"))
 
 
-def test_what_open_conversations_use_stays(sales: Database) -> None:
+def test_objects_of_open_conversations_cannot_be_dropped(sales: Database) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog("//Shop", "//Orders")
         t.send(dialog, b"one")
-    refused(sales, lambda: sales.drop_service("//Shop"))
-    refused(sales, lambda: sales.drop_service("//Orders"))
+    error_number(sales, lambda: sales.drop_service("//Shop"))
+    error_number(sales, lambda: sales.drop_service("//Orders"))
     with sales.transaction() as t:
         t.end_conversation(dialog)
         received = t.receive("Orders")["conversation_handle"].to_pylist()
@@ -198,25 +198,25 @@ def test_what_open_conversations_use_stays(sales: Database) -> None:
     assert database_context(sales).objects().services == {}
 
 
-def test_an_option_that_is_none_is_refused(sales: Database) -> None:
+def test_an_invalid_option_is_rejected(sales: Database) -> None:
     with pytest.raises(OptionError, match="VALID_XML"):
         sales.create_message_type("Order", validation="VALID_XML")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="NOBODY"):
         sales.create_contract("C", {"DEFAULT": "NOBODY"})  # type: ignore[dict-item]
 
 
-def test_a_name_that_differs_in_case_is_hinted_at(sales: Database) -> None:
+def test_the_error_suggests_a_name_in_another_case(sales: Database) -> None:
     with pytest.raises(BrokerError, match=r"'dbo.orders' does not exist; did you mean 'dbo.Orders'"):
         sales.drop_queue("orders")
 
 
-def test_names_that_differ_in_case_are_two(sales: Database) -> None:
+def test_names_that_differ_in_case_are_different(sales: Database) -> None:
     sales.create_queue("orders")
     sales.create_service("//ORDERS", queue="orders")
     assert set(database_context(sales).objects().services) == {"//Orders", "//ORDERS", "//Shop"}
 
 
-def test_the_picture_is_read_again_only_when_something_has_changed(sales: Database) -> None:
+def test_the_snapshot_is_reloaded_only_after_changes(sales: Database) -> None:
     before = database_context(sales).objects()
     assert database_context(sales).objects() is before
     with database_context(sales).file.write() as connection:
@@ -226,8 +226,8 @@ def test_the_picture_is_read_again_only_when_something_has_changed(sales: Databa
     assert database_context(sales).objects() is not before
 
 
-def test_what_was_rolled_back_is_never_taken_for_what_was_committed(instance: Instance, sales: Database) -> None:
-    """The version of a change that was undone is never that of the one made afterwards."""
+def test_rolled_back_objects_are_never_used_as_committed(instance: Instance, sales: Database) -> None:
+    """The version of a rolled back change is never that of a later one."""
     seen: list[Objects] = []
     for name in ("First", "Second"):
         session = database_context(sales).file.session()

@@ -1,4 +1,4 @@
-"""Messages that cannot be processed turn their queue off (B24, fact 145)."""
+"""Messages that cannot be processed turn their queue off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.broker.sample_databases import ORDERS, STOCK, received, send
 
 @pytest.fixture
 def stock(instance: Instance) -> Database:
-    """With one message in its queue."""
+    """Its queue has one message."""
     sales, made = sample_databases.shop(instance), sample_databases.stock(instance)
     send(sales, b"poison")
     return made
@@ -52,7 +52,7 @@ def test_five_rollbacks_in_a_row_turn_the_queue_off(stock: Database, disabled: l
         received(stock)
 
 
-def test_a_commit_begins_the_count_anew(stock: Database) -> None:
+def test_a_commit_resets_the_count(stock: Database) -> None:
     fail(stock, times=4)
     with stock.transaction() as t:
         dialog = t.receive(ORDERS)["conversation_handle"][0].as_py()
@@ -66,7 +66,7 @@ def test_a_commit_begins_the_count_anew(stock: Database) -> None:
     assert not is_on(stock)
 
 
-def test_a_rollback_of_who_received_nothing_does_not_count(stock: Database) -> None:
+def test_a_rollback_without_a_receive_does_not_count(stock: Database) -> None:
     assert received(stock) == [b"poison"]
     for _ in range(9):
         with pytest.raises(ZeroDivisionError), stock.transaction() as t:
@@ -79,13 +79,13 @@ def test_a_rollback_of_who_received_nothing_does_not_count(stock: Database) -> N
     assert is_on(stock)
 
 
-def test_a_queue_can_be_told_not_to(stock: Database) -> None:
+def test_poison_message_handling_can_be_disabled(stock: Database) -> None:
     stock.alter_queue(ORDERS, poison_message_handling=False)
     fail(stock, times=9)
     assert received(stock) == [b"poison"]
 
 
-def test_the_count_is_kept_in_the_file(instance: Instance, stock: Database, clock: Clock) -> None:
+def test_the_count_is_stored_in_the_file(instance: Instance, stock: Database, clock: Clock) -> None:
     fail(stock, times=4)
     instance.close()
     with Instance.open(instance.folder, clock=clock, background=False) as opened:
@@ -93,7 +93,7 @@ def test_the_count_is_kept_in_the_file(instance: Instance, stock: Database, cloc
         assert not is_on(opened.database("Stock"))
 
 
-def test_a_queue_that_was_turned_on_again_counts_anew(stock: Database) -> None:
+def test_enabling_the_queue_resets_the_count(stock: Database) -> None:
     fail(stock, times=5)
     stock.alter_queue(ORDERS, status=True)
     fail(stock, times=4)

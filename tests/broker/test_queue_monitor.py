@@ -1,4 +1,4 @@
-"""When a queue gets a further reader: B23, facts 143 and 144, as a state machine without threads."""
+"""When a queue gets another reader, as a state machine without threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def needed(monitor: QueueMonitor, *, has_messages: bool = True, waiting: int = 0
 
 
 def receiving(*, readers: int, most: int) -> QueueMonitor:
-    """A queue whose readers all have received something."""
+    """A queue whose readers have all received something."""
     monitor = QueueMonitor(max_queue_readers=most)
     for _ in range(readers):
         monitor.started(now=NOW)
@@ -23,20 +23,20 @@ def receiving(*, readers: int, most: int) -> QueueMonitor:
     return monitor
 
 
-def test_a_message_in_a_queue_without_reader_needs_one() -> None:
+def test_a_message_in_a_queue_without_readers_needs_a_reader() -> None:
     assert needed(QueueMonitor(max_queue_readers=1))
 
 
-def test_an_empty_queue_needs_none() -> None:
+def test_an_empty_queue_needs_no_reader() -> None:
     assert not needed(QueueMonitor(max_queue_readers=1), has_messages=False)
 
 
-def test_a_queue_whose_readers_may_be_none_gets_none() -> None:
-    """MAX_QUEUE_READERS = 0 (fact 142)."""
+def test_a_queue_limited_to_0_readers_gets_none() -> None:
+    """MAX_QUEUE_READERS = 0."""
     assert not needed(QueueMonitor(max_queue_readers=0))
 
 
-def test_none_is_started_until_the_last_one_has_received() -> None:
+def test_no_reader_is_started_until_the_last_one_has_received() -> None:
     monitor = QueueMonitor(max_queue_readers=4)
     states = [monitor.state]
     monitor.started(now=NOW)
@@ -48,12 +48,12 @@ def test_none_is_started_until_the_last_one_has_received() -> None:
     assert states == [MonitorState.INACTIVE, MonitorState.NOTIFIED, MonitorState.RECEIVES_OCCURRING]
 
 
-def test_no_more_run_than_may() -> None:
+def test_no_more_readers_run_than_allowed() -> None:
     assert needed(receiving(readers=3, most=4))
     assert not needed(receiving(readers=4, most=4))
 
 
-def test_who_waits_in_receive_is_enough() -> None:
+def test_a_reader_waiting_in_receive_is_enough() -> None:
     assert not needed(receiving(readers=1, most=4), waiting=1)
 
 
@@ -64,14 +64,14 @@ def test_an_empty_receive_counts_for_five_seconds(later: int, *, is_needed: bool
     assert needed(monitor, now=NOW + later) is is_needed
 
 
-def test_an_empty_receive_of_one_conversation_says_nothing_about_the_queue() -> None:
+def test_an_empty_receive_of_one_conversation_does_not_count() -> None:
     monitor = receiving(readers=1, most=4)
     monitor.received(is_empty=True, is_named=True, now=NOW)
     assert needed(monitor)
 
 
-def test_when_the_last_reader_ended_with_messages_left_the_next_comes_at_once() -> None:
-    """Whatever was found empty just before: they came after that."""
+def test_a_reader_is_started_immediately_if_the_last_one_left_messages() -> None:
+    """Even if the queue was empty just before: the messages arrived after that."""
     monitor = receiving(readers=1, most=1)
     monitor.received(is_empty=True, is_named=False, now=NOW)
     monitor.ended(has_received=True, has_progressed=True, now=NOW)
@@ -79,8 +79,8 @@ def test_when_the_last_reader_ended_with_messages_left_the_next_comes_at_once() 
     assert needed(monitor)
 
 
-def test_a_reader_that_never_received_is_not_started_again_before_the_next_check() -> None:
-    """Error 28087: it would be started for ever."""
+def test_a_reader_that_never_received_is_restarted_at_the_next_check() -> None:
+    """Error 28087: it would be restarted forever."""
     monitor = QueueMonitor(max_queue_readers=1)
     monitor.started(now=NOW)
     assert monitor.ended(has_received=False, has_progressed=False, now=NOW), "in vain"
@@ -89,8 +89,8 @@ def test_a_reader_that_never_received_is_not_started_again_before_the_next_check
     assert needed(monitor, now=NOW + CHECK_EVERY)
 
 
-def test_a_reader_that_received_and_ends_while_the_next_is_starting_holds_nobody() -> None:
-    """A function that takes one message and returns: the next one was started when it had received."""
+def test_a_reader_that_ends_while_the_next_starts_delays_none() -> None:
+    """A function that takes one message and returns: the next one was started after the receive."""
     monitor = receiving(readers=1, most=2)
     monitor.started(now=NOW)
     assert not monitor.ended(has_received=True, has_progressed=True, now=NOW)
@@ -100,7 +100,7 @@ def test_a_reader_that_received_and_ends_while_the_next_is_starting_holds_nobody
     assert needed(monitor)
 
 
-def test_readers_that_run_count_when_something_else_is_asked_for() -> None:
+def test_running_readers_count_after_a_change_of_the_definition() -> None:
     monitor = QueueMonitor(max_queue_readers=2)
     monitor.started(now=NOW)
     monitor.reset(max_queue_readers=1)
@@ -109,8 +109,8 @@ def test_readers_that_run_count_when_something_else_is_asked_for() -> None:
     assert needed(monitor), "the one that never received is not waited for any more"
 
 
-def test_readers_that_roll_back_are_started_again_at_once_five_times() -> None:
-    """So that five rollbacks can turn the queue off; where they may not, nothing spins."""
+def test_readers_that_roll_back_are_restarted_immediately_five_times() -> None:
+    """So that five rollbacks can turn the queue off; without that, nothing spins."""
     monitor = QueueMonitor(max_queue_readers=1)
     for _ in range(FAILURES_MAX):
         assert needed(monitor)
@@ -121,8 +121,8 @@ def test_readers_that_roll_back_are_started_again_at_once_five_times() -> None:
     assert needed(monitor, now=NOW + CHECK_EVERY)
 
 
-def test_a_message_that_comes_while_as_many_run_as_may_has_met_the_limit() -> None:
-    """Service Broker counts it (fact 170)."""
+def test_a_message_at_the_maximum_of_readers_counts_as_limited() -> None:
+    """Service Broker counts it."""
     busy = receiving(readers=2, most=2)
     assert busy.is_limit_reached(waiting=0, now=NOW)
     assert not busy.is_limit_reached(waiting=1, now=NOW), "somebody waits for it"
@@ -136,18 +136,18 @@ def test_a_message_that_comes_while_as_many_run_as_may_has_met_the_limit() -> No
     assert not busy.is_limit_reached(waiting=0, now=NOW + CHECK_EVERY), "one has not received yet"
 
 
-def test_every_state_has_an_answer_to_everything_that_occurs() -> None:
+def test_every_state_handles_every_input() -> None:
     assert set(TABLE) == set(MonitorInput)
     assert all(set(row) == set(MonitorState) for row in TABLE.values())
 
 
-def test_a_receive_of_an_application_alone_leaves_the_monitor_inactive() -> None:
+def test_a_receive_of_an_application_leaves_the_monitor_inactive() -> None:
     monitor = QueueMonitor(max_queue_readers=1)
     monitor.received(is_empty=False, is_named=False, now=NOW)
     assert monitor.state is MonitorState.INACTIVE
 
 
-def test_a_clock_that_is_put_back_by_an_hour_holds_no_reader() -> None:
+def test_a_clock_set_back_delays_no_reader() -> None:
     monitor = QueueMonitor(max_queue_readers=1)
     monitor.started(now=NOW + 3600 * SECOND)
     monitor.ended(has_received=False, has_progressed=False, now=NOW + 3600 * SECOND)

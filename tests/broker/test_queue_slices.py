@@ -1,4 +1,4 @@
-"""Slices of a queue are the queue, however they are cut (U21)."""
+"""Slices of a queue together are the queue, whatever their bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.internals import instance_of
 
 @pytest.fixture
 def filled(sales: Database) -> Database:
-    """Messages of two queues in turn, some of them taken, and what waits for another instance."""
+    """Alternating messages of two queues, some of them received, and messages for another instance."""
     chance = random.Random(3)
     sales.create_queue("Others")
     sales.create_service("//Others", queue="Others")
@@ -37,7 +37,7 @@ def filled(sales: Database) -> Database:
 
 @pytest.mark.parametrize("name", [QUEUE, "dbo.Others", views.TRANSMISSION_QUEUE])
 @pytest.mark.parametrize(("rows_max", "bytes_max"), [(7, 1 << 30), (1 << 30, 100), (1, 1), (1 << 30, 1 << 30)])
-def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_max: int) -> None:
+def test_slices_together_are_the_queue(filled: Database, name: str, rows_max: int, bytes_max: int) -> None:
     whole = instance_of(filled).view(name, filled.name)
     cuts = views.queue_slices(database_context(filled), name, rows_max=rows_max, bytes_max=bytes_max)
     spans = [*((cut.after, cut.until) for cut in cuts), None]
@@ -51,13 +51,12 @@ def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_
 
 
 @pytest.mark.parametrize("wanted", [["message_body"], ["priority", "database"], ["database"]])
-def test_only_what_is_wanted_is_read(filled: Database, wanted: list[str]) -> None:
+def test_only_requested_columns_are_read(filled: Database, wanted: list[str]) -> None:
     whole = instance_of(filled).view(QUEUE, filled.name)
     assert views.read_slice(database_context(filled), QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
 
 
-def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(sales: Database) -> None:
-    """U22."""
+def test_later_messages_have_greater_queuing_orders(sales: Database) -> None:
     seen = []
     for _ in range(3):
         with sales.transaction() as t:
@@ -71,12 +70,12 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_retained", [False, True])
-def test_no_number_is_given_twice_whoever_removes_messages(
+def test_queuing_orders_are_never_reused(
     sales: Database,
     seed: int,
     is_retained: bool,  # noqa: FBT001
 ) -> None:
-    """By RECEIVE from either queue, by the end of a conversation on either side, and by cleanup; one by one, or all that there is."""
+    """By RECEIVE from either queue, by the end of a conversation at either end, and by cleanup; one by one, or all."""
     chance = random.Random(seed)
     sales.alter_queue(QUEUE, retention=is_retained)
     given: set[int] = set()
@@ -110,7 +109,7 @@ def test_no_number_is_given_twice_whoever_removes_messages(
     assert last > 20
 
 
-def test_one_row_tells_the_last_number(sales: Database) -> None:
+def test_the_last_queuing_order_is_read_from_one_row(sales: Database) -> None:
     for _ in range(3):
         with sales.transaction() as t:
             dialog = t.begin_dialog(INITIATOR, TARGET)
@@ -125,14 +124,14 @@ def test_one_row_tells_the_last_number(sales: Database) -> None:
         ).fetchall() == [(6, 0, None)]
 
 
-def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:
+def test_an_unknown_queue_is_reported(sales: Database) -> None:
     with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as told:
         views.queue_slices(database_context(sales), "No", rows_max=1, bytes_max=1)
     assert told.value.number == 15151
 
 
-def test_a_slice_is_as_much_work_as_its_rows_however_many_stand_before_and_behind_it(sales: Database) -> None:
-    """A queue that is read slice by slice, by a stream or by tasks, would else be read whole for each of them."""
+def test_the_cost_of_a_slice_depends_on_its_rows_only(sales: Database) -> None:
+    """Otherwise a stream or task that reads a slice would read the whole queue each time."""
     cut, read = [], []
     for messages in (100, 900):
         with sales.transaction() as t:

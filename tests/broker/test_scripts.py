@@ -1,4 +1,4 @@
-"""`Instance.execute`: the DDL that `Catalog.load` reads, on a running instance; a batch is done whole or not at all (B37)."""
+"""`Instance.execute` runs the DDL that `Catalog.load` reads; a batch is executed completely or not at all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GO
 
 
 def caught(instance: Instance, script: str) -> list[str]:
-    """What a script warns of."""
+    """The warnings of a script."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         instance.execute(script, file="x.sql")
@@ -64,7 +64,7 @@ def refused(instance: Instance, script: str) -> DdlError:
     return error.value
 
 
-def test_a_script_makes_everything(instance: Instance) -> None:
+def test_a_script_creates_all_kinds_of_objects(instance: Instance) -> None:
     assert caught(instance, SCRIPT) == []
     objects = database_context(instance.database("Sales")).objects()
     assert objects.message_types["//order"].validation == "X"
@@ -97,7 +97,7 @@ def test_a_script_makes_everything(instance: Instance) -> None:
     assert "TCP://localhost:4022" in catalog.addresses
 
 
-def test_a_script_changes_and_drops(instance: Instance) -> None:
+def test_a_script_alters_and_drops(instance: Instance) -> None:
     instance.execute(SCRIPT)
     instance.execute(
         """
@@ -140,7 +140,7 @@ def test_a_script_changes_and_drops(instance: Instance) -> None:
     assert [database.name for database in instance.databases] == ["msdb"]
 
 
-def test_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Database) -> None:
+def test_a_batch_is_executed_completely_or_not_at_all(instance: Instance, sales: Database) -> None:
     before = (database_context(sales).objects(), database_context(instance.msdb).objects())
     error = refused(
         instance,
@@ -157,7 +157,7 @@ def test_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Database
     assert not (instance.folder / "New.sqlite").exists()
 
 
-def test_what_cannot_be_read_changes_nothing_of_its_batch(instance: Instance, sales: Database) -> None:
+def test_a_syntax_error_undoes_its_batch(instance: Instance, sales: Database) -> None:
     error = refused(instance, "CREATE QUEUE First\nCREATE QUEUE\n")
     assert (error.number, error.line) == (102, 2)
     assert "is done" not in str(error)
@@ -172,15 +172,15 @@ def test_what_cannot_be_read_changes_nothing_of_its_batch(instance: Instance, sa
         ("CREATE QUEUE First\nGO 2", 1),
     ],
 )
-def test_a_refusal_says_up_to_where_the_script_is_done(
+def test_an_error_states_how_far_the_script_was_executed(
     instance: Instance, sales: Database, script: str, up_to: int
 ) -> None:
-    """Whoever runs the mended script again has to begin behind it."""
+    """The corrected script must be run from there on."""
     assert str(refused(instance, script)).endswith(f"; the statements up to line {up_to} were committed")
     assert ("dbo", "First") in database_context(sales).objects().queues
 
 
-def test_a_batch_makes_a_database_and_what_stands_in_it(instance: Instance) -> None:
+def test_a_batch_creates_a_database_and_its_objects(instance: Instance) -> None:
     instance.execute("CREATE DATABASE A; USE A; CREATE QUEUE Q; ALTER DATABASE A SET DISABLE_BROKER; CREATE DATABASE B")
     assert set(database_context(instance.database("A")).objects().queues) == {("dbo", "Q")}
     assert not instance.database("A").is_broker_enabled
@@ -188,8 +188,8 @@ def test_a_batch_makes_a_database_and_what_stands_in_it(instance: Instance) -> N
     assert agrees(instance)
 
 
-def test_a_database_is_replaced_whole_or_not_at_all(instance: Instance) -> None:
-    """Also an empty one, whose file looks as if nobody had it."""
+def test_a_database_is_replaced_completely_or_not_at_all(instance: Instance) -> None:
+    """Also an empty one, whose file looks as if it belonged to no instance."""
     guid = instance.create_database("Sales").service_broker_guid
     script = "DROP DATABASE Sales; CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q"
     assert refused(instance, f"{script}; DROP QUEUE Nothing").number == 15151
@@ -219,7 +219,7 @@ def test_identity_by_ddl(instance: Instance, sales: Database) -> None:
     assert agrees(instance)
 
 
-def test_a_database_may_take_the_name_of_one_that_was_renamed(instance: Instance, sales: Database) -> None:
+def test_a_database_may_get_the_old_name_of_a_renamed_one(instance: Instance, sales: Database) -> None:
     instance.execute("ALTER DATABASE Sales MODIFY NAME = Old; CREATE DATABASE Sales")
     assert set(database_context(instance.database("Old")).objects().services) == {"//Orders", "//Shop"}
     assert database_context(instance.database("Sales")).objects().services == {}
@@ -250,7 +250,7 @@ def test_a_database_may_take_the_name_of_one_that_was_renamed(instance: Instance
         ("CREATE QUEUE Q -- ssbroker: route_id=1", None),
     ],
 )
-def test_what_is_refused_has_service_brokers_number(
+def test_errors_have_service_brokers_numbers(
     instance: Instance, sales: Database, script: str, number: int | None
 ) -> None:
     before = database_context(sales).objects()
@@ -259,7 +259,7 @@ def test_what_is_refused_has_service_brokers_number(
     assert database_context(sales).objects() == before
 
 
-def test_without_use_a_script_is_about_the_one_user_database(instance: Instance, sales: Database) -> None:
+def test_without_use_a_script_applies_to_the_only_user_database(instance: Instance, sales: Database) -> None:
     instance.execute("CREATE QUEUE Q")
     assert ("dbo", "Q") in database_context(sales).objects().queues
     instance.create_database("Stock")
@@ -272,7 +272,7 @@ def test_use_lasts_from_batch_to_batch(instance: Instance, sales: Database) -> N
     assert set(database_context(instance.database("Stock")).objects().queues) == {("dbo", "Q"), ("dbo", "R")}
 
 
-def test_what_means_nothing_to_an_instance_warns(instance: Instance, sales: Database) -> None:
+def test_statements_without_effect_warn(instance: Instance, sales: Database) -> None:
     assert caught(
         instance,
         "USE Sales\nGRANT EXECUTE ON dbo.P TO public\nCREATE QUEUE Q\n"
@@ -289,7 +289,7 @@ def test_what_means_nothing_to_an_instance_warns(instance: Instance, sales: Data
 
 
 def test_a_catalog_written_as_a_script_becomes_a_running_instance(instance: Instance, tmp_path: Path) -> None:
-    """Broker ids, route ids and moments of expiry come with the comments that `to_ddl` writes."""
+    """Broker ids, route ids and expiry times are in the annotations that `to_ddl` writes."""
     with Instance.create(
         tmp_path / "from", name="from", clock=instance_context(instance).clock, background=False
     ) as source:
@@ -302,7 +302,7 @@ def test_a_catalog_written_as_a_script_becomes_a_running_instance(instance: Inst
     assert instance.catalog() == catalog
 
 
-def test_a_broker_id_is_given_only_where_nothing_depends_on_the_old_one(instance: Instance, sales: Database) -> None:
+def test_a_broker_id_is_set_only_if_nothing_uses_the_old_one(instance: Instance, sales: Database) -> None:
     guid = uuid.UUID(int=77)
     instance.execute(f"USE Sales -- ssbroker: service_broker_guid={guid}")
     assert sales.service_broker_guid == guid
@@ -324,10 +324,10 @@ def test_a_locked_database_is_a_clear_error_and_changes_nothing(instance: Instan
 
 
 @pytest.mark.parametrize("ending", ["", "DROP ROUTE Nothing\nGO\n"])
-def test_many_batches_do_not_have_the_objects_read_for_each(
+def test_objects_are_not_reloaded_for_each_batch(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """A script of 3,000 routes with a GO behind each took 29 seconds, 22 of them for that; what stands is told, also before an error."""
+    """A script of 3,000 routes with a GO after each took 29 seconds, 22 of them for loading objects."""
     loads = 0
 
     def load(connection: Connection) -> Objects:

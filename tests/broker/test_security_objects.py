@@ -1,4 +1,4 @@
-"""Users, master keys, certificates, bindings and permissions: made, changed, refused, shown (N19, N20, facts 178 to 185)."""
+"""Users, master keys, certificates, bindings and permissions are created, altered, rejected and shown."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def keyed(sales: Database) -> Database:
 
 
 def rows(database: Database, view: str, *columns: str) -> list[Any]:
-    """Some columns of a view; one column as itself."""
+    """Some columns of a view; one column as plain values."""
     table = instance_of(database).view(view, database.name).select([*columns]).to_pylist()
     return [next(iter(row.values())) if len(columns) == 1 else tuple(row.values()) for row in table]
 
 
-def refused(call: Callable[[], object]) -> int | None:
-    """The number with which a call is refused."""
+def error_number(call: Callable[[], object]) -> int | None:
+    """The error number of a rejected call."""
     with pytest.raises(BrokerError) as caught:
         call()
     return caught.value.number
 
 
-def takes_in(instance: Instance, file: Path) -> None:
-    """Stock takes in the certificate of the shop's owner."""
+def import_certificate(instance: Instance, file: Path) -> None:
+    """Imports the certificate of the shop's owner into Stock."""
     with pytest.warns(DdlWarning, match=r"CREATE USER \[Shop\]: skipped FOR LOGIN"):
         instance.execute(
             f"""
@@ -63,8 +63,8 @@ def takes_in(instance: Instance, file: Path) -> None:
         )
 
 
-def test_ddl_makes_all_that_a_secured_service_needs(instance: Instance, sales: Database, tmp_path: Path) -> None:
-    """As T-SQL has it; the certificate goes to the other side in a file."""
+def test_ddl_creates_all_objects_of_a_secured_service(instance: Instance, sales: Database, tmp_path: Path) -> None:
+    """In T-SQL; the certificate is copied to the other side in a file."""
     file = tmp_path / "shop.cer"
     instance.execute(
         f"""
@@ -83,7 +83,7 @@ def test_ddl_makes_all_that_a_secured_service_needs(instance: Instance, sales: D
         CREATE DATABASE Stock
         """
     )
-    takes_in(instance, file)
+    import_certificate(instance, file)
     stock = instance.database("Stock")
     ids = dict(rows(sales, "sys.database_principals", "name", "principal_id"))
     assert list(ids) == ["public", "dbo", "Shop", "Stock's owner"]
@@ -137,7 +137,7 @@ def test_ddl_makes_all_that_a_secured_service_needs(instance: Instance, sales: D
     assert rows(stock, "sys.database_principals", "name") == ["public", "dbo"]
 
 
-def test_methods_do_what_statements_do(keyed: Database) -> None:
+def test_methods_equal_statements(keyed: Database) -> None:
     made = certified("Ann")
     encrypted = key_to_pem(made.key, password="on the way")
     keyed.create_certificate(
@@ -160,7 +160,7 @@ def test_methods_do_what_statements_do(keyed: Database) -> None:
     assert rows(keyed, "sys.database_principals", "name") == ["public", "dbo"]
 
 
-def test_what_is_refused_says_why_and_changes_nothing(keyed: Database) -> None:
+def test_a_rejected_call_gives_a_reason_and_changes_nothing(keyed: Database) -> None:
     made, other = certified("Ann"), certified("Bob")
     keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
     keyed.create_remote_service_binding("B", service="//Far", user="Ann")
@@ -197,15 +197,16 @@ def test_what_is_refused_says_why_and_changes_nothing(keyed: Database) -> None:
         (lambda: keyed.deny_send(TARGET, "dbo"), 15151),
         (lambda: keyed.set_service_owner(TARGET, "public"), None),
     ]
-    assert [refused(call) for call, _ in calls] == [number for _, number in calls]
+    assert [error_number(call) for call, _ in calls] == [number for _, number in calls]
     assert database_context(keyed).objects().version == version
 
 
-def test_a_private_key_needs_an_open_master_key(sales: Database) -> None:
+def test_a_private_key_requires_an_open_master_key(sales: Database) -> None:
     made = certified("Ann")
     for _ in range(2):
         assert (
-            refused(lambda: sales.create_certificate("C", certificate=made.certificate, private_key=made.key)) == 15581
+            error_number(lambda: sales.create_certificate("C", certificate=made.certificate, private_key=made.key))
+            == 15581
         )
         if database_context(sales).objects().security.master_key is None:
             sales.create_master_key(PASSWORD)
@@ -218,8 +219,8 @@ def test_a_private_key_needs_an_open_master_key(sales: Database) -> None:
     sales.create_certificate("C", certificate=made.certificate, private_key=made.key)
 
 
-def test_the_file_of_a_database_holds_no_private_key_in_clear(keyed: Database, instance: Instance) -> None:
-    """Nor does the file of another instance's key open it; only the password does, and only once."""
+def test_private_keys_are_encrypted_in_the_file(keyed: Database, instance: Instance) -> None:
+    """Nor does the service master key of another instance decrypt it; only the password does, once."""
     made = certified("Ann")
     keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
     security = database_context(keyed).objects().security
@@ -238,8 +239,8 @@ def test_the_file_of_a_database_holds_no_private_key_in_clear(keyed: Database, i
 
 
 @pytest.mark.rule("I8")
-def test_a_database_in_another_instance_opens_its_keys_by_password_once(keyed: Database, tmp_path: Path) -> None:
-    """Certificates travel with the file; 15313 for a wrong password."""
+def test_in_another_instance_the_password_opens_the_keys_once(keyed: Database, tmp_path: Path) -> None:
+    """Certificates are in the file; 15313 for a wrong password."""
     made = certified("Ann")
     keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
     path = keyed.path
@@ -255,19 +256,19 @@ def test_a_database_in_another_instance_opens_its_keys_by_password_once(keyed: D
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")
-def test_the_key_of_an_instance_is_for_its_owner_only(keyed: Database) -> None:
+def test_the_service_master_key_is_private(keyed: Database) -> None:
     file = instance_of(keyed).folder / "service_master.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [each.name for each in instance_of(keyed).folder.iterdir() if each.name.startswith(".")] == []
 
 
-def test_a_damaged_key_of_an_instance_is_told(keyed: Database) -> None:
+def test_a_damaged_service_master_key_is_reported(keyed: Database) -> None:
     (instance_of(keyed).folder / "service_master.key").write_bytes(b"short")
     with pytest.raises(StorageError, match="expected a key of 32 bytes; it has 5"):
         keyed.create_certificate("C", subject="shop")
 
 
-def test_files_that_are_none_are_refused(instance: Instance, keyed: Database, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(instance: Instance, keyed: Database, tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(bytes(1 << 17))
     (tmp_path / "there").write_bytes(b"")
     for statement, said in (
@@ -305,8 +306,8 @@ def test_a_backup_that_fails_leaves_no_copy_of_the_key(instance: Instance, keyed
         instance.execute(f"BACKUP CERTIFICATE C TO FILE = '{tmp_path / 'no folder' / 'x'}'")
 
 
-def test_what_a_batch_has_backed_up_goes_with_the_batch(instance: Instance, keyed: Database, tmp_path: Path) -> None:
-    """Left there, it would be a copy of the key that nobody was told of, and the mended script would be refused (15240)."""
+def test_a_failed_batch_removes_its_backups(instance: Instance, keyed: Database, tmp_path: Path) -> None:
+    """Otherwise a copy of the key would remain, and the corrected script would fail (15240)."""
     keyed.create_certificate("C")
     files = [tmp_path / name for name in ("certificate", "key")]
     backup = "BACKUP CERTIFICATE C TO FILE = '{}' WITH PRIVATE KEY (FILE = '{}', ENCRYPTION BY PASSWORD = 'p');".format(
@@ -319,7 +320,7 @@ def test_what_a_batch_has_backed_up_goes_with_the_batch(instance: Instance, keye
     assert all(file.exists() for file in files)
 
 
-def test_the_subject_of_a_certificate_is_in_any_letters(instance: Instance, keyed: Database) -> None:
+def test_the_subject_of_a_certificate_may_have_any_characters(instance: Instance, keyed: Database) -> None:
     instance.execute("CREATE CERTIFICATE C WITH SUBJECT = N'Aufträge, für Ωmega'")
     assert rows(keyed, "sys.certificates", "subject") == ["CN=Aufträge\\, für Ωmega"]
 
@@ -339,7 +340,7 @@ def test_the_subject_of_a_certificate_is_in_any_letters(instance: Instance, keye
         "GRANT SEND ON SERVICE::[//A]",
     ],
 )
-def test_half_statements_are_syntax_errors(instance: Instance, sales: Database, statement: str) -> None:
+def test_incomplete_statements_are_syntax_errors(instance: Instance, sales: Database, statement: str) -> None:
     with pytest.raises(DdlError) as caught:
         instance.execute(statement)
     assert caught.value.number in (102, 1039)
@@ -355,14 +356,14 @@ def test_secrets_are_not_shown(instance: Instance, keyed: Database) -> None:
     )
 
 
-def test_everybody_may_send_to_a_new_service(sales: Database) -> None:
+def test_any_user_may_send_to_a_new_service(sales: Database) -> None:
     assert rows(sales, "sys.database_permissions", "grantee_principal_id", "state") == [(0, "G"), (0, "G")]
     sales.drop_service(TARGET)
     assert len(rows(sales, "sys.database_permissions", "state")) == 1
 
 
-def test_everybody_may_send_to_a_service_of_a_file_of_the_first_version(tmp_path: Path) -> None:
-    """As it was before there were grants; it belongs to dbo."""
+def test_any_user_may_send_to_a_service_from_version_1(tmp_path: Path) -> None:
+    """As before there were permissions; it belongs to dbo."""
     path = tmp_path / "old.sqlite"
     DatabaseFile.create(path, DATABASE[:1], fill=first_version).close()
     file = DatabaseFile.open(path, DATABASE)
@@ -395,7 +396,7 @@ def first_version(connection: Connection) -> None:
         "BACKUP CERTIFICATE C TO FILE = 'f' WITH PRIVATE KEY (FILE = 'k', ENCRYPTION BY PASSWORD = [hush])",
     ],
 )
-def test_a_syntax_error_tells_no_password(sales: Database, statement: str) -> None:
+def test_a_syntax_error_contains_no_password(sales: Database, statement: str) -> None:
     with pytest.raises(DdlError, match="syntax error near") as caught:
         instance_of(sales).execute(f"USE Sales; {statement}")
     assert "hush" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What scripts of real servers say of permissions, owners and certificates (N19, N20, N43)."""
+"""Statements on permissions, owners and certificates in scripts of real servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def keyed(sales: Database) -> Database:
 
 
 def granted(database: Database) -> dict[str, str]:
-    """Who may send to the service, and who may not."""
+    """Which users may send to the service, and which may not."""
     names = {row["principal_id"]: row["name"] for row in rows(database, "sys.database_principals")}
     number = database_context(database).objects().services[TARGET].service_id
     permissions = rows(database, "sys.database_permissions")
@@ -55,14 +55,14 @@ def rows(database: Database, view: str) -> list[dict[str, Any]]:
 def test_permissions_on_a_service_are_read_in_every_form(
     instance: Instance, keyed: Database, script: str, expected: dict[str, str]
 ) -> None:
-    """PUBLIC in capitals, CONTROL, lists, and who has said it."""
+    """PUBLIC in capitals, CONTROL, lists, and AS."""
     instance.execute(script)
     assert granted(keyed) == expected
 
 
 @pytest.mark.parametrize("verb", ["GRANT CONTROL ON {} TO Ann", "REVOKE CONTROL ON {} FROM Ann"])
-def test_control_lifts_no_denial(instance: Instance, keyed: Database, verb: str) -> None:
-    """It may have been one of SEND, which nothing said of CONTROL takes back."""
+def test_control_does_not_revoke_a_denial(instance: Instance, keyed: Database, verb: str) -> None:
+    """The denial may have been of SEND, which REVOKE CONTROL does not affect."""
     keyed.deny_send(TARGET, "Ann")
     with pytest.warns(DdlWarning, match=r"SEND remains denied to Ann: CONTROL does not lift a denial; use REVOKE SEND"):
         instance.execute(verb.format(SERVICE))
@@ -71,8 +71,8 @@ def test_control_lifts_no_denial(instance: Instance, keyed: Database, verb: str)
     assert granted(keyed)["Ann"] == "GRANT"
 
 
-def test_what_else_is_listed_is_told(instance: Instance, keyed: Database) -> None:
-    """Among others SEND counts; without it nothing does."""
+def test_other_permissions_in_a_list_are_reported(instance: Instance, keyed: Database) -> None:
+    """SEND in a list is used; a list without it has no effect."""
     with pytest.warns(DdlWarning, match=r"skipped VIEW DEFINITION, TAKE OWNERSHIP"):
         instance.execute(f"DENY VIEW DEFINITION, SEND, TAKE OWNERSHIP ON {SERVICE} TO Ann")
     assert granted(keyed)["Ann"] == "DENY"
@@ -81,30 +81,30 @@ def test_what_else_is_listed_is_told(instance: Instance, keyed: Database) -> Non
     assert granted(keyed)["Ann"] == "GRANT"
 
 
-def test_nobody_can_be_called_public(keyed: Database) -> None:
+def test_no_user_can_be_named_public(keyed: Database) -> None:
     """A grant to PUBLIC would be one to that user alone."""
     with pytest.raises(BrokerError, match=r"15023: user 'public' already exists"):
         keyed.create_user("Public")
 
 
 @pytest.mark.parametrize("text", ["20301031", "2030-10-31", "10/31/2030", "20301031 00:00", "10/31/2030 00:00:00"])
-def test_a_certificate_ends_when_it_is_said(instance: Instance, keyed: Database, text: str) -> None:
-    """The forms of a day that SQL Server reads whatever its language is, and the American one."""
+def test_a_certificate_ends_at_the_given_date(instance: Instance, keyed: Database, text: str) -> None:
+    """The date formats that SQL Server reads in every language, and the American one."""
     instance.execute(f"CREATE CERTIFICATE C WITH SUBJECT = 'shop', EXPIRY_DATE = '{text}'")
     assert rows(keyed, "sys.certificates")[0]["expiry_date"] == datetime(2030, 10, 31, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("text", ["20301332", "2030103", "203010311", "", "31/31/2030"])
-def test_what_is_no_day_is_refused(instance: Instance, keyed: Database, text: str) -> None:
-    """As any other text."""
+def test_an_invalid_date_is_rejected(instance: Instance, keyed: Database, text: str) -> None:
+    """Like any other text."""
     with pytest.raises(DdlError, match=r"error 241: .* is not a valid timestamp") as caught:
         instance.execute(f"CREATE CERTIFICATE C WITH SUBJECT = 'shop', EXPIRY_DATE = '{text}'")
     assert caught.value.number == 241
     assert rows(keyed, "sys.certificates") == []
 
 
-def test_a_certificate_gets_another_owner(instance: Instance, keyed: Database) -> None:
-    """As a service does; it was skipped, so that dialogs found no certificate."""
+def test_the_owner_of_a_certificate_can_be_changed(instance: Instance, keyed: Database) -> None:
+    """Like that of a service; it was skipped, so that dialogs found no certificate."""
     keyed.create_certificate("C", subject="shop")
     instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::[C] TO Ann")
     ann = database_context(keyed).objects().security.principals["Ann"].principal_id
@@ -115,8 +115,8 @@ def test_a_certificate_gets_another_owner(instance: Instance, keyed: Database) -
         instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::C TO PUBLIC")
 
 
-def test_a_password_that_no_key_can_have_is_refused(instance: Instance, keyed: Database, tmp_path: Path) -> None:
-    """OpenSSL takes 1,023 bytes; nothing is written with a longer one."""
+def test_an_invalid_password_is_rejected(instance: Instance, keyed: Database, tmp_path: Path) -> None:
+    """OpenSSL accepts 1,023 bytes; a longer one is rejected."""
     keyed.create_certificate("C", subject="shop")
     for password, number in (("é" * 512, 15118), ("x" * 1024, 15118), ("x" * 1023, None)):
         script = f"""

@@ -1,4 +1,4 @@
-"""What time brings about: conversation timers, lifetimes (B16), closed endpoints (B14)."""
+"""Timed work: conversation timers, lifetimes and the removal of closed endpoints."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def begin(database: Database, *, lifetime: int | None = None, body: bytes | None
     return dialog
 
 
-def test_a_timer_puts_a_message_into_ones_own_queue_at_its_moment(
+def test_a_timer_adds_a_message_to_its_own_queue(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """`run_due` says when."""
+    """`run_due` returns the due time."""
     set_timer(sales, begin(sales), 10)
     assert instance.run_due() == clock() + timedelta(seconds=10)
     assert received_types(sales, REPLIES) == []
@@ -59,7 +59,7 @@ def test_a_timer_puts_a_message_into_ones_own_queue_at_its_moment(
     assert received_types(stock) == ["DEFAULT"]
 
 
-def test_a_timer_that_is_set_again_counts_anew(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_a_timer_can_be_set_again(instance: Instance, sales: Database, clock: Clock) -> None:
     dialog = begin(sales, body=None)
     set_timer(sales, dialog, 10)
     set_timer(sales, dialog, 20)
@@ -69,10 +69,10 @@ def test_a_timer_that_is_set_again_counts_anew(instance: Instance, sales: Databa
 
 
 @pytest.mark.parametrize("most", [1, 1000])
-def test_a_timer_that_was_to_come_before_the_end_of_the_lifetime_does_though_nobody_looked_in_between(
+def test_an_overdue_timer_fires_before_the_end_of_the_lifetime(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """The process was down; or more was due than one transaction takes."""
+    """The process was down, or more was due than one transaction processes."""
     monkeypatch.setattr(background, "BATCH", most)
     for _ in range(3):
         set_timer(sales, begin(sales, lifetime=60, body=None), 50)
@@ -82,7 +82,7 @@ def test_a_timer_that_was_to_come_before_the_end_of_the_lifetime_does_though_nob
 
 
 @pytest.mark.rule("P34")
-def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_a_timer_waits_for_a_disabled_queue(instance: Instance, sales: Database, clock: Clock) -> None:
     """P34."""
     set_timer(sales, begin(sales, body=None, lifetime=1000), 10)
     sales.alter_queue(REPLIES, status=False)
@@ -94,10 +94,10 @@ def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: 
 
 
 @pytest.mark.rule("P34")
-def test_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_look(
+def test_messages_for_a_disabled_queue_are_not_scanned_at_each_check(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
-    """Only once the objects have changed, by whichever process."""
+    """Only after the objects have changed, by any process."""
     stock.alter_queue(ORDERS, status=False)
     for _ in range(2):
         with sales.transaction() as t:
@@ -115,10 +115,10 @@ def test_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_look(
 
 
 @pytest.mark.threat("T22")
-def test_a_lifetime_that_has_passed_is_an_error_at_both_ends(
+def test_an_expired_lifetime_is_an_error_at_both_ends(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """What everybody forgot comes to an end."""
+    """Forgotten conversations end."""
     begin(sales, lifetime=60)
     assert received(stock) == [b"one"]
     clock.advance(seconds=59)
@@ -132,16 +132,18 @@ def test_a_lifetime_that_has_passed_is_an_error_at_both_ends(
         assert b"<Code>-8489</Code>" in body
 
 
-def test_what_waited_in_the_transmission_queue_goes_with_it(instance: Instance, sales: Database, clock: Clock) -> None:
-    """Nobody would take it any more."""
+def test_an_expired_lifetime_removes_messages_from_the_transmission_queue(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    """Nobody would receive it."""
     begin(sales, lifetime=60)
     clock.advance(seconds=60)
     instance.run_due()
     assert (states(sales), waiting(sales)) == (["ER"], [])
 
 
-def test_one_that_was_ended_here_goes_without_an_error(instance: Instance, sales: Database, clock: Clock) -> None:
-    """DO: the far side never said that it knows; nobody here is interested any more (fact 103)."""
+def test_an_ended_conversation_expires_without_an_error(instance: Instance, sales: Database, clock: Clock) -> None:
+    """DO: the remote endpoint never acknowledged; the application has already ended the conversation."""
     dialog = begin(sales, lifetime=60)
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -150,7 +152,7 @@ def test_one_that_was_ended_here_goes_without_an_error(instance: Instance, sales
     assert (states(sales), waiting(sales), received(sales, REPLIES)) == ([], [], [])
 
 
-def test_the_error_waits_for_a_queue_that_is_off(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_the_error_waits_for_a_disabled_queue(instance: Instance, sales: Database, clock: Clock) -> None:
     begin(sales, lifetime=60)
     sales.alter_queue(REPLIES, status=False)
     clock.advance(seconds=60)
@@ -160,7 +162,7 @@ def test_the_error_waits_for_a_queue_that_is_off(instance: Instance, sales: Data
     assert received_types(sales, REPLIES) == ["Error"]
 
 
-def test_more_of_them_than_one_transaction_takes_all_end(
+def test_all_expired_conversations_end_in_several_transactions(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
@@ -188,10 +190,10 @@ def test_a_closed_endpoint_is_kept_for_half_an_hour(
     assert states(stock) == []
 
 
-def test_no_transaction_removes_any_number_of_closed_endpoints(
+def test_a_transaction_removes_a_limited_number_of_closed_endpoints(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An instance that was closed for a day may find millions: nobody could write until all of them are gone."""
+    """An instance that was closed for a day may find millions: otherwise all writers would wait until they are removed."""
     monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
     removed: list[int] = []
     monkeypatch.setattr("ssbroker.store.endpoints.remove_closed", _noted(endpoints.remove_closed, removed))
@@ -209,10 +211,10 @@ def test_no_transaction_removes_any_number_of_closed_endpoints(
     assert (states(stock), max(removed), sum(removed)) == ([], 3, 10)
 
 
-def test_dialogs_that_end_one_after_the_other_are_removed_together(
+def test_dialogs_that_ended_in_sequence_are_removed_together(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """A hundred of them in a second would else be a hundred transactions half an hour later."""
+    """Otherwise a hundred per second would cause a hundred transactions half an hour later."""
     for _ in range(20):
         dialog = send(sales, b"one")
         with sales.transaction() as t:
@@ -227,10 +229,10 @@ def test_dialogs_that_end_one_after_the_other_are_removed_together(
     assert (states(stock), looks) == ([], 1)
 
 
-def test_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late_it_comes(
+def test_a_late_retry_after_a_restart_is_a_duplicate(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The target had all of it and has ended, the sender was not told yet; the next process begins half an hour later."""
+    """The target had received everything and ended, the sender had no acknowledgement; the next process starts half an hour later."""
 
     class Crash(BaseException):
         pass
@@ -258,9 +260,7 @@ def test_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late_it_
 
 
 @pytest.mark.rule("I2")
-def test_a_disabled_database_is_left_alone_until_it_is_enabled(
-    instance: Instance, sales: Database, clock: Clock
-) -> None:
+def test_a_disabled_database_has_no_timed_work(instance: Instance, sales: Database, clock: Clock) -> None:
     set_timer(sales, begin(sales, body=None, lifetime=60), 10)
     sales.set_broker("DISABLE_BROKER")
     clock.advance(seconds=60)
@@ -271,13 +271,13 @@ def test_a_disabled_database_is_left_alone_until_it_is_enabled(
     assert states(sales) == ["ER"]
 
 
-def test_what_is_due_at_another_moment_can_be_asked_for(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_run_due_accepts_another_time(instance: Instance, sales: Database, clock: Clock) -> None:
     begin(sales, lifetime=60)
     instance.run_due(clock() + timedelta(seconds=60))
     assert states(sales) == ["ER"]
 
 
-def test_subscribers_hear_that_a_lifetime_has_passed(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_an_expired_lifetime_emits_an_event(instance: Instance, sales: Database, clock: Clock) -> None:
     told: list[Event] = []
     begin(sales, lifetime=60, body=None)
     instance.subscribe(told.append, ConversationEvent)

@@ -1,4 +1,4 @@
-"""One transaction: the application's own tables and its conversations together, or not at all (B2, B4, B5)."""
+"""One transaction: changes of application tables and conversations are committed together or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.internals import instance_of
 
 
 class PlannedError(Exception):
-    """The application's own."""
+    """An error of the application."""
 
 
 def test_tables_and_messages_are_committed_together(sales: Database) -> None:
@@ -46,11 +46,11 @@ def test_an_exception_undoes_everything(sales: Database) -> None:
         raise PlannedError
     after = dialog_calls.contents(sales)
     rollbacks = {name: rows for name, rows in after.items() if rows != before.get(name)}
-    assert set(rollbacks) <= {"ssb_queues"}  # where the rollback is counted (B24)
+    assert set(rollbacks) <= {"ssb_queues"}  # the rollback count
     assert said(receive(sales)) == [b"first"]
 
 
-def test_nothing_is_locked_before_the_first_use(sales: Database) -> None:
+def test_the_lock_is_acquired_at_the_first_use(sales: Database) -> None:
     with sales.transaction(), sales.transaction() as inner:
         inner.begin_dialog(INITIATOR, TARGET)
 
@@ -68,7 +68,7 @@ def test_nothing_is_locked_before_the_first_use(sales: Database) -> None:
         "SELECT 1; COMMIT",
     ],
 )
-def test_an_applications_commit_or_rollback_is_refused_and_the_transaction_goes_on(sales: Database, sql: str) -> None:
+def test_an_application_cannot_commit_or_roll_back_by_sql(sales: Database, sql: str) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"kept")
@@ -79,8 +79,8 @@ def test_an_applications_commit_or_rollback_is_refused_and_the_transaction_goes_
     assert said(receive(sales)) == [b"kept", b"too"]
 
 
-def test_savepoints_are_the_applications(sales: Database) -> None:
-    """What is rolled back to a savepoint is as if it had not been: the next message takes the number."""
+def test_an_application_can_use_savepoints(sales: Database) -> None:
+    """After a rollback to a savepoint, the next message gets the number again."""
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"one")
@@ -98,7 +98,7 @@ def test_savepoints_are_the_applications(sales: Database) -> None:
     assert table["message_sequence_number"].to_pylist() == [0, 1]
 
 
-def test_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
+def test_a_rejected_call_keeps_previous_changes(sales: Database) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"before")
@@ -111,7 +111,7 @@ def test_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
 
 
 @pytest.mark.parametrize("sql", ["INSERT INTO orders (what) VALUES ('chair') RETURNING id", "SELECT 1 UNION SELECT 2"])
-def test_a_cursor_that_is_not_read_to_its_end_keeps_nothing_from_being_committed(sales: Database, sql: str) -> None:
+def test_an_unfinished_cursor_does_not_prevent_a_commit(sales: Database, sql: str) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, what TEXT)")
     with sales.transaction() as t:
@@ -123,7 +123,7 @@ def test_a_cursor_that_is_not_read_to_its_end_keeps_nothing_from_being_committed
     assert said(receive(sales)) == [b"chair"]
 
 
-def test_a_blob_that_is_still_open_is_named_as_what_it_is(sales: Database) -> None:
+def test_the_error_names_an_open_blob(sales: Database) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (what BLOB)")
         t.connection.execute("INSERT INTO orders VALUES (zeroblob(10))")
@@ -135,7 +135,7 @@ def test_a_blob_that_is_still_open_is_named_as_what_it_is(sales: Database) -> No
         assert t.connection.execute("SELECT what FROM orders").get == bytes(10)
 
 
-def test_what_an_application_sets_on_the_connection_ends_with_the_transaction(sales: Database) -> None:
+def test_connection_settings_end_with_the_transaction(sales: Database) -> None:
     with sales.transaction() as t:
         t.connection.row_trace = lambda _cursor, row: row[0]
         assert t.connection.execute("SELECT 7").get == 7
@@ -153,7 +153,7 @@ def test_what_an_application_sets_on_the_connection_ends_with_the_transaction(sa
         "/* mine */ create\n temporary view mine AS SELECT 1",
     ],
 )
-def test_what_sqlite_keeps_for_the_connection_ends_with_the_transaction(sales: Database, sql: str) -> None:
+def test_connection_state_of_sqlite_ends_with_the_transaction(sales: Database, sql: str) -> None:
     for _ in range(2):
         with sales.transaction() as t:
             t.connection.execute("CREATE TABLE IF NOT EXISTS invoices (number)")
@@ -164,7 +164,7 @@ def test_what_sqlite_keeps_for_the_connection_ends_with_the_transaction(sales: D
     assert instance_of(sales).view(QUEUE, database=sales.name).num_rows == 2
 
 
-def test_what_is_called_for_the_connection_ends_with_the_transaction(sales: Database) -> None:
+def test_connection_callbacks_end_with_the_transaction(sales: Database) -> None:
     def refuses(*_: object) -> NoReturn:
         raise AssertionError
 
@@ -176,7 +176,7 @@ def test_what_is_called_for_the_connection_ends_with_the_transaction(sales: Data
         t.connection.execute("INSERT INTO invoices VALUES (1)")
 
 
-def test_a_connection_that_the_application_closes_undoes_its_transaction_only(sales: Database) -> None:
+def test_closing_the_connection_undoes_only_its_transaction(sales: Database) -> None:
     for is_used_after in (False, True):
         with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:
             dialog = t.begin_dialog(INITIATOR, TARGET)
@@ -188,7 +188,7 @@ def test_a_connection_that_the_application_closes_undoes_its_transaction_only(sa
     assert said(receive(sales)) == [b"a table"]
 
 
-def test_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database) -> None:
+def test_a_lock_timeout_raises(instance: Instance, sales: Database) -> None:
     begin(sales, b"x")
     with Instance.open(instance.folder, background=False, lock_timeout=0.02) as other, sales.transaction() as t:
         assert said(t.receive(QUEUE)) == [b"x"]
@@ -197,8 +197,8 @@ def test_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database) ->
     assert receive(sales).num_rows == 0
 
 
-def test_what_is_busy_beside_the_transaction_is_not_told_as_its_own_file(sales: Database, tmp_path: Path) -> None:
-    """Who has the write lock waits for nobody; a file of the application's own does not wait unless it is told to."""
+def test_a_busy_attached_file_is_not_reported_as_the_databases_file(sales: Database, tmp_path: Path) -> None:
+    """The holder of the write lock does not wait; an application's own file waits only if configured to."""
     path = tmp_path / "theirs.sqlite"
     with closing(apsw.Connection(str(path))) as writes, closing(apsw.Connection(str(path))) as finds_it_busy:
         writes.execute("BEGIN IMMEDIATE")
@@ -208,7 +208,7 @@ def test_what_is_busy_beside_the_transaction_is_not_told_as_its_own_file(sales: 
     assert receive(sales).num_rows == 0
 
 
-def test_who_would_wait_for_a_transaction_of_its_own_is_told_so_at_once(sales: Database) -> None:
+def test_waiting_for_the_own_transaction_raises_immediately(sales: Database) -> None:
     database_context(sales).file.lock_timeout = float("inf")
     dialog = begin(sales, b"x")
     with sales.transaction() as t:
@@ -219,7 +219,7 @@ def test_who_would_wait_for_a_transaction_of_its_own_is_told_so_at_once(sales: D
     assert said(receive(sales)) == [b"x", b"y"]
 
 
-def test_a_transaction_is_used_inside_of_its_block(sales: Database) -> None:
+def test_a_transaction_can_only_be_used_inside_its_block(sales: Database) -> None:
     transaction = sales.transaction()
     with pytest.raises(BrokerError, match="inside its `with` block"):
         transaction.begin_dialog(INITIATOR, TARGET)
@@ -231,8 +231,8 @@ def test_a_transaction_is_used_inside_of_its_block(sales: Database) -> None:
 
 
 @pytest.mark.parametrize("circle", ["by itself", "in a circle"])
-def test_a_transaction_that_is_dropped_before_its_end_is_undone(sales: Database, circle: str) -> None:
-    """Who enters it by hand and loses it cannot end it any more: nobody could write to the file again."""
+def test_a_garbage_collected_transaction_is_rolled_back(sales: Database, circle: str) -> None:
+    """A transaction entered manually and lost can no longer be ended: the file could never be written again."""
 
     def lose() -> None:
         lost = [sales.transaction().__enter__()]
@@ -252,8 +252,8 @@ def test_a_transaction_that_is_dropped_before_its_end_is_undone(sales: Database,
         assert t.receive(QUEUE).num_rows == 0
 
 
-def test_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) -> None:
-    """As a full disk would: what it had written by then never stands alone, even where the application goes on."""
+def test_a_call_that_fails_midway_undoes_the_transaction(sales: Database) -> None:
+    """Like a full disk: partial writes of a call are never committed, even if the application continues."""
     dialog = begin(sales, b"first")
     before = dialog_calls.contents(sales)
     with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:
@@ -269,7 +269,7 @@ def test_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) ->
     assert said(receive(sales)) == [b"first", b"second"]
 
 
-def test_what_the_application_writes_with_its_own_statements_is_checked_by_sqlite_alone(sales: Database) -> None:
+def test_application_statements_are_checked_by_sqlite_only(sales: Database) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         t.connection.execute("INSERT INTO orders VALUES (1)")

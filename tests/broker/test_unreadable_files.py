@@ -1,4 +1,4 @@
-"""B42: a database whose file cannot be read any more while the instance is open keeps the others from nothing."""
+"""A database whose file becomes unreadable while the instance is open does not affect the others."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def stock(instance: Instance) -> Database:
 
 @pytest.fixture
 def ledger(instance: Instance) -> Database:
-    """Another database, whose number is the greatest."""
+    """Another database, with the greatest id."""
     database = instance.create_database("Ledger")
     database.create_queue(ORDERS)
     database.create_service("//Ledger", queue=ORDERS)
     return database
 
 
-def away(database: Database) -> Path:
-    """Takes a file away, as a disk does that is gone; where to."""
+def move_away(database: Database) -> Path:
+    """Moves a file move_away, like a lost disk; returns its new path."""
     path = database.path
-    database_context(database).file.connections.close_idle()  # the next one has to open it
-    return path.rename(path.with_suffix(".away"))
+    database_context(database).file.connections.close_idle()  # the next one must open it
+    return path.rename(path.with_suffix(".move_away"))
 
 
 def damage(database: Database, table: str) -> None:
-    """Writes over the pages of a table and its indexes; the others stay whole."""
+    """Overwrites the pages of a table and its indexes; others stay valid."""
     with database_context(database).file.read() as connection:
         rows = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = ?", (table,))
         roots: list[int] = [root for (root,) in rows]
@@ -66,11 +66,11 @@ def states_of(instance: Instance) -> dict[str, str]:
     return {row["name"]: row["state_desc"] for row in instance.view("sys.databases").to_pylist()}
 
 
-def test_the_others_send_and_receive_and_what_is_due_is_done(
+def test_other_databases_work_and_their_timed_work_is_done(
     instance: Instance, sales: Database, stock: Database, ledger: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     dialog = send(sales, b"one")
-    away(ledger)
+    move_away(ledger)
     send(sales, b"two", dialog=dialog)
     send(sales, b"three")
     instance.run_due()
@@ -84,8 +84,8 @@ def test_the_others_send_and_receive_and_what_is_due_is_done(
     ]
 
 
-def test_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sales: Database, ledger: Database) -> None:
-    away(ledger)
+def test_the_unreadable_database_is_shown_as_such(instance: Instance, sales: Database, ledger: Database) -> None:
+    move_away(ledger)
     assert instance.catalog().databases["name"].to_pylist() == ["msdb", "Sales"]
     assert states_of(instance) == {"msdb": "ONLINE", "Sales": "ONLINE", "Ledger": "RECOVERY_PENDING"}
     assert instance.view("sys.transmission_queue").num_rows == 0
@@ -96,12 +96,10 @@ def test_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sales: 
     assert instance.database("Sales") is sales
 
 
-def test_once_it_can_be_read_it_is_the_same_database_with_what_was_asked_of_it(
-    instance: Instance, sales: Database, ledger: Database
-) -> None:
+def test_a_readable_again_database_keeps_its_settings(instance: Instance, sales: Database, ledger: Database) -> None:
     taken: list[bytes] = []
     ledger.activate(ORDERS, lambda database: taken.extend(received(database)))
-    hidden = away(ledger)
+    hidden = move_away(ledger)
     send(sales, b"one", to="//Ledger")
     instance.run_due()
     hidden.rename(ledger.path)
@@ -110,7 +108,7 @@ def test_once_it_can_be_read_it_is_the_same_database_with_what_was_asked_of_it(
     assert taken == [b"one"]
 
 
-def test_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
+def test_a_database_detached_meanwhile_is_not_reported(
     instance: Instance, sales: Database, ledger: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Instance.open(instance.folder, background=False) as other:
@@ -123,10 +121,8 @@ def test_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
 
 
 @pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queued_messages", "ssb_conversation_endpoints"])
-def test_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_does_not_hear(
-    instance: Instance, clock: Clock, table: str
-) -> None:
-    """It comes before the others wherever they are taken in turn."""
+def test_a_partly_damaged_file_does_not_affect_other_databases(instance: Instance, clock: Clock, table: str) -> None:
+    """It is first wherever databases are processed in turn."""
     first = sample_databases.stock(instance, "Archive")
     sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
     send(sales, b"to the archive", to=STOCK)
@@ -145,10 +141,10 @@ def test_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_does_no
 
 
 @pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queued_messages", "ssb_conversation_endpoints"])
-def test_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_and_the_numbers_of_the_others(
+def test_monitoring_reports_a_partly_damaged_file(
     instance: Instance, sales: Database, stock: Database, table: str
 ) -> None:
-    """What can be read of it, such as the broker's state, says nothing of what cannot."""
+    """Readable state, such as the broker's, does not reveal the damage."""
     with stock.transaction() as t:
         t.send(t.begin_dialog(STOCK, "//nowhere"), b"one")
     damage(stock, table)
@@ -168,11 +164,11 @@ def test_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_and_the_nu
     assert "database Sales" not in told
 
 
-def test_a_file_that_has_gone_from_its_folder_takes_no_more_commits(instance: Instance, sales: Database) -> None:
-    """All of it can still be read and written by what is open, and nobody would find it again."""
+def test_a_file_removed_from_its_folder_accepts_no_commits(instance: Instance, sales: Database) -> None:
+    """Open handles can still read and write it, but it could not be found again."""
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
-    hidden = sales.path.rename(sales.path.with_suffix(".away"))
+    hidden = sales.path.rename(sales.path.with_suffix(".move_away"))
     with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
     assert states_of(instance)["Sales"] == "RECOVERY_PENDING"
@@ -185,8 +181,8 @@ def test_a_file_that_has_gone_from_its_folder_takes_no_more_commits(instance: In
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nobody replaces an open file there")
-def test_a_file_that_another_takes_the_place_of_takes_no_more_commits(instance: Instance, sales: Database) -> None:
-    """As a restore by hand does it: SQLite writes on to the file that has no name any more, and it is lost with the process."""
+def test_a_replaced_file_accepts_no_commits(instance: Instance, sales: Database) -> None:
+    """Like a manual restore: SQLite continues to write to the unlinked file, which is lost with the process."""
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
     copy = sales.path.with_suffix(".copy")
@@ -208,10 +204,10 @@ def test_a_file_that_another_takes_the_place_of_takes_no_more_commits(instance: 
         assert t.connection.execute("SELECT count(*) FROM kept").get == 0
 
 
-def test_what_fails_each_time_it_is_tried_does_not_fill_the_log(
+def test_repeated_failures_do_not_fill_the_log(
     instance: Instance, stock: Database, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One conversation that waits is tried often; so many of them would have a line each, for as long as nobody mends the file."""
+    """A waiting conversation is tried often; many of them would each log a line until the file is repaired."""
     sample_databases.shop(instance)
     damage(stock, "ssb_conversation_endpoints")
     for _ in range(200):
@@ -235,10 +231,10 @@ ALTERATIONS = (
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["while it is open", "before it is opened"])
 @pytest.mark.parametrize("sql", ALTERATIONS)
-def test_a_file_that_somebody_has_altered_is_told_of_and_the_others_go_on(
+def test_an_altered_file_is_reported_and_others_work(
     instance: Instance, clock: Clock, sql: str, *, is_open: bool
 ) -> None:
-    """An application writes to its own tables with SQL of its own; nobody keeps it from ours."""
+    """An application writes to its own tables with SQL; nothing prevents it from changing ours."""
     altered, sales, stock = (
         sample_databases.stock(instance, "Altered"),
         sample_databases.shop(instance),

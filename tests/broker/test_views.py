@@ -1,4 +1,4 @@
-"""The system's views as Arrow tables, which DuckDB and Polars query (facts 38, 101, 151, 154, 157)."""
+"""System views as Arrow tables, which DuckDB and Polars can query."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GUID = pa.binary(16)
 
 @pytest.fixture
 def busy(instance: Instance, sales: Database) -> Database:
-    """Sales with a row for every view, such as two conversations that have sent; one to a service that is nowhere."""
+    """Sales with a row for every view, including two conversations, one of them with an unknown service."""
     sales.create_user("Ann")
     sales.create_certificate("C", certificate=certified("Ann").certificate, owner="Ann")
     sales.create_remote_service_binding("B", service="//Far", user="Ann")
@@ -37,7 +37,7 @@ def busy(instance: Instance, sales: Database) -> Database:
 
 
 @pytest.mark.parametrize("name", [*DATABASE_VIEWS, *INSTANCE_VIEWS])
-def test_every_view_has_its_columns_full_or_empty(instance: Instance, busy: Database, name: str) -> None:
+def test_every_view_has_its_columns_with_and_without_rows(instance: Instance, busy: Database, name: str) -> None:
     table = instance.view(name)
     expected = [*DATABASE_VIEWS.get(name, INSTANCE_VIEWS.get(name, pa.schema([])))]
     if name in DATABASE_VIEWS:
@@ -68,7 +68,7 @@ def test_sys_databases(instance: Instance, sales: Database) -> None:
     ]
 
 
-def test_a_database_whose_file_is_gone_is_shown(instance: Instance, sales: Database) -> None:
+def test_a_database_with_a_missing_file_is_shown(instance: Instance, sales: Database) -> None:
     folder, path = instance.folder, sales.path
     instance.close()
     path.unlink()
@@ -94,9 +94,7 @@ def test_sys_conversation_endpoints(instance: Instance, busy: Database, clock: C
     assert instance.view("sys.conversation_groups").num_rows == 3
 
 
-def test_sys_transmission_queue_says_what_waits_and_can_be_routed(
-    instance: Instance, busy: Database, clock: Clock
-) -> None:
+def test_rows_of_sys_transmission_queue_can_be_routed(instance: Instance, busy: Database, clock: Clock) -> None:
     table = instance.view("sys.transmission_queue")
     assert table.select(
         ["database", "to_service_name", "from_service_name", "service_contract_name", "message_sequence_number"]
@@ -118,7 +116,7 @@ def test_sys_transmission_queue_says_what_waits_and_can_be_routed(
 
 
 @pytest.mark.rule("P34")
-def test_what_waits_for_a_queue_is_shown_from_its_senders_side(instance: Instance, sales: Database) -> None:
+def test_messages_that_wait_for_a_queue_are_shown_as_the_senders(instance: Instance, sales: Database) -> None:
     instance.create_database("Shop")
     instance.execute("USE Shop; CREATE QUEUE Q; CREATE SERVICE [//Buyer] ON QUEUE Q")
     with instance.database("Shop").transaction() as t:
@@ -176,7 +174,7 @@ def test_polars_and_duckdb_query_them(instance: Instance, busy: Database) -> Non
     assert found.fetchall() == [(3, True)]
 
 
-def test_the_views_of_routing_make_a_catalog(instance: Instance, sales: Database) -> None:
+def test_routing_views_can_be_loaded_as_a_catalog(instance: Instance, sales: Database) -> None:
     routes, databases, services = (instance.view(f"sys.{name}") for name in ("routes", "databases", "services"))
     assert ssbroker.Catalog(routes, databases, services) == instance.catalog()
 
@@ -188,7 +186,7 @@ def test_sys_service_broker_endpoints(instance: Instance) -> None:
     assert (row["name"], row["state_desc"], row["port"], row["message_forwarding_size"]) == ("E", "STARTED", 4022, 10)
 
 
-def test_what_is_no_view_is_refused(instance: Instance, sales: Database) -> None:
+def test_an_unknown_view_is_rejected(instance: Instance, sales: Database) -> None:
     with pytest.raises(InputError, match=r"sys\.routes"):
         instance.view("sys.nothing")
     with pytest.raises(InputError, match="the queue 'Nothing' does not exist"):

@@ -7,20 +7,20 @@ from ssbroker.broker.waiters import QueueWaiters
 DEADLINE = 30.0
 
 
-def test_what_came_after_the_look_ends_the_wait_at_once() -> None:
+def test_an_arrival_after_the_check_ends_the_wait_immediately() -> None:
     arrivals = QueueWaiters()
     seen = arrivals.count(1)
     arrivals.notify([1])
     assert arrivals.wait(1, seen=seen, timeout=DEADLINE)
 
 
-def test_what_came_before_the_look_does_not() -> None:
+def test_an_arrival_before_the_check_does_not_end_the_wait() -> None:
     arrivals = QueueWaiters()
     arrivals.notify([1])
     assert not arrivals.wait(1, seen=arrivals.count(1), timeout=0.0)
 
 
-def test_another_queue_does_not_end_it() -> None:
+def test_an_arrival_in_another_queue_does_not_end_the_wait() -> None:
     arrivals = QueueWaiters()
     seen = arrivals.count(1)
     arrivals.notify([2])
@@ -32,7 +32,7 @@ def wait(arrivals: QueueWaiters, told: list[bool]) -> None:
         told.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
 
 
-def test_every_waiting_thread_is_woken_and_counted() -> None:
+def test_all_waiting_threads_are_woken_and_counted() -> None:
     arrivals = QueueWaiters()
     told: list[bool] = []
     threads = [threading.Thread(target=wait, args=(arrivals, told)) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""The thread that does what is due. Threads are the point here: each wait has a deadline and ends by an event."""
+"""The thread for due work. Threads are the subject here: each wait has a deadline and ends with an event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER = 10_000.0
 
 
 class Work:
-    """Notes each call, and returns what the test says."""
+    """Records each call, and returns what the test sets."""
 
     def __init__(self) -> None:
         self.calls: queue.Queue[str] = queue.Queue()
@@ -51,14 +51,14 @@ def runner(work: Work) -> Iterator[WorkerThread]:
     made.close(timeout=DEADLINE)
 
 
-def test_the_thread_starts_when_it_is_first_woken(runner: WorkerThread, work: Work) -> None:
+def test_the_thread_starts_at_the_first_wake_up(runner: WorkerThread, work: Work) -> None:
     before = runner.is_alive
     runner.wake()
     assert work.was_called() == "due"
     assert (before, runner.is_alive) == (False, True)
 
 
-def test_it_is_called_again_at_the_moment_that_it_returned(runner: WorkerThread, work: Work) -> None:
+def test_the_work_is_called_again_at_the_time_it_returned(runner: WorkerThread, work: Work) -> None:
     work.returns = [clock() + timedelta(milliseconds=5), clock()]
     runner.wake()
     for _ in range(3):
@@ -66,19 +66,19 @@ def test_it_is_called_again_at_the_moment_that_it_returned(runner: WorkerThread,
     assert work.calls.empty()
 
 
-def test_an_earlier_moment_cuts_the_wait_short(runner: WorkerThread, work: Work) -> None:
+def test_an_earlier_time_shortens_the_wait(runner: WorkerThread, work: Work) -> None:
     runner.wake(clock() + timedelta(hours=1))
     runner.wake()
     work.was_called()
 
 
-def test_a_later_moment_does_not_prolong_it(runner: WorkerThread, work: Work) -> None:
+def test_a_later_time_does_not_prolong_the_wait(runner: WorkerThread, work: Work) -> None:
     runner.wake(clock() + timedelta(milliseconds=5))
     runner.wake(clock() + timedelta(hours=1))
     work.was_called()
 
 
-def test_it_looks_again_after_the_longest_wait(work: Work) -> None:
+def test_the_work_is_called_after_the_longest_wait(work: Work) -> None:
     runner = WorkerThread(work, clock=clock, name="due", longest_wait=0.005)
     runner.wake()
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_it_looks_again_after_the_longest_wait(work: Work) -> None:
     runner.close()
 
 
-def test_what_raises_is_logged_and_tried_again(
+def test_an_exception_is_logged_and_the_work_retried(
     runner: WorkerThread, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
     work.raises = 1
@@ -97,7 +97,7 @@ def test_what_raises_is_logged_and_tried_again(
     assert "the disk is on fire" in caplog.text
 
 
-def test_the_thread_outlives_a_handler_of_the_log_that_fails(
+def test_the_thread_survives_a_failing_log_handler(
     runner: WorkerThread, work: Work, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Full(logging.Handler):
@@ -116,7 +116,7 @@ def test_the_thread_outlives_a_handler_of_the_log_that_fails(
     assert "the log is full" in capsys.readouterr().err
 
 
-def test_nothing_is_called_after_it_was_closed(work: Work) -> None:
+def test_nothing_is_called_after_closing(work: Work) -> None:
     runner = WorkerThread(work, clock=clock, name="due", longest_wait=0.001)
     runner.wake()
     work.was_called()
@@ -128,7 +128,7 @@ def test_nothing_is_called_after_it_was_closed(work: Work) -> None:
     assert work.calls.empty()
 
 
-def test_the_work_itself_may_close_it() -> None:
+def test_the_work_may_close_the_thread() -> None:
     done = threading.Event()
 
     def closes() -> None:
@@ -141,7 +141,7 @@ def test_the_work_itself_may_close_it() -> None:
     assert not itself.is_alive
 
 
-def test_closing_does_not_wait_for_a_back_off(work: Work) -> None:
+def test_closing_does_not_wait_for_a_backoff(work: Work) -> None:
     work.raises = 1000
     runner = WorkerThread(work, clock=clock, name="due", longest_wait=NEVER)
     runner.wake()
@@ -152,7 +152,7 @@ def test_closing_does_not_wait_for_a_back_off(work: Work) -> None:
     assert clock() - started < timedelta(seconds=1)
 
 
-def test_where_the_system_has_no_thread_to_give_the_next_call_asks_again(
+def test_starting_a_thread_is_retried_if_none_can_be_started(
     work: Work, runner: WorkerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def has_none(_thread: threading.Thread) -> None:

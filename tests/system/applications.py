@@ -28,7 +28,7 @@ Tell = Callable[..., None]
 
 
 def prepare(instance: Instance, service: str, *, lanes: int = 0) -> None:
-    """Makes the database of one of the two services; that of the initiator begins the dialogs."""
+    """Creates the database of one of the two services; the initiator's also starts the dialogs."""
     database = instance.create_database(DATABASES[service])
     database.create_queue(QUEUE)
     database.create_service(service, queue=QUEUE)
@@ -42,7 +42,7 @@ def prepare(instance: Instance, service: str, *, lanes: int = 0) -> None:
 
 
 class Initiator:
-    """Sends all of the plan, goes on where the life before was killed, and ends its dialogs once all replies are there."""
+    """Sends the whole plan, resumes after a kill, and ends its dialogs once all replies have arrived."""
 
     def __init__(self, instance: Instance, plan: Plan, tell: Tell) -> None:
         self._database: Final = instance.database(DATABASES[INITIATOR])
@@ -90,7 +90,7 @@ class Initiator:
 
 
 class Target:
-    """Receives whatever comes, answers some of it in the same transaction, and ends what the far side has ended."""
+    """Receives everything, answers some messages in the same transaction, and ends the dialogs that the initiator has ended."""
 
     def __init__(self, instance: Instance, plan: Plan, tell: Tell) -> None:
         self._database: Final = instance.database(DATABASES[TARGET])
@@ -147,20 +147,20 @@ def _receive(t: Transaction, plan: Plan, types: set[str]) -> list[Received | Non
 
 
 def sent(database: Database) -> list[Sent]:
-    """What was committed as sent."""
+    """The messages whose SEND was committed."""
     with database_context(database).file.read() as connection:
         return [Sent(*row) for row in connection.execute("SELECT lane, number FROM sent ORDER BY place")]
 
 
 def received(database: Database) -> list[Received]:
-    """What was committed as received, in that order."""
+    """The messages whose RECEIVE was committed, in that order."""
     query = "SELECT lane, number, conversation, is_intact FROM received ORDER BY place"
     with database_context(database).file.read() as connection:
         return [Received(row[0], row[1], row[2], bool(row[3])) for row in connection.execute(query)]
 
 
 def waiting(database: Database) -> int:
-    """How many messages stand in the transmission queue."""
+    """The number of messages in the transmission queue."""
     with database_context(database).file.read() as connection:
         count: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
         return count

@@ -1,4 +1,4 @@
-"""Judges what was received by what was sent: nothing lost, twice, out of order, altered, made up, or in another's conversation."""
+"""Compares received messages with sent ones: none lost, duplicated, reordered, altered, invented, or in another conversation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sent(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A message whose receiving was committed: what it says that it is, by which conversation it came, and whether each bit is right."""
+    """A message whose RECEIVE was committed: its name, its conversation, and whether every bit is correct."""
 
     lane: int
     number: int
@@ -51,11 +51,11 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether every message came out once, in order, unaltered."""
+        """Whether every message was received once, in order and unaltered."""
         return not any(getattr(self, each.name) for each in fields(self) if each.name not in ("sent", "first"))
 
     def add(self, other: Self) -> None:
-        """Adds what was counted elsewhere."""
+        """Adds the counts of another verdict."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
@@ -102,5 +102,5 @@ def judge(sent: Iterable[Sent], received: Iterable[Received]) -> Verdict:
 
 
 def judge_promises(promised: Iterable[Sent], kept: Iterable[Sent]) -> Verdict:
-    """Compares what processes were told was committed with what their files hold."""
+    """Compares the commits that processes reported with the contents of their files."""
     return Verdict(taken_back=len(set(promised) - set(kept)))

@@ -1,4 +1,4 @@
-"""A neighbour that a test plays: a real endpoint with a certificate, whose rows are seen, kept, changed, made up and sent again."""
+"""A peer controlled by a test: a real endpoint with a certificate, whose rows are inspected, held, changed, forged and repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A row that came.
+    """A row that arrived.
 
     Attributes:
         peer: Who brought it.
@@ -99,7 +99,7 @@ class Neighbour:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows that have come."""
+        """All rows that have arrived."""
         return [each.row for each in self.seen]
 
     # What the endpoint tells, in its thread.
@@ -139,7 +139,7 @@ class Neighbour:
 
 
 def table_of(rows: Iterable[Row]) -> pa.Table:
-    """Rows as they go on the wire."""
+    """Rows in the wire schema."""
     return pa.Table.from_pylist(list(rows), schema=WIRE)
 
 
@@ -147,6 +147,6 @@ _PLAIN: Final[dict[pa.DataType, Any]] = {pa.string(): "a", pa.bool_(): True, pa.
 
 
 def row(number: int, **columns: Any) -> Row:
-    """A row that says nothing that could be believed."""
+    """A row that nobody would accept."""
     made = {field.name: None if field.nullable else _PLAIN.get(field.type, 1) for field in WIRE}
     return {**made, "message_sequence_number": number, **columns}

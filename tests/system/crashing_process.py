@@ -1,4 +1,4 @@
-"""Changes an instance in a process of its own that dies at a given commit, as a crash would have it."""
+"""Changes an instance in a separate process that dies at a given commit, like a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIED = 17
 
 
 def change(folder: Path, name: str, file: Path, *, die_at: int, is_after: bool) -> None:
-    """Makes a change, and dies before or after the commit of that number; exits with 0 where there are fewer."""
+    """Makes a change, and dies before or after the commit of that number; exits with 0 if there are fewer."""
     commit, made = Session.commit, 0
 
     def dying(session: Session) -> None:
@@ -47,7 +47,7 @@ def change(folder: Path, name: str, file: Path, *, die_at: int, is_after: bool) 
 
 
 def enable(folder: Path, name: str, result: Path) -> None:
-    """Enables a database, and says whether it could."""
+    """Enables a database, and writes whether it could."""
     with Instance.open(folder, background=False) as instance:
         database = instance.database(name)
         result.with_suffix(".ready").touch()

@@ -1,4 +1,4 @@
-"""What a bad network does to a stream of bytes: where it flips a bit, breaks off or holds up, drawn from a seed.
+"""Faults of a bad network in a byte stream: bit flips, disconnects and delays, from a seed.
 
 Places are drawn in bytes of the stream, not in reads of a socket, so that the same seed hits the same bytes however they are cut.
 """
@@ -66,7 +66,7 @@ class Stream:
             self._next[kind] = self._gap(kind)
 
     def steps(self, data: bytes) -> Iterator[Step]:
-        """What comes of the next bytes; nothing follows a cut."""
+        """The outcome of the next bytes; nothing follows a disconnect."""
         while data:
             kind = min(self._next, key=lambda each: self._next[each])
             length = int(min(self._next[kind], len(data)))
@@ -88,7 +88,7 @@ class Stream:
             else:
                 if length:
                     yield Step(data[:length])
-                # The byte that is held up goes alone, so that a stream that is all holding up still moves on.
+                # The delayed byte is sent alone, so that a stream with many delays still makes progress.
                 self._pass(1)
                 yield Step(data[length : length + 1], delay=self.chance.uniform(0, self.menu.delay_seconds))
                 data = data[length + 1 :]

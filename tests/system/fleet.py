@@ -1,4 +1,4 @@
-"""Three instances in processes of their own, who meet through proxies: shop, who begins, gate, who forwards, and stock, who answers."""
+"""Three instances in separate processes connected through proxies: shop starts dialogs, gate forwards, and stock answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ROUTES: Final = {
 
 
 class Fleet:
-    """The three, from their making to the verdict.
+    """The three processes, from creation to verdict.
 
     Args:
         folder: Where all of it stands.
@@ -114,12 +114,12 @@ class Fleet:
         self._stack.close()
 
     def start(self) -> None:
-        """Begins a life of each, the one that begins the dialogs last."""
+        """Starts all three, the initiator last."""
         for node in reversed(self.nodes.values()):
             node.start()
 
     def stop(self) -> dict[str, int]:
-        """Asks each to end; the status of each."""
+        """Terminates each; returns their exit statuses."""
         return {name: node.stop() for name, node in self.nodes.items()}
 
     def restart(self, name: str) -> None:
@@ -138,7 +138,7 @@ class Fleet:
             return self.said[name][what]
 
     def wait(self, is_so: Callable[[], bool], *, timeout: float) -> bool:
-        """Waits until something holds, looked at whenever an instance says something; whether it does."""
+        """Waits until a condition holds, checked whenever an instance reports something; returns whether it does."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not is_so():
@@ -150,7 +150,7 @@ class Fleet:
 
     @property
     def is_done(self) -> bool:
-        """Whether all is sent, received, answered, ended and acknowledged, as far as the instances have said."""
+        """Whether everything is sent, received, answered, ended and acknowledged, according to the reports."""
         shop, stock = self.said[SHOP], self.said[STOCK]
         return (
             (stock["received"], stock["ended"]) >= (self.plan.total, self.plan.lanes)
@@ -159,7 +159,7 @@ class Fleet:
         )
 
     def verdict(self) -> Verdict:
-        """What their files say, once all have ended."""
+        """The result according to their files, after all have ended."""
         verdict = Verdict()
         kept = {}
         for name, service in SERVICES.items():
@@ -177,7 +177,7 @@ class Fleet:
         return verdict
 
     def complaints(self) -> str:
-        """What the processes wrote on standard error."""
+        """The standard error of all processes."""
         return "".join(f"{name}: {said}\n" for name, node in self.nodes.items() if (said := node.complaints()))
 
     def _prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows made up by who knows the format and everything that is public, but no key."""
+"""Forged rows by an attacker who knows the format and everything public, but no key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.system.controlled_peer import Row
 
 
 def forged(row: Row, **columns: Any) -> Row:
-    """A row with other columns, and every digest in it made anew, as anybody can."""
+    """A row with other columns and recomputed digests, which needs no key."""
     changed = {**row, **columns}
     digest = hashlib.md5(changed["message_body"], usedforsecurity=False).digest()
     if changed["is_sequenced"]:
@@ -28,7 +28,7 @@ def forged(row: Row, **columns: Any) -> Row:
 
 
 def acknowledging(row: Row, number: int, **columns: Any) -> Row:
-    """What the receiver of a row would say once it had all messages up to this number."""
+    """The acknowledgement of all messages up to this number by the receiver of a row."""
     return forged(
         row,
         **{

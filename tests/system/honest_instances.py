@@ -1,4 +1,4 @@
-"""Two honest instances that serve in this process, and short words for what their applications do; attackers come from the test."""
+"""Two honest instances that serve in this process, and calls of their applications; attackers are part of the test."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Side:
         return self.database.service_broker_guid.bytes
 
     def leads(self, service: str, address: str) -> None:
-        """Makes the route to a service."""
+        """Creates the route to a service."""
         self.instance.execute(
             f"USE {self.database.name}; CREATE ROUTE R WITH SERVICE_NAME = N'{service}', ADDRESS = N'{address}';"
         )
 
     def begin(self, to: str, *bodies: bytes, **asked: Any) -> Handle:
-        """A dialog, with what it sends at once."""
+        """Begins a dialog and sends messages in it."""
         with self.database.transaction() as t:
             handle = t.begin_dialog(self.service, to, **{"encryption": False, **asked})
             for body in bodies:
@@ -57,7 +57,7 @@ class Side:
         return handle
 
     def send(self, handle: Handle, *bodies: bytes) -> None:
-        """More in the same dialog."""
+        """Sends more messages in the same dialog."""
         with self.database.transaction() as t:
             for body in bodies:
                 t.send(handle, body)
@@ -76,7 +76,7 @@ class Side:
         return row["message_body"], uuid.UUID(bytes=bytes(row["conversation_handle"]))
 
     def rest(self) -> list[bytes | None]:
-        """All that is in its queue now."""
+        """All messages in its queue."""
         found: list[Any] = []
         with self.database.transaction() as t:
             while (table := t.receive(QUEUE)).num_rows:
@@ -128,5 +128,5 @@ class Scene:
         self._stack.close()
 
     def trust(self, name: str) -> Any:
-        """The certificate of somebody who may connect."""
+        """The certificate of another instance that may connect."""
         return served(self.given[name]).get("trust")

@@ -1,4 +1,4 @@
-"""A process that sends and receives until it is killed, and what it leaves behind.
+"""A process that sends and receives until it is killed, and checks of its instance afterwards.
 
 Beside each message the application writes a row in the same transaction: `sent` where it was sent, `received` where it was received. What has
 committed is also written to a log, after the commit: whatever stands there was acknowledged.
@@ -28,7 +28,7 @@ _QUEUE: Final = "Orders"
 
 
 def prepare(folder: Path, *, vfs: str | None = None) -> None:
-    """Makes the instance: two databases, two conversations."""
+    """Creates the instance: two databases and two conversations."""
     with Instance.create(folder, name="dying", background=False, vfs=vfs) as instance:
         for name in ("Sales", "Stock"):
             database = instance.create_database(name)
@@ -62,7 +62,7 @@ def start(folder: Path, seed: int) -> int:
 
 
 def wait_for_commits(folder: Path, *, above: int) -> None:
-    """Waits until the log is longer than it was: the process has opened the instance, and committed.
+    """Waits until the log has grown: the process has opened the instance and committed.
 
     Raises:
         TimeoutError: It never was.
@@ -81,28 +81,28 @@ def log_length(folder: Path) -> int:
 
 
 def kill(child: int, *, after: float) -> bool:
-    """Kills it after so many seconds; whether it was still at work."""
+    """Kills it after so many seconds; returns whether it was still working."""
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
 def drain(instance: Instance) -> None:
-    """Receives all that is left."""
+    """Receives all remaining messages."""
     for lane in LANES:
         while receive(instance, lane):
             pass
 
 
 def receive(instance: Instance, lane: str) -> list[int]:
-    """One transaction; the numbers that it received."""
+    """Runs one transaction; returns the received numbers."""
     database = instance.database(LANES[lane][0])
     with database.transaction() as t:
         return _receive(t, lane)
 
 
 def send(instance: Instance, lane: str, chance: random.Random) -> list[int]:
-    """One transaction with one to four messages; their numbers."""
+    """Sends one to four messages in a transaction; returns their numbers."""
     with instance.database("Sales").transaction() as t:
         handle, last = _conversation(t, lane)
         done = list(range(last + 1, last + 1 + chance.randint(1, 4)))
@@ -110,8 +110,8 @@ def send(instance: Instance, lane: str, chance: random.Random) -> list[int]:
     return done
 
 
-def change_mind(instance: Instance, lane: str, chance: random.Random) -> None:
-    """A transaction that is rolled back, with a number that is never given otherwise."""
+def roll_back(instance: Instance, lane: str, chance: random.Random) -> None:
+    """Rolls back a transaction that sends a number never sent otherwise."""
     with suppress(_ChangedMindError), instance.database("Sales").transaction() as t:
         handle, _ = _conversation(t, lane)
         _put(t, lane, handle, [10**9], chance)
@@ -119,12 +119,12 @@ def change_mind(instance: Instance, lane: str, chance: random.Random) -> None:
 
 
 def sent(instance: Instance, lane: str) -> list[int]:
-    """What the application says that it sent."""
+    """The numbers that the application's table says were sent."""
     return _numbers(instance.database("Sales"), "sent", lane)
 
 
 def received(instance: Instance, lane: str) -> list[int]:
-    """What the application says that it received, in that order."""
+    """The numbers that the application's table says were received, in that order."""
     return _numbers(instance.database(LANES[lane][0]), "received", lane)
 
 
@@ -138,7 +138,7 @@ def _numbers(database: Database, table: str, lane: str) -> list[int]:
 
 
 def acknowledged(folder: Path, what: str, lane: str) -> list[int]:
-    """What the log says; its last line may be torn."""
+    """The numbers in the log; its last line may be incomplete."""
     path = folder / LOG
     lines = path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
     return [int(words[2]) for line in lines if (words := line.split())[:2] == [what, lane]]
@@ -150,7 +150,7 @@ def _work(folder: Path, chance: random.Random) -> Never:
         while True:
             lane = chance.choice(list(LANES))
             if chance.random() < 0.1:
-                change_mind(instance, lane, chance)
+                roll_back(instance, lane, chance)
             elif chance.random() < 0.5:
                 _note(log, "received", lane, receive(instance, lane))
             else:

@@ -1,4 +1,4 @@
-"""A network namespace of its own for each process, where the machine allows: they meet over links of the kernel, not over one loopback."""
+"""One network namespace for each process, if the system allows it: they connect over kernel links, not over one loopback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HERE: Final = Place()
 
 
 class Namespaces:
-    """A namespace for each name, with a link to this one; gone when the block ends.
+    """A namespace for each name, linked to this one; removed at the end of the block.
 
     Args:
         names: The names.

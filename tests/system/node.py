@@ -1,4 +1,4 @@
-"""The program of one process of a fleet: serves an instance, runs the application of its role, and says what it does on standard output.
+"""The program of one process of a fleet: serves an instance, runs the application of its role, and reports on standard output.
 
 `python -m tests.system.node ROLE FOLDER HOST PLAN OPTIONS`: the role is initiator, target or forwarder; the plan and the options of `serve` are JSON
 files.
@@ -31,7 +31,7 @@ _LOOK_SECONDS: Final = 0.25
 
 
 def main(role: str, folder: str, host: str, plan: str, options: str) -> int:
-    """Runs until SIGTERM; 0 where nothing failed."""
+    """Runs until SIGTERM; returns 0 if nothing failed."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     failures: list[str] = []
@@ -55,7 +55,7 @@ def main(role: str, folder: str, host: str, plan: str, options: str) -> int:
 
 
 def tell(*words: object) -> None:
-    """Says something in one write, so that what was said before a kill is whole."""
+    """Reports something in one write, so that a report before a kill is complete."""
     os.write(sys.stdout.fileno(), (" ".join(str(word) for word in words) + "\n").encode())
 
 

@@ -1,4 +1,4 @@
-"""Real processes that are started, listened to, killed at any moment and started again."""
+"""Real processes that are started, monitored, killed at any time and restarted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READY: Final = "ready"
 
 
 class Node:
-    """A process of a fleet, through all its lives.
+    """A process of a fleet, with all its restarts.
 
     It says what it does on its standard output, a line of words each: `ready PORT` once it serves, and whatever else `heard` takes. Only
     whole lines count, since the last one of a process that was killed may be torn.
@@ -74,14 +74,14 @@ class Node:
         self.base_kib = max(self.base_kib, self._peak())
 
     def kill(self) -> bool:
-        """Ends it as a crash would (SIGKILL), and returns once all that it had said is heard; whether it was still at work."""
+        """Kills it like a crash (SIGKILL), and returns once its output is read; the result is whether it was still running."""
         process = self._alive()
         self.peak_kib = max(self.peak_kib, self._peak())
         process.send_signal(signal.SIGKILL)
         return self._gone(process) == -signal.SIGKILL
 
     def stop(self, *, timeout: float = DEADLINE_SECONDS) -> int:
-        """Asks it to end (SIGTERM), and says with which status it did."""
+        """Terminates it (SIGTERM), and returns its exit status."""
         process = self._alive()
         self.peak_kib = max(self.peak_kib, self._peak())
         process.terminate()
@@ -94,11 +94,11 @@ class Node:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is at work."""
+        """Whether it is running."""
         return self._process is not None and self._process.poll() is None
 
     def complaints(self) -> str:
-        """What it wrote on standard error, in all its lives."""
+        """Its standard error over all restarts."""
         return self._errors.read_text(encoding="utf-8", errors="replace") if self._errors.exists() else ""
 
     def _alive(self) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""A TCP proxy that stands between two instances and does to their bytes what bad networks do. It runs in a thread of its own."""
+"""A TCP proxy between two instances that injects the faults of bad networks. It runs in its own thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST: Final = "127.0.0.1"
 _CHUNK: Final = 1 << 16
 _DEADLINE_SECONDS: Final = 60
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
-"""Of a connection that is closed nothing more is sent: the far side is told that it was reset."""
+"""Close without sending pending data: the peer gets a reset."""
 _T = TypeVar("_T")
 
 
@@ -44,27 +44,27 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """As a route names it."""
+        """The address as in a route."""
         return f"TCP://{self.host}:{self.port}"
 
     def aim(self, port: int | None, *, host: str = HOST) -> None:
-        """Leads connections to this port from now on; None: to nobody."""
+        """Forwards new connections to this port; None: to nobody."""
         self._do(lambda: setattr(self, "_target", None if port is None else (host, port)))
 
     def change(self, menu: Menu) -> None:
-        """Has connections that are made from now on suffer other faults."""
+        """Uses other faults for new connections."""
         self._do(lambda: setattr(self, "_menu", menu))
 
     def cut(self) -> int:
-        """Breaks every connection, and says how many there were."""
+        """Disconnects every connection; returns their number."""
         return self._do(self._cut)
 
     def hold(self, *ways: Way) -> None:
-        """Lets nothing through in these directions, both unless named, and keeps the connections: a partition that nobody is told of."""
+        """Blocks these directions (default: both) without disconnecting: a partition that nobody is notified of."""
         self._do(lambda: self._turn(ways or WAYS, is_open=False))
 
     def release(self) -> None:
-        """Lets everything through again, what was held first."""
+        """Unblocks everything, blocked data first."""
         self._do(lambda: self._turn(WAYS, is_open=True))
 
     def __enter__(self) -> Self:
@@ -161,14 +161,14 @@ class Proxy:
 
 
 class _Link:
-    """Two connections that are one to those at their ends."""
+    """Two connections that appear as one to their peers."""
 
     def __init__(self, *writers: asyncio.StreamWriter) -> None:
         self.tasks: list[asyncio.Future[None]] = []
         self._writers: Final = writers
 
     def cut(self) -> None:
-        """Breaks both, with what is on its way."""
+        """Disconnects both, and drops data in transit."""
         for writer in self._writers:
             end: socket.socket | None = writer.get_extra_info("socket")
             if end is not None and not writer.is_closing():

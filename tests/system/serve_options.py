@@ -1,4 +1,4 @@
-"""What the instances of a fleet serve with: certificates of an authority of their own, or nothing of the kind."""
+"""Options for the instances of a fleet: certificates of one authority, or no encryption."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ssbroker.broker.network.tls import Trust
 from ssbroker.security.certificates import Validity, make_authority, make_certificate
 
 Given = dict[str, Any]
-"""As JSON can hold it; `served` makes the arguments of `Instance.serve` of it."""
+"""Options that JSON can hold; `served` converts them to arguments of `Instance.serve`."""
 PLAIN: Final[Given] = {"allow_unencrypted": True}
 _DAYS: Final = 30
 
 
 def certified(folder: Path, names: Sequence[str]) -> dict[str, Given]:
-    """For each instance a certificate under its name, in files of the folder, all signed by one authority."""
+    """A certificate for each instance, in files of the folder, all signed by one authority."""
     begins = datetime.now(UTC) - timedelta(days=1)
     validity = Validity(begins, begins + timedelta(days=_DAYS))
     authority = make_authority("Test", validity)
@@ -39,7 +39,7 @@ def certified(folder: Path, names: Sequence[str]) -> dict[str, Given]:
 
 
 def options(folder: Path, names: Sequence[str], *, is_encrypted: bool) -> dict[str, Given]:
-    """For each instance, what it serves with."""
+    """The options of each instance."""
     return certified(folder, names) if is_encrypted else dict.fromkeys(names, PLAIN)
 
 

@@ -1,4 +1,4 @@
-"""A storm: three processes exchange messages while the network between them harms what it carries, and each is killed over and over.
+"""A storm: three processes exchange messages over a network with faults, and each is killed repeatedly.
 
 `python -m tests.system.storm --messages 200000 --large 20` prints what it counted; exit status 0 where every message arrived exactly once, in
 order, unaltered.
@@ -36,7 +36,7 @@ _QUIET_SECONDS: Final = 300.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What a storm counted.
+    """The counts of a storm.
 
     Attributes:
         verdict: What arrived.
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether all is as it should be."""
+        """Whether everything is correct."""
         return (
             self.verdict.is_right
             and self.is_done
@@ -122,7 +122,7 @@ def run(
     places: Mapping[str, Place] | None = None,
     timeout: float,
 ) -> Outcome:
-    """Lets it storm, waits until all has arrived, and judges."""
+    """Runs the storm, waits until everything has arrived, and checks it."""
     outcome = Outcome(plan)
     begun = time.monotonic()
     with Fleet(
@@ -170,7 +170,7 @@ def _storm(fleet: Fleet, outcome: Outcome, violence: Violence, chance: random.Ra
 
 
 def _victims(chance: random.Random) -> Iterator[str]:
-    """Each gets its turn, in an order that changes."""
+    """Each has its turn, in a changing order."""
     while True:
         turn = [SHOP, GATE, STOCK]
         chance.shuffle(turn)

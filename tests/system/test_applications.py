@@ -1,4 +1,4 @@
-"""The applications of a storm do what they say: here in one instance, where no network is, all of it arrives."""
+"""The applications of a storm work: in one instance without a network, everything arrives."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def verdicts(instance: Instance) -> list[checker.Verdict]:
     return [checker.judge(applications.sent(near), applications.received(far)) for near, far in (sides, sides[::-1])]
 
 
-def test_everything_is_sent_answered_and_ended(instance: Instance) -> None:
+def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instance) -> None:
     told = Told()
     assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
     there, back = verdicts(instance)
@@ -81,7 +81,7 @@ def test_everything_is_sent_answered_and_ended(instance: Instance) -> None:
     assert back.is_right
 
 
-def test_who_was_interrupted_goes_on_where_it_was(instance: Instance) -> None:
+def test_an_interrupted_application_resumes(instance: Instance) -> None:
     told = Told()
     assert run(instance, told, shop_sent=7)
     assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)

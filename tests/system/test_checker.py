@@ -1,4 +1,4 @@
-"""The checker of storms sees every kind of harm, each alone: else a storm that finds nothing would mean nothing."""
+"""The checker of storms detects every kind of error by itself; otherwise a storm without findings would prove nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SENT = [Sent(lane, number) for number in range(NUMBERS) for lane in range(LANES)
 RIGHT = [Received(lane, number, bytes([lane]), True) for lane, number in SENT]
 
 
-def test_what_is_right_is_found_right() -> None:
-    """However the conversations interleave: order is that of each."""
+def test_correct_results_are_accepted() -> None:
+    """However the conversations are interleaved: order counts within each."""
     assert judge(SENT, RIGHT).is_right
     assert judge(SENT, sorted(RIGHT)).is_right
     assert str(judge(SENT, RIGHT)).startswith("60 messages: 0 lost, 0 twice, 0 out of order, 0 altered, 0 that nobody")
@@ -73,7 +73,7 @@ def _mix_up(rows: list[Received]) -> None:
         (_mix_up, {"strayed": 1}),
     ],
 )
-def test_each_harm_is_found_and_nothing_else(harm: Callable[[list[Received]], None], counted: dict[str, int]) -> None:
+def test_each_error_is_detected_and_no_other(harm: Callable[[list[Received]], None], counted: dict[str, int]) -> None:
     rows = list(RIGHT)
     harm(rows)
     verdict = judge(SENT, rows)
@@ -83,18 +83,18 @@ def test_each_harm_is_found_and_nothing_else(harm: Callable[[list[Received]], No
     assert verdict.first
 
 
-def test_what_was_promised_and_is_gone_is_found() -> None:
+def test_lost_commits_are_detected() -> None:
     assert judge_promises(SENT, SENT).is_right
     assert judge_promises(SENT, SENT[1:]).taken_back == 1
 
 
-def test_figures_add_up() -> None:
+def test_counts_are_added() -> None:
     verdict = judge(SENT, RIGHT[1:])
     verdict.add(judge(SENT, RIGHT[2:]))
     assert (verdict.sent, verdict.lost) == (120, 3)
 
 
-def test_a_body_is_known_by_every_bit_of_it() -> None:
+def test_any_changed_bit_of_a_body_is_detected() -> None:
     right = traffic.body(2, 7, 100)
     assert traffic.read(right) == (2, 7, True)
     assert len(right) == 100
@@ -107,7 +107,7 @@ def test_a_body_is_known_by_every_bit_of_it() -> None:
     assert traffic.read(b"") == (-1, -1, False)
 
 
-def test_large_messages_stand_evenly_among_the_small() -> None:
+def test_large_messages_are_spread_evenly() -> None:
     plan = Plan(lanes=7, messages=93, small_bytes=30, large=5, large_bytes=1000)
     places = [
         number * plan.lanes + lane
@@ -128,7 +128,7 @@ def test_replies_are_counted(reply_every: int) -> None:
     assert plan.replies == counted
 
 
-def test_numbers_in_a_row_are_told_as_runs() -> None:
+def test_consecutive_numbers_are_shown_as_ranges() -> None:
     chance = random.Random(1)
     numbers = sorted(chance.sample(range(100), 60))
     told = [number for first, last in traffic.runs(numbers) for number in range(first, last + 1)]

@@ -1,4 +1,4 @@
-"""B3: several processes on one instance at the same time, which SQLite's locks keep apart."""
+"""Several processes use one instance at the same time, separated by SQLite's locks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ with Instance.open(sys.argv[1], background=False) as instance, instance.database
 
 
 @pytest.mark.rule("P11")
-def test_four_processes_send_and_receive_at_once(tmp_path: Path) -> None:
-    """Nobody is told that a database is locked; each message is received exactly once, those of a conversation in order."""
+def test_four_processes_send_and_receive_concurrently(tmp_path: Path) -> None:
+    """No call fails because a database is locked; each message is received exactly once, those of a conversation in order."""
     folder = tmp_path / "instance"
     working_process.prepare(folder)
     context = multiprocessing.get_context("spawn")
@@ -53,7 +53,7 @@ def test_four_processes_send_and_receive_at_once(tmp_path: Path) -> None:
             assert len({receiver for _, _, receiver in found}) > 1, "they were at it together"
 
 
-def test_who_waits_for_another_process_is_told_plainly(tmp_path: Path) -> None:
+def test_the_lock_timeout_names_the_database_and_the_wait(tmp_path: Path) -> None:
     folder = tmp_path / "instance"
     working_process.prepare(folder)
     holder = subprocess.Popen(
@@ -112,8 +112,8 @@ instance.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_process_is_refused_and_ends_whatever_its_parent_was_doing(tmp_path: Path) -> None:
-    """Locks that threads of the parent held at that moment are held for ever in the new process."""
+def test_a_forked_process_is_rejected_and_can_exit(tmp_path: Path) -> None:
+    """Locks that threads of the parent held during the fork are never released in the child."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         instance.create_database("Sales")
     subprocess.run([sys.executable, "-c", FORKS, str(tmp_path / "shop")], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The neighbours by which attacks are played are honest unless told otherwise: what one says, the other hears."""
+"""Controlled peers are honest by default: a row sent by one arrives at the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def trusts(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Trust | 
 
 
 @pytest.mark.rule("P24")
-def test_what_one_says_another_hears_and_a_third_gets_passed_on(trusts: dict[str, Trust | None]) -> None:
+def test_rows_arrive_and_are_passed_on_to_a_third_peer(trusts: dict[str, Trust | None]) -> None:
     conversation = uuid.uuid4().bytes
     with (
         Neighbour("one", trusts["one"]) as one,

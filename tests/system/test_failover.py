@@ -1,4 +1,4 @@
-"""R53, R54, N25: a mirrored pair of processes, of which one is killed while it is sent to."""
+"""R53, R54: a mirrored pair of processes, one of which is killed while messages are sent to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEFORE = 100
 
 
 class Half:
-    """One of the pair: its folder, which this process has open too, and the process that serves it."""
+    """One of the pair: its folder, also opened by this process, and the process that serves it."""
 
     def __init__(self, folder: Path, name: str, stack: ExitStack) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Half:
         return self.instance.database("Stock")
 
     def receive(self, count: int) -> list[bytes]:
-        """Receives so many messages, in transactions of this process."""
+        """Receives that many messages, in transactions of this process."""
         found: list[bytes] = []
         while len(found) < count:
             with self.stock.transaction() as t:
@@ -63,7 +63,7 @@ class Half:
         return found
 
     def copy_to(self, other: Half) -> None:
-        """Gives the other one the file as it was committed last; it is the mirror then."""
+        """Copies the file as last committed to the other, which becomes the mirror."""
         database_context(self.stock).file.checkpoint()
         copy = self.folder / f"Stock of {other.instance.name} {other.node.lives}.sqlite"
         shutil.copyfile(self.stock.path, copy)
@@ -80,8 +80,8 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.mark.rule("R53", "R52", "R54", "P11")
-def test_the_principal_is_killed_and_each_message_comes_once_in_order(tmp_path: Path, stack: ExitStack) -> None:
-    """What it had committed is what its mirror goes on with."""
+def test_each_message_arrives_once_in_order_if_the_principal_is_killed(tmp_path: Path, stack: ExitStack) -> None:
+    """The mirror continues with everything that the principal had committed."""
     instance = stack.enter_context(Instance.create(tmp_path / "near", name="near"))
     near = Neighbour(instance, stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
     first, second = (Half(tmp_path, name, stack) for name in ("first", "second"))

@@ -1,4 +1,4 @@
-"""T2, T11, T14: neighbours with certificates of their own that replay, reflect, steal and forge; honest dialogs go on unharmed.
+"""Peers with valid certificates that replay, reflect, steal and forge; honest dialogs are not affected.
 
 The dialogs are plain: what stands between is TLS, the principal of the neighbour (N17), and the protocol. What a neighbour through whom a plain
 dialog leads may do is said in the docs; secured dialogs, which trust no neighbour, are in the tests of dialog security.
@@ -27,7 +27,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 @pytest.fixture
 def gate(scene: Scene) -> Iterator[Neighbour]:
-    """A forwarder between the two, honest in what it passes on, that keeps all it saw."""
+    """An honest forwarder between the two that records all rows."""
     ways = {TARGET: scene.stock.address, INITIATOR: scene.shop.address}
     trust = scene.trust("gate")
     with Neighbour("gate", trust, passes=lambda row: (ways[row["to_service_name"]], row)) as made:
@@ -38,18 +38,18 @@ def gate(scene: Scene) -> Iterator[Neighbour]:
 
 @pytest.fixture
 def mallory(scene: Scene) -> Iterator[Neighbour]:
-    """Somebody who may connect, and through whom nothing leads."""
+    """A peer that may connect, but is on no route."""
     with Neighbour("mallory", scene.trust("mallory")) as made:
         yield made
 
 
 def sequenced(rows: list[Row], service: str) -> list[Row]:
-    """The messages that went to a service."""
+    """The messages sent to a service."""
     return [row for row in rows if row["is_sequenced"] and row["to_service_name"] == service]
 
 
 def talk(side: Side, far: Side) -> tuple[Handle, Handle]:
-    """A dialog in which one message went there and one came back; both handles."""
+    """A dialog with one message in each direction; returns both handles."""
     handle = side.begin(far.service, b"one")
     body, far_handle = far.next()
     assert body == b"one"
@@ -71,7 +71,7 @@ def test_replayed_rows_are_duplicates(scene: Scene, gate: Neighbour) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_reflected_rows_are_nobodys(scene: Scene, gate: Neighbour) -> None:
+def test_reflected_rows_are_rejected(scene: Scene, gate: Neighbour) -> None:
     handle, far_handle = talk(scene.shop, scene.stock)
     gate.say(scene.shop.address, sequenced(gate.rows, TARGET))
     gate.say(scene.stock.address, sequenced(gate.rows, INITIATOR))
@@ -84,8 +84,8 @@ def test_reflected_rows_are_nobodys(scene: Scene, gate: Neighbour) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_a_message_spliced_into_another_dialog_is_not_taken(scene: Scene, gate: Neighbour) -> None:
-    """The digest of its header is that of the dialog in which it was sent."""
+def test_a_message_moved_into_another_dialog_is_rejected(scene: Scene, gate: Neighbour) -> None:
+    """The digest of its header covers the dialog in which it was sent."""
     first, _ = talk(scene.shop, scene.stock)
     talk(scene.shop, scene.stock)
     ours, others = (row["conversation_id"] for row in sequenced(gate.rows, TARGET))
@@ -100,10 +100,10 @@ def test_a_message_spliced_into_another_dialog_is_not_taken(scene: Scene, gate: 
 
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
-def test_a_stolen_conversation_id_is_worth_nothing_to_another_principal(
+def test_another_principal_cannot_use_a_stolen_conversation_id(
     scene: Scene, gate: Neighbour, mallory: Neighbour
 ) -> None:
-    """Nor with the broker id of the far side, which is an address: the conversation is bound to the principal by whom it came."""
+    """Nor with the peer's broker id, which is an address: the conversation is bound to the principal that sent it."""
     handle, far_handle = talk(scene.shop, scene.stock)
     there, back = sequenced(gate.rows, TARGET)[0], sequenced(gate.rows, INITIATOR)[0]
     for side, row in ((scene.stock, there), (scene.shop, back)):
@@ -118,10 +118,10 @@ def test_a_stolen_conversation_id_is_worth_nothing_to_another_principal(
 
 
 @pytest.mark.threat("T14")
-def test_two_neighbours_may_bring_one_broker_id_each_in_dialogs_of_its_own(
+def test_two_peers_may_send_the_same_broker_id_in_separate_dialogs(
     scene: Scene, gate: Neighbour, mallory: Neighbour
 ) -> None:
-    """As two forwarders do, or a clone: a plain dialog says nothing about who begins it, and the others go on."""
+    """Like two forwarders, or a clone: an unsecured dialog does not authenticate its sender, and others are not affected."""
     handle, _ = talk(scene.shop, scene.stock)
     row = sequenced(gate.rows, TARGET)[0]
     another = {"conversation_id": uuid.uuid4().bytes, "message_id": uuid.uuid4().bytes}
@@ -136,7 +136,7 @@ def test_two_neighbours_may_bring_one_broker_id_each_in_dialogs_of_its_own(
 
 
 @pytest.mark.threat("T11")
-def test_an_acknowledgement_by_another_principal_takes_nothing_off_the_transmission_queue(
+def test_an_acknowledgement_by_another_principal_removes_nothing(
     scene: Scene, gate: Neighbour, mallory: Neighbour
 ) -> None:
     handle, _ = talk(scene.shop, scene.stock)
@@ -150,8 +150,8 @@ def test_an_acknowledgement_by_another_principal_takes_nothing_off_the_transmiss
 
 
 @pytest.mark.threat("T11")
-def test_an_acknowledgement_of_what_was_never_sent_is_not_believed(scene: Scene, gate: Neighbour) -> None:
-    """Not even that of the neighbour through whom the dialog leads."""
+def test_an_acknowledgement_of_unsent_messages_is_not_trusted(scene: Scene, gate: Neighbour) -> None:
+    """Not even by the peer through which the dialog is routed."""
     handle, _ = talk(scene.shop, scene.stock)
     row = sequenced(gate.rows, TARGET)[0]
     gate.say(scene.shop.address, [acknowledging(row, 10**6, from_broker_instance=scene.stock.broker_instance)])
@@ -162,7 +162,7 @@ def test_an_acknowledgement_of_what_was_never_sent_is_not_believed(scene: Scene,
 
 
 @pytest.mark.threat("T17")
-def test_what_is_for_a_service_that_is_not_here_is_dropped_and_told(scene: Scene, mallory: Neighbour) -> None:
+def test_a_row_for_an_unknown_service_is_dropped_and_reported(scene: Scene, mallory: Neighbour) -> None:
     scene.shop.leads(TARGET, mallory.address)
     scene.shop.begin(TARGET, b"one")
     row = mallory.wait(lambda rows: bool(sequenced(rows, TARGET)))[0]

@@ -1,4 +1,4 @@
-"""I7 holds whoever crashes in the middle of a change, and however many try at once (B25)."""
+"""I7 holds after a crash during any change, and with concurrent changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An instance with Sales, enabled, and Stock, disabled; closed. Beside it `free.sqlite`, a database that nobody has."""
+    """A closed instance with Sales, enabled, and Stock, disabled; beside it `free.sqlite`, a database attached to no instance."""
     with Instance.create(tmp_path / "instance", name="shop", background=False) as made:
         made.create_database("Sales").create_queue("Orders")
         made.create_database("Stock").set_broker("DISABLE_BROKER")
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fork_change(folder: Path, name: str, *, die_at: int, is_after: bool) -> int | None:
-    """The exit code of a process that makes a change and dies on the way."""
+    """The exit code of a process that makes a change and crashes during it."""
     file = folder.parent / "free.sqlite"
     process = multiprocessing.get_context("fork").Process(
         target=crashing_process.change, args=(folder, name, file), kwargs={"die_at": die_at, "is_after": is_after}
@@ -46,8 +46,8 @@ def fork_change(folder: Path, name: str, *, die_at: int, is_after: bool) -> int 
 @pytest.mark.rule("I7")
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", [name for name in crashing_process.CHANGES if name != "enable Sales"])
-def test_a_crash_between_the_list_and_the_file_is_mended(folder: Path, name: str, *, is_after: bool) -> None:
-    """The instance opens, list and files agree, and the change can be made again where it had not happened."""
+def test_a_crash_between_list_and_file_is_repaired(folder: Path, name: str, *, is_after: bool) -> None:
+    """The instance opens, list and files agree, and an unfinished change can be made again."""
     kept = folder.parent / "kept"
     shutil.copytree(folder.parent, kept)
     for die_at in range(1, 10):
@@ -71,7 +71,7 @@ def test_a_crash_between_the_list_and_the_file_is_mended(folder: Path, name: str
                 assert instance.database("Stock").is_broker_enabled == (name == "enable")
             assert agrees(instance), die_at
         if died == 0:
-            assert die_at > 2  # there was a list and a file to die at
+            assert die_at > 2  # there were a list and a file to crash at
             return
         assert died == crashing_process.DIED
     pytest.fail("the change never came to its end")
@@ -80,10 +80,10 @@ def test_a_crash_between_the_list_and_the_file_is_mended(folder: Path, name: str
 @pytest.mark.rule("I7")
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("change", ["enable Sales", "disable"])
-def test_a_process_that_goes_on_after_anothers_crash_never_has_both_enabled(
+def test_after_a_crash_of_another_process_both_are_never_enabled(
     tmp_path: Path, change: str, *, is_after: bool
 ) -> None:
-    """What is enabled is committed in the list first, what is disabled in the file first; so the list never says too little."""
+    """Enabling is committed to the list first, disabling to the file first, so the list never omits an enabled database."""
     folder = tmp_path / "instance"
     with Instance.create(folder, name="shop", background=False) as made:
         made.create_database("Sales")
@@ -107,8 +107,8 @@ def test_a_process_that_goes_on_after_anothers_crash_never_has_both_enabled(
 
 
 @pytest.mark.rule("I7")
-def test_two_processes_that_enable_two_copies_at_once(tmp_path: Path) -> None:
-    """Exactly one succeeds, the other gets 9772, whoever is faster."""
+def test_two_processes_enable_two_copies_concurrently(tmp_path: Path) -> None:
+    """Exactly one succeeds, the other gets 9772."""
     folder = tmp_path / "instance"
     with Instance.create(folder, name="shop", background=False) as made:
         made.create_database("Sales")
@@ -138,7 +138,7 @@ def test_two_processes_that_enable_two_copies_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["detach", "drop"])
-def test_a_process_that_goes_on_keeps_what_another_could_not_take_away(folder: Path, change: str) -> None:
+def test_a_surviving_process_keeps_a_database_that_another_could_not_remove(folder: Path, change: str) -> None:
     with Instance.open(folder, background=False) as instance:
         sales = instance.database("Sales")
         assert sales.is_broker_enabled

@@ -1,4 +1,4 @@
-"""B3: a process that is forked from one that has an instance open, or serves it, keeps nothing of it."""
+"""A process forked from one that has an instance open, or serves it, inherits nothing of it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def far_side() -> Iterator[socket.socket]:
+def peer() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(DEADLINE)
         yield listening
@@ -123,14 +123,14 @@ def far_side() -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("child_does", ["nothing", "ends"])
 def test_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
-    folder: Path, far_side: socket.socket, child_does: str
+    folder: Path, peer: socket.socket, child_does: str
 ) -> None:
-    """Its parent is killed: the next one serves at once, at the same port, and far sides see that the connections have ended."""
-    with serving(folder, far_side.getsockname()[1], child_does) as parent:
+    """Its parent is killed: the next process serves immediately at the same port, and peers see that the connections have ended."""
+    with serving(folder, peer.getsockname()[1], child_does) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
         own_port = int(parent.stdout.readline())
-        dialled, _ = far_side.accept()
+        dialled, _ = peer.accept()
         with dialled, socket.create_connection(("127.0.0.1", own_port), timeout=DEADLINE) as dials:
             dialled.settimeout(DEADLINE)
             assert dials.recv(1), "it has taken the connection"
@@ -165,8 +165,8 @@ def serving(folder: Path, port: int, child_does: str) -> Iterator[subprocess.Pop
             parent.kill()
 
 
-def test_every_call_on_an_inherited_instance_says_to_open_its_own(folder: Path) -> None:
-    """Whatever the parent's threads held at that moment; what its transaction does goes on, and it serves on."""
+def test_every_call_on_an_inherited_instance_is_rejected(folder: Path) -> None:
+    """Whatever threads of the parent held during the fork; the parent's transaction and server continue."""
     subprocess.run([sys.executable, "-c", CALLS, str(folder)], check=True, timeout=DEADLINE)
 
 

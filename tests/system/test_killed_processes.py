@@ -1,4 +1,4 @@
-"""B4, B9: a process that is killed at any moment loses nothing that was acknowledged, repeats nothing and leaves nothing half done."""
+"""A process killed at any time loses no acknowledged message, repeats none and leaves no partial change."""
 
 from __future__ import annotations
 

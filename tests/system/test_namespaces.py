@@ -1,4 +1,4 @@
-"""Processes in network namespaces of their own meet through a proxy in ours, and only there."""
+"""Processes in separate network namespaces connect through a proxy in this one, and only there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spaces() -> Iterator[Namespaces]:
         yield made
 
 
-def test_they_meet_through_the_proxy(spaces: Namespaces, tmp_path: Path) -> None:
+def test_processes_connect_through_the_proxy(spaces: Namespaces, tmp_path: Path) -> None:
     ports: list[int] = []
     shop, stock = spaces.places["shop"], spaces.places["stock"]
     node = Node(

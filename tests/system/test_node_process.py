@@ -1,4 +1,4 @@
-"""The driver of processes hears all that they say, kills them for good, and tells a process that does not come up from one that does."""
+"""The process driver reads all output, kills processes reliably, and detects processes that do not start."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             node.kill()
 
 
-def test_it_is_heard_until_it_is_killed_and_lives_again(make: Make) -> None:
+def test_output_is_read_until_a_kill_and_after_a_restart(make: Make) -> None:
     said: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     ports: list[int] = []
     node = make(COUNTING, heard=said.put, ready=ports.append)
@@ -56,7 +56,7 @@ def test_it_is_heard_until_it_is_killed_and_lives_again(make: Make) -> None:
             said.get()
 
 
-def test_a_torn_line_is_not_heard(make: Make) -> None:
+def test_an_incomplete_line_is_ignored(make: Make) -> None:
     said: list[list[str]] = []
     node = make(SILENT, heard=said.append)
     node.start()
@@ -64,13 +64,13 @@ def test_a_torn_line_is_not_heard(make: Make) -> None:
     assert said == []
 
 
-def test_it_ends_when_it_is_asked(make: Make) -> None:
+def test_it_ends_on_sigterm(make: Make) -> None:
     node = make(COUNTING)
     node.start()
     assert node.stop() == 0
 
 
-def test_one_that_ends_by_itself_was_not_killed(make: Make) -> None:
+def test_a_process_that_ended_by_itself_was_not_killed(make: Make) -> None:
     node = make("print('ready 1', flush=True)")
     node.start()
     assert node._process is not None
@@ -78,13 +78,13 @@ def test_one_that_ends_by_itself_was_not_killed(make: Make) -> None:
     assert not node.kill()
 
 
-def test_one_that_does_not_come_up_says_why(make: Make) -> None:
+def test_a_process_that_does_not_start_gives_the_reason(make: Make) -> None:
     with pytest.raises(TimeoutError, match="a is not ready: no such folder"):
         make(BROKEN).start()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
-def test_the_most_memory_of_all_lives_is_kept(make: Make) -> None:
+def test_the_peak_memory_covers_all_restarts(make: Make) -> None:
     node = make("room = bytearray(64 << 20)\n" + COUNTING)
     node.start()
     node.kill()

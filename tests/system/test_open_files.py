@@ -1,4 +1,4 @@
-"""B4: a process that may open no more files is told so, and goes on when it may."""
+"""A process at its limit of open files gets a clear error, and continues once files are closed."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ with Instance.open(folder, background=False) as instance:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such limit")
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_too_many_open_files_are_told_as_such(tmp_path: Path, left: int) -> None:
-    """SQLite says that it is unable to open the file, and has closed again what it had opened."""
+def test_too_many_open_files_are_reported_as_such(tmp_path: Path, left: int) -> None:
+    """SQLite reports that it cannot open the file, and closes what it had opened."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         instance.create_database("Sales")
     subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "shop"), str(left)], check=True, timeout=60)

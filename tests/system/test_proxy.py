@@ -1,4 +1,4 @@
-"""The proxy is honest unless told otherwise, and does exactly what it is told; else what stands behind it proves nothing."""
+"""The proxy changes nothing by default, and injects exactly the requested faults; otherwise tests behind it prove nothing."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def _say(connection: socket.socket, data: bytes) -> None:
         pass
 
 
-def test_it_lets_everything_through_unaltered(echo: Echo) -> None:
+def test_bytes_pass_unaltered(echo: Echo) -> None:
     with Proxy() as proxy:
         proxy.aim(echo.port)
         assert talk(proxy, DATA) == DATA
         assert dict(proxy.counted) == {"connections": 1, "bytes": 2 * len(DATA), "flips": 0}
 
 
-def test_it_stays_where_it_is_while_what_is_behind_it_changes(echo: Echo) -> None:
+def test_the_address_stays_the_same_while_the_target_changes(echo: Echo) -> None:
     with Proxy() as proxy, closing(Echo()) as other:
         port = proxy.port
         proxy.aim(other.port)
@@ -106,7 +106,7 @@ def test_it_stays_where_it_is_while_what_is_behind_it_changes(echo: Echo) -> Non
         assert proxy.address == f"TCP://127.0.0.1:{port}"
 
 
-def test_it_cuts_connections_that_are_there(echo: Echo) -> None:
+def test_existing_connections_are_cut(echo: Echo) -> None:
     with Proxy() as proxy, ExitStack() as stack:
         proxy.aim(echo.port)
         there = [stack.enter_context(connect(proxy)) for _ in range(3)]
@@ -120,7 +120,7 @@ def test_it_cuts_connections_that_are_there(echo: Echo) -> None:
         assert talk(proxy, b"b") == b"b", "others are welcome"
 
 
-def test_a_held_direction_lets_nothing_through_and_loses_nothing(echo: Echo) -> None:
+def test_a_held_direction_delays_everything_and_loses_nothing(echo: Echo) -> None:
     with Proxy() as proxy, connect_after_aim(proxy, echo) as connection:
         proxy.hold("back")
         connection.sendall(b"a")
@@ -153,7 +153,7 @@ def test_one_connection_overtakes_another_that_is_held(echo: Echo) -> None:
         assert read(first, 1) == b"1"
 
 
-def test_it_flips_single_bits(echo: Echo) -> None:
+def test_single_bits_are_flipped(echo: Echo) -> None:
     with Proxy(menu=Menu(flip_bytes=10_000), seed=3) as proxy:
         proxy.aim(echo.port)
         back = talk(proxy, DATA)
@@ -162,7 +162,7 @@ def test_it_flips_single_bits(echo: Echo) -> None:
         assert sum(changed) == proxy.counted["flips"]
 
 
-def test_it_breaks_off_in_the_middle(echo: Echo) -> None:
+def test_connections_break_in_the_middle(echo: Echo) -> None:
     with Proxy(menu=Menu(cut_bytes=5_000), seed=5) as proxy:
         proxy.aim(echo.port)
         whole = [talk(proxy, DATA) == DATA for _ in range(8)]
@@ -170,7 +170,7 @@ def test_it_breaks_off_in_the_middle(echo: Echo) -> None:
         assert proxy.counted["cut"] >= 8
 
 
-def test_it_holds_up_and_keeps_the_order(echo: Echo) -> None:
+def test_delays_keep_the_order(echo: Echo) -> None:
     with Proxy(menu=Menu(delay_bytes=5_000, delay_seconds=0.001)) as proxy:
         proxy.aim(echo.port)
         assert talk(proxy, DATA) == DATA
@@ -178,7 +178,7 @@ def test_it_holds_up_and_keeps_the_order(echo: Echo) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, len(DATA)])
-def test_faults_stand_at_the_same_bytes_however_the_stream_is_read(piece: int) -> None:
+def test_faults_are_at_the_same_bytes_however_the_stream_is_read(piece: int) -> None:
     menu = Menu(flip_bytes=900, cut_bytes=60_000, delay_bytes=2_000, delay_seconds=1)
 
     def suffered(length: int) -> tuple[bytes, list[float], bool]:
@@ -194,7 +194,7 @@ def test_faults_stand_at_the_same_bytes_however_the_stream_is_read(piece: int) -
     assert suffered(piece) == suffered(333)
 
 
-def test_each_connection_and_direction_has_faults_of_its_own() -> None:
+def test_each_connection_and_direction_has_its_own_faults() -> None:
     menu = Menu(flip_bytes=1_000)
     found = {
         b"".join(step.data for step in stream(menu, seed=seed, connection=number, way=way).steps(DATA))

@@ -1,4 +1,4 @@
-"""B43: the handler of a signal may use and close an instance, wherever it has interrupted the main thread."""
+"""A signal handler may use and close an instance, wherever it has interrupted the main thread."""
 
 from __future__ import annotations
 
@@ -112,6 +112,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("where", ["interrupted", "inside"])
 def test_the_handler_of_a_signal_uses_and_closes_the_instance(folder: Path, where: str) -> None:
-    """It works, or says that the thread would wait for a transaction of its own; nothing waits for what the same thread holds."""
+    """It works, or fails because the thread would wait for its own transaction; nothing deadlocks."""
     script = CALLS + (INTERRUPTED if where == "interrupted" else INSIDE)
     subprocess.run([sys.executable, "-c", script, str(folder), where], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""P2, P11, P16, P18: three real processes exchange messages through a network that harms what it carries, while each is killed and started again.
+"""P2, P11, P16, P18: three real processes exchange messages over a network with faults, while each is killed and restarted.
 
 The long form is a command: `python -m tests.system.storm --messages 200000 --large 20`.
 """
@@ -34,8 +34,8 @@ def spaces() -> Iterator[Namespaces]:
 
 
 @pytest.mark.rule("P11", "P24", "P16", "P18", "R43")
-def test_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path) -> None:
-    """Each is killed; the forwarder, which keeps all in memory, loses what it had, and stays within its limit."""
+def test_a_storm_loses_duplicates_and_reorders_nothing(tmp_path: Path) -> None:
+    """Each is killed; the forwarder, which keeps rows in memory only, loses them and stays within its limit."""
     found = storm.run(tmp_path, PLAN, menu=MENU, violence=Violence(strokes=3), timeout=TIMEOUT)
     assert found.is_right, found
     assert dict(found.kills) == {SHOP: 1, GATE: 1, STOCK: 1}
@@ -45,8 +45,8 @@ def test_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path) -> Non
 
 
 @pytest.mark.rule("P11", "P21", "P23")
-def test_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path: Path) -> None:
-    """The sums of frames and the digests of dialogs are what finds them."""
+def test_flipped_bits_are_detected_without_tls(tmp_path: Path) -> None:
+    """Checksums of frames and digests of dialogs detect them."""
     plan = Plan(lanes=10, messages=300, small_bytes=1024, large=1, large_bytes=MIB)
     menu = Menu(flip_bytes=MIB)
     found = storm.run(tmp_path, plan, menu=menu, violence=Violence(), is_encrypted=False, timeout=TIMEOUT)
@@ -55,8 +55,8 @@ def test_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path: Path) -
 
 
 @pytest.mark.rule("P2")
-def test_between_network_namespaces(spaces: Namespaces, tmp_path: Path) -> None:
-    """Each in a network of its own, with links of the kernel between them."""
+def test_a_storm_between_network_namespaces(spaces: Namespaces, tmp_path: Path) -> None:
+    """Each has its own network, with kernel links between them."""
     found = storm.run(tmp_path, PLAN, menu=HONEST, violence=Violence(strokes=3), places=spaces.places, timeout=TIMEOUT)
     assert found.is_right, found
     assert sum(found.kills.values()) == 3

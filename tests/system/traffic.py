@@ -1,4 +1,4 @@
-"""The messages of a storm: each says which it is, and its bytes follow from that, so that whoever receives one can judge it alone."""
+"""The messages of a storm: each contains its name, which determines its bytes, so that a receiver can check it alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPLY: Final = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is sent.
+    """The messages to send.
 
     Attributes:
         lanes: How many conversations.
@@ -39,36 +39,36 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """How many the initiator sends, large ones included."""
+        """The number of the initiator's messages, large ones included."""
         return self.messages + self.large
 
     @property
     def replies(self) -> int:
-        """How many the target sends."""
+        """The number of the target's messages."""
         return sum(-(-self.count(lane) // self.reply_every) for lane in range(self.lanes))
 
     def count(self, lane: int) -> int:
-        """How many messages a lane has."""
+        """The number of messages of a lane."""
         return self.total // self.lanes + (lane < self.total % self.lanes)
 
     def size(self, lane: int, number: int) -> int:
-        """How long a message is; the large ones stand evenly among the small."""
+        """The size of a message; large ones are spread evenly."""
         place = number * self.lanes + lane
         is_large = self.large and (place + 1) * self.large // self.total > place * self.large // self.total
         return self.large_bytes if is_large else self.small_bytes
 
     def write(self, path: Path) -> None:
-        """Keeps the plan for the processes."""
+        """Writes the plan for the processes."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The plan that was kept."""
+        """Reads a written plan."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def body(lane: int, number: int, size: int) -> bytes:
-    """The message of this lane and number; nothing in it is regular, and another size is another message."""
+    """The message of this lane and number; it is irregular, and another size is another message."""
     head = _HEAD.pack(lane, number, size)
     return head + random.Random(head).randbytes(size - len(head))
 

@@ -1,4 +1,4 @@
-"""A process that commits what it sends and is killed before it delivers it. Arguments: the folder of the instance."""
+"""A process that commits a message and is killed before delivery. Arguments: the folder of the instance."""
 
 from __future__ import annotations
 

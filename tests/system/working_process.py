@@ -1,4 +1,4 @@
-"""A process among several that send and receive on one instance at the same time."""
+"""One of several processes that send and receive on one instance concurrently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEADLINE_SECONDS: Final = 120
 
 
 def prepare(folder: Path) -> None:
-    """Makes the instance: two databases, a service in each, and tables of the application."""
+    """Creates the instance: two databases, a service in each, and application tables."""
     with Instance.create(folder, name="busy", background=False) as instance:
         for database_name, service in LANES.values():
             database = instance.create_database(database_name)
@@ -38,7 +38,7 @@ def work(folder: Path, me: int, processes: int, start: Barrier) -> None:
         TimeoutError: That did not happen.
     """
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    # SQLite gives the lock to whoever asks at the right moment: on a machine that is very busy, one may have bad luck for 10 s.
+    # SQLite gives the lock to the first to ask after a release: on a very busy machine, one process may miss it for 10 s.
     with Instance.open(folder, lock_timeout=_DEADLINE_SECONDS) as instance:
         sales = instance.database("Sales")
         with sales.transaction() as t:
@@ -55,7 +55,7 @@ def work(folder: Path, me: int, processes: int, start: Barrier) -> None:
 
 
 def received(instance: Instance, lane: str) -> list[tuple[int, int, int]]:
-    """Sender, number and receiver of what was received, in that order."""
+    """Sender, number and receiver of each received message, in that order."""
     with instance.database(LANES[lane][0]).transaction() as t:
         rows: list[Any] = t.connection.execute(
             "SELECT sender, number, receiver FROM received ORDER BY position"

@@ -30,8 +30,10 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transaction, "_begin", fails)
 
 
-def test_what_is_plain_needs_nothing_else(talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch) -> None:
-    sales, dialog = talking
+def test_what_is_plain_needs_nothing_else(
+    established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sales, dialog = established_dialog
     forbid(monkeypatch)
     for number in range(3):
         with sales.transaction() as t:
@@ -45,9 +47,11 @@ def test_what_is_plain_needs_nothing_else(talking: tuple[Database, uuid.UUID], m
         assert message.message_body is None
 
 
-def test_what_is_sent_elsewhere_waits_and_is_delivered(instance: Instance, talking: tuple[Database, uuid.UUID]) -> None:
+def test_what_is_sent_elsewhere_waits_and_is_delivered(
+    instance: Instance, established_dialog: tuple[Database, uuid.UUID]
+) -> None:
     """The transmission queue, and after the commit another database of the instance."""
-    sales, _ = talking
+    sales, _ = established_dialog
     stock = instance.create_database("Stock")
     stock.create_queue("Stock")
     stock.create_service("//Stock", queue="Stock")
@@ -61,8 +65,8 @@ def test_what_is_sent_elsewhere_waits_and_is_delivered(instance: Instance, talki
     assert instance.view("sys.transmission_queue").num_rows == 0
 
 
-def test_a_message_is_what_the_table_has(talking: tuple[Database, uuid.UUID]) -> None:
-    sales, dialog = talking
+def test_a_message_is_what_the_table_has(established_dialog: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = established_dialog
     with sales.transaction() as t:
         t.send_batch(pa.table({"conversation_handle": [dialog.bytes] * 2, "message_body": [b"one", b"two"]}))
     with pytest.raises(RuntimeError), sales.transaction() as t:
@@ -86,8 +90,8 @@ def test_a_message_is_what_the_table_has(talking: tuple[Database, uuid.UUID]) ->
     assert "DEFAULT" in repr(one)
 
 
-def test_one_message_of_a_named_conversation(talking: tuple[Database, uuid.UUID]) -> None:
-    sales, dialog = talking
+def test_one_message_of_a_named_conversation(established_dialog: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = established_dialog
     with sales.transaction() as t:
         other = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"older")
@@ -101,8 +105,8 @@ def test_one_message_of_a_named_conversation(talking: tuple[Database, uuid.UUID]
         assert t.receive_one(QUEUE, conversation_group_id=message.conversation_group_id) is None
 
 
-def test_who_waits_for_one_message_is_woken_by_a_plain_send(talking: tuple[Database, uuid.UUID]) -> None:
-    sales, dialog = talking
+def test_who_waits_for_one_message_is_woken_by_a_plain_send(established_dialog: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = established_dialog
     found: list[bytes | None] = []
 
     def wait() -> None:
@@ -122,8 +126,8 @@ def test_who_waits_for_one_message_is_woken_by_a_plain_send(talking: tuple[Datab
     assert database_context(sales).arrivals.total == told + 1
 
 
-def test_counters_count_what_is_plain(instance: Instance, talking: tuple[Database, uuid.UUID]) -> None:
-    sales, dialog = talking
+def test_counters_count_what_is_plain(instance: Instance, established_dialog: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = established_dialog
     before = instance_context(instance).counters.counts()
     with sales.transaction() as t:
         t.send(dialog, b"a")
@@ -141,8 +145,8 @@ def test_counters_count_what_is_plain(instance: Instance, talking: tuple[Databas
     }
 
 
-def test_a_plain_transaction_that_is_dropped_is_undone(talking: tuple[Database, uuid.UUID]) -> None:
-    sales, dialog = talking
+def test_a_plain_transaction_that_is_dropped_is_undone(established_dialog: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = established_dialog
     t = sales.transaction()
     t.__enter__()
     t.send(dialog, b"never")
@@ -158,9 +162,9 @@ def test_a_plain_transaction_that_is_dropped_is_undone(talking: tuple[Database, 
 
 
 def test_a_plain_transaction_that_an_exception_leaves_is_undone(
-    instance: Instance, talking: tuple[Database, uuid.UUID]
+    instance: Instance, established_dialog: tuple[Database, uuid.UUID]
 ) -> None:
-    sales, dialog = talking
+    sales, dialog = established_dialog
     before, counts = rows(sales), instance_context(instance).counters.counts()
     with pytest.raises(KeyError), sales.transaction() as t:
         t.send(dialog, b"never")
@@ -170,9 +174,9 @@ def test_a_plain_transaction_that_an_exception_leaves_is_undone(
 
 
 def test_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
-    talking: tuple[Database, uuid.UUID],
+    established_dialog: tuple[Database, uuid.UUID],
 ) -> None:
-    sales, dialog = talking
+    sales, dialog = established_dialog
     with sales.transaction() as t:
         t.send(dialog, b"poison")
 
@@ -191,8 +195,10 @@ def test_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
     assert rollbacks() == 0
 
 
-def test_a_file_that_was_moved_takes_no_plain_commit(talking: tuple[Database, uuid.UUID], tmp_path: Path) -> None:
-    sales, dialog = talking
+def test_a_file_that_was_moved_takes_no_plain_commit(
+    established_dialog: tuple[Database, uuid.UUID], tmp_path: Path
+) -> None:
+    sales, dialog = established_dialog
     with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
         t.send(dialog, b"lost")
         sales.path.rename(tmp_path / "elsewhere")
@@ -204,10 +210,10 @@ def test_a_file_that_was_moved_takes_no_plain_commit(talking: tuple[Database, uu
 
 
 def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
-    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+    established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second call comes while the first is in the middle of its commit, which wakes whoever waits."""
-    sales, dialog = talking
+    sales, dialog = established_dialog
     refused: list[str] = []
 
     def meanwhile() -> None:
@@ -228,9 +234,9 @@ def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
 
 
 def test_the_plain_way_goes_on_after_the_application_had_the_connection(
-    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+    established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sales, dialog = talking
+    sales, dialog = established_dialog
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (name TEXT)")
         t.send(dialog, b"with a row")
@@ -242,8 +248,8 @@ def test_the_plain_way_goes_on_after_the_application_had_the_connection(
 
 
 @pytest.mark.parametrize("size", [(64 << 10) - 1, 64 << 10, (64 << 10) + 1, 3 << 20])
-def test_long_bodies_are_read_as_they_are(talking: tuple[Database, uuid.UUID], size: int) -> None:
-    sales, dialog = talking
+def test_long_bodies_are_read_as_they_are(established_dialog: tuple[Database, uuid.UUID], size: int) -> None:
+    sales, dialog = established_dialog
     bodies = [random.Random(size).randbytes(size), b"", b"short"]
     with sales.transaction() as t:
         for body in bodies:
@@ -252,9 +258,9 @@ def test_long_bodies_are_read_as_they_are(talking: tuple[Database, uuid.UUID], s
         assert t.receive(QUEUE)["message_body"].to_pylist() == [bodies[0], None, b"short"]
 
 
-def test_an_error_of_sqlite_is_apsws(talking: tuple[Database, uuid.UUID]) -> None:
+def test_an_error_of_sqlite_is_apsws(established_dialog: tuple[Database, uuid.UUID]) -> None:
     """A file whose tables somebody has altered (B42)."""
-    sales, dialog = talking
+    sales, dialog = established_dialog
     with sales.transaction() as t:
         t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN precedence TO importance")
     with pytest.raises(StorageError, match="the tables do not match the schema version"), sales.transaction() as t:
@@ -266,9 +272,9 @@ def test_an_error_of_sqlite_is_apsws(talking: tuple[Database, uuid.UUID]) -> Non
         assert t.receive(QUEUE).num_rows == 1
 
 
-def test_threads_take_turns(talking: tuple[Database, uuid.UUID]) -> None:
+def test_threads_take_turns(established_dialog: tuple[Database, uuid.UUID]) -> None:
     """Whatever is plain or not, each is alone in the file, and nothing is lost."""
-    sales, _ = talking
+    sales, _ = established_dialog
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(INITIATOR, TARGET) for _ in range(4)]
         for dialog in dialogs:

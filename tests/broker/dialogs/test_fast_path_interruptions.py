@@ -40,9 +40,11 @@ def is_free(database: Database) -> bool:
     return True
 
 
-def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talking: tuple[Database, uuid.UUID]) -> None:
+def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(
+    established_dialog: tuple[Database, uuid.UUID],
+) -> None:
     """It was closed at once, while nobody knew that it was in use, and the new process could wait for it for ever."""
-    sales, dialog = talking
+    sales, dialog = established_dialog
     write_lock = database_context(sales).file.write_lock
     with sales.transaction() as t:
         kept = t._session.begin_fast()
@@ -62,8 +64,8 @@ def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talking: t
     assert bodies(sales) == [b"x"]
 
 
-def test_a_commit_that_a_fork_meets_counts_rollbacks_anew(talking: tuple[Database, uuid.UUID]) -> None:
-    sales, dialog = talking
+def test_a_commit_that_a_fork_meets_counts_rollbacks_anew(established_dialog: tuple[Database, uuid.UUID]) -> None:
+    sales, dialog = established_dialog
     with sales.transaction() as t:
         t.send(dialog, b"x")
         t.send(dialog, b"y")
@@ -84,11 +86,11 @@ def test_a_commit_that_a_fork_meets_counts_rollbacks_anew(talking: tuple[Databas
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_what_is_dropped_while_nobody_may_begin_is_undone(
     instance: Instance,
-    talking: tuple[Database, uuid.UUID],
+    established_dialog: tuple[Database, uuid.UUID],
     is_closed: bool,  # noqa: FBT001  # pytest gives it by name
 ) -> None:
     """While the process forks, or once the instance is closed; another process would wait for it for ever."""
-    sales, dialog = talking
+    sales, dialog = established_dialog
     t = sales.transaction()
     t.__enter__()
     t.send(dialog, b"never")
@@ -105,9 +107,9 @@ def test_what_is_dropped_while_nobody_may_begin_is_undone(
     assert database_context(sales).file.write_lock.connection_in_use() is None
 
 
-def test_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uuid.UUID]) -> None:
+def test_a_file_that_cannot_be_read_is_left_as_it_is(established_dialog: tuple[Database, uuid.UUID]) -> None:
     """The lock is given back, and once the file can be read it is the same database."""
-    sales, dialog = talking
+    sales, dialog = established_dialog
     with closing(apsw.Connection(str(sales.path))) as other:
         other.execute("ALTER TABLE ssb_database RENAME TO gone")
         with pytest.raises(StorageError, match="the tables do not match the schema version"), sales.transaction() as t:
@@ -120,10 +122,10 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uu
 
 @pytest.mark.filterwarnings("ignore:.*dropped before it ended:ResourceWarning")
 def test_a_call_that_is_interrupted_before_it_begins_leaves_the_transaction_as_it_was(
-    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+    established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An application may catch what the handler of a signal has raised, and go on: nothing that it was told is done may be lost."""
-    sales, dialog = talking
+    sales, dialog = established_dialog
 
     def interrupted(*_arguments: object) -> None:
         raise Stopped
@@ -140,9 +142,9 @@ def test_a_call_that_is_interrupted_before_it_begins_leaves_the_transaction_as_i
 
 
 def test_a_call_that_is_interrupted_midway_rolls_back_its_transaction(
-    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
+    established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sales, dialog = talking
+    sales, dialog = established_dialog
 
     def interrupted(*_arguments: object, **_options: object) -> None:
         raise Stopped
@@ -173,9 +175,9 @@ def test_the_name_of_a_queue_is_read_as_ever(instance: Instance, sales: Database
 
 
 def test_a_transaction_that_began_plain_waits_for_other_files_too(
-    talking: tuple[Database, uuid.UUID], tmp_path: Path
+    established_dialog: tuple[Database, uuid.UUID], tmp_path: Path
 ) -> None:
-    sales, dialog = talking
+    sales, dialog = established_dialog
     beside = tmp_path / "beside.sqlite"
     with closing(apsw.Connection(str(beside))) as other:
         other.set_busy_timeout(10_000)  # its COMMIT may meet a look of the one that waits
@@ -191,9 +193,9 @@ def test_a_transaction_that_began_plain_waits_for_other_files_too(
 
 
 def test_what_an_application_has_set_on_a_connection_goes_with_its_transaction(
-    talking: tuple[Database, uuid.UUID],
+    established_dialog: tuple[Database, uuid.UUID],
 ) -> None:
-    sales, dialog = talking
+    sales, dialog = established_dialog
 
     def fails(*_told: object) -> None:
         raise ZeroDivisionError
@@ -229,11 +231,11 @@ def test_a_table_without_rows_has_the_columns_of_one_with_rows(sales: Database, 
 @pytest.mark.parametrize("is_heard", [False, True])
 def test_handles_may_be_uuids(
     instance: Instance,
-    talking: tuple[Database, uuid.UUID],
+    established_dialog: tuple[Database, uuid.UUID],
     is_heard: bool,  # noqa: FBT001  # pytest gives it by name
 ) -> None:
     """In an Arrow column of that type, whether anybody hears of each message or not."""
-    sales, dialog = talking
+    sales, dialog = established_dialog
     handles: Any = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([dialog.bytes], pa.binary(16)))
     leave = instance.subscribe(lambda _event: None) if is_heard else None
     with sales.transaction() as t:
@@ -243,8 +245,10 @@ def test_handles_may_be_uuids(
     assert bodies(sales) == [b"x"]
 
 
-def test_whoever_asks_for_the_lock_of_its_own_transaction_is_told(talking: tuple[Database, uuid.UUID]) -> None:
-    sales, dialog = talking
+def test_whoever_asks_for_the_lock_of_its_own_transaction_is_told(
+    established_dialog: tuple[Database, uuid.UUID],
+) -> None:
+    sales, dialog = established_dialog
     with sales.transaction() as t:
         t.send(dialog, b"x")
         with pytest.raises(LockTimeoutError, match="its own open transaction"), sales.transaction() as inner:

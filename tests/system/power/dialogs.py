@@ -38,7 +38,7 @@ class Dialogs:
                 else:
                     _mark(recorder.trace, f"sent {lane}", killed_process.send(instance, lane, chance))
                 if chance.random() < 0.1:
-                    killed_process.change_mind(instance, lane, chance)
+                    killed_process.roll_back(instance, lane, chance)
                 if chance.random() < 0.03:
                     instance.close()
                     instance = Instance.open(folder, background=False, vfs=NAME)
