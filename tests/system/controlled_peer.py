@@ -19,8 +19,7 @@ from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.batch import WIRE
-from ssbroker.protocol.wire.frames import OwnIdentity
+from ssbroker.protocol.wire.frames import WIRE, OwnIdentity
 from tests.system.proxy import HOST
 
 DEADLINE_SECONDS: Final = 60.0

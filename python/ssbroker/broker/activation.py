@@ -13,9 +13,8 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds, whole_number
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.object_definitions import READERS_MAX
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.unit_of_work import queue_name

@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+import logging
 import random as randomness
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
 
-from ssbroker.broker.clock import in_microseconds, system_clock
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.local_routes import services_routed_locally
 from ssbroker.broker.principals import KeyStore
 from ssbroker.broker.validation import is_unquoted_name
 from ssbroker.broker.waiters import QueueWaiters
-from ssbroker.exceptions import StorageError
-from ssbroker.protocol.events import EventLog
+from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
+from ssbroker.exceptions import SsbrokerError, StorageError
+from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.file import DatabaseFile, Session, SessionContext
-from ssbroker.store.objects import NativeSnapshot, Objects, lazy_objects, native_snapshot
+from ssbroker.store.objects import NativeSnapshot, Objects, Route, lazy_objects, native_snapshot
 from ssbroker.store.registry import MSDB_NAME, SYSTEM_QUEUE_ID
 from ssbroker.store.sqlite import Connection
+
+
+def system_clock() -> datetime:
+    """Returns the current time, in UTC."""
+    return datetime.now(UTC)
+
+
+def in_microseconds(clock: Callable[[], datetime]) -> Callable[[], int]:
+    """Returns a clock in microseconds since 1970."""
+    if clock is system_clock:
+        return lambda: time.time_ns() // 1_000
+    return lambda: epoch_microseconds(clock())
+
+
+_LOCAL: Final = "LOCAL"
+
+
+def services_routed_locally(objects: Objects) -> frozenset[str]:
+    """Returns the services of a database that have no route to another instance, so that messages with its broker id stay in it.
+
+    For these, every routing step that finds a route finds LOCAL (R11 to R16), and *Locate* finds exactly one enabled database with the
+    broker id (R31, I7). So neither other databases nor the time can change the result.
+    """
+    routes = objects.routes.values()
+    if not objects.broker.is_delivering or any(one.remote_service_name == CONFIGURATION_SERVICE for one in routes):
+        return frozenset()
+    routed_services = {one.remote_service_name for one in routes if not _is_local(one)}
+    return frozenset() if None in routed_services else frozenset(objects.services.keys() - routed_services)
+
+
+def _is_local(route: Route) -> bool:
+    return route.mirror_address is None and route.address.upper() == _LOCAL
+
 
 Options = ParamSpec("Options")
 
@@ -290,3 +325,17 @@ class DatabaseContext:
 def random_guid(random: randomness.Random) -> uuid.UUID:
     """Returns a random GUID."""
     return uuid.UUID(int=random.getrandbits(128), version=4)
+
+
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+def log_failure(database: DatabaseContext, message: str, error: Exception) -> str:
+    """Logs a failure, at most 20 lines a minute for each message and database; returns the reason."""
+    is_expected = isinstance(error, SsbrokerError)
+    reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
+    now = epoch_microseconds(database.now())
+    if database.instance.events.allows_line(message, level=logging.WARNING, source=database.name, now=now):
+        with print_logging_errors():
+            LOGGER.warning("%s: %s: %s", database.name, message, reason, exc_info=None if is_expected else error)
+    return reason

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.deliver import arrive, settle
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
-from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.broker.routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction

@@ -11,11 +11,10 @@ from typing import Final, NamedTuple
 from xml.parsers import expat
 
 from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import begin_end, deliver, send
 from ssbroker.broker.dialogs.contract_rules import find_violation
-from ssbroker.broker.dialogs.errors import escaped, read_failure
-from ssbroker.broker.failure_log import log_failure
+from ssbroker.broker.dialogs.message import escaped, read_failure
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError

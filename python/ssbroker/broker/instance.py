@@ -16,8 +16,7 @@ import pyarrow as pa
 from ssbroker.broker import databases, identity, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
-from ssbroker.broker.clock import system_clock
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
 from ssbroker.catalog.catalog import Catalog

@@ -10,9 +10,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.broker.context import DatabaseContext, InstanceContext, LocalRoute
+from ssbroker.broker.context import DatabaseContext, InstanceContext, LocalRoute, services_routed_locally
 from ssbroker.broker.dialogs.transmission_status import is_pending
-from ssbroker.broker.local_routes import services_routed_locally
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import parser_objects
 from ssbroker.exceptions import StorageError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ssbroker._text import host_and_port
-from ssbroker.cli import log_format, serve_config
+from ssbroker.cli import serve_config
 from ssbroker.cli.errors import one_line
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.serve_config import PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
@@ -187,7 +187,7 @@ def serve(
     ] = None,
     log_level: Annotated[
         str | None,
-        typer.Option(metavar="|".join(log_format.LEVELS), help="Minimum level to log. Default: info."),
+        typer.Option(metavar="|".join(serve_config.LEVELS), help="Minimum level to log. Default: info."),
     ] = None,
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
@@ -226,8 +226,8 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
 
     with ExitStack() as stack:
-        handler = log_format.start_logging(settings.log, settings.log_level)
-        stack.callback(log_format.stop_logging, handler)
+        handler = serve_config.start_logging(settings.log, settings.log_level)
+        stack.callback(serve_config.stop_logging, handler)
         stack.enter_context(_warnings_as_records())
         if settings.log == "json":
             stack.enter_context(_errors_as_records())

@@ -17,10 +17,19 @@ from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._text import bracketed, string_literal
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import preferred_routes
-from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, DatabaseRow, RouteRow, Tables
 from ssbroker.diagnose.context import CheckContext, finding_about, qualified_route, quoted_name, route_finding
 from ssbroker.diagnose.findings import CODES, Finding, Findings
-from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
+from ssbroker.diagnose.fleet import (
+    BROKER_CONFIGURATION,
+    LOCAL,
+    MSDB,
+    TRANSPORT,
+    DatabaseRow,
+    Fleet,
+    RouteRow,
+    Tables,
+    without_garbage_collection,
+)
 from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, find_loops
 from ssbroker.exceptions import DuplicateError, OptionError
 from ssbroker.router import Router

@@ -17,11 +17,10 @@ from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import catalog_tables
+from ssbroker.diagnose import fleet
 from ssbroker.diagnose.behaviour import ComparedDecision, ConversationClass, DecisionPair, classes, count_pairs
-from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, RouteRow, Tables
 from ssbroker.diagnose.context import quoted_name
-from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, Fleet, RouteRow, Tables
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
@@ -53,8 +52,8 @@ class Differences:
     """The differences between two catalogs of an instance, each at its own time."""
 
     def __init__(self, before: Catalog, after: Catalog, *, before_at: datetime, after_at: datetime) -> None:
-        self.before: Final = catalog_tables.read(before)
-        self.after: Final = catalog_tables.read(after)
+        self.before: Final = fleet.read(before)
+        self.after: Final = fleet.read(after)
         self._routes_by_key: Final = (_by_key(self.before), _by_key(self.after))
         self._keys_by_id: Final = tuple(
             {route.key: key for key, route in by_key.items()} for by_key in self._routes_by_key

@@ -9,9 +9,8 @@ from functools import cached_property
 
 from ssbroker._text import quoted, restore_spaces, route_name
 from ssbroker.diagnose.behaviour import used_routes_of
-from ssbroker.diagnose.catalog_tables import RouteRow, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
-from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.fleet import Fleet, RouteRow, Tables
 from ssbroker.diagnose.reachability import RoutingGraph
 
 

@@ -11,10 +11,9 @@ from typing import Final
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import catalog_tables
 from ssbroker.diagnose.compare import Comparison, compare
 from ssbroker.diagnose.context import qualified_route
-from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.fleet import Fleet, read
 from ssbroker.router import PendingRequest
 
 _LIMIT: Final = 5
@@ -76,7 +75,7 @@ def expiries(
 def _changing_expiries(fleet: Fleet, now: datetime, pending_request: PendingRequest) -> Iterator[Expiry]:
     expiring: defaultdict[datetime, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for instance, catalog in fleet.items():
-        for route in catalog_tables.read(catalog).routes:
+        for route in read(catalog).routes:
             if route.lifetime is not None and route.lifetime > now:
                 expiring[route.lifetime][instance].append(qualified_route(instance, route))
     for time, instances in sorted(expiring.items()):

@@ -15,10 +15,9 @@ import pyarrow.compute
 
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import catalog_tables
+from ssbroker.diagnose import fleet
 from ssbroker.diagnose.behaviour import Answer, Behaviour, Origin, Question, Target, may_begin_with_address
-from ssbroker.diagnose.catalog_tables import MSDB
-from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
+from ssbroker.diagnose.fleet import MSDB, Fleet, without_garbage_collection
 from ssbroker.router import PendingRequest
 
 Ending = Literal["DELIVERED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"]
@@ -91,7 +90,7 @@ class RoutingGraph:
         """Returns the behaviour of an instance; computed on first access."""
         if instance not in self._behaviours:
             catalog = self.fleet[instance]
-            rows = catalog_tables.read(catalog, self._normalized)
+            rows = fleet.read(catalog, self._normalized)
             self._behaviours[instance] = Behaviour(catalog, rows=rows, **self._options)
         return self._behaviours[instance]
 

@@ -11,12 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import catalog_tables
-from ssbroker.diagnose.catalog_tables import LOCAL, TRANSPORT
 from ssbroker.diagnose.checks import lint
 from ssbroker.diagnose.compare import Comparison
 from ssbroker.diagnose.findings import CODES, Finding, Findings
-from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, Fleet, read
 from ssbroker.diagnose.reachability import reachability
 
 STYLE: Final = """
@@ -195,7 +193,7 @@ def _count_edges(fleet: Fleet) -> _Edges:
     inside: Counter[tuple[str, str]] = Counter()
     outside: Counter[tuple[str, str]] = Counter()
     for instance, catalog in fleet.items():
-        for route in catalog_tables.read(catalog).routes:
+        for route in read(catalog).routes:
             if route.address in (LOCAL, TRANSPORT):
                 continue
             destination = fleet.at(route.address, seen_from=instance)

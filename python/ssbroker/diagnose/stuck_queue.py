@@ -15,11 +15,10 @@ from ssbroker._text import restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import Question
-from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.checks import SimilarServices, lint
 from ssbroker.diagnose.context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
-from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.fleet import MSDB, Fleet
 from ssbroker.diagnose.reachability import RoutingGraph
 from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, resolve_database
 from ssbroker.exceptions import NullError, SchemaError

@@ -14,8 +14,8 @@ from ssbroker.spark.pipeline import Pipeline, pipeline
 from ssbroker.spark.reassembly import SparkReassembly, reassemble
 from ssbroker.spark.routing import route, route_udf
 from ssbroker.spark.streams.inspection import stream_state
+from ssbroker.spark.streams.layout import StreamKinds
 from ssbroker.spark.streams.routing import route_stream
-from ssbroker.spark.streams.row_kinds import StreamKinds
 from ssbroker.spark.streams.stream import Stream, reassemble_stream, stream
 
 __all__ = [

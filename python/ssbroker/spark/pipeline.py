@@ -12,9 +12,10 @@ from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import columns, reassembly, reassembly_rows, worker
+from ssbroker.spark import columns, reassembly
 from ssbroker.spark.columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
+from ssbroker.spark.routing import RouteTask
 from ssbroker.spark.transfer import share_catalog
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ class Pipeline(SparkReassembly):
         """The complete messages, in order: columns `schemas.MESSAGES`, extra columns, and the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._select_messages(
-            self._labels.unpack({name: sf.col(name) for name in reassembly_rows.DECISION_COLUMNS})
-        )
+        return self._select_messages(self._labels.unpack({name: sf.col(name) for name in columns.DECISION_COLUMNS}))
 
 
 def pipeline(
@@ -123,7 +122,7 @@ def pipeline(
         },
     }
     labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    task = worker.RouteTask(
+    task = RouteTask(
         catalog=share_catalog(fragments_df.sparkSession, catalog),
         now=utc_datetime(now),
         tie_break=tie_break,

@@ -16,9 +16,26 @@ from ssbroker._arguments import whole_number
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
-from ssbroker.spark import columns, reassembly_rows, worker
-from ssbroker.spark.columns import SEQUENCE_BITS, SORT_KEY, FragmentColumns, Labels, check_frame
-from ssbroker.spark.reassembly_rows import KEYS, KIND, MESSAGE, REJECTION
+from ssbroker.spark.columns import (
+    COLUMNS,
+    DECISION_COLUMNS,
+    INCOMPLETE,
+    KEYS,
+    KIND,
+    MESSAGE,
+    REJECTION,
+    SEQUENCE_BITS,
+    SORT_KEY,
+    FragmentColumns,
+    Labels,
+    check_frame,
+    extra_name,
+    read_fragment_columns,
+    schema,
+    select_columns,
+    select_extra_columns,
+)
+from ssbroker.spark.routing import RouteTask, pack_batch
 from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, default_pending_bytes, share_session_keys
 
 if TYPE_CHECKING:
@@ -116,7 +133,7 @@ class RoutingTask:
         names: The names in messages of the columns that routing reads.
     """
 
-    task: worker.RouteTask
+    task: RouteTask
     labels: Labels
     names: Mapping[str, str]
 
@@ -192,7 +209,7 @@ class _AssemblyRun:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yields the messages that are incomplete."""
         for pending in self._reassembler.pending().to_batches():
-            yield from self._to_output(reassembly_rows.INCOMPLETE, pending)
+            yield from self._to_output(INCOMPLETE, pending)
 
     def _group_ids(self, batch: pa.RecordBatch) -> _Column:
         """Returns the group of each row: the direction if messages are in order; else the message, which need not wait for its direction's end."""
@@ -214,9 +231,9 @@ class _AssemblyRun:
             error.add_note(f"Row 0 is the first of {batch.num_rows} rows after Spark's shuffle.")
             raise
         for messages in pushed.messages.to_batches():
-            yield from self._to_output(reassembly_rows.MESSAGE, messages)
+            yield from self._to_output(MESSAGE, messages)
         for rejected in pushed.rejected.to_batches():
-            yield from self._to_output(reassembly_rows.REJECTION, rejected)
+            yield from self._to_output(REJECTION, rejected)
 
     def _to_output(self, kind: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yields the rows with the columns of all kinds."""
@@ -224,10 +241,10 @@ class _AssemblyRun:
             return
         assert self._schema is not None  # noqa: S101 - the first batch sets it
         columns: dict[str, _Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
-        columns[reassembly_rows.KIND] = pa.repeat(pa.scalar(kind, pa.int8()), rows.num_rows)
+        columns[KIND] = pa.repeat(pa.scalar(kind, pa.int8()), rows.num_rows)
         if _COUNT_COLUMN in columns:
             columns["fragment_count"] = columns[_COUNT_COLUMN]
-        if kind == reassembly_rows.MESSAGE and self._task.routing is not None:
+        if kind == MESSAGE and self._task.routing is not None:
             columns |= _decision_columns(self._task.routing, rows)
         arrays: list[_Column] = [
             columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows.num_rows, field.type)
@@ -262,20 +279,15 @@ def native_keys(shipped: SharedValue[dict[bytes, bytes]]) -> _core.SessionKeys:
 
 
 def _schema(task: ReassembleTask, extra: Mapping[str, pa.DataType]) -> pa.Schema:
-    fields = {**reassembly_rows.COLUMNS, **(reassembly_rows.DECISION_COLUMNS if task.routing else {}), **extra}
-    return pa.schema(
-        [
-            pa.field(name, kind, nullable=name not in (reassembly_rows.KIND, *reassembly_rows.KEYS))
-            for name, kind in fields.items()
-        ]
-    )
+    fields = {**COLUMNS, **(DECISION_COLUMNS if task.routing else {}), **extra}
+    return pa.schema([pa.field(name, kind, nullable=name not in (KIND, *KEYS)) for name, kind in fields.items()])
 
 
 def _decision_columns(routing: RoutingTask, messages: pa.RecordBatch) -> dict[str, _Column]:
     conversations = pa.RecordBatch.from_arrays(
         [messages[name] for name in routing.names.values()], names=list(routing.names)
     )
-    packed = worker.pack_batch(routing.task, conversations, routing.labels)
+    packed = pack_batch(routing.task, conversations, routing.labels)
     return dict(zip(packed.type.names, packed.flatten(), strict=True))
 
 
@@ -317,7 +329,7 @@ class ReassemblyOptions:
         column = normal if isinstance(normal, str) else None
         return ReassembleTask(
             names=columns.names,
-            extra=tuple(map(reassembly_rows.extra_name, range(len(columns.extra)))),
+            extra=tuple(map(extra_name, range(len(columns.extra)))),
             by_message=self.shard_by == "message",
             in_order=self.in_order,
             max_message_bytes=self.max_message_bytes,
@@ -349,13 +361,13 @@ class SparkReassembly:
     @property
     def rejected(self) -> DataFrame:
         """The rejected fragments and the reasons: columns `schemas.REJECTED`."""
-        return self._of_kind(reassembly_rows.REJECTION).select(*reassembly_rows.select_columns(REJECTED))
+        return self._of_kind(REJECTION).select(*select_columns(REJECTED))
 
     @property
     def incomplete(self) -> DataFrame:
         """The messages that are incomplete or wait for an earlier one: columns `schemas.PENDING`."""
-        rows = pending_messages(self._rows) if self._needs_gap_filter else self._of_kind(reassembly_rows.INCOMPLETE)
-        return rows.select(*reassembly_rows.select_columns(PENDING))
+        rows = pending_messages(self._rows) if self._needs_gap_filter else self._of_kind(INCOMPLETE)
+        return rows.select(*select_columns(PENDING))
 
     def persist(self, storage_level: StorageLevel | None = None) -> Self:
         """Persists the rows, bodies included, when they are first computed.
@@ -389,16 +401,14 @@ class SparkReassembly:
         return self
 
     def _select_messages(self, added: dict[str, Column]) -> DataFrame:
-        rows = deliverable(self._rows) if self._needs_gap_filter else self._of_kind(reassembly_rows.MESSAGE)
-        extra = reassembly_rows.select_extra_columns(self._columns.extra)
-        return rows.select(
-            *reassembly_rows.select_columns(MESSAGES), *extra, *(column.alias(name) for name, column in added.items())
-        )
+        rows = deliverable(self._rows) if self._needs_gap_filter else self._of_kind(MESSAGE)
+        extra = select_extra_columns(self._columns.extra)
+        return rows.select(*select_columns(MESSAGES), *extra, *(column.alias(name) for name, column in added.items()))
 
     def _of_kind(self, kind: int) -> DataFrame:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._rows.where(sf.col(reassembly_rows.KIND) == kind)
+        return self._rows.where(sf.col(KIND) == kind)
 
 
 def reassemble(
@@ -478,7 +488,7 @@ def read_columns(fragments: DataFrame, session_keys: SessionKeys | None, *, name
             expected="a batch DataFrame",
             actual="a streaming DataFrame",
         )
-    return columns.read_fragment_columns(fragments, session_keys)
+    return read_fragment_columns(fragments, session_keys)
 
 
 def plan_reassembly(
@@ -488,9 +498,7 @@ def plan_reassembly(
     task = options.task(fragments.sparkSession, columns, routing)
     is_sorted = options.strategy == "sort"
     partitioned = columns.repartitioned(fragments, by_message=task.by_message, is_sorted=is_sorted)
-    rows = partitioned.mapInArrow(
-        _arrow_function(task), reassembly_rows.schema(columns.extra, routed=routing is not None)
-    )
+    rows = partitioned.mapInArrow(_arrow_function(task), schema(columns.extra, routed=routing is not None))
     return rows, columns, task.by_message and task.in_order
 
 

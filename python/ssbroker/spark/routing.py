@@ -2,26 +2,145 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ssbroker._arguments import utc_datetime
+from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.schemas import CONVERSATIONS
-from ssbroker.spark import columns, worker
+from ssbroker.exceptions import InputError
+from ssbroker.router import PendingRequest, Router, TieBreak
+from ssbroker.schemas import CONVERSATIONS, DECISIONS
+from ssbroker.spark import columns
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
-from ssbroker.spark.transfer import TransferredColumns, share_catalog
-from ssbroker.spark.worker import RouteTask
+from ssbroker.spark.transfer import SharedValue, TransferredColumns, share_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.udf import UserDefinedFunction
+
+
+_Column: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
+
+_ROUTERS_MAX: Final = 4
+_SPARK_TYPES: Final = {
+    name: pa.binary() if DECISIONS.field(name).type == pa.binary(16) else pa.string()
+    for name in DECISIONS.names
+    if not pa.types.is_integer(DECISIONS.field(name).type)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteTask:
+    """How to route: small enough to be sent with every task."""
+
+    catalog: SharedValue[Catalog]
+    now: datetime
+    tie_break: TieBreak
+    pending_request: PendingRequest
+
+
+@functools.lru_cache(maxsize=_ROUTERS_MAX)
+def cached_router(catalog: SharedValue[Catalog], tie_break: TieBreak, pending_request: PendingRequest) -> Router:
+    """Returns the router of a shared catalog; it is compiled once per worker process."""
+    return Router(catalog.value(), tie_break=tie_break, pending_request=pending_request)
+
+
+def packed_decisions(
+    task: RouteTask, transfer: TransferredColumns, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
+) -> Iterator[pa.StructArray]:
+    """Yields the decisions of a partition as structs with some of the fields `columns.PACKED_FIELDS`."""
+    for batch, first_row in _decoded(transfer, batches):
+        yield pack_decisions(_route_batch(task, batch, first_row=first_row), labels, fields)
+
+
+def verdicts(
+    task: RouteTask, transfer: TransferredColumns, batches: Iterator[Any], *, return_named_ids: bool
+) -> Iterator[pa.StructArray]:
+    """Yields the decisions of a partition as structs of a verdict number and a broker id.
+
+    With `return_named_ids`, broker ids that conversations name are returned too.
+    """
+    router = cached_router(task.catalog, task.tie_break, task.pending_request).native
+    now_us = epoch_microseconds(task.now)
+    for batch, first_row in _decoded(transfer, batches):
+        with _batch_located(batch, first_row):
+            decided: Any = router.route_packed(batch, now_us, return_named_ids)
+        yield decided.to_struct_array()
+
+
+def pack_batch(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
+    """Returns the decisions of one batch as structs `columns.PACKED_FIELDS`."""
+    return pack_decisions(_route_batch(task, conversations, first_row=0), labels)
+
+
+def pack_decisions(
+    decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(columns.PACKED_FIELDS)
+) -> pa.StructArray:
+    """Packs decisions into structs with some of the fields `columns.PACKED_FIELDS`, of which the verdict is the first."""
+    outcome = _label_codes(decided["outcome"], labels.outcomes, shift=8)
+    reason = _label_codes(decided["reason"], labels.reasons, shift=4)
+    step: _Column = decided["match_step"].cast(pa.int16())
+    verdict = pc.add(pc.add(outcome, reason), step.fill_null(columns.NO_STEP))
+    return pa.StructArray.from_arrays([verdict, *(_to_spark_type(decided, name) for name in fields[1:])], list(fields))
+
+
+def decision_structs(task: RouteTask, positional: Sequence[_Column], keyword: dict[str, _Column]) -> pa.StructArray:
+    """Returns the decisions of one batch as structs `columns.DECISION_STRUCT`.
+
+    `positional` are columns in contract order; `keyword` are columns by name.
+    """
+    by_name = {**dict(zip(CONVERSATIONS.names, positional, strict=False)), **keyword}
+    decided = _route_batch(task, pa.RecordBatch.from_arrays(list(by_name.values()), names=list(by_name)), first_row=0)
+    return pa.StructArray.from_arrays([_to_spark_type(decided, name) for name in DECISIONS.names], DECISIONS.names)
+
+
+def _decoded(transfer: TransferredColumns, batches: Iterator[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yields the conversations of each batch, and the index of its first row in the partition."""
+    first_row = 0
+    for arrays in batches:
+        batch = transfer.decode(list(arrays) if isinstance(arrays, tuple) else [arrays])
+        yield batch, first_row
+        first_row += batch.num_rows
+
+
+def _route_batch(task: RouteTask, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBatch:
+    router = cached_router(task.catalog, task.tie_break, task.pending_request)
+    with _batch_located(batch, first_row):
+        return router.route(batch, now=task.now)
+
+
+@contextmanager
+def _batch_located(batch: pa.RecordBatch, first_row: int) -> Iterator[None]:
+    """Adds to an error where in the job the batch is."""
+    try:
+        yield
+    except InputError as error:
+        from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
+
+        context = TaskContext.get()
+        where = "" if context is None else f" of partition {context.partitionId()}"
+        error.add_note(f"Row 0 of this batch of {batch.num_rows} rows is row {first_row}{where} of the Spark job.")
+        raise
+
+
+def _label_codes(column: _Column, labels: tuple[str, ...], *, shift: int) -> _Column:
+    """Returns the code of each row's label, shifted to its position in a verdict; the dictionary may have any order."""
+    codes = [labels.index(label) << shift for label in column.dictionary.to_pylist()]
+    return pa.array(codes, pa.int16()).take(column.indices)
+
+
+def _to_spark_type(decided: pa.RecordBatch, name: str) -> _Column:
+    """Returns a column in a type that Spark accepts: no dictionary and no fixed-size binary."""
+    column = decided[name]
+    return column.cast(_SPARK_TYPES[name]) if name in _SPARK_TYPES else column
 
 
 DecisionFunction: TypeAlias = Callable[..., Any]  # from batches of columns to structs
@@ -77,7 +196,7 @@ class _ColumnEncoding:
 
         # Spark evaluates the annotations to learn the kind of function, and pyarrow's classes take no type parameters at run time.
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return worker.packed_decisions(task, transfer, labels, fields, batches)
+            return packed_decisions(task, transfer, labels, fields, batches)
 
         return decide
 
@@ -109,7 +228,7 @@ class _NumberEncoding:
         return_named_ids = not self.has_ids
 
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return worker.verdicts(task, transfer, batches, return_named_ids=return_named_ids)
+            return verdicts(task, transfer, batches, return_named_ids=return_named_ids)
 
         return decide
 
@@ -195,7 +314,7 @@ def route(
     }
     columns.check_tie_break(tie_break)
     labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    task = worker.RouteTask(
+    task = RouteTask(
         catalog=share_catalog(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
         now=utc_datetime(now),
         tie_break=tie_break,
@@ -254,7 +373,7 @@ def route_udf(
     columns.check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
     columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    task = worker.RouteTask(
+    task = RouteTask(
         catalog=share_catalog(spark, catalog),
         now=utc_datetime(now),
         tie_break=tie_break,
@@ -262,7 +381,7 @@ def route_udf(
     )
 
     def where_to(*positional: pa.Array, **by_name: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-        return worker.decision_structs(task, positional, by_name)
+        return decision_structs(task, positional, by_name)
 
     udf: UserDefinedFunction = _arrow_udf(where_to, columns.DECISION_STRUCT)
     return udf

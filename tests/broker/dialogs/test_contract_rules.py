@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.contract_rules import DEPTH_MAX, find_violation, priority
-from ssbroker.broker.dialogs.errors import ConversationError, read_failure
+from ssbroker.broker.dialogs.message import ConversationError, read_failure
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.config import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority

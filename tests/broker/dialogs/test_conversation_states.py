@@ -11,8 +11,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.deliver import arrive, end_with_error, settle
-from ssbroker.broker.dialogs.errors import failure
-from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, failure
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work

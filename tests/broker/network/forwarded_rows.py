@@ -17,7 +17,7 @@ from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.wire.batch import WIRE
+from ssbroker.protocol.wire.frames import WIRE
 
 TO = "//Stock"
 FROM = "//Shop"

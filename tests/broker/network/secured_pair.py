@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.protocol.wire.batch import WIRE
+from ssbroker.protocol.wire.frames import WIRE
 from tests.broker.network.shop_and_bank import Talk, talk
 from tests.broker.sample_databases import SHOP, STOCK
 from tests.security.shared_certificates import certified

@@ -14,7 +14,7 @@ from ssbroker import Catalog, Router, schemas
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.wire.batch import HOPS_MAX, WIRE
+from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE
 from tests.broker.network.forwarded_rows import TO, Outboxes, peer, row, wire
 
 OUTSIDE = 0

@@ -16,7 +16,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
-from ssbroker.protocol.wire.batch import WIRE
+from ssbroker.protocol.wire.frames import WIRE
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, parse_blob
 from tests.broker.network.secured_pair import begin, plain, secured
 from tests.broker.network.shop_and_bank import Talk

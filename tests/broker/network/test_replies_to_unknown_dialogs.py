@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, rows_to_table
-from ssbroker.protocol.wire.batch import to_wire_rows
+from ssbroker.protocol.wire.frames import to_wire_rows
 from tests.broker.network.shop_and_bank import Talk, talk
 from tests.broker.sample_databases import REPLIES, received
 

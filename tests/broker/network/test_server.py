@@ -17,7 +17,7 @@ from ssbroker.broker import process_locks
 from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.limits import Inbox
+from ssbroker.broker.network.inbound import Inbox
 from ssbroker.broker.network.tls import Trust
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError

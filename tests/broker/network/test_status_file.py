@@ -9,10 +9,9 @@ import pytest
 
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network import status_file
 from ssbroker.broker.network.forwarding import ForwardedRows
 from ssbroker.broker.network.monitoring import Monitor, overview_of
-from ssbroker.broker.network.status_file import StatusFile
+from ssbroker.broker.network.server import FILE, StatusFile, read
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.exceptions import EndpointError
 from tests.broker import sample_databases
@@ -43,7 +42,7 @@ def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) ->
     found = [each for each in said["connections"] if each["state_desc"] == "LOGGED_IN"]
     assert [each["remote_user_name"] for each in found] == ["far"]
     assert found[0]["total_bytes_sent"] > 0
-    assert not (tmp_path / "near" / status_file.FILE).exists()
+    assert not (tmp_path / "near" / FILE).exists()
 
 
 def test_what_is_held_for_others_is_counted_and_not_looked_through(
@@ -61,7 +60,7 @@ def test_what_is_held_for_others_is_counted_and_not_looked_through(
             server.forwarding.forward(peer(), wire([row(number) for number in range(3)]), held)
             assert server._bulletin is not None
             server._bulletin.write()
-            said = status_file.read(between.folder)
+            said = read(between.folder)
     assert said is not None
     assert said["forwarded_pending"] == 3
 
@@ -69,17 +68,17 @@ def test_what_is_held_for_others_is_counted_and_not_looked_through(
 def test_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         StatusFile(instance_context(instance), ("127.0.0.1", 1)).write()
-        assert status_file.read(instance.folder) is None
+        assert read(instance.folder) is None
         lock = ServeLock(instance.folder)
         lock.acquire()
-        assert status_file.read(instance.folder) is not None
+        assert read(instance.folder) is not None
         for content in ("{half", '{"process": 1, "listens": "127.0.0.1:2"}'):  # the latter was left by another process
-            (instance.folder / status_file.FILE).write_text(content)
-            found = status_file.read(instance.folder)
+            (instance.folder / FILE).write_text(content)
+            found = read(instance.folder)
             assert found is not None
             assert (found["process"], found["listens"]) == (os.getpid(), None)
         lock.release()
-        assert status_file.read(instance.folder) is None
+        assert read(instance.folder) is None
 
 
 def test_a_folder_that_takes_no_file_is_served_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,11 +94,11 @@ def test_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
-        (instance.folder / status_file.FILE / "something").mkdir(parents=True)
+        (instance.folder / FILE / "something").mkdir(parents=True)
         with instance.serve(port=0, allow_unencrypted=True):
             pass
         assert not ServeLock.is_held(instance.folder)
-    assert f"{status_file.FILE}: cannot be removed: " in caplog.text
+    assert f"{FILE}: cannot be removed: " in caplog.text
 
 
 def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
@@ -124,7 +123,7 @@ def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
         lock = ServeLock(instance.folder)
         lock.acquire()
         StatusFile(instance_context(instance), ("::1", 4022)).write()
-        said = status_file.read(instance.folder)
+        said = read(instance.folder)
         lock.release()
     assert said is not None
     assert said["listens"] == "[::1]:4022"

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.exceptions import PeerError, ProtocolError
-from ssbroker.protocol.wire.batch import pack_batch
 from ssbroker.protocol.wire.connection import (
     UNREAD_QUERIES_MAX,
     Link,
@@ -15,7 +14,7 @@ from ssbroker.protocol.wire.connection import (
     RoleQuery,
     RoleReply,
 )
-from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame
+from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame, pack_batch
 from tests.protocol.wire.link_fuzz import figures
 from tests.protocol.wire.links import (
     BANK,

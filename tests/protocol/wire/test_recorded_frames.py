@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.batch import unpack_batch
-from ssbroker.protocol.wire.frames import FrameKind, FrameReader, GoodbyeReason, encode_frame
+from ssbroker.protocol.wire.frames import FrameKind, FrameReader, GoodbyeReason, encode_frame, unpack_batch
 from tests.guards.repository import ROOT
 from tests.protocol.wire.links import bytes_of, own, row, table
 

@@ -10,7 +10,7 @@ import pytest
 from ssbroker import _core
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.envelope import ENVELOPE, sender_runs
-from ssbroker.protocol.wire.batch import HOPS_MAX, WIRE, to_wire_rows
+from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE, to_wire_rows
 from tests.protocol.wire.links import row
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)

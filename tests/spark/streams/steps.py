@@ -12,7 +12,7 @@ import pyarrow as pa
 import ssbroker
 from ssbroker.schemas import CONVERSATIONS, ROUTES
 from ssbroker.spark import columns
-from ssbroker.spark.streams import row_kinds
+from ssbroker.spark.streams import layout
 from ssbroker.spark.streams.inspection import waiting_rows
 from ssbroker.spark.streams.state import state_from_bytes
 from ssbroker.spark.streams.step import StepOutput, step
@@ -143,4 +143,4 @@ def select(rows: Sequence[Row], schema: pa.Schema, *further: str) -> list[Row]:
 
 
 def bodies(output: dict[str, list[Row]]) -> list[bytes]:
-    return [row["message_body"] for row in output.get(row_kinds.MESSAGE, [])]
+    return [row["message_body"] for row in output.get(layout.MESSAGE, [])]

@@ -18,7 +18,7 @@ import ssbroker.spark
 from ssbroker import Catalog
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, DECISIONS, MESSAGES, PENDING, REJECTED, ROUTES
-from ssbroker.spark.streams.row_kinds import EXPIRED
+from ssbroker.spark.streams.layout import EXPIRED
 from ssbroker.spark.streams.stream import PROVIDER, ROCKSDB
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import first_of_two, single

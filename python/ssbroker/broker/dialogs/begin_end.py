@@ -9,8 +9,7 @@ from ssbroker._arguments import guid_bytes, is_utf8_text, whole_number
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.deliver import close, end_with_error, queue_for_transmission, remove, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of, remove_all_sent
-from ssbroker.broker.dialogs.errors import ConversationError, failure
-from ssbroker.broker.dialogs.message import DialogMessage
+from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import refused_in_state
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.broker.validation import existing

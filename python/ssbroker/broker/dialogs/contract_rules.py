@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 from xml.parsers import expat
 
-from ssbroker.broker.dialogs.errors import ConversationError, failure
+from ssbroker.broker.dialogs.message import ConversationError, failure
 from ssbroker.protocol.errors import broker_error
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Validation

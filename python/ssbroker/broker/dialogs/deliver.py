@@ -17,8 +17,15 @@ from ssbroker.broker.dialogs.enqueue import (
     remove_acknowledged,
     remove_all_sent,
 )
-from ssbroker.broker.dialogs.errors import ConversationError, failure, read_failure
-from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
+from ssbroker.broker.dialogs.message import (
+    ConversationError,
+    DeliveryOutcome,
+    DialogMessage,
+    MessageHeader,
+    envelope_of,
+    failure,
+    read_failure,
+)
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
 from ssbroker.protocol.config import END_DIALOG, ERROR, SECOND
 from ssbroker.protocol.errors import error_text

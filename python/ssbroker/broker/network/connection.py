@@ -8,7 +8,7 @@ import sys
 import threading
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -29,48 +29,7 @@ from ssbroker.protocol.wire.connection import Link, LinkEvent, LinkLimits, PeerG
 from ssbroker.protocol.wire.frames import Data, GoodbyeReason, OwnIdentity, PeerIdentity
 
 PIECE_BYTES: Final = 64 << 10
-"""What is sealed at a time: pieces that a processor's cache holds, and for which memory is not asked of the system each time."""
-
-
-class PlainBuffer:
-    """What was said, in small pieces.
-
-    Args:
-        channel: What it goes through.
-    """
-
-    __slots__ = ("_channel", "_pieces")
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel: Final = channel
-        self._pieces: Final[deque[memoryview]] = deque()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing."""
-        return not self._pieces
-
-    def put(self, said: Iterable[Data]) -> None:
-        """Takes what is said, behind the rest.
-
-        Args:
-            said: The bytes, which stay where they are.
-        """
-        for data in said:
-            view = memoryview(data)
-            self._pieces.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
-
-    def seal(self, most: int = PIECE_BYTES) -> None:
-        """Has some of it go through the channel.
-
-        Args:
-            most: From how many bytes on that wait there no more of it does.
-
-        Raises:
-            PeerError: The far side has ended it.
-        """
-        while self._pieces and self._channel.unsent_bytes < most:
-            self._channel.seal(self._pieces.popleft())
+"""Bytes to encrypt at a time: they fit into the processor's cache, and the allocator reuses their memory."""
 
 
 ROW_BYTES: Final = 512
@@ -339,8 +298,8 @@ class SecureLink:
         "_link",
         "_own",
         "_sent",
+        "_unencrypted",
         "_unproven",
-        "_unsealed",
         "channel",
         "is_paused",
         "outboxes",
@@ -366,7 +325,7 @@ class SecureLink:
         self._fed: Final[deque[tuple[SharedOutbox, int]]] = deque()
         self._fed_rows = 0
         self._unproven = 0
-        self._unsealed: Final = PlainBuffer(channel)
+        self._unencrypted: Final[deque[memoryview]] = deque()
         self._has_ended = False
         self.is_paused = False
         self.channel: Final = channel
@@ -437,10 +396,10 @@ class SecureLink:
         """
         if data := self.channel.data_to_send():
             return data
-        if self._unsealed.is_empty and self._link is not None:
+        if not self._unencrypted and self._link is not None:
             self._speak(self._link, now)
         try:
-            self._unsealed.seal()
+            self._encrypt()
         except PeerError:  # the far side has ended TLS, and is about to close the socket
             self._has_ended = True
             return None
@@ -449,7 +408,7 @@ class SecureLink:
     def close(self) -> bytes:
         """Ends it; what is still to be written, all of it at once: who reads nothing is not waited for."""
         with suppress(PeerError):
-            self._unsealed.seal(most=2**63 - 1)
+            self._encrypt(max_unsent_bytes=2**63 - 1)
         self.channel.close()
         return self.channel.data_to_send()
 
@@ -551,11 +510,18 @@ class SecureLink:
     def _speak(self, link: Link, now: int) -> None:
         """Asks the link for what is to be written next."""
         self._feed(link, now)
-        self._unsealed.put(link.data_to_send(now=now))
+        for data in link.data_to_send(now=now):
+            view = memoryview(data)
+            self._unencrypted.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
         waiting, _ = link.waiting
         self.settle(waiting=waiting)
         if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing
             self._feed(link, now)
+
+    def _encrypt(self, max_unsent_bytes: int = PIECE_BYTES) -> None:
+        """Passes pieces to the channel until it holds that many unsent bytes."""
+        while self._unencrypted and self.channel.unsent_bytes < max_unsent_bytes:
+            self.channel.seal(self._unencrypted.popleft())
 
     def _feed(self, link: Link, now: int) -> None:
         """Gives the link as much as one frame takes, from each outbox in turn."""

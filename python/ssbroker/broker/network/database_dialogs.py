@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.dynamic_routing import RouteRequest
-from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.broker.network.limits import RateLimiter
@@ -28,7 +27,7 @@ from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, column_values, sender_runs
 from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
-from ssbroker.protocol.wire.batch import to_wire_rows
+from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.file import FileWatch
 
@@ -326,7 +325,7 @@ class OutboundRows:
 
     Attributes:
         gate: Where they go: an address, or `LOCAL`.
-        rows: The rows (`adjacent.batch.WIRE`).
+        rows: The rows (`wire.frames.WIRE`).
         keys: Who sends them.
     """
 
@@ -404,7 +403,7 @@ class DatabaseDialogs:
         """Takes rows that have arrived, durably.
 
         Args:
-            rows: The rows (`adjacent.batch.WIRE`).
+            rows: The rows (`wire.frames.WIRE`).
             peer: Who brought them, as the certificate says.
             session_keys: Keys that came with them.
             now: The moment.

@@ -26,8 +26,7 @@ from ssbroker.broker.dialogs.deliver import (
     settle,
 )
 from ssbroker.broker.dialogs.enqueue import queue_of, remove_acknowledged
-from ssbroker.broker.dialogs.errors import ConversationError, failure
-from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader, failure
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.principals import may_send
 from ssbroker.broker.unit_of_work import Work, instance_transaction
@@ -124,7 +123,7 @@ def are_plain(objects: Objects, messages: pa.Table, contracts: Sequence[str]) ->
 
     Args:
         objects: What stands in the database.
-        messages: The messages (`protocol.ledger.MESSAGES`).
+        messages: The messages (`protocol.storage.MESSAGES`).
         contracts: The contract of each.
 
     Returns:
@@ -151,7 +150,7 @@ def judged(
 
     Args:
         objects: What stands in the database.
-        messages: The messages (`protocol.ledger.MESSAGES`).
+        messages: The messages (`protocol.storage.MESSAGES`).
         contracts: The contract and the state of each endpoint that they are for; messages of others are not judged.
 
     Returns:
@@ -532,7 +531,7 @@ class StalePlan:
 
 
 class SqliteDialogStorage:
-    """Implements `protocol.ledger.Ledger` for one database of an instance. For one thread at a time, the one of its machine.
+    """Implements `protocol.storage.Ledger` for one database of an instance. For one thread at a time, the one of its machine.
 
     Args:
         database: The database. The work table of a process before this one is emptied (P32).

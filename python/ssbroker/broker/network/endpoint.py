@@ -30,7 +30,6 @@ from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
-from ssbroker.protocol.wire.batch import check_rows
 from ssbroker.protocol.wire.connection import (
     EstablishedConnection,
     FragmentsArrived,
@@ -41,7 +40,7 @@ from ssbroker.protocol.wire.connection import (
     RoleReply,
     choose_connection,
 )
-from ssbroker.protocol.wire.frames import GoodbyeReason
+from ssbroker.protocol.wire.frames import GoodbyeReason, check_rows
 
 LOOK_WAIT: Final = 0.01
 """The seconds that lie between two looks, unless many ask."""

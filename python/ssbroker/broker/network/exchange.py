@@ -12,16 +12,14 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
 from ssbroker.broker.network.dialer import named_by
-from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
+from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter, Inbox
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.broker.network.limits import Inbox
 from ssbroker.broker.network.mirrors import UNKNOWN
 from ssbroker.broker.network.outbound import ConversationsInTransit, OutboundSender, StatusWriter
 from ssbroker.exceptions import SsbrokerError

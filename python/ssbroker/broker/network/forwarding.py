@@ -17,7 +17,7 @@ from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.wire.batch import HOPS_MAX, WIRE
+from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE
 
 ROW_BYTES: Final = 512
 """What a row counts beside its values of no fixed length (N21)."""

@@ -49,7 +49,7 @@ class EndpointListener(Protocol):
     """Who is told what connections bring. All of it is called in the endpoint's thread: it must not wait, and must not raise."""
 
     def arrived(self, peer: Peer, rows: pa.Table) -> None:
-        """Rows of `adjacent.batch.WIRE` have come."""
+        """Rows of `wire.frames.WIRE` have come."""
 
     def has_room(self, address: str) -> None:
         """What goes to an address is taken again: its outbox, which was full, has drained to a half, or a wait after a failed dial is over."""
@@ -88,7 +88,7 @@ class NetworkEndpoint(Protocol):
         """
 
     def send(self, address: str, rows: pa.Table) -> int:
-        """Sends rows of `adjacent.batch.WIRE`, in their order; dials where there is no connection.
+        """Sends rows of `wire.frames.WIRE`, in their order; dials where there is no connection.
 
         Args:
             address: `TCP://host:port`, normalised.

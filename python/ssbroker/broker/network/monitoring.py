@@ -20,7 +20,7 @@ from ssbroker._text import host_and_port
 from ssbroker.broker import counters, process_locks
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network import status_file
+from ssbroker.broker.network import server
 from ssbroker.broker.network.forwarding import ForwardingCounters
 from ssbroker.broker.object_definitions import LEVELS
 from ssbroker.exceptions import EndpointError, MissingDependencyError, SsbrokerError, StorageError
@@ -82,7 +82,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
             for row in databases.to_pylist()
         ],
         **counted,
-        "serving": status_file.read(instance.folder),
+        "serving": server.read(instance.folder),
     }
 
 

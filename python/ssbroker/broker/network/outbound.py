@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import delivery
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus
-from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.network.database_dialogs import (
     LOCAL,
     MIRRORED,

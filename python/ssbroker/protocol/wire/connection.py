@@ -13,17 +13,21 @@ from ssbroker._arguments import whole_number
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire import batch, frames
-from ssbroker.protocol.wire.batch import BYTES_MAX, ROWS_MAX, check_rows, pack_batch, split_rows
+from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.frames import (
+    BYTES_MAX,
+    ROWS_MAX,
     Data,
     FrameKind,
     FrameReader,
     GoodbyeReason,
     OwnIdentity,
     PeerIdentity,
+    check_rows,
     encode_frame,
     frame_parts,
+    pack_batch,
+    split_rows,
 )
 
 
@@ -654,7 +658,7 @@ class Link:
             return None
         self._deadlines.carried(now)
         if kind is FrameKind.FRAGMENTS:
-            return FragmentsArrived(batch.unpack_batch(body), len(body))
+            return FragmentsArrived(frames.unpack_batch(body), len(body))
         if kind is FrameKind.ROLE_QUERY:
             return self._role_queries.query_received(body)
         if kind is FrameKind.ROLE_REPLY:

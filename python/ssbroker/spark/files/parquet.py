@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
-from ssbroker.spark.reassembly_rows import to_spark_type
+from ssbroker.spark.columns import to_spark_type
 from ssbroker.spark.transfer import local_path
 
 _SPARK_METADATA_KEY: Final = "org.apache.spark.sql.parquet.row.metadata"

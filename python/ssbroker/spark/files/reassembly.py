@@ -30,8 +30,8 @@ from ssbroker.spark.columns import check_no_decision_columns
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.reassembly import native_keys
+from ssbroker.spark.routing import RouteTask, cached_router
 from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, local_path, share_catalog, share_session_keys
-from ssbroker.spark.worker import RouteTask, cached_router
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

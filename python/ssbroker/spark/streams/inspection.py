@@ -13,10 +13,9 @@ import pyarrow as pa
 from ssbroker._arguments import is_utf8_text, whole_number
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
-from ssbroker.spark.columns import check_session
-from ssbroker.spark.reassembly_rows import to_spark_type
+from ssbroker.spark.columns import check_session, to_spark_type
 from ssbroker.spark.streams import step
-from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, repeat
+from ssbroker.spark.streams.layout import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.streams.state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import columns, reassembly_rows
+from ssbroker.spark import columns
 from ssbroker.spark.columns import bucket_column
-from ssbroker.spark.streams import extra_columns, row_kinds, stream
+from ssbroker.spark.streams import layout, stream
 from ssbroker.spark.streams.options import BucketCount
 from ssbroker.spark.streams.stream import DEFAULT_PATIENCE, StreamRouting
 from ssbroker.spark.streams.task import StreamTask
@@ -79,7 +79,7 @@ def route_stream(
         for name in column_names
     }
     columns.check_arrow_types(fields)
-    worker_names = [reassembly_rows.extra_name(index) for index in range(len(fields))]
+    worker_names = [columns.extra_name(index) for index in range(len(fields))]
     names = {name: worker_names[fields.names.index(name)] for name in column_names}
     task = StreamTask(
         fixed={**bucket_count.fixed, "in_order": None},
@@ -94,9 +94,9 @@ def route_stream(
         bucket_column(sf.col(names[column_names[0]]), count=bucket_count.count, key=bucket_count.key or b""),
         *worker_names,
     )
-    output_fields = extra_columns.without_watermark(fields.fields)
+    output_fields = layout.without_watermark(fields.fields)
     extra = dict(zip(worker_names, output_fields, strict=True))
     rows = stream.with_metrics(stream.process_buckets(with_buckets, tuple(worker_names), task, extra), observe)
-    output_columns = reassembly_rows.select_extra_columns(output_fields)
+    output_columns = columns.select_extra_columns(output_fields)
     assert task.routing is not None  # noqa: S101 - it was set above
-    return rows.select(*output_columns, *row_kinds.decision_columns(task.routing.labels))
+    return rows.select(*output_columns, *layout.decision_columns(task.routing.labels))

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError, OptionError
-from ssbroker.spark.reassembly_rows import to_spark_type
-from ssbroker.spark.streams import row_kinds
-from ssbroker.spark.streams.row_kinds import ArrowColumn, nulls, pc, repeat
+from ssbroker.spark.columns import to_spark_type
+from ssbroker.spark.streams import layout
+from ssbroker.spark.streams.layout import ArrowColumn, nulls, pc, repeat
 
 
 def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
@@ -385,12 +385,12 @@ def _with_all_columns(
 ) -> pa.RecordBatch:
     count = rows.num_rows
     present: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
-    columns: dict[str, ArrowColumn] = {row_kinds.KIND: repeat(kind, pa.string(), count)}
+    columns: dict[str, ArrowColumn] = {layout.KIND: repeat(kind, pa.string(), count)}
     for name, arrow_type in own.items():
         columns[name] = _cast(present[name], arrow_type) if name in present else nulls(arrow_type, count)
     for name in extra:
         columns[name] = _cast(present[name], to_spark_type(present[name].type))
-    fields = [pa.field(name, column.type, nullable=name != row_kinds.KIND) for name, column in columns.items()]
+    fields = [pa.field(name, column.type, nullable=name != layout.KIND) for name, column in columns.items()]
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 

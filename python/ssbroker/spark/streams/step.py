@@ -15,9 +15,9 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError, UnknownDat
 from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
 from ssbroker.schemas import PENDING
-from ssbroker.spark import reassembly, worker
-from ssbroker.spark.streams import extra_columns, row_kinds
-from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
+from ssbroker.spark import reassembly, routing
+from ssbroker.spark.streams import layout
+from ssbroker.spark.streams.layout import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.streams.state import BucketState, state_from_bytes
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 from ssbroker.spark.transfer import SharedValue
@@ -356,8 +356,8 @@ def step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordBatch
         if state is None
         else state_from_bytes(state).with_options(task.fixed)
     )
-    if before.extra is not None and not extra_columns.have_names(before.extra, task.extra_names):
-        raise _columns_changed(extra_columns.describe(before.extra), ", ".join(task.extra_names) or "none")
+    if before.extra is not None and not layout.have_names(before.extra, task.extra_names):
+        raise _columns_changed(layout.describe(before.extra), ", ".join(task.extra_names) or "none")
     if before.delayed is not None and task.routing is None:
         raise OptionError(
             "catalog: messages in this checkpoint wait for a route, and later ones must not overtake them; pass a catalog, "
@@ -389,7 +389,7 @@ class _StepRun:
         if self._task.routing is not None:
             self._route(self._task.routing, messages)
         elif messages is not None:
-            self._emit(row_kinds.MESSAGE, messages)
+            self._emit(layout.MESSAGE, messages)
 
     def finish(self, state_before: bytes | None) -> StepOutput:
         """Returns the output of the step."""
@@ -400,18 +400,18 @@ class _StepRun:
             is_unchanged = state_before is not None and state is self._before
             after = state_before if is_unchanged else state.to_bytes()
         if self._task.has_metrics:
-            self._emit_batch(row_kinds.METRICS, self._metrics(0 if after is None else len(after)))
+            self._emit_batch(layout.METRICS, self._metrics(0 if after is None else len(after)))
         return StepOutput(self._rows, after, min(self._due, default=None))
 
     def _check_extra_columns(self, rows: pa.Table) -> pa.Table:
         """Returns the rows if their extra columns are those of the state."""
-        extra, before = extra_columns.select_extra(rows.schema, self._task.extra_names), self._state.extra
+        extra, before = layout.select_extra(rows.schema, self._task.extra_names), self._state.extra
         if before is None:
             self._state = replace(self._state, extra=extra)
             return rows
-        if not extra_columns.have_types(before, extra):
-            raise _columns_changed(extra_columns.describe(before), extra_columns.describe(extra))
-        return extra_columns.cast_to(rows, before)
+        if not layout.have_types(before, extra):
+            raise _columns_changed(layout.describe(before), layout.describe(extra))
+        return layout.cast_to(rows, before)
 
     def _assemble(self, assembly: AssemblySettings, fragments: pa.Table | None) -> pa.Table | None:
         """Returns the messages that are now complete and in order."""
@@ -421,9 +421,9 @@ class _StepRun:
             with error_row_described(fragments, FRAGMENT_KEYS):
                 pushed = assembler.push(fragments)
             messages, pending = pushed.messages, pushed.pending
-            self._emit(row_kinds.REJECTION, pushed.rejected)
+            self._emit(layout.REJECTION, pushed.rejected)
             if assembly.acknowledgements:
-                self._emit(row_kinds.ACKNOWLEDGEMENT, pushed.acknowledgements)
+                self._emit(layout.ACKNOWLEDGEMENT, pushed.acknowledgements)
         found = update_waiting(self._state.waits, pending, max_age_us=assembly.max_pending_age_us, now_us=self._now_us)
         if found.expired is not None:
             assembler = _restore_reassembler(assembly, self._state.assembler) if assembler is None else assembler
@@ -444,7 +444,7 @@ class _StepRun:
             assembler.forget(conversation, is_initiator=is_initiator, message_sequence_number=number)
         since = column(expired, WAITING_SINCE).cast(pa.timestamp("us", tz="UTC"))
         expired = expired.drop_columns([WAITING_SINCE, LAST_GROWTH])
-        self._emit(row_kinds.EXPIRY, expired.append_column(row_kinds.EXPIRED.names[-1], since))
+        self._emit(layout.EXPIRY, expired.append_column(layout.EXPIRED.names[-1], since))
 
     def _route(self, routing: RoutingSettings, messages: pa.Table | None) -> None:
         """Routes the new messages and the delayed ones that are due."""
@@ -464,7 +464,7 @@ class _StepRun:
             state.delayed, messages, arrivals=state.arrivals, changed=changed, now_us=self._now_us
         )
         for rows in result.released:
-            self._emit_batch(row_kinds.MESSAGE, rows)
+            self._emit_batch(layout.MESSAGE, rows)
         if result.queue is not state.delayed:
             self._state = replace(
                 state, delayed=result.queue, arrivals=result.arrivals, catalog=fingerprint, names=routing.names
@@ -490,7 +490,7 @@ class _StepRun:
         waits, queue = self._state.waits, self._state.delayed
         counts = (state_bytes, 0 if waits is None else waits.num_rows, 0 if queue is None else queue.num_rows)
         return pa.RecordBatch.from_arrays(
-            [pa.array([count], pa.int64()) for count in counts], names=list(row_kinds.METRIC_COLUMNS)
+            [pa.array([count], pa.int64()) for count in counts], names=list(layout.METRIC_COLUMNS)
         )
 
 
@@ -509,7 +509,7 @@ class _Decide:
         )
         with error_row_described(messages, {**names, _SEQUENCE_NUMBER: _SEQUENCE_NUMBER}):
             decided = self.router.route(conversations, now=EPOCH + timedelta(microseconds=self.now_us))
-        packed = worker.pack_decisions(decided, self.routing.labels)
+        packed = routing.pack_decisions(decided, self.routing.labels)
         columns: list[ArrowColumn] = [*messages.columns, *packed.flatten()]
         names_ = [*messages.schema.names, *packed.type.names]
         is_delayed: ArrowColumn = pc.equal(decided["outcome"].cast(pa.string()), "DELAYED")

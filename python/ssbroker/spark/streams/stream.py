@@ -17,11 +17,11 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import columns, reassembly_rows
+from ssbroker.spark import columns
 from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
-from ssbroker.spark.streams import extra_columns, row_kinds, state, task
+from ssbroker.spark.streams import layout, state, task
+from ssbroker.spark.streams.layout import StreamKinds
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
-from ssbroker.spark.streams.row_kinds import StreamKinds
 from ssbroker.spark.streams.state import StateParts
 from ssbroker.spark.streams.step import step
 from ssbroker.spark.streams.task import (
@@ -182,8 +182,8 @@ def build_stream(
     """Returns the rows of all kinds and their selector; `name` is the function that was called, for error messages."""
     spark = check_stream(fragments, name=name, observe=observe)
     fragment_columns = columns.read_fragment_columns(fragments, limits.session_keys)
-    output_fields = extra_columns.without_watermark(fragment_columns.extra)
-    extra = {reassembly_rows.extra_name(place): field for place, field in enumerate(output_fields)}
+    output_fields = layout.without_watermark(fragment_columns.extra)
+    extra = {columns.extra_name(place): field for place, field in enumerate(output_fields)}
     routing = None
     if stream_routing is not None:
         check_no_reserved_columns(fragments, [field.name for field in fragment_columns.extra])
@@ -228,7 +228,7 @@ def process_buckets(
     `with_buckets` has the bucket number, then a column for each of `names`, which are the columns in workers; `extra` are the extra
     columns by worker name.
     """
-    own = row_kinds.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
+    own = layout.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
     worker_names = tuple(extra)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -240,7 +240,7 @@ def process_buckets(
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return state.unpack_rows(own, worker_names, batches)
 
-    schema = row_kinds.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
+    schema = layout.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
     stateful = (
         with_buckets.mapInArrow(pack, state.PACKED_SCHEMA)
         .groupBy("bucket")
@@ -260,14 +260,14 @@ def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:
 
     if name is None:
         return rows
-    kind = sf.col(row_kinds.KIND)
-    kinds = [row_kinds.MESSAGE, row_kinds.REJECTION, row_kinds.ACKNOWLEDGEMENT, row_kinds.EXPIRY]
+    kind = sf.col(layout.KIND)
+    kinds = [layout.MESSAGE, layout.REJECTION, layout.ACKNOWLEDGEMENT, layout.EXPIRY]
     counts = [sf.count(sf.when(kind == each, True)).alias(f"{each}_rows") for each in kinds]
-    sums = [sf.sum(figure).alias(figure) for figure in row_kinds.METRIC_COLUMNS]
+    sums = [sf.sum(figure).alias(figure) for figure in layout.METRIC_COLUMNS]
     if "message_body" in rows.columns:
         sums.append(sf.sum(sf.length("message_body")).alias("message_bytes"))
-    buckets = sf.count(sf.when(kind == row_kinds.METRICS, True)).alias("buckets")
-    return rows.observe(name, *counts, *sums, buckets).where(kind != row_kinds.METRICS)
+    buckets = sf.count(sf.when(kind == layout.METRICS, True)).alias("buckets")
+    return rows.observe(name, *counts, *sums, buckets).where(kind != layout.METRICS)
 
 
 def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:

@@ -14,7 +14,7 @@ from ssbroker._arguments import EPOCH
 from ssbroker.catalog.catalog import Catalog, catalog_files
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
-from ssbroker.spark import worker
+from ssbroker.spark import routing
 from ssbroker.spark.columns import Labels
 from ssbroker.spark.transfer import SharedValue
 
@@ -52,7 +52,7 @@ class FixedCatalog(CatalogLocation):
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:  # noqa: ARG002 - it does not change
         """See `CatalogLocation`."""
-        return worker.cached_router(self.catalog, tie_break, pending_request), self.catalog.fingerprint
+        return routing.cached_router(self.catalog, tie_break, pending_request), self.catalog.fingerprint
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""The single DataFrame of a stream: rows of several kinds, with nulls in the columns of the other kinds."""
+"""Layout of the rows between the operators of a stream: one struct for all kinds of rows, and extra columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -11,15 +11,15 @@ import pyarrow.compute
 
 from ssbroker.exceptions import OptionError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
-from ssbroker.spark import reassembly_rows
-from ssbroker.spark.columns import Labels
+from ssbroker.spark import columns
+from ssbroker.spark.columns import Labels, extra_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField, StructType
 
 
-KIND: Final = reassembly_rows.KIND
+KIND: Final = columns.KIND
 MESSAGE: Final = "message"
 REJECTION: Final = "rejected"
 ACKNOWLEDGEMENT: Final = "acknowledgement"
@@ -39,7 +39,7 @@ METRIC_COLUMNS: Final[dict[str, pa.DataType]] = {
 
 COLUMNS: Final[dict[str, pa.DataType]] = {
     **{
-        field.name: reassembly_rows.to_spark_type(field.type)
+        field.name: columns.to_spark_type(field.type)
         for schema in (MESSAGES, REJECTED, ACKNOWLEDGEMENTS, EXPIRED)
         for field in schema
     },
@@ -49,7 +49,7 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
 
 _NUMBER: Final = "message_sequence_number"
 _SPARK_NAMES: Final[dict[pa.DataType, str]] = {
-    **reassembly_rows.SPARK_TYPE_NAMES,
+    **columns.SPARK_TYPE_NAMES,
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
 
@@ -71,8 +71,8 @@ class StreamKinds:
         Returns:
             `schemas.MESSAGES`, the extra columns of the fragments and, with a catalog, the decision columns.
         """
-        own = reassembly_rows.select_columns(MESSAGES, _key_columns(MESSAGES))
-        extra = reassembly_rows.select_extra_columns(self._further)
+        own = columns.select_columns(MESSAGES, _key_columns(MESSAGES))
+        extra = columns.select_extra_columns(self._further)
         return _of_kind(rows, MESSAGE).select(*own, *extra, *decision_columns(self._labels))
 
     def rejected(self, rows: DataFrame) -> DataFrame:
@@ -84,7 +84,7 @@ class StreamKinds:
         Returns:
             `schemas.REJECTED`.
         """
-        return _of_kind(rows, REJECTION).select(*reassembly_rows.select_columns(REJECTED, _key_columns(REJECTED)))
+        return _of_kind(rows, REJECTION).select(*columns.select_columns(REJECTED, _key_columns(REJECTED)))
 
     def acknowledgements(self, rows: DataFrame) -> DataFrame:
         """Selects the acknowledgements for the senders: one for each direction of which a micro-batch accepted a fragment or saw a duplicate.
@@ -101,7 +101,7 @@ class StreamKinds:
         if not self._acknowledgements:
             raise OptionError("acknowledgements: this stream does not emit them; create it with acknowledgements=True")
         return _of_kind(rows, ACKNOWLEDGEMENT).select(
-            *reassembly_rows.select_columns(ACKNOWLEDGEMENTS, _key_columns(ACKNOWLEDGEMENTS))
+            *columns.select_columns(ACKNOWLEDGEMENTS, _key_columns(ACKNOWLEDGEMENTS))
         )
 
     def expired(self, rows: DataFrame) -> DataFrame:
@@ -113,7 +113,7 @@ class StreamKinds:
         Returns:
             `schemas.PENDING`, then `waiting_since`: when the first fragment arrived.
         """
-        return _of_kind(rows, EXPIRY).select(*reassembly_rows.select_columns(EXPIRED, _key_columns(EXPIRED)))
+        return _of_kind(rows, EXPIRY).select(*columns.select_columns(EXPIRED, _key_columns(EXPIRED)))
 
 
 def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool) -> StructType:
@@ -130,7 +130,7 @@ def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool)
 
 def own_columns(*, reassembled: bool, routed: bool) -> dict[str, pa.DataType]:
     """Returns the types of all columns but `kind` and the extra ones, in the order of the schema."""
-    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(reassembly_rows.DECISION_COLUMNS if routed else {})}
+    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(columns.DECISION_COLUMNS if routed else {})}
 
 
 def decision_columns(labels: Labels | None) -> list[Column]:
@@ -139,7 +139,7 @@ def decision_columns(labels: Labels | None) -> list[Column]:
 
     if labels is None:
         return []
-    packed = {name: sf.col(name) for name in reassembly_rows.DECISION_COLUMNS}
+    packed = {name: sf.col(name) for name in columns.DECISION_COLUMNS}
     return [column.alias(name) for name, column in labels.unpack(packed).items()]
 
 
@@ -224,3 +224,94 @@ def _bytes(values: ArrowColumn) -> ArrowColumn:
     kind = values.type
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return values.cast(pa.binary()) if is_bytes else values.cast(pa.string()).cast(pa.binary())
+
+
+_NAME: Final = b"name"
+_WATERMARK: Final = "spark.watermarkDelayMs"
+"""The metadata key by which Spark marks the event time column behind `withWatermark`."""
+_SMALL_TYPES: Final[dict[Any, Any]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+def select_extra(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Returns the extra columns of a schema with their own names attached; `names` are those, by position.
+
+    Examples:
+        >>> describe(select_extra(pa.schema({"message_body": pa.binary(), "further_0": pa.string()}), ["to_service_name"]))
+        'to_service_name string'
+    """
+    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
+    return pa.schema(
+        [
+            pa.field(field.name, field.type, metadata={_NAME: names_by_column[field.name].encode()})
+            for field in schema
+            if field.name in names_by_column
+        ]
+    )
+
+
+def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
+    """Returns the columns without Spark's watermark, because pending messages leave the state later than it allows."""
+    from pyspark.sql.types import StructField  # noqa: PLC0415 - pyspark is an extra
+
+    return tuple(
+        StructField(
+            field.name,
+            field.dataType,
+            field.nullable,
+            {name: value for name, value in field.metadata.items() if name != _WATERMARK},
+        )
+        for field in fields
+    )
+
+
+def have_names(before: pa.Schema, names: Sequence[str]) -> bool:
+    """Whether columns still have the names of before, as far as those were stored."""
+    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
+    return all(_name(field) in ("", names_by_column.get(field.name)) for field in before)
+
+
+def have_types(before: pa.Schema, now: pa.Schema) -> bool:
+    """Whether columns still have the types of before.
+
+    The time zone of timestamps and the size of strings depend on session settings and are not compared.
+    """
+    return [_comparable_type(field.type) for field in before] == [_comparable_type(field.type) for field in now]
+
+
+def cast_to(rows: pa.Table, before: pa.Schema) -> pa.Table:
+    """Casts the extra columns of rows to the types of before.
+
+    Examples:
+        >>> rows = pa.table({"further_0": pa.array(["a"], pa.large_string())})
+        >>> cast_to(rows, pa.schema({"further_0": pa.string()})).schema.types
+        [DataType(string)]
+    """
+    for field in before:
+        index = rows.schema.get_field_index(field.name)
+        if rows.schema.field(index).type != field.type:
+            rows = rows.set_column(index, field.name, column(rows, field.name).cast(field.type))
+    return rows
+
+
+def describe(extra: pa.Schema) -> str:
+    """Describes the columns for an error message."""
+    return ", ".join(f"{_name(field)} {field.type}".strip() for field in extra) or "none"
+
+
+def _name(field: Any) -> str:
+    name: str = (field.metadata or {}).get(_NAME, b"").decode()
+    return name
+
+
+def _comparable_type(arrow_type: Any) -> Any:
+    if pa.types.is_timestamp(arrow_type):
+        return arrow_type if arrow_type.tz is None else pa.timestamp(arrow_type.unit, "UTC")
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([field.with_type(_comparable_type(field.type)) for field in arrow_type])
+    if pa.types.is_map(arrow_type):
+        return pa.map_(
+            *(field.with_type(_comparable_type(field.type)) for field in (arrow_type.key_field, arrow_type.item_field))
+        )
+    if pa.types.is_list(arrow_type):
+        return pa.list_(arrow_type.value_field.with_type(_comparable_type(arrow_type.value_type)))
+    return _SMALL_TYPES.get(arrow_type, arrow_type)
