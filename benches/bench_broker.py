@@ -1,7 +1,7 @@
-"""Durable sending and receiving of messages of 1 KiB by ssbroker and by its rivals, in turns; answers are checked before times.
+"""Durable sending and receiving of 1 KiB messages: ssbroker and its rivals, interleaved. Results are checked before anything is timed.
 
-Whatever was sent comes back once, unaltered, and in order of each conversation. Every rival has its commit on the disk before a message counts.
-Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+Each message must be received once, unaltered, and in the order of its conversation. A message counts only once its commit is on disk.
+A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_send_and_receive(benchmark: BenchmarkFixture, batch: int, conversations
     times, missing = _race(batch, conversations)
     if name in missing:
         pytest.skip(f"{name}: {missing[name]}")
-    benchmark.group = f"durable messages, {batch} in a transaction, {conversations} conversations"
+    benchmark.group = f"durable messages, {batch} per transaction, {conversations} conversations"
     benchmark.extra_info["messages"] = _count(batch)
     CLOCK.replay(benchmark, times[name])
 
@@ -82,12 +82,12 @@ def opened(entry: Entry, conversations: int) -> Iterator[QueueRival]:
 
 
 def traffic(count: int, conversations: int) -> list[Message]:
-    """Messages of all conversations in turns; a body begins with its conversation and its number, the rest is random."""
-    chance = random.Random(1)
+    """Returns messages of all conversations, round robin. A body starts with the conversation and the message number; the rest is random."""
+    source = random.Random(1)
     return [
         (
             number % conversations,
-            (number % conversations).to_bytes(8) + number.to_bytes(8) + chance.randbytes(BODY_BYTES - 16),
+            (number % conversations).to_bytes(8) + number.to_bytes(8) + source.randbytes(BODY_BYTES - 16),
         )
         for number in range(count)
     ]
@@ -99,7 +99,7 @@ def send_and_receive(rival: QueueRival, messages: Sequence[Message], batch: int)
 
 
 def check(rival: QueueRival, messages: Sequence[Message], batch: int) -> None:
-    """All bodies are back, once, in order of their conversations."""
+    """Checks that each body is received once, in the order of its conversation."""
     found = defaultdict(list)
     for body in send_and_receive(rival, messages, batch):
         found[int.from_bytes(body[:8])].append(body)
@@ -111,11 +111,11 @@ def check(rival: QueueRival, messages: Sequence[Message], batch: int) -> None:
 
 def _report(batch: int, conversations: int, times: dict[str, Times], missing: dict[str, str]) -> None:
     count = _count(batch)
-    heading = f"Durable messages of 1 KiB, {count:,} sent and received, {batch} in a transaction, {conversations:,} conversations"
+    heading = f"Durable messages of 1 KiB, {count:,} sent and received, {batch} per transaction, {conversations:,} conversations"
     for lane in sorted(times, key=lambda lane: times[lane].median):
         ratio = times[lane].median / times[OURS].median
         by_cpu = times[lane].cpu_median / times[OURS].cpu_median
         rate = count / times[lane].median
-        report(heading, f"{lane:<19} {rate:9,.0f} messages/s, ssbroker is {ratio:5.2f} x;  by CPU time {by_cpu:5.2f} x")
+        report(heading, f"{lane:<19} {rate:9,.0f} messages/s, ssbroker is {ratio:5.2f} x;  CPU time {by_cpu:5.2f} x")
     for lane, reason in missing.items():
-        report(heading, f"{lane:<19} left out: {reason}")
+        report(heading, f"{lane:<19} skipped: {reason}")

@@ -1,4 +1,4 @@
-"""A fleet diagnosed: the matrix of all databases and services, loops, findings. What is told is first held against conversations followed."""
+"""Diagnosis of a fleet: reachability, loops and findings. The results are checked against traced conversations."""
 
 from __future__ import annotations
 
@@ -21,59 +21,59 @@ from ssbroker.diagnose import Finding, Fleet, Loop, RoutingEnd, lint, loops, rea
 
 pytestmark = [pytest.mark.timeout(3600)]
 
-HEADING: Final = "a fleet diagnosed"
+HEADING: Final = "diagnosis of a fleet"
 FLEET: Final = SHORT if SIZE is SIZES["short"] else FULL
-FOLLOWED: Final = 50
+TRACED: Final = 50
 LIMIT_S: Final = 60
-"""Each question about the full fleet is to be answered in a minute on two quiet cores."""
+"""The target for each call on the full fleet, on two idle cores."""
 FATE: Final = ("outcome", "at_instance", "target_database", "next_hop_address", "reason")
-pc: Any = pyarrow.compute  # its stubs do not know dictionaries
+pc: Any = pyarrow.compute  # its stubs have no types for dictionaries
 
 
 @pytest.fixture(scope="module")
 def measured() -> Fleet:
-    """The fleet of this size."""
+    """Returns the fleet of this size."""
     return fleet(FLEET)
 
 
 def test_reachability(measured: Fleet) -> None:
     matrix, took = timed(lambda: reachability(measured))
     assert matrix.num_rows >= FLEET.instances * FLEET.services
-    _follow(measured, matrix)
-    told = f"{FLEET.instances:,} instances, {FLEET.routes:,} routes each, {FLEET.services:,} services"
+    _check_traces(measured, matrix)
+    size = f"{FLEET.instances:,} instances, {FLEET.routes:,} routes each, {FLEET.services:,} services"
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024)
-    report(HEADING, f"{told}: the matrix, {matrix.num_rows:,} rows, in {took}; {memory:,.0f} MiB at most")
+    report(HEADING, f"{size}: reachability, {matrix.num_rows:,} rows, in {took}; peak memory {memory:,.0f} MiB")
 
 
-def _follow(measured: Fleet, matrix: pa.Table) -> None:
-    """Some conversations, hop by hop by `explain`, end as the matrix says."""
+def _check_traces(measured: Fleet, matrix: pa.Table) -> None:
+    """Checks that traced conversations end as the matrix says."""
     source = random.Random(3)
-    asked = {service(source.randrange(FLEET.services)): source.choice(list(measured)) for _ in range(FOLLOWED)}
-    told: defaultdict[tuple[str, str], set[RoutingEnd]] = defaultdict(set)
+    asked = {service(source.randrange(FLEET.services)): source.choice(list(measured)) for _ in range(TRACED)}
+    ends: defaultdict[tuple[str, str], set[RoutingEnd]] = defaultdict(set)
     for row in matrix.filter(pc.is_in(matrix["service"], pa.array(list(asked)))).to_pylist():
-        told[row["instance"], row["service"]].add(RoutingEnd(*(row[name] for name in FATE)))
+        ends[row["instance"], row["service"]].add(RoutingEnd(*(row[name] for name in FATE)))
     for wanted, instance in asked.items():
         conversation = uuid.UUID(int=source.getrandbits(128))
-        assert trace(measured, wanted, instance=instance, conversation_id=conversation).end in told[instance, wanted]
+        assert trace(measured, wanted, instance=instance, conversation_id=conversation).end in ends[instance, wanted]
 
 
 def test_loops(measured: Fleet) -> None:
     found, took = timed(lambda: loops(measured))
     assert found
     for loop in found:
-        _goes_round(measured, loop)
-    report(HEADING, f"its loops, {len(found):,} of them, in {took}")
+        _check_loop(measured, loop)
+    report(HEADING, f"{len(found):,} loops in {took}")
 
 
-def _goes_round(measured: Fleet, loop: Loop) -> None:
-    """What begins at the first instance of a loop, in the table for what arrives, comes back to it."""
+def _check_loop(measured: Fleet, loop: Loop) -> None:
+    """Checks that a message from outside returns to the first instance of a loop."""
     asked = {
-        "to_service_name": loop.services[0] or "a service that nobody knows",
+        "to_service_name": loop.services[0] or "an unknown service",
         "to_broker_instance": loop.broker_instances[0],
         "instance": loop.instances[0],
         "database": "msdb",
     }
-    ids = (uuid.UUID(int=number) for number in range(FOLLOWED))
+    ids = (uuid.UUID(int=number) for number in range(TRACED))
     assert any(trace(measured, **asked, conversation_id=each).end.outcome == "LOOP" for each in ids), str(loop)  # type: ignore[arg-type]
 
 
@@ -81,13 +81,13 @@ def test_findings(measured: Fleet) -> None:
     found, took = timed(lambda: lint(measured))
     assert {"SSB016", "SSB020"} <= {finding.code for finding in found}
     dropping = [finding for finding in found if finding.code == "SSB016"]
-    for finding in random.Random(4).sample(dropping, FOLLOWED):
-        _drops(measured, finding)
-    report(HEADING, f"its findings, {len(found):,} of them, in {took}")
+    for finding in random.Random(4).sample(dropping, TRACED):
+        _check_dropped(measured, finding)
+    report(HEADING, f"{len(found):,} findings in {took}")
 
 
-def _drops(measured: Fleet, finding: Finding) -> None:
-    """A route of which it is said that forwarding is off is one that drops what arrives for its service."""
+def _check_dropped(measured: Fleet, finding: Finding) -> None:
+    """Checks that a route reported for disabled forwarding drops messages from outside."""
     catalog = measured[str(finding.instance)]
     (route,) = (
         row
@@ -99,9 +99,9 @@ def _drops(measured: Fleet, finding: Finding) -> None:
 
 
 def timed(work: Any) -> tuple[Any, str]:
-    """What some work gives, and how long it took, by the wall and by the CPU, beside its limit: others may use the machine too."""
+    """Returns the result of `work`, and its wall and CPU time as text. The CPU time matters if the machine is busy."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     took, used = time.perf_counter() - wall, time.process_time() - cpu
     limit = f", limit {LIMIT_S} s" if FLEET is FULL else ""
-    return result, f"{took:.1f} s ({used:.1f} s of the CPU{limit})"
+    return result, f"{took:.1f} s (CPU time {used:.1f} s{limit})"

@@ -1,4 +1,4 @@
-"""Names and ids that were chosen to collide, against random ones: building the index, finding them, and asking for them in vain."""
+"""Names and ids that were chosen to collide, compared with random ones: building the index, lookups that hit, and lookups that miss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 NAMES: Final = flood.name_families(SIZE.flood)
 GUIDS: Final = flood.guid_families(SIZE.flood)
 LOOKUPS: Final = 10
-"""Each key is looked up so many times."""
+"""The number of lookups of each key."""
 
 
 @pytest.mark.parametrize("family", NAMES)
@@ -41,8 +41,8 @@ def test_broker_ids(benchmark: BenchmarkFixture, task: str, family: str) -> None
 
 
 def test_unkeyed_hashes_are_defeated() -> None:
-    """The attack is real: a table with such a hash compares half of all keys for one lookup."""
-    heading = f"Keys that a lookup compares, of {SIZE.flood:,}, where the hash has no key"
+    """Shows that the attack works: with such a hash function, one lookup compares half of all keys."""
+    heading = f"Keys compared by one lookup among {SIZE.flood:,}, with unkeyed hash functions"
     for hash_of, families, crafted in (
         (flood.fnv1a, NAMES, "equal by FNV-1a"),
         (flood.polynomial, NAMES, "equal by 31 * h + byte"),
@@ -61,9 +61,9 @@ def _times(kind: str) -> dict[str, dict[str, Times]]:
     inputs = {family: _conversations(table) for family, table in tables.items()}
     routers = {family: _router(table) for family, table in tables.items()}
     others = (flood.name_families if kind == "names" else flood.guid_families)(SIZE.flood, seed=2)[flood.RANDOM]
-    stranger = _router(_routes(kind, others))
+    other_router = _router(_routes(kind, others))
     find = {family: functools.partial(routers[family].route, inputs[family], now=workload.NOW) for family in families}
-    miss = {family: functools.partial(stranger.route, inputs[family], now=workload.NOW) for family in families}
+    miss = {family: functools.partial(other_router.route, inputs[family], now=workload.NOW) for family in families}
     for family in families:
         assert set(find[family]()["reason"].unique().to_pylist()) == {"matched"}
         assert set(miss[family]()["reason"].unique().to_pylist()) == {"no_route"}
@@ -75,7 +75,8 @@ def _times(kind: str) -> dict[str, dict[str, Times]]:
         ratios = {family: lane.median / lanes[flood.RANDOM].median for family, lane in lanes.items()}
         worst = max(ratios, key=lambda family: ratios[family])
         report(
-            f"Flood of {SIZE.flood:,} {kind}, against random ones", f"{task:<6} at most {ratios[worst]:.2f} x ({worst})"
+            f"Flood of {SIZE.flood:,} {kind}, compared with random ones",
+            f"{task:<6} at most {ratios[worst]:.2f} x ({worst})",
         )
     return times
 
@@ -85,7 +86,7 @@ def _router(routes: pa.Table) -> Router:
 
 
 def _routes(kind: str, keys: Bytes) -> pa.Table:
-    """A route for each name, or for each broker id of one service."""
+    """Returns a route for each name, or for each broker id of one service."""
     count = len(keys)
     names = flood.text(keys) if kind == "names" else pa.repeat("//contoso.example/Orders", count)
     return pa.table(
@@ -101,7 +102,7 @@ def _routes(kind: str, keys: Bytes) -> pa.Table:
 
 
 def _conversations(routes: pa.Table) -> pa.Table:
-    """Ten conversations for each route, in no order."""
+    """Returns ten conversations for each route, shuffled."""
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(routes.num_rows), LOOKUPS))
     keys = routes.select(["remote_service_name", "broker_instance"]).take(column(order))
     return keys.rename_columns(["to_service_name", "to_broker_instance"])

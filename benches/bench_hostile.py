@@ -1,6 +1,6 @@
-"""Honest traffic alone, and while every other fragment is hostile: one `Reassembler` that may keep 64 MiB, pushed batch by batch.
+"""Throughput of honest traffic, alone and if every second fragment is hostile: one `Reassembler` with a limit of 64 MiB, batch by batch.
 
-The honest messages are the same each time and must all come out. Nothing here fails for being slow, since the machine may be busy.
+The honest messages are always the same, and all must be reassembled. A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHAPE: Final = Shape(
 
 @pytest.mark.parametrize("name", LANES)
 def test_honest_throughput(benchmark: BenchmarkFixture, name: str) -> None:
-    benchmark.group = "honest traffic among hostile"
+    benchmark.group = "honest traffic mixed with hostile traffic"
     benchmark.extra_info["bytes"] = SHAPE.nbytes
     CLOCK.replay(benchmark, _race()[name])
 
@@ -62,18 +62,18 @@ def _race() -> dict[str, Times]:
         assert pending <= PENDING_BYTES
         lanes[name] = functools.partial(_push, batches)
     times = race(lanes, rounds=SIZE.rounds)
-    heading = f"{SHAPE.messages:,} honest messages, as many hostile fragments as honest ones, {PENDING_BYTES >> 20} MiB to keep what is pending"
+    heading = f"{SHAPE.messages:,} honest messages, as many hostile fragments as honest ones, at most {PENDING_BYTES >> 20} MiB pending"
     for name, lane in times.items():
         ratio, by_cpu = times[ALONE].median / lane.median, times[ALONE].cpu_median / lane.cpu_median
         report(
             heading,
-            f"{name:<22} {SHAPE.nbytes / lane.median / 1e9:6.2f} GB/s honest, {ratio:5.2f} x alone;  by CPU time {by_cpu:5.2f} x",
+            f"{name:<22} {SHAPE.nbytes / lane.median / 1e9:6.2f} GB/s honest, {ratio:5.2f} x alone;  CPU time {by_cpu:5.2f} x",
         )
     return times
 
 
 def _push(batches: list[pa.RecordBatch]) -> tuple[pa.Table, int]:
-    """The messages that come out, and how many bytes are charged for what is pending in the end."""
+    """Returns the reassembled messages, and the bytes that are charged for pending ones at the end."""
     reassembler = Reassembler(max_pending_bytes=PENDING_BYTES)
     messages = pa.concat_tables([reassembler.push(batch).messages for batch in batches])
     return messages, reassembler.pending_bytes

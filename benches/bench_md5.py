@@ -1,4 +1,4 @@
-"""The MD5 of many values: `ssbroker.md5` and a loop over `hashlib`, in turns. The digests are compared before anything is timed."""
+"""MD5 of many values: `ssbroker.md5` and a loop over `hashlib`, interleaved. The digests are compared before anything is timed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _equal(length: int) -> Callable[[np.random.Generator], Lengths]:
 
 
 def _log_uniform(rng: np.random.Generator) -> Lengths:
-    """16 bytes to 8 KiB, each doubling as often as the others."""
+    """Returns lengths from 16 bytes to 8 KiB, uniform on a logarithmic scale."""
     lengths: Lengths = np.exp2(rng.uniform(4, 13, SIZE.digested // 1313)).astype(np.int64)
     return lengths
 
 
 def _heavy_tail(rng: np.random.Generator) -> Lengths:
-    """1 KiB, but one value in a hundred has 256 KiB, and with it nearly three quarters of the bytes."""
+    """Returns lengths of 1 KiB, and 1% of 256 KiB, which hold nearly three quarters of the bytes."""
     count = SIZE.digested // 3635
     return np.where(rng.permutation(count) % 100 == 0, 256 << 10, 1 << 10)
 
@@ -65,7 +65,7 @@ def test_md5(benchmark: BenchmarkFixture, lengths: str, name: str) -> None:
 @functools.cache
 def _race(name: str) -> tuple[dict[str, Times], int]:
     values = _values(np.random.default_rng(1), LENGTHS[name])
-    # The loop gets Python's own bytes: making them is not timed.
+    # Converting to Python bytes for the loop is not timed.
     own: list[bytes] = values.to_pylist()
     nbytes = sum(map(len, own))
     assert ssbroker.md5(values).to_pylist() == _by_hashlib(own)
@@ -73,8 +73,8 @@ def _race(name: str) -> tuple[dict[str, Times], int]:
     rates = {lane: nbytes / times[lane].median / 1e9 for lane in times}
     by_cpu = times[HASHLIB].cpu_median / times[OURS].cpu_median
     report(
-        f"MD5 of values of {SIZE.digested >> 20} MiB together, one thread",
-        f"{name:<27} {rates[OURS]:6.2f} GB/s, hashlib {rates[HASHLIB]:5.2f}: {rates[OURS] / rates[HASHLIB]:5.2f} x;  by CPU time {by_cpu:5.2f} x",
+        f"MD5 of values with a total of {SIZE.digested >> 20} MiB, one thread",
+        f"{name:<27} {rates[OURS]:6.2f} GB/s, hashlib {rates[HASHLIB]:5.2f}: {rates[OURS] / rates[HASHLIB]:5.2f} x;  CPU time {by_cpu:5.2f} x",
     )
     return times, nbytes
 

@@ -1,4 +1,4 @@
-"""What a router costs before it routes, what routing needs beside input, index and output, and what reassembly needs."""
+"""Time and memory of building a router, and memory of routing and reassembly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 
 
 def test_build(benchmark: BenchmarkFixture) -> None:
-    """Each round in a new process; the peak is that of catalog and index together, above the routing table that was given."""
+    """Builds in a new process in each round. The peak covers catalog and index, without the routing table."""
     rounds = [memory.build(SIZE.built_routes) for _ in range(SIZE.rounds)]
     times = Times(
         wall=tuple(found.catalog_s + found.router_s for found in rounds), cpu=tuple(found.cpu_s for found in rounds)
@@ -22,30 +22,30 @@ def test_build(benchmark: BenchmarkFixture) -> None:
     benchmark.group = f"build, {SIZE.built_routes:,} routes"
     CLOCK.replay(benchmark, times)
     middle = sorted(rounds, key=lambda found: found.catalog_s + found.router_s)[len(rounds) // 2]
-    heading = f"Building a router of {SIZE.built_routes:,} routes (the middle one of {SIZE.rounds})"
+    heading = f"Building a router of {SIZE.built_routes:,} routes (median of {SIZE.rounds} rounds)"
     report(
         heading,
-        f"catalog {middle.catalog_s:.2f} s, index {middle.router_s:.2f} s, together {times.median:.2f} s; CPU {times.cpu_median:.2f} s",
+        f"catalog {middle.catalog_s:.2f} s, index {middle.router_s:.2f} s, total {times.median:.2f} s; CPU time {times.cpu_median:.2f} s",
     )
-    grown = f"catalog {middle.catalog_mb:.0f} MB, index {middle.router_mb:.0f} MB (it says {middle.index_mb:.0f} MB)"
+    grown = f"catalog {middle.catalog_mb:.0f} MB, index {middle.router_mb:.0f} MB (`Router.nbytes`: {middle.index_mb:.0f} MB)"
     report(heading, f"{grown}, peak {middle.peak_mb:.0f} MB")
 
 
 def test_extra_memory() -> None:
-    """Not timed: the peak of one call of `route` in a new process."""
+    """Measures the peak memory of one call of `route` in a new process; not timed."""
     found = memory.route(SIZE.built_routes, SIZE.conversations)
     assert found.rows == SIZE.conversations
     heading = f"Memory of routing {SIZE.conversations:,} conversations"
     report(
-        heading, f"input {found.input_mb:.0f} MB, output {found.output_mb:.0f} MB, beside them {found.extra_mb:.1f} MB"
+        heading, f"input {found.input_mb:.0f} MB, output {found.output_mb:.0f} MB, in addition {found.extra_mb:.1f} MB"
     )
-    report(heading, f"that is {found.share:.1%} of the input")
+    report(heading, f"{found.share:.1%} of the input")
 
 
 @pytest.mark.parametrize("name", [shapes.MIDDLE, shapes.LARGE])
 def test_memory_of_reassembly(name: str) -> None:
-    """Not timed: the peak of one call of `reassemble` in a new process is under 2.2 times its input, which it includes."""
-    # Some 20 MB are needed whatever the input, which would count in the short form.
+    """Checks that the peak memory of one call of `reassemble` in a new process, input included, is below 2.2 times its input; not timed."""
+    # A fixed 20 MB or so would distort the result for the short sizes.
     shape = shapes.shape(name, shrunk=min(SIZE.shrunk, 5))
     found = memory.reassemble(shape)
     assert found.messages == shape.messages

@@ -1,6 +1,6 @@
-"""Durable messages from one process to another over loopback: ssbroker with TLS, durable at both ends, and servers driven from Python.
+"""Durable messages from one process to another over loopback: ssbroker with TLS, durable at both ends, and servers used from Python.
 
-Every message is judged by who received it: complete, in the order of its conversation, unaltered. Nothing here fails for being slow.
+The receiver checks that each message is complete, unaltered and in the order of its conversation. A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RIVALS: Final[dict[str, Rival]] = {rival.name: rival for rival in (Ours(), Postg
 OURS: Final = Ours.name
 SIZES: Final = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "16 MiB": 1 << 24}
 SHARE: Final = {"1 KiB": 1, "64 KiB": 20, "16 MiB": 2_000}
-"""How many times fewer of them are sent."""
+"""The divisors of the number of messages."""
 BATCH: Final = {"1 KiB": 100, "64 KiB": 10, "16 MiB": 1}
 LEAST: Final = 2
 WIDE: Final = 10
-"""Conversations where nothing else is measured."""
+"""The default number of conversations."""
 
 
 @pytest.mark.parametrize("name", list(RIVALS))
@@ -45,18 +45,18 @@ def test_throughput(benchmark: BenchmarkFixture, size: str, name: str) -> None:
     found, missing = _sizes(size)
     if name in missing:
         pytest.skip(f"{name}: {missing[name]}")
-    benchmark.group = f"durable messages of {size} between two processes, {_batch(size)} in a transaction"
+    benchmark.group = f"durable messages of {size} between two processes, {_batch(size)} per transaction"
     benchmark.extra_info["messages"] = _count(size)
     CLOCK.replay(benchmark, _times(found[name]))
 
 
 @pytest.mark.parametrize("name", list(RIVALS))
 def test_latency_at_half_load(benchmark: BenchmarkFixture, name: str) -> None:
-    """Each message of 1 KiB on its way, while half as many are sent each second as go through at most."""
+    """Measures the latency of 1 KiB messages at half of the maximum rate."""
     found, missing = _latencies()
     if name in missing:
         pytest.skip(f"{name}: {missing[name]}")
-    benchmark.group = "from before a message of 1 KiB is sent until its receiving is committed, at half load"
+    benchmark.group = "latency of 1 KiB messages at half load, from send to committed receive"
     CLOCK.replay(benchmark, Times(wall=tuple(statistics.quantiles(found[name], n=100)[at - 1] for at in (50, 99))))
 
 
@@ -67,7 +67,7 @@ def test_growth_with_conversations(benchmark: BenchmarkFixture, conversations: i
 
 @pytest.mark.parametrize("instances", SIZE.instances)
 def test_growth_with_instances(benchmark: BenchmarkFixture, instances: int) -> None:
-    """One instance sends to all others."""
+    """Measures one instance that sends to all others."""
     _growth(benchmark, conversations=56, receivers=instances - 1)
 
 
@@ -75,8 +75,8 @@ def _growth(benchmark: BenchmarkFixture, *, conversations: int, receivers: int) 
     with running(RIVALS[OURS], conversations=conversations, receivers=receivers, batch=_batch("1 KiB")) as ours:
         rounds = _rounds(ours, "1 KiB")
     median = statistics.median(each.seconds for each in rounds)
-    benchmark.group = "messages of 1 KiB, by conversations and by instances"
-    heading = "Messages of 1 KiB between instances: how the rate grows"
+    benchmark.group = "1 KiB messages by number of conversations and instances"
+    heading = "1 KiB messages between instances: rate by number of conversations and instances"
     report(
         heading,
         f"{conversations:5,} conversations, {receivers + 1} instances {_count('1 KiB') / median:9,.0f} messages/s",
@@ -86,7 +86,7 @@ def _growth(benchmark: BenchmarkFixture, *, conversations: int, receivers: int) 
 
 @functools.cache
 def _sizes(size: str) -> tuple[dict[str, list[Found]], dict[str, str]]:
-    """The rounds of each rival, in turns."""
+    """Returns the rounds of each rival, which run interleaved."""
     found: dict[str, list[Found]] = {}
     with ExitStack() as stack:
         lanes, missing = _lanes(stack, batch=_batch(size))
@@ -96,7 +96,7 @@ def _sizes(size: str) -> tuple[dict[str, list[Found]], dict[str, str]]:
                 if number:
                     found.setdefault(lane.name, []).append(round_found)
     heading = (
-        f"Durable messages of {size} between two processes, {_count(size):,} of them, {_batch(size)} in a transaction"
+        f"Durable messages of {size} between two processes, {_count(size):,} messages, {_batch(size)} per transaction"
     )
     ours = statistics.median(each.seconds for each in found[OURS])
     for name in sorted(found, key=lambda name: statistics.median(each.seconds for each in found[name])):
@@ -107,7 +107,7 @@ def _sizes(size: str) -> tuple[dict[str, list[Found]], dict[str, str]]:
             f"{name:<12} {rate:11,.1f} messages/s {rate * SIZES[size] / 2**20:8.1f} MiB/s, ssbroker is {seconds / ours:5.2f} x",
         )
     for name, reason in missing.items():
-        report(heading, f"{name:<12} left out: {reason}")
+        report(heading, f"{name:<12} skipped: {reason}")
     return found, missing
 
 
@@ -123,7 +123,7 @@ def _latencies() -> tuple[dict[str, list[float]], dict[str, str]]:
             found[lane.name] = lane.run(count, SIZES[size], rate=rate).delays
             percentiles = statistics.quantiles(found[lane.name], n=100)
             report(
-                "Messages of 1 KiB between two processes on their way, at half load",
+                "Latency of 1 KiB messages between two processes, at half load",
                 f"{lane.name:<12} {rate:9,.0f} messages/s: p50 {percentiles[49] * 1e3:8.2f} ms, p99 {percentiles[98] * 1e3:8.2f} ms",
             )
     return found, missing

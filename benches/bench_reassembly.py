@@ -1,9 +1,9 @@
-"""Reassembly with verification by ssbroker and by its rivals: the same fragments, the same messages, one thread each, in turns.
+"""Reassembly with verification: ssbroker and its rivals with the same fragments and messages, one thread each, interleaved.
 
-The floor is a plain copy of the bodies: whoever puts fragments together reads and writes every byte once. New memory has to be cleared by
-the system first, so a copy into memory that was used before is shown too; an allocator that keeps freed memory comes between.
-A rival that is far from being the fastest when its answer is checked runs once more only, the others three times.
-Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+The lower bound is a copy of the bodies, because reassembly reads and writes every byte once. The system must clear new memory first, so a
+copy into used memory is measured too; an allocator that keeps freed memory is in between.
+A rival that is much slower than the fastest in the check runs one round, the others three.
+A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COPY: Final = "plain copy"
 COPY_OVER: Final = "copy to used memory"
 RIVALS: Final = (ArrowSort.name, PolarsSort.name, DuckDbSort.name, PlainPython.name)
 CLOSE: Final = 1.5
-"""So many times as long as the fastest rival: no noise makes a slower one the fastest."""
+"""A rival that takes this many times as long as the fastest one is not the fastest, whatever the noise."""
 RIVAL_ROUNDS: Final = 3
 LANES: Final = (COPY, COPY_OVER, OURS, OursPushed.name, *RIVALS)
 
@@ -86,5 +86,5 @@ def _report(name: str, of: Shape, times: dict[str, Times]) -> None:
         rate, cpu_rate = (of.nbytes / seconds / 1e9 for seconds in (times[lane].median, times[lane].cpu_median))
         report(
             heading,
-            f"{lane:<19} {rate:6.2f} GB/s, ssbroker is {ratio:5.2f} x;  by CPU time {cpu_rate:6.2f}, {by_cpu:5.2f} x",
+            f"{lane:<19} {rate:6.2f} GB/s, ssbroker is {ratio:5.2f} x;  CPU time {cpu_rate:6.2f}, {by_cpu:5.2f} x",
         )

@@ -1,6 +1,6 @@
-"""Routing by ssbroker and by its rivals: the same input, the same answer, one thread each, in turns.
+"""Routing: ssbroker and its rivals with the same input and result, one thread each, interleaved.
 
-Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ ENTRIES: Final[dict[str, Entry]] = {
     entry.name: entry for entry in (Ours, ArrowLookup, DuckDbJoin, PolarsJoin, DataFusionJoin, DictRouter)
 } | {OURS_BY_HASH: functools.partial(Ours, tie_break="hash")}
 
-LIFETIMES: Final = {"no route has a lifetime": 0.0, "1 route in 10 has one, half of them over": 0.1}
-PLAIN: Final = "ids of 16 bytes, no database column"
+LIFETIMES: Final = {"no route has a lifetime": 0.0, "10% of routes have one, half of them expired": 0.1}
+PLAIN: Final = "binary ids, no database column"
 FORMS: Final = (
     PLAIN,
     "ids as text",
-    "a database column",
+    "with a database column",
     "10% from outside",
-    "names as a dictionary",
-    "all services equally often",
+    "names as a dictionary array",
+    "uniform services",
 )
 
 
@@ -61,7 +61,7 @@ def test_route(benchmark: BenchmarkFixture, routes: int, name: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("routes", SIZE.routes[1:])
 def test_form_of_the_input(benchmark: BenchmarkFixture, routes: int, form: str) -> None:
-    benchmark.group = f"forms of the input, {routes:,} routes"
+    benchmark.group = f"input formats, {routes:,} routes"
     CLOCK.replay(benchmark, _forms(routes)[form])
 
 
@@ -82,7 +82,7 @@ def test_threads(benchmark: BenchmarkFixture, routes: int, threads: int) -> None
 def _race(routes: int) -> dict[str, tuple[Times, int]]:
     table = workload.routes(routes)
     conversations = workload.conversations(SIZE.conversations, routes)
-    # The reference is slow: it is timed on a tenth, and checked on all.
+    # The reference is slow: a tenth of the rows is timed, and all are checked.
     few = conversations.slice(0, SIZE.conversations // 10)
     answers = {}
     lanes: dict[str, Callable[[], object]] = {}
@@ -108,7 +108,7 @@ def _report_race(routes: int, times: dict[str, Times], rows: dict[str, int]) -> 
     for name in sorted(times, key=lambda name: -rates[name]):
         ratio, cpu_ratio = rates[OURS] / rates[name], cpu_rates[OURS] / cpu_rates[name]
         by_wall = f"{rates[name]:6.2f} million rows/s, ssbroker is {ratio:5.2f} x"
-        report(heading, f"{name:<18} {by_wall};  by CPU time {cpu_rates[name]:6.2f}, {cpu_ratio:5.2f} x")
+        report(heading, f"{name:<18} {by_wall};  CPU time {cpu_rates[name]:6.2f}, {cpu_ratio:5.2f} x")
 
 
 @functools.cache
@@ -130,7 +130,7 @@ def _forms(routes: int) -> dict[str, Times]:
         for form, table in zip(FORMS, inputs, strict=True)
     }
     times = race(lanes, rounds=SIZE.rounds)
-    _report_lanes(f"Forms of the input, {routes:,} routes for each of two databases", times, base=PLAIN)
+    _report_lanes(f"Input formats, {routes:,} routes for each of two databases", times, base=PLAIN)
     return times
 
 
@@ -167,5 +167,6 @@ def _report_lanes(heading: str, times: dict[str, Times], *, base: str) -> None:
         rate = SIZE.conversations / lane.median / 1e6
         ratio, cpu_ratio = times[base].median / lane.median, times[base].cpu_median / lane.cpu_median
         report(
-            heading, f"{name:<43} {rate:6.2f} million rows/s, {ratio:5.2f} x the first;  by CPU time {cpu_ratio:5.2f} x"
+            heading,
+            f"{name:<43} {rate:6.2f} million rows/s, {ratio:5.2f} x the first lane;  CPU time {cpu_ratio:5.2f} x",
         )

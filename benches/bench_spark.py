@@ -1,7 +1,7 @@
-"""Routing in Spark by ssbroker and by what one would take otherwise: the same files, the same answer, two cores, in turns.
+"""Routing in Spark: ssbroker and alternatives with the same files and results, two cores, interleaved.
 
-The floor is `mapInArrow` with a function that returns its batches as they come: nothing that takes rows through Python is faster.
-Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+The lower bound is `mapInArrow` with a function that returns its input: nothing that passes rows through Python is faster.
+A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOCK: Final = ReplayClock()
 pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 
 FLOOR: Final = "identity mapInArrow"
-FLOOR_OF_RESULT: Final = "identity mapInArrow of the result"
+FLOOR_OF_RESULT: Final = "identity mapInArrow with the result columns"
 OURS: Final = "ssbroker.spark.route"
 BY_HASH: Final = "ssbroker.spark.route, by hash"
 JOINS: Final = "broadcast joins"
@@ -92,7 +92,7 @@ def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     _report(heading, times, rows)
     report(
         heading,
-        f"the first job takes {first - second:.2f} s more than the second: shipping and compiling the catalog, warming up",
+        f"the first job takes {first - second:.2f} s longer than the second: sending and compiling the catalog, warm-up",
     )
     return times
 

@@ -1,7 +1,7 @@
-"""Files routed into files, and files of fragments put together: by ssbroker, each worker by itself, and by what one would take otherwise.
+"""Routing and reassembly from files to files: ssbroker, where each worker reads and writes files, and alternatives.
 
-The same files, the same answer, two cores, in turns. The floors read the files and write them again as they are: once by Spark,
-once in the way of ours. Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+All have the same files and results, use two cores, and run interleaved. The lower bounds copy the files: one with Spark, one with pyarrow.
+A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 OURS: Final = "ssbroker.spark.route_files"
 JOINS: Final = "broadcast joins"
 FRAMES: Final = "ssbroker.spark.route, written by Spark"
-SPARK_FLOOR: Final = "read and written by Spark as they are"
-ARROW_FLOOR: Final = "read and written by pyarrow on one core as they are"
+SPARK_FLOOR: Final = "copied by Spark"
+ARROW_FLOOR: Final = "copied by pyarrow on one core"
 LANES: Final = (OURS, JOINS, FRAMES, SPARK_FLOOR, ARROW_FLOOR)
 ROWS: Final = SIZE.conversations // 2
-TOGETHER: Final = "ssbroker.spark.reassemble_files"
-TOGETHER_FRAMES: Final = "ssbroker.spark.reassemble, written by Spark"
+REASSEMBLY: Final = "ssbroker.spark.reassemble_files"
+REASSEMBLY_FRAMES: Final = "ssbroker.spark.reassemble, written by Spark"
 NATIVE: Final = "Spark's own functions"
-NATIVE_IN_ORDER: Final = "the same, once and in order"
-TOGETHER_LANES: Final = (TOGETHER, NATIVE, NATIVE_IN_ORDER, TOGETHER_FRAMES, SPARK_FLOOR)
+NATIVE_IN_ORDER: Final = "Spark's own functions, deduplicated and ordered"
+REASSEMBLY_LANES: Final = (REASSEMBLY, NATIVE, NATIVE_IN_ORDER, REASSEMBLY_FRAMES, SPARK_FLOOR)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_files(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, r
     CLOCK.replay(benchmark, _raced(spark, folder, routes)[name])
 
 
-@pytest.mark.parametrize("name", TOGETHER_LANES)
+@pytest.mark.parametrize("name", REASSEMBLY_LANES)
 @pytest.mark.parametrize("shape", [shapes.SMALL, shapes.MIDDLE])
 def test_fragments(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, shape: str, name: str) -> None:
     benchmark.group = f"Spark, reassembly from files to files ({shape})"
@@ -99,19 +99,19 @@ def _put_together(spark: SparkSession, folder: Path, name: str) -> dict[str, Tim
     frames = {
         NATIVE: natively(given),
         NATIVE_IN_ORDER: natively_in_order(given),
-        TOGETHER_FRAMES: ssbroker.spark.reassemble(given).messages,
+        REASSEMBLY_FRAMES: ssbroker.spark.reassemble(given).messages,
         SPARK_FLOOR: given,
     }
     lanes: dict[str, Callable[[], object]] = {
-        TOGETHER: lambda: ssbroker.spark.reassemble_files(spark, source, target)
+        REASSEMBLY: lambda: ssbroker.spark.reassemble_files(spark, source, target)
     } | {lane: functools.partial(_written, frame, target / "messages") for lane, frame in frames.items()}
-    asked = (NATIVE, NATIVE_IN_ORDER, TOGETHER_FRAMES, TOGETHER)
+    asked = (NATIVE, NATIVE_IN_ORDER, REASSEMBLY_FRAMES, REASSEMBLY)
     _agree(spark, target, {lane: lanes[lane] for lane in asked}, of_messages, "messages")
     heading = (
         f"Spark, reassembly ({name}) from files to files: {shapes.text(shape)}; {shape.nbytes / 1e6:,.0f} MB, two cores"
     )
-    # Each lane pays for the memory that the one before it took or gave back, so the two that are compared run beside no others.
-    pair = (TOGETHER, NATIVE)
+    # The memory that a lane allocates or frees affects the next one, so the two lanes that are compared run without others.
+    pair = (REASSEMBLY, NATIVE)
     heats = [{name: lanes[name] for name in lanes if (name in pair) is paired} for paired in (True, False)]
     return _race(target, heats, heading, NATIVE, shape.nbytes / 1e6, "MB/s")
 
@@ -123,7 +123,7 @@ def _agree(
     answer_of: Callable[[DataFrame], tuple[int, int]],
     within: str = ".",
 ) -> None:
-    """The lanes write the same; ours is the last one, when Spark's workers are warm for all."""
+    """Checks that the lanes write the same rows. Ours is the last one, so that Spark's workers are warm for all."""
     answers = {}
     for name, lane in lanes.items():
         _anew(target, lane)
@@ -142,13 +142,13 @@ def _race(
         wall, cpu = times[rival].median / times[name].median, times[rival].cpu_median / times[name].cpu_median
         report(
             heading,
-            f"{name:<52} {amount / times[name].median:7.2f} {unit}, {wall:5.2f} x the speed of {rival}; by CPU time {cpu:5.2f} x",
+            f"{name:<52} {amount / times[name].median:7.2f} {unit}, {wall:5.2f} x the speed of {rival}; CPU time {cpu:5.2f} x",
         )
     return times
 
 
 def _cpu_seconds() -> float:
-    """Of this process too, in which pyarrow writes."""
+    """Returns the CPU time, including that of this process, in which pyarrow writes."""
     return cpu_seconds() + time.process_time()
 
 

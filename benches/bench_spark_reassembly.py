@@ -1,7 +1,7 @@
-"""Reassembly in Spark by ssbroker and by Spark's own functions: the same files, the same messages, two cores, in turns.
+"""Reassembly in Spark: ssbroker and Spark's own functions with the same files and messages, two cores, interleaved.
 
-The floors are a shuffle by direction, and one with `mapInArrow` after it, of a function that returns its batches as they come.
-Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+The lower bounds are a shuffle by direction, alone and followed by `mapInArrow` with a function that returns its input.
+A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLOOR: Final = "shuffle, identity mapInArrow"
 OURS: Final = "ssbroker.spark.reassemble"
 OURS_SORTED: Final = 'ssbroker, strategy="sort"'
 NATIVE: Final = "Spark's own functions"
-NATIVE_IN_ORDER: Final = "the same, once and in order"
+NATIVE_IN_ORDER: Final = "Spark's own functions, deduplicated and ordered"
 LANES: Final = (SHUFFLE, FLOOR, OURS, OURS_SORTED, NATIVE, NATIVE_IN_ORDER)
 SHAPES: Final = (shapes.SMALL, shapes.MIDDLE)
 
@@ -71,6 +71,6 @@ def _race(spark: SparkSession, folder: Path, name: str) -> dict[str, Times]:
         ratio, by_cpu = times[lane].median / times[OURS].median, times[lane].cpu_median / times[OURS].cpu_median
         report(
             heading,
-            f"{lane:<28} {rate:6.1f} MB/s, ssbroker is {ratio:5.2f} x;  by CPU time of all processes {by_cpu:5.2f} x",
+            f"{lane:<28} {rate:6.1f} MB/s, ssbroker is {ratio:5.2f} x;  CPU time of all processes {by_cpu:5.2f} x",
         )
     return times

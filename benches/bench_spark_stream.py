@@ -1,8 +1,8 @@
-"""A stream of fragments put together by ssbroker and by what one would take otherwise: files in, files out, two cores, in turns.
+"""Reassembly of a stream: ssbroker and alternatives, from files to files, two cores, interleaved.
 
-Each lane is a query of its own over the same files, a batch for each few of them; its first batch, which warms up, does not count. The floor sends
-the fragments through Python and writes them, without a state. The messages of all lanes are compared with those of the batch function before any
-time is told. Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+Each lane is a streaming query over the same files, with a few files per batch; the first batch warms up and does not count. The lower bound
+passes the fragments through Python and writes them, without state. The messages of all lanes are compared with those of the batch function
+before times are reported. A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 FLOOR: Final = "identity mapInArrow, no state"
 OURS: Final = "ssbroker.spark.reassemble_stream"
 BY_BATCHES: Final = "foreachBatch, state in Parquet"
-BY_DIRECTION: Final = "transformWithState, a key for each direction"
+BY_DIRECTION: Final = "transformWithState, one key per direction"
 LANES: Final = (FLOOR, OURS, BY_BATCHES, BY_DIRECTION)
 PARTS: Final = 4
 PART_BYTES: Final = 192
-FILES_A_BATCH: Final = 4
-CONVERSATIONS_A_BUCKET: Final = 1000
-"""As the page of scale advises where each has something that waits."""
+FILES_PER_BATCH: Final = 4
+CONVERSATIONS_PER_BUCKET: Final = 1000
+"""As the documentation on scaling recommends if every conversation has pending messages."""
 MESSAGES: Final = ("conversation_id", "is_initiator", "message_sequence_number", "message_body", "message_signature")
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-    # Without it a query that has timers never comes to the end of `availableNow`.
+    # Otherwise a query with timers never finishes with `availableNow`.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-    # With any other number Spark measures what it has gathered before each row.
+    # With any other value Spark measures the size of the batch before each row.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 
@@ -89,7 +89,7 @@ def _raced(spark: SparkSession, folder: Path, conversations: int) -> dict[str, T
     expected = answer(ssbroker.spark.reassemble(spark.read.parquet(str(source))).messages)
     assert expected[0] == shape.messages
     laps: dict[str, list[float]] = {name: [] for name in LANES}
-    state, buckets = 0, max(16, conversations // CONVERSATIONS_A_BUCKET)
+    state, buckets = 0, max(16, conversations // CONVERSATIONS_PER_BUCKET)
     lanes: dict[str, Lane] = {
         FLOOR: lambda given, _target, _checkpoint: untouched(given).writeStream,
         OURS: lambda given, _target, _checkpoint: (
@@ -110,15 +110,15 @@ def _raced(spark: SparkSession, folder: Path, conversations: int) -> dict[str, T
             for made in folder.glob("target*"), folder.glob("checkpoint*"):
                 for path in made:
                     shutil.rmtree(path)
-    return _told({name: Times(wall=tuple(times)) for name, times in laps.items()}, shape, state)
+    return _report_times({name: Times(wall=tuple(times)) for name, times in laps.items()}, shape, state)
 
 
 def _written(fragments: pa.Table, source: Path) -> None:
-    """The files of each batch, one after the other also by the times at which they were last written."""
+    """Writes the files of each batch; their modification times are ascending."""
     fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in fragments.schema]
     plain = fragments.cast(pa.schema(fields))
     source.mkdir()
-    files = SIZE.streamed_batches * FILES_A_BATCH
+    files = SIZE.streamed_batches * FILES_PER_BATCH
     step = -(-plain.num_rows // files)
     for number in range(files):
         path = source / f"{number:04d}.parquet"
@@ -127,9 +127,9 @@ def _written(fragments: pa.Table, source: Path) -> None:
 
 
 def _seconds_for_each(spark: SparkSession, lane: Lane, source: Path, target: Path, checkpoint: Path) -> list[float]:
-    """Runs a query over all files; the seconds for each fragment in each batch but the first."""
+    """Runs a query over all files; returns the seconds per fragment for each batch but the first."""
     stream = spark.readStream.schema(spark.read.parquet(str(source)).schema)
-    given = stream.option("maxFilesPerTrigger", FILES_A_BATCH).parquet(str(source))
+    given = stream.option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(source))
     writer = lane(given, target, checkpoint).option("checkpointLocation", str(checkpoint))
     if lane is not by_batches:
         writer = writer.format("parquet").option("path", str(target))
@@ -141,13 +141,15 @@ def _seconds_for_each(spark: SparkSession, lane: Lane, source: Path, target: Pat
     return counted[1:]
 
 
-def _told(times: dict[str, Times], shape: Shape, state_bytes: int) -> dict[str, Times]:
+def _report_times(times: dict[str, Times], shape: Shape, state_bytes: int) -> dict[str, Times]:
     heading = (
-        f"Spark, streams: {SIZE.streamed:,} fragments of {PART_BYTES} B a batch, {SIZE.streamed_batches} batches, "
+        f"Spark, streams: {SIZE.streamed:,} fragments of {PART_BYTES} B per batch, {SIZE.streamed_batches} batches, "
         f"{shape.conversations:,} conversations, two cores"
     )
     for name in sorted(times, key=lambda name: times[name].median):
         ratio = times[name].median / times[OURS].median
         report(heading, f"{name:<44} {1 / times[name].median:10,.0f} fragments/s, ssbroker is {ratio:5.2f} x")
-    report(heading, f"ssbroker keeps {state_bytes / shape.conversations:,.0f} bytes for each conversation at the end")
+    report(
+        heading, f"the state of ssbroker has {state_bytes / shape.conversations:,.0f} bytes per conversation at the end"
+    )
     return times

@@ -1,4 +1,4 @@
-"""A seeded fleet of any size: instances with routes to each other, some by a hub, some with two ways, some back in circles."""
+"""A random fleet of any size: instances with routes to each other, some through hubs, some duplicated, some in loops."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HUBS: Final = 10
 
 
 class FleetSize(NamedTuple):
-    """How large a fleet is."""
+    """The size of a fleet."""
 
     instances: int
     routes: int
-    """Of each instance."""
+    """The number of routes per instance."""
     services: int
-    """Of all together."""
+    """The total number of services."""
 
 
 SHORT: Final = FleetSize(50, 200, 500)
@@ -30,15 +30,14 @@ _NAMES: Final = ("database", "name", "remote_service_name", "broker_instance", "
 
 
 def service(number: int) -> str:
-    """The name of a service."""
+    """Returns the name of a service."""
     return f"//fleet.example/Department{number % 97}/Service{number}"
 
 
 def fleet(size: FleetSize, *, seed: int = 7) -> Fleet:
-    """So many instances with so many routes each, half of them for what arrives; services are dealt out in turn.
+    """Returns a fleet. Half of the routes are for messages from outside; services are distributed round robin.
 
-    Everything that has no route goes to one of ten hubs, which know only some of the services and pass the rest to the next hub: so
-    there are circles.
+    Messages without a route go to one of ten hubs, which have routes to some services and pass the rest to the next hub, so there are loops.
     """
     source = random.Random(seed)
     return Fleet({f"I{number:04}": _instance(number, source, *size) for number in range(size.instances)})
@@ -54,7 +53,7 @@ def _instance(number: int, source: random.Random, instances: int, routes: int, s
     for count in range(routes - len(rows)):
         wanted = source.randrange(services)
         to = wanted % instances
-        if source.random() < 0.05:  # a second way, or a wrong one
+        if source.random() < 0.05:  # a second route, or a wrong one
             to = source.randrange(instances)
         broker = _broker(to).bytes if source.random() < 0.2 else None
         address = "LOCAL" if to == number else _address(to)

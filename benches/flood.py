@@ -1,7 +1,7 @@
-"""Names and ids that an attacker would choose: many that a hash function without a secret key maps to one value.
+"""Names and ids that an attacker would choose: many that an unkeyed hash function maps to the same value.
 
-Each family is either made against one such function or has a shape that weak mixing does not spread. `chain_compares` says what
-the crafted ones do to a hash table that uses the function: a number, because running it would take minutes.
+Each family is crafted against one such function, or has a pattern that weak mixing does not spread. `chain_compares` computes the effect
+on a hash table with that function, because running it would take minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Words: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 RANDOM: Final = "random"
 _BLOCKS: Final = 17
-"""Two choices at each of 17 places make 131,072 different names."""
+"""Two choices for each of 17 blocks give 131,072 different names."""
 
 _NAME_BYTES: Final = 4 * _BLOCKS
 _FNV_PRIME: Final = np.uint32(16_777_619)
@@ -30,7 +30,7 @@ _LETTERS: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 
 
 def name_families(count: int, *, seed: int = 1) -> Mapping[str, Bytes]:
-    """Make `count` different names of each family, all of one length, as arrays of shape (count, 68)."""
+    """Returns `count` different names of each family, all of the same length, as arrays of shape (count, 68)."""
     rng = np.random.default_rng(seed)
     drawn = _LETTERS[rng.integers(0, 64, (count, _NAME_BYTES))]
     number = np.arange(count)
@@ -48,17 +48,17 @@ def name_families(count: int, *, seed: int = 1) -> Mapping[str, Bytes]:
 
 
 def guid_families(count: int, *, seed: int = 1) -> Mapping[str, Bytes]:
-    """Make `count` different GUIDs of each family as arrays of shape (count, 16)."""
+    """Returns `count` different GUIDs of each family as arrays of shape (count, 16)."""
     rng = np.random.default_rng(seed)
     first, second = rng.integers(0, 2**64, (2, count), np.uint64)
     same = np.full(count, first[0])
     number = np.arange(count, dtype=np.uint64)
     return {
         RANDOM: _guid(first, second),
-        "one first half": _guid(same, second),
-        "one last half": _guid(first, same),
-        "halves with one exclusive or": _guid(first, first ^ same),
-        "a counter": _guid(same, number.byteswap()),
+        "same first half": _guid(same, second),
+        "same last half": _guid(first, same),
+        "same exclusive or of the halves": _guid(first, first ^ same),
+        "counter": _guid(same, number.byteswap()),
         "equal by FxHash": _guid(first, _rotated(first * _FX) ^ same),
         "zero product in wyhash": _guid(np.full(count, _WYHASH_SECRET), second),
         "differ in 17 bits": _guid(_spread(number, 9), _spread(number >> np.uint64(9), 8)),
@@ -66,12 +66,12 @@ def guid_families(count: int, *, seed: int = 1) -> Mapping[str, Bytes]:
 
 
 def fnv1a(names: Bytes) -> Words:
-    """Hash each name with the 32-bit FNV-1a."""
+    """Hashes each name with the 32-bit FNV-1a."""
     return _fnv_from(_FNV_BASIS, names)
 
 
 def polynomial(names: Bytes) -> Words:
-    """Hash each name with `h = 31 * h + byte` in 32 bits, as many languages do with their strings."""
+    """Hashes each name with `h = 31 * h + byte` in 32 bits, as many languages do for strings."""
     state = np.zeros(len(names), np.uint32)
     for column in names.T:
         state = state * np.uint32(31) + column
@@ -79,32 +79,32 @@ def polynomial(names: Bytes) -> Words:
 
 
 def fxhash(guids: Bytes) -> Words:
-    """Hash each GUID, as two little-endian words, with FxHash."""
+    """Hashes each GUID, as two little-endian words, with FxHash."""
     words: list[Words] = list(np.ascontiguousarray(guids).view(np.uint64).T)
     return (_rotated(words[0] * _FX) ^ words[1]) * _FX
 
 
 def chain_compares(hashes: Words) -> float:
-    """Say how many keys a lookup compares on average in a table of 131,072 chains that holds all these keys."""
+    """Returns the average number of keys that a lookup compares in a table of 131,072 chains with these keys."""
     chains = np.bincount((hashes & (2**17 - 1)).astype(np.int64))
     return float((chains * (chains + 1) / 2).sum() / len(hashes))
 
 
 def text(names: Bytes) -> Column:
-    """Turn rows of ASCII bytes into a column of strings."""
+    """Converts rows of ASCII bytes to a column of strings."""
     rows, length = names.shape
     return strings(names, np.arange(1, rows + 1) * length)
 
 
 def _choose(blocks: Bytes, count: int) -> Bytes:
-    """Write the numbers below `count` in binary, with the two blocks of each place as its digits."""
+    """Returns the numbers below `count` in binary, with the two blocks of each place as digits."""
     digits = np.arange(count)[:, np.newaxis] >> np.arange(len(blocks)) & 1
     chosen: Bytes = blocks[np.arange(len(blocks)), digits]
     return chosen.reshape(count, -1)
 
 
 def _fnv_blocks(rng: np.random.Generator) -> Bytes:
-    """Find, place by place, two blocks of four letters after which FNV-1a is in the same state (Joux's multicollision)."""
+    """Finds, for each place, two blocks of four letters after which FNV-1a is in the same state (Joux's multicollision)."""
     state = _FNV_BASIS
     found: list[Bytes] = []
     while len(found) < _BLOCKS:
@@ -126,7 +126,7 @@ def _fnv_from(state: np.uint32, names: Bytes) -> Words:
 
 
 def _spread(numbers: Words, bits: int) -> Words:
-    """Spread the lowest bits over a word, seven places apart."""
+    """Spreads the lowest bits over a word, seven bits apart."""
     digits = (numbers[:, np.newaxis] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
     spread: Words = (digits << np.arange(7, 7 + 7 * bits, 7, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
     return spread

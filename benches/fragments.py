@@ -1,7 +1,6 @@
-"""Seeded fragments of messages, made with numpy in bulk. The benches and the tests share them.
+"""Random fragments of messages, generated with numpy. Benchmarks and tests share them.
 
-The two directions of a conversation carry equally many messages. Every message is whole in the end; what may stand in the way is
-the order of its fragments, and fragments that come twice.
+Both directions of a conversation have the same number of messages. All messages are complete; fragments may be out of order or duplicated.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 CHUNK_BYTES: Final = 32 << 20
-"""A chunk of the table holds about so many bytes of bodies."""
+"""The approximate size of the bodies in a chunk of the table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the fragments are like.
+    """The shape of the traffic.
 
     Attributes:
-        messages: How many; each direction of each conversation has the same number.
-        parts: Fragments of a message.
-        part_bytes: Bytes of a fragment.
-        conversations: Each with two directions.
-        is_shuffled: All fragments in one random order; otherwise each direction sends its own in order, and which one is next is random.
-        duplicates: Share of the fragments that come a second time.
-        has_fragment_signatures: Each fragment carries its own MD5 beside the one of its message.
+        messages: The number of messages; all directions have the same number.
+        parts: The number of fragments per message.
+        part_bytes: The size of a fragment in bytes.
+        conversations: The number of conversations, each with two directions.
+        is_shuffled: Whether all fragments are in random order; otherwise each direction is in order, and directions alternate randomly.
+        duplicates: The share of fragments that are duplicated.
+        has_fragment_signatures: Whether fragments have signatures in addition to those of the messages.
     """
 
     messages: int
@@ -53,24 +52,24 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        """Of all bodies, each counted once."""
+        """The total size of the bodies, without duplicates."""
         return self.messages * self.parts * self.part_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Fragments in the order in which they arrive, and the digest of the messages that they make (`answers.digest`)."""
+    """Fragments in order of arrival, and the digest of their messages (`answers.digest`)."""
 
     fragments: pa.Table
     digest: str
 
 
 def traffic(shape: Shape, *, seed: int = 1) -> Traffic:
-    """Make the fragments, in the schema of the contract.
+    """Returns fragments in `schemas.FRAGMENTS`.
 
     Args:
-        shape: What they are like.
-        seed: The same seed gives the same fragments.
+        shape: The shape of the traffic.
+        seed: The random seed.
 
     Example:
         >>> shape = Shape(messages=20, parts=3, part_bytes=16, conversations=5)
@@ -78,7 +77,7 @@ def traffic(shape: Shape, *, seed: int = 1) -> Traffic:
         60
     """
     if shape.messages % shape.directions:
-        raise ValueError(f"{shape.messages} messages are not the same number for each of {shape.directions} directions")
+        raise ValueError(f"{shape.messages} messages cannot be divided evenly among {shape.directions} directions")
     rng = np.random.Generator(np.random.SFC64([seed, shape.messages, shape.parts]))
     bodies = _bodies(rng, shape)
     conversations = np.repeat(_sorted_ids(rng, shape.conversations), 2, axis=0)
@@ -107,41 +106,41 @@ def traffic(shape: Shape, *, seed: int = 1) -> Traffic:
 
 
 def equally_long(rows: Bytes) -> Column:
-    """Wrap the rows of an array as a column of binary values."""
+    """Wraps the rows of an array as a column of binary values."""
     count, length = rows.shape
     offsets = np.arange(0, (count + 1) * length, length, dtype=np.int32) if length else np.zeros(count + 1, np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, buffer(offsets), buffer(rows)])
 
 
 def _bodies(rng: np.random.Generator, shape: Shape) -> Bytes:
-    """Random bytes: a row for each message, by direction and sequence number."""
+    """Returns random bytes: a row for each message, by direction and sequence number."""
     length = shape.parts * shape.part_bytes
     if length % 8:
-        raise ValueError("a body is made of words of eight bytes")
+        raise ValueError("the size of a body must be a multiple of 8")
     words = rng.integers(0, 2**64, (shape.messages, length // 8), np.uint64)
     return words.view(np.uint8)
 
 
 def _sorted_ids(rng: np.random.Generator, count: int) -> Bytes:
-    """Random ids in the order of their bytes, so that the messages stand in the order in which `answers.digest` takes them."""
+    """Returns random ids, sorted so that the messages are in the order of `answers.digest`."""
     words = np.sort(rng.integers(0, 2**64, count, np.uint64)).astype(">u8")
     return np.stack([words.view(np.uint64), rng.integers(0, 2**64, count, np.uint64)], axis=1).view(np.uint8)
 
 
 def _order(rng: np.random.Generator, shape: Shape) -> Ints:
-    """The fragments as they arrive, by their number: message times parts plus place."""
+    """Returns the order of arrival, as numbers of fragments: message * parts + fragment."""
     numbers = np.arange(shape.messages * shape.parts)
     if shape.is_shuffled:
         again = rng.choice(numbers, int(len(numbers) * shape.duplicates), replace=False)
         return rng.permutation(np.concatenate([numbers, again]))
     if shape.duplicates:
-        raise ValueError("only shuffled fragments come twice")
+        raise ValueError("only shuffled fragments can be duplicated")
     turns = numbers.reshape(shape.directions, -1).T
     return rng.permuted(turns, axis=1).reshape(-1)
 
 
 def _digests(rows: Bytes) -> Bytes:
-    """The MD5 of each row, by `hashlib`: what is measured shall not say what is right."""
+    """Returns the MD5 of each row, from `hashlib`, which is independent of the measured code."""
     joined = b"".join([hashlib.md5(row, usedforsecurity=False).digest() for row in rows])
     return np.frombuffer(joined, np.uint8).reshape(-1, 16)
 

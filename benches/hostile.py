@@ -1,6 +1,6 @@
-"""Fragments that are sent to harm, and honest ones among which they come.
+"""Hostile fragments, and the honest ones that they are mixed with.
 
-The attacker knows nothing of the honest conversations. No hostile fragment is refused for its own signature, which matches.
+The attacker does not know the honest conversations. The signatures of hostile fragments match.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benches.fragments import Bytes, Ints, Shape, equally_long, traffic
 from ssbroker import schemas
 
 ACCEPTED_COUNT: Final = 1 << 20
-"""The highest `fragment_count` that a `Reassembler` takes unless it is told otherwise."""
+"""The default of `Reassembler` for the highest `fragment_count`."""
 
 COUNT_MAX: Final = 2**31 - 1
 _PART_BYTES: Final = 4096
@@ -27,12 +27,12 @@ _PART_BYTES: Final = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Honest:
-    """Conversations whose directions each begin with a message of one fragment, by which they become known.
+    """Conversations whose directions each start with a single-fragment message.
 
     Attributes:
-        greetings: These fragments, number 0 of each direction.
-        fragments: Those of the messages from number 1 on.
-        digest: Of the latter (`answers.digest`), numbered from 0.
+        greetings: The fragments of these messages, sequence number 0 of each direction.
+        fragments: The fragments of the other messages, from sequence number 1 on.
+        digest: The digest of the other messages (`answers.digest`), numbered from 0.
     """
 
     greetings: pa.Table
@@ -41,7 +41,7 @@ class Honest:
 
 
 def honest(shape: Shape) -> Honest:
-    """Make the fragments; messages of this shape follow the greetings."""
+    """Returns conversations with messages of this shape after the greetings."""
     made = traffic(shape)
     numbers = made.fragments["message_sequence_number"]
     is_first = (pc.field("message_sequence_number") == 0) & (pc.field("fragment_number") == 0)
@@ -59,47 +59,47 @@ def honest(shape: Shape) -> Honest:
 
 
 def without_greetings(messages: pa.Table) -> pa.Table:
-    """The other messages, numbered from 0."""
+    """Returns the messages without greetings, numbered from 0."""
     rest = messages.filter(pc.field("message_sequence_number") > 0)
     return _set(rest, message_sequence_number=pc.subtract(rest["message_sequence_number"], 1))
 
 
 def first_fragments(rng: np.random.Generator, count: int) -> pa.Table:
-    """The first of eight fragments, each of a conversation of its own."""
+    """Returns the first of eight fragments, each of another conversation."""
     return _hostile(rng, ids=_ids(rng, count), numbers=np.zeros(count, np.int64), counts=np.full(count, 8))
 
 
-def lying_counts(rng: np.random.Generator, count: int) -> pa.Table:
-    """Fragments of a thousand messages that each time say another count, from 2 to 2^31 - 1."""
+def contradicting_counts(rng: np.random.Generator, count: int) -> pa.Table:
+    """Returns fragments of a thousand messages with contradicting counts, from 2 to 2^31 - 1."""
     counts = np.exp2(rng.uniform(1, 31, count)).astype(np.int64).clip(2, COUNT_MAX)
     ids = _ids(rng, 1000)[rng.integers(0, 1000, count)]
     return _hostile(rng, ids=ids, numbers=rng.integers(0, counts), counts=counts)
 
 
 def one_byte_each(rng: np.random.Generator, count: int) -> pa.Table:
-    """One-byte fragments of four messages, which are said to have 2^31 - 1 of them, or as many as are just accepted."""
+    """Returns one-byte fragments of four messages that claim 2^31 - 1 fragments, or the most that are accepted."""
     which = rng.integers(0, 4, count)
     counts = np.where(which < 2, ACCEPTED_COUNT, COUNT_MAX)
     return _hostile(rng, ids=_ids(rng, 4)[which], numbers=rng.integers(0, counts), counts=counts, part_bytes=1)
 
 
 def of_all_kinds(rng: np.random.Generator, count: int) -> pa.Table:
-    """Equally many of each kind."""
-    makers = (first_fragments, lying_counts, one_byte_each)
+    """Returns equally many fragments of each kind."""
+    makers = (first_fragments, contradicting_counts, one_byte_each)
     together = pa.concat_tables([make(rng, -(-count // len(makers))) for make in makers]).combine_chunks()
     return together.take(column(rng.permutation(together.num_rows)[:count]))
 
 
 KINDS: Final[Mapping[str, Callable[[np.random.Generator, int], pa.Table]]] = {
     "first fragments only": first_fragments,
-    "lying counts": lying_counts,
-    "one byte of 2^31 - 1": one_byte_each,
-    "all of these": of_all_kinds,
+    "contradicting counts": contradicting_counts,
+    "one byte of up to 2^31 - 1": one_byte_each,
+    "all kinds": of_all_kinds,
 }
 
 
 def mixed(one: pa.Table, other: pa.Table, rng: np.random.Generator) -> pa.Table:
-    """Put the rows of two tables into one random order, in which those of each follow each other as before."""
+    """Interleaves the rows of two tables randomly; the rows of each stay in order."""
     is_one = rng.permutation(np.arange(one.num_rows + other.num_rows) < one.num_rows)
     rows = np.where(is_one, np.cumsum(is_one) - 1, one.num_rows + np.cumsum(~is_one) - 1)
     return pa.concat_tables([one, other]).combine_chunks().take(column(rows))
@@ -131,7 +131,7 @@ def _set(table: pa.Table, **columns: Column) -> pa.Table:
 
 
 def _signatures(bodies: Bytes) -> Column:
-    """The MD5 of the first row for every row: they are all equal."""
+    """Returns the MD5 of the first row for every row, because all rows are equal."""
     digest = np.frombuffer(hashlib.md5(bodies[0]).digest(), np.uint8)
     return fixed(np.tile(digest, (len(bodies), 1)))
 

@@ -1,6 +1,6 @@
-"""Time and memory of building a router, of routing and of reassembly, each measured in a process of its own (Linux only).
+"""Time and memory of building a router, routing and reassembly, each measured in a new process (Linux only).
 
-The input comes from Arrow files that another process wrote: what is measured shall not reuse memory that making the input left.
+The input is read from Arrow files that another process wrote, so that the memory freed by generating it cannot be reused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLEAR_PEAK = "5"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Build:
-    """Of a catalog and a router: seconds by the wall, seconds of CPU, and what the process grew by. The peak is over the two, above the start."""
+    """Building a catalog and a router: wall time, CPU time and growth of the process. The peak covers both."""
 
     catalog_s: float
     router_s: float
@@ -39,7 +39,7 @@ class Build:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Route:
-    """Of a call of `route`: its input, the memory that its output takes, and by how much the peak was above these and the index."""
+    """A call of `route`: the size of its input and output, and the peak beyond these and the index."""
 
     input_mb: float
     output_mb: float
@@ -53,7 +53,7 @@ class Route:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reassembly:
-    """Of a call of `reassemble`: its input, the memory that its output takes, and the peak, input included."""
+    """A call of `reassemble`: the size of its input and output, and the peak, input included."""
 
     input_mb: float
     output_mb: float
@@ -66,18 +66,18 @@ class Reassembly:
 
 
 def build(routes: int) -> Build:
-    """Measure building a router of so many routes."""
+    """Measures building a router of `routes` routes."""
     return Build(**_in_process("build", routes=workload.routes(routes)))
 
 
 def route(routes: int, conversations: int) -> Route:
-    """Measure routing so many conversations."""
+    """Measures routing conversations."""
     tables = {"routes": workload.routes(routes), "conversations": workload.conversations(conversations, routes)}
     return Route(**_in_process("route", **tables))
 
 
 def reassemble(shape: fragments.Shape) -> Reassembly:
-    """Measure reassembling fragments of this shape."""
+    """Measures reassembling fragments of this shape."""
     return Reassembly(**_in_process("reassemble", fragments=fragments.traffic(shape).fragments))
 
 
@@ -126,7 +126,7 @@ def _measure_route(folder: pathlib.Path) -> dict[str, float]:
     start = _settle()
     decisions = router.route(conversations, now=workload.NOW)
     peak = _status("VmHWM")
-    # Pages that were never written, as those of a column without values, are no memory.
+    # Pages that were never written, such as those of a column of nulls, use no memory.
     end = _settle()
     return {
         "input_mb": conversations.get_total_buffer_size() / _MEGA,
@@ -137,7 +137,7 @@ def _measure_route(folder: pathlib.Path) -> dict[str, float]:
 
 
 def _measure_reassemble(folder: pathlib.Path) -> dict[str, float]:
-    # What a first call loads and keeps is not what reassembly needs.
+    # The memory that the first call loads and keeps does not count.
     few = fragments.Shape(messages=20, parts=2, part_bytes=16, conversations=5)
     ssbroker.reassemble(fragments.traffic(few).fragments)
     bare = _settle()
@@ -155,7 +155,7 @@ def _measure_reassemble(folder: pathlib.Path) -> dict[str, float]:
 
 
 def _settle() -> float:
-    """Give memory that is free back to the system, set the peak to what is left, and return that in megabytes."""
+    """Returns free memory to the system, resets the peak, and returns the memory in use in megabytes."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Timing in turns: every round lets each lane run once, so that a noisy moment of the machine hits all of them alike."""
+"""Interleaved timing: each round runs every lane once, so that noise affects all of them alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds of each round of one lane, by the wall and, where measured, by the CPU (of all threads)."""
+    """The wall time in seconds of each round of a lane, and the CPU time of all threads if measured."""
 
     wall: tuple[float, ...]
     cpu: tuple[float, ...] = ()
@@ -36,10 +36,11 @@ def race(
     cpu_seconds: Callable[[], float] = time.process_time,
     warmed: Mapping[str, int] | None = None,
 ) -> dict[str, Times]:
-    """Run all lanes `rounds` times after one round that does not count.
+    """Runs all lanes `rounds` times after a warm-up round that does not count.
 
-    Those that are `warmed` have run before: they are left out of that round, and take part in as many of the others as is said. The next round begins one lane later, so that no lane always follows the same other one. Results are dropped before the next
-    lane starts, outside the timing. `cpu_seconds` is the clock of the CPU: that of this process, unless others do the work.
+    Lanes in `warmed` have run before; they skip the warm-up and run for the given number of rounds. Each round starts with another lane, so
+    that no lane always follows the same one. Results are freed before the next lane starts, which is not timed. `cpu_seconds` returns the CPU
+    time; the default is that of this process.
     """
     names = list(lanes)
     laps: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
@@ -69,7 +70,7 @@ def _lap(lane: Callable[[], object], cpu_seconds: Callable[[], float]) -> tuple[
 
 
 class ReplayClock:
-    """The timer of benchmarks whose rounds were measured before, in a race: it moves only when they are replayed."""
+    """A timer for benchmarks that were measured before: it advances only by the replayed rounds."""
 
     __name__ = "replay"
 
@@ -80,7 +81,7 @@ class ReplayClock:
         return self._now
 
     def replay(self, benchmark: BenchmarkFixture, times: Times) -> None:
-        """Enter a lane's rounds into the tables and files of pytest-benchmark."""
+        """Reports the rounds of a lane to pytest-benchmark."""
         laps: Iterator[float] = iter(times.wall)
 
         def lap() -> None:

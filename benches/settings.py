@@ -1,4 +1,4 @@
-"""How large the benches are, and what they found, for the tables at the end."""
+"""The sizes of the benchmarks, and their results for the tables at the end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number; `queued` of them one at a time,
-    `networked` from process to process, and among so many `instances`; `streamed` are the fragments of a batch of a stream.
+    """Numbers of rows and rounds. `digested` is in bytes; `shrunk` divides the number of messages; `queued` and `networked` are numbers of
+    messages in queues and between processes; `instances` are numbers of instances; `streamed` is the number of fragments per batch of a stream.
     """
 
     routes: tuple[int, ...]
@@ -69,13 +69,13 @@ SIZES: Final = {
         streamed_rounds=2,
     ),
 }
-# `make bench BENCH_SHORT=1` says it in its own way.
+# `make bench BENCH_SHORT=1` sets it through the environment.
 SIZE: Final = SIZES[os.environ.get("SSBROKER_BENCH", "short" if os.environ.get("BENCH_SHORT") else "full")]
 
 REPORT: Final[dict[str, list[str]]] = {}
-"""Lines by heading; the conftest prints them."""
+"""Lines by heading; conftest.py prints them."""
 
 
 def report(heading: str, line: str) -> None:
-    """Keep a line for the end."""
+    """Adds a line to the report at the end."""
     REPORT.setdefault(heading, []).append(line)

@@ -1,4 +1,4 @@
-"""The traffic that the benches of reassembly take: the sizes of the full form, or smaller by a factor."""
+"""The shapes of traffic for the reassembly benchmarks, in full size or divided by a factor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES: Final = tuple(_FULL)
 
 
 def shape(name: str, *, shrunk: int) -> Shape:
-    """The shape of this name with so many times fewer messages, in so many times fewer conversations.
+    """Returns the shape of this name, with the number of messages and conversations divided by `shrunk`.
 
     Example:
         >>> shape("m", shrunk=10).messages
@@ -38,14 +38,14 @@ def shape(name: str, *, shrunk: int) -> Shape:
 
 
 def text(of: Shape) -> str:
-    """Say it in words.
+    """Describes a shape.
 
     Example:
         >>> text(shape("l", shrunk=1))
-        '200 messages of 512 x 16384 B, shuffled, 1% twice'
+        '200 messages of 512 x 16384 B, shuffled, 1% duplicates'
     """
     parts = f"{of.messages:,} messages of {of.parts} x {of.part_bytes} B"
-    order = "shuffled" if of.is_shuffled else f"in turns of {of.directions:,} directions"
-    again = f", {of.duplicates:.0%} twice" if of.duplicates else ""
+    order = "shuffled" if of.is_shuffled else f"{of.directions:,} directions interleaved"
+    again = f", {of.duplicates:.0%} duplicates" if of.duplicates else ""
     signed = ", fragments signed too" if of.has_fragment_signatures else ""
     return f"{parts}, {order}{again}{signed}"

@@ -1,4 +1,4 @@
-"""What one would put fragments together with in Spark otherwise, and the floor under anything that takes them through Python."""
+"""Reassembly with Spark's own functions, and the lower bound for reassembly in Python."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _KEYS: Final = (*_DIRECTION, "message_sequence_number")
 
 
 def natively(fragments: DataFrame) -> DataFrame:
-    """Group, collect, sort, concatenate and compare in Spark's own functions.
+    """Groups, collects, sorts, concatenates and verifies with Spark's own functions.
 
-    It is spared what would cost it more: fragments that come twice, and messages in their order.
+    It handles neither duplicates nor the order of messages, which saves it work.
     """
     return _whole(_grouped(fragments))
 
 
 def natively_in_order(fragments: DataFrame) -> DataFrame:
-    """As `natively`, but fragments that come twice are dropped, and the messages of a direction come in order, as ssbroker's do.
+    """Like `natively`, but drops duplicates and orders the messages of a direction, like ssbroker.
 
-    It is still spared gaps: it does not look whether a message is missing. One shuffle, by direction, does for group and order.
+    It does not check for missing messages. One shuffle by direction is enough for grouping and order.
     """
     grouped = _grouped(fragments.repartition(*_DIRECTION))
 
@@ -36,17 +36,17 @@ def natively_in_order(fragments: DataFrame) -> DataFrame:
 
 
 def shuffled(fragments: DataFrame) -> DataFrame:
-    """Bring the fragments of a direction together, and no more: what is left of the native way's time is all that there is to gain."""
+    """Shuffles by direction only: the rest of the time of `natively` is all that can be saved."""
     return fragments.repartition(*_DIRECTION)
 
 
 def shuffled_untouched(fragments: DataFrame) -> DataFrame:
-    """Bring the fragments of a direction together, and send all columns through Python and back."""
+    """Shuffles by direction, and passes all columns through Python."""
     return untouched(shuffled(fragments))
 
 
 def answer(messages: DataFrame) -> tuple[int, int]:
-    """The number of messages and a digest of them that does not depend on their order."""
+    """Returns the number of messages and a digest that is independent of their order."""
     total = sf.sum(sf.xxhash64(*_KEYS, "message_body", "message_signature").cast("decimal(38,0)"))
     row = messages.agg(sf.count("*"), total).collect()[0]
     return int(row[0]), int(row[1])

@@ -1,6 +1,6 @@
-"""What one would route with in Spark otherwise, and the floor under anything that goes through Python.
+"""Alternative routers in Spark, and the lower bound for routing in Python.
 
-Like the other rivals these look up the decisions that `tie_break="first"` gives in one lone table.
+Like the other rivals, they look up the decisions of `tie_break="first"` for a single table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TYPES: Final = {
 
 
 def untouched(conversations: DataFrame) -> DataFrame:
-    """Send all columns through Python and back."""
+    """Passes all columns through Python."""
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -41,7 +41,7 @@ def untouched(conversations: DataFrame) -> DataFrame:
 
 
 def by_pandas(conversations: DataFrame, routes: pa.Table, now: datetime.datetime) -> DataFrame:
-    """`mapInPandas` with the router of Python dicts, which each worker gets as a broadcast."""
+    """Routes with `mapInPandas` and the router of Python dicts, which is broadcast to the workers."""
     shipped = conversations.sparkSession.sparkContext.broadcast(DictRouter(routes, now))
     declared = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
     kept = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in conversations.schema)
@@ -59,7 +59,7 @@ def by_pandas(conversations: DataFrame, routes: pa.Table, now: datetime.datetime
 
 
 def by_joins(conversations: DataFrame, routes: pa.Table, now: datetime.datetime, *, folder: Path) -> DataFrame:
-    """Broadcast joins with the finished decisions by pair and by name, and a coalesce in the order of the steps."""
+    """Routes with broadcast joins by pair and by name, and a coalesce in the order of the steps."""
     found = winners(routes, now)
     spark = conversations.sparkSession
     decisions = found.decisions
@@ -91,7 +91,7 @@ def by_joins(conversations: DataFrame, routes: pa.Table, now: datetime.datetime,
 
 
 def answer(routed: DataFrame) -> tuple[int, int]:
-    """The number of rows and a digest of them that does not depend on their order."""
+    """Returns the number of rows and a digest that is independent of their order."""
     columns = [sf.col("conversation_id"), *(sf.col(name) for name in DECISIONS.names)]
     nulls = [column.isNull() for column in columns]
     total = sf.sum(sf.xxhash64(*columns, *nulls).cast("decimal(38,0)"))
@@ -106,7 +106,7 @@ def _with(table: pa.Table, decisions: pa.Table, *, prefix: str) -> pa.Table:
 
 
 def _read(spark: SparkSession, table: pa.Table, path: Path) -> DataFrame:
-    """The table as a file that Spark reads; a table of this size is no part of a plan."""
+    """Writes the table to a file for Spark, because it is too large to be part of a plan."""
     kinds = {pa.binary(16): pa.binary()}
     plain = [
         field.with_type(kinds.get(field.type, getattr(field.type, "value_type", field.type))) for field in table.schema

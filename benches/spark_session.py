@@ -1,4 +1,4 @@
-"""What the benches of Spark share: a session of two cores, files to read, and a way to compute everything."""
+"""Helpers of the Spark benchmarks: a session with two cores, input files, and complete evaluation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SETTINGS: Final = {
 
 
 def session() -> Iterator[SparkSession]:
-    """A session that ends with the generator."""
+    """Yields a session, and stops it afterwards."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder: SparkSession.Builder = SparkSession.builder
@@ -42,22 +42,22 @@ def session() -> Iterator[SparkSession]:
 
 
 def seconds(frame: DataFrame) -> float:
-    """Compute all rows and columns, and write them nowhere."""
+    """Computes all rows and columns without writing them."""
     start = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - start
 
 
 def cpu_seconds() -> float:
-    """The CPU time of all processes that this one started, which are Spark's: the JVM and its Python workers (Linux only)."""
+    """Returns the CPU time of the JVM and its Python workers (Linux only)."""
     used: dict[int, float] = {}
     children = defaultdict[int, list[int]](list)
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            # What comes before may have spaces in it: it is the name of the program.
+            # The name of the program before it may contain spaces.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         used[int(folder.name)] = sum(map(int, fields[11:15])) / _TICKS_PER_S
         children[int(fields[1])].append(int(folder.name))
     total, to_do = 0.0, children[os.getpid()]
@@ -69,13 +69,13 @@ def cpu_seconds() -> float:
 
 
 def state_bytes(spark: SparkSession, checkpoint: Path) -> int:
-    """How much a stream of ssbroker keeps in the state of a checkpoint."""
+    """Returns the size of the state of an ssbroker stream in a checkpoint."""
     kept = spark.read.format("statestore").option("stateVarName", state.STATE_VARIABLE).load(str(checkpoint))
     return int(kept.selectExpr("coalesce(sum(length(user_map_value.state)), 0)").collect()[0][0])
 
 
 def write(table: pa.Table, path: Path) -> None:
-    """Write the rows as files of Parquet, in the types of Spark."""
+    """Writes the rows as Parquet files with Spark's types."""
     fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
     table = table.cast(pa.schema(fields))
     path.mkdir()

@@ -1,6 +1,6 @@
-"""What one would put streams of fragments together with in Spark otherwise, and the floor: the same files read and written untouched.
+"""Alternative reassembly of streams in Spark, and the lower bound, which copies the files.
 
-Both rivals verify and drop what comes twice. The second is spared order: it gives a message as soon as it is whole.
+Both rivals verify signatures and drop duplicates. The second does not order messages: it returns each as soon as it is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MESSAGE: Final = (*_DIRECTION, "message_sequence_number")
 
 
 class Direction(StatefulProcessor):
-    """A key for each direction of a conversation; its state is a pickled dict."""
+    """One key per direction of a conversation; the state is a pickled dict."""
 
     def init(self, handle: Any) -> None:
         self._state = handle.getValueState("direction", "state binary")
@@ -55,20 +55,20 @@ class Direction(StatefulProcessor):
         self._state.update((pickle.dumps((next_number, waiting)),))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resources are open."""
 
 
 def by_direction(fragments: DataFrame) -> DataFrame:
-    """`transformWithState` with a key for each direction of a conversation, and Python's own dicts."""
+    """Reassembles with `transformWithState`, one key per direction, and Python dicts."""
     grouped = fragments.groupBy(*_DIRECTION)
     whole: DataFrame = grouped.transformWithState(Direction(), MESSAGES, outputMode="Append", timeMode="None")
     return whole
 
 
 def by_batches(fragments: DataFrame, target: Path, checkpoint: Path) -> DataStreamWriter:
-    """`foreachBatch`: what was incomplete is read from Parquet, put together with what is new by Spark's own functions, and written again.
+    """Reassembles with `foreachBatch` and Spark's own functions; incomplete messages are kept in Parquet files.
 
-    It is spared what would cost it more: order, and knowing what comes again after its message was whole.
+    It handles neither the order of messages nor duplicates of complete messages, which saves it work.
     """
     kept = checkpoint.with_name(f"{checkpoint.name}-kept")
 

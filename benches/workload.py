@@ -1,9 +1,9 @@
-"""Seeded routing tables and conversations, made with numpy in bulk. The benches and the tests share them.
+"""Random routing tables and conversations, generated with numpy. Benchmarks and tests share them.
 
-A table of R routes: half of them name a broker id, 45% only a service, 5% are wildcards. The wildcards share a few addresses, so
-that R21 merges them to a few candidates. A service has one to four broker ids; a fifth of these services have a route without an
-id too; a quarter of the services without ids have two routes. Conversations: half with a broker id, the services by Zipf's law
-over shuffled ranks, 5% for services that no route names.
+Of the routes, half name a broker id, 45% only a service, and 5% are wildcards. The wildcards share a few addresses, so that they are merged
+to a few candidates (R21). A service has one to four broker ids; a fifth of these services also have a route without an id; a quarter of the
+services without ids have two routes. Half of the conversations name a broker id; services follow Zipf's law over shuffled ranks; 5% are for
+services without a route.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 NOW: Final = datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC)
-"""The moment at which the conversations are routed; `expiring` routes end before or after it."""
+"""The time at which the conversations are routed; `expiring` routes expire before or after it."""
 
 BLOCK_ROWS: Final = 65_536
-"""Conversations are drawn in blocks of this size, each with its own seed: the first rows are the same however many are asked for."""
+"""Conversations are generated in blocks of this size, each with its own seed, so the first rows do not depend on the count."""
 
 WILDCARD_ADDRESSES: Final = 4
 HOSTS_MAX: Final = 5000
@@ -42,7 +42,7 @@ _NOUNS: Final = ("Audit", "Claim", "Order", "Stock", "Intake", "Refund", "Ledger
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """Which services there are, and which broker ids each of them has: `ids[starts[s]:starts[s] + counts[s]]`."""
+    """The services, and the broker ids of each service `s`: `ids[starts[s]:starts[s] + counts[s]]`."""
 
     names: Column
     known: int
@@ -54,16 +54,16 @@ class _Plan:
 
 
 def routes(count: int, *, seed: int = 1, database: str | None = None, expiring: float = 0.0) -> pa.Table:
-    """Make a routing table in the schema of the contract, with all its columns but `database`, unless that is given.
+    """Returns a routing table in `schemas.ROUTES`; without the column `database` unless it is given.
 
     Args:
-        count: How many routes; at least 20.
-        seed: The same seed gives the same table.
-        database: Whose table it is; None leaves the column out.
-        expiring: Share of the routes that have a lifetime, one half of them over at `NOW`.
+        count: The number of routes; at least 20.
+        seed: The random seed.
+        database: The database of the routes; None omits the column.
+        expiring: The share of routes with a lifetime; half of these have expired at `NOW`.
 
     Returns:
-        The routes in no particular order; their ids do not follow it either.
+        The routes in random order, which is not that of their ids.
 
     Example:
         >>> routes(100).num_rows
@@ -77,8 +77,8 @@ def routes(count: int, *, seed: int = 1, database: str | None = None, expiring: 
     named = order < with_id + len(plan.name_only)
     service = np.where(named, service[np.where(named, order, 0)], 0)
     ids = plan.ids[np.minimum(order, with_id - 1)]
-    moment = np.datetime64(NOW.replace(tzinfo=None), "us")
-    lifetime = moment + np.where(rng.random(count) < 0.5, -1, 1) * np.timedelta64(1, "D")
+    now = np.datetime64(NOW.replace(tzinfo=None), "us")
+    lifetime = now + np.where(rng.random(count) < 0.5, -1, 1) * np.timedelta64(1, "D")
     columns = {
         "name": _join("Route", _digits(np.arange(count))),
         "route_id": column((FIRST_ROUTE_ID + rng.permutation(count)).astype(np.int32)),
@@ -104,17 +104,17 @@ def conversations(
     zipf: float = 1.0,
     chunk_rows: int = BLOCK_ROWS,
 ) -> pa.Table:
-    """Make conversations for the table `routes(route_count, seed=seed)`.
+    """Returns conversations for the table `routes(route_count, seed=seed)`.
 
     Args:
-        count: How many conversations.
-        route_count: The size of the routing table.
-        seed: That of the routing table.
-        database: Where they began; None leaves the column out.
-        outside: Share of those that arrive from outside (a null `database`, which must be given); one half of them are replies.
-        text_guids: Ids as text of 36 characters instead of 16 bytes.
-        zipf: Exponent of the law by which services are asked for; 0 asks for all equally often.
-        chunk_rows: Rows of a chunk.
+        count: The number of conversations.
+        route_count: The number of routes.
+        seed: The seed of the routing table.
+        database: The database in which they started; None omits the column.
+        outside: The share of conversations from outside, with a null `database`, which must be given; half of these are replies.
+        text_guids: Whether ids are text of 36 characters instead of 16 bytes.
+        zipf: The exponent of Zipf's law for services; 0 for a uniform distribution.
+        chunk_rows: The number of rows per chunk.
 
     Returns:
         The conversations in chunks.
@@ -139,7 +139,7 @@ def conversations(
 
 
 def guid_text(data: Bytes, *, valid: Flags | None = None) -> Column:
-    """Write an array of shape (rows, 16) as a column of GUIDs in text of 36 characters, null where not `valid`."""
+    """Converts an array of shape (rows, 16) to a column of GUIDs as text of 36 characters; null where not `valid`."""
     hexadecimal = np.frombuffer(b"0123456789abcdef", np.uint8)
     text = np.full((len(data), 36), ord("-"), np.uint8)
     at = np.delete(np.arange(36), [8, 13, 18, 23])
@@ -152,7 +152,7 @@ def guid_text(data: Bytes, *, valid: Flags | None = None) -> Column:
 @functools.lru_cache(maxsize=2)
 def _plan(count: int, seed: int) -> _Plan:
     if count < 20:
-        raise ValueError("a table of this shape has at least 20 routes")
+        raise ValueError("a table needs at least 20 routes")
     rng = np.random.default_rng([seed, 0])
     with_id, name_only = count // 2, count * 45 // 100
     sizes = rng.integers(1, 5, with_id)
@@ -204,7 +204,7 @@ def _origin(rng: np.random.Generator, database: str, outside: float) -> dict[str
 
 
 def _service_names(numbers: Ints) -> Column:
-    """Names such as `//northwind.example/Emea/Order0012345`, of 30 to 40 bytes, all different."""
+    """Returns distinct names such as `//northwind.example/Emea/Order0012345`, of 30 to 40 bytes."""
     company = _pick(_COMPANIES, numbers % len(_COMPANIES))
     area = _pick(_AREAS, numbers // 7 % len(_AREAS))
     noun = _pick(_NOUNS, numbers // 35 % len(_NOUNS))
@@ -212,7 +212,7 @@ def _service_names(numbers: Ints) -> Column:
 
 
 def _addresses(rng: np.random.Generator, count: int, *, wildcard: Flags) -> Column:
-    """Addresses of up to 5000 hosts in three spellings; those of wildcards in few."""
+    """Returns addresses of up to 5000 hosts in three spellings; wildcards have only a few."""
     host = rng.integers(0, min(count, HOSTS_MAX), count)
     name = _join(_pick(("sb", "SB"), rng.integers(0, 2, count)), _digits(host), ".example")
     scheme = _pick(("TCP://", "tcp://"), rng.integers(0, 2, count))

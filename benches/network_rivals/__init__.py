@@ -1,6 +1,6 @@
-"""Durable messages from one process to another: by ssbroker over TLS, and by servers that others would use.
+"""Durable messages from one process to another: ssbroker over TLS, and common servers.
 
-Each side is a process of its own. A message counts as sent once it is on a disk, and as received once the transaction that took it is.
+Each side is a process. A message counts as sent once it is on disk, and as received once the receiving transaction is on disk.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from benches.queue_rivals import Message
 
 
 class Sender(Protocol):
-    """The side that sends."""
+    """The sending side."""
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Sends these in one transaction."""
+        """Sends messages in one transaction."""
         ...
 
     def close(self) -> None: ...
 
 
 class Receiver(Protocol):
-    """The side that receives."""
+    """The receiving side."""
 
     def receive(self, most: int) -> list[bytes]:
-        """Takes what is there, so many at most, in one transaction; waits a moment for the first."""
+        """Receives at most `most` messages in one transaction; waits briefly for the first."""
         ...
 
     def close(self) -> None: ...
@@ -35,12 +35,12 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What both sides know.
+    """The setup of both sides.
 
     Attributes:
-        folder: Theirs alone.
-        conversations: How many.
-        receivers: How many receive; the conversations are shared among them in turns.
+        folder: An empty folder.
+        conversations: The number of conversations.
+        receivers: The number of receivers; conversations are distributed among them round robin.
         batch: The most messages in a transaction.
     """
 
@@ -51,23 +51,23 @@ class Setting:
 
 
 class Rival(Protocol):
-    """What takes part. It is pickled on its way to the processes, so it holds nothing open."""
+    """A contender. It is pickled for the processes, so it cannot hold open resources."""
 
     @property
     def name(self) -> str: ...
 
     def prepare(self, setting: Setting) -> None:
-        """Makes what both sides need.
+        """Prepares both sides.
 
         Raises:
-            Missing: It needs what is not here.
+            Missing: A server or library is not available.
         """
         ...
 
     def receiver(self, setting: Setting, number: int) -> tuple[Receiver, str]:
-        """One receiver, and its address for those who send; called in its process."""
+        """Returns a receiver, and its address for senders; called in its process."""
         ...
 
     def sender(self, setting: Setting, addresses: Sequence[str]) -> Sender:
-        """The sender; called in its process."""
+        """Returns the sender; called in its process."""
         ...

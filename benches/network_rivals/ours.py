@@ -1,4 +1,4 @@
-"""ssbroker: an instance for each side, TLS between them, durable at both ends; each message in its dialog, in order, exactly once."""
+"""ssbroker: an instance for each side with TLS between them, durable at both ends; messages in order and exactly once per dialog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAIT_SECONDS: Final = 1.0
 
 
 class Ours:
-    """Dialogs without keys of their own inside of TLS: what goes over the wire is sealed once."""
+    """Dialogs without encryption of their own, inside TLS."""
 
     name: str = "ssbroker"
 
@@ -46,7 +46,7 @@ class Ours:
 
 
 class _Side:
-    """An instance that serves."""
+    """A serving instance."""
 
     def __init__(self, setting: Setting, name: str) -> None:
         self._stack: Final = ExitStack()

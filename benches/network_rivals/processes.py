@@ -1,4 +1,4 @@
-"""The processes of a rival: one that sends, some that receive, all told what to do over pipes."""
+"""The processes of a rival: one sender and some receivers, controlled through pipes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _DEADLINE_SECONDS: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        seconds: From the first message's sending until the last one's receiving was committed.
-        cpu: Of all processes of the rival's library; what a server takes is not in it.
-        delays: The seconds of each message on its way, sorted.
+        seconds: The time from sending the first message to the commit of receiving the last one.
+        cpu: The CPU time of all processes, without servers.
+        delays: The latencies in seconds, sorted.
     """
 
     seconds: float
@@ -35,10 +35,10 @@ class Found:
 
 
 class Running:
-    """A rival at work.
+    """A running rival.
 
     Raises:
-        Missing: It needs what is not here.
+        Missing: A server or library is not available.
     """
 
     def __init__(self, rival: Rival, setting: Setting) -> None:
@@ -53,10 +53,10 @@ class Running:
         self._heard(self._sender)
 
     def run(self, count: int, size: int, *, rate: float = 0.0) -> Found:
-        """Sends and receives so many; with a rate, so many each second.
+        """Sends and receives messages, at a rate per second if one is given.
 
         Raises:
-            AssertionError: A message was lost, twice, out of order or altered.
+            AssertionError: A message was lost, duplicated, out of order or altered.
         """
         begun = time.monotonic()
         shares = self._shares(count)
@@ -69,7 +69,7 @@ class Running:
         ended = begun
         for pipe, share in zip(self._receivers, shares, strict=True):
             got, wrong, last, spent, seconds = self._heard(pipe)
-            assert (got, wrong) == (share, 0), f"{self.name}: {got} of {share} came, {wrong} of them wrong"
+            assert (got, wrong) == (share, 0), f"{self.name}: received {got} of {share} messages, {wrong} of them wrong"
             delays += seconds
             ended = max(ended, last)
             cpu += spent
@@ -101,13 +101,13 @@ class Running:
 
     def _heard(self, pipe: Connection[Any, Any]) -> Any:
         if not pipe.poll(_DEADLINE_SECONDS):
-            raise TimeoutError(f"{self.name} does not come to an end")
-        said = pipe.recv()
-        if isinstance(said, Missing):
-            raise said
-        if isinstance(said, str) and said.startswith("Traceback"):
-            raise AssertionError(f"{self.name}: {said}")
-        return said
+            raise TimeoutError(f"{self.name} does not finish")
+        reply = pipe.recv()
+        if isinstance(reply, Missing):
+            raise reply
+        if isinstance(reply, str) and reply.startswith("Traceback"):
+            raise AssertionError(f"{self.name}: {reply}")
+        return reply
 
 
 def _send(pipe: Connection[Any, Any], rival: Rival, setting: Setting, addresses: Sequence[str]) -> None:
@@ -119,7 +119,7 @@ def _send(pipe: Connection[Any, Any], rival: Rival, setting: Setting, addresses:
             _send_all(sender, setting, *asked)
             pipe.send(time.process_time() - before)
         sender.close()
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the one who waits is told
+    except BaseException as error:  # noqa: BLE001  # the waiting process reports any error
         pipe.send(error if isinstance(error, Missing) else traceback.format_exc())
         os._exit(1)
 
@@ -150,6 +150,6 @@ def _receive(pipe: Connection[Any, Any], rival: Rival, setting: Setting, number:
                 judge.take(receiver.receive(setting.batch))
             pipe.send((judge.count, judge.wrong, time.monotonic(), time.process_time() - before, judge.seconds))
         receiver.close()
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the one who waits is told
+    except BaseException as error:  # noqa: BLE001  # the waiting process reports any error
         pipe.send(error if isinstance(error, Missing) else traceback.format_exc())
         os._exit(1)

@@ -1,7 +1,7 @@
-"""Queues of servers over a connection, where these and their client libraries are here.
+"""Queues of servers over a connection, if the servers and their client libraries are installed.
 
-Which server: `SSBROKER_BENCH_POSTGRES` is a connection string of libpq, `SSBROKER_BENCH_RABBITMQ` an AMQP URL; without them those of this
-machine are tried. A message is on the server's disk when it counts as sent; where it came from, it was nowhere.
+`SSBROKER_BENCH_POSTGRES` is a connection string of libpq and `SSBROKER_BENCH_RABBITMQ` an AMQP URL; the default is a server on this machine.
+A message counts as sent once it is on the server's disk; the sender does not store it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _WAIT_SECONDS: Final = 0.001
 
 
 class Postgres:
-    """A table; the receiver deletes what it takes, and looks again after a millisecond where there is nothing."""
+    """A table; the receiver deletes messages that it reads, and polls an empty table every millisecond."""
 
     name: str = "PostgreSQL"
 
-    def prepare(self, setting: Setting) -> None:  # noqa: ARG002  # it knows no conversations
+    def prepare(self, setting: Setting) -> None:  # noqa: ARG002  # it has no conversations
         server = _postgres()
         durable = [server.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
         if durable != ["on", "on"]:
@@ -33,10 +33,10 @@ class Postgres:
         server.execute(f"CREATE TABLE {_TABLE} (id bigserial PRIMARY KEY, body bytea NOT NULL)")
         server.close()
 
-    def receiver(self, setting: Setting, number: int) -> tuple[_PostgresSide, str]:  # noqa: ARG002  # one for all
+    def receiver(self, setting: Setting, number: int) -> tuple[_PostgresSide, str]:  # noqa: ARG002  # one connection for all
         return _PostgresSide(), ""
 
-    def sender(self, setting: Setting, addresses: Sequence[str]) -> _PostgresSide:  # noqa: ARG002  # it knows the server
+    def sender(self, setting: Setting, addresses: Sequence[str]) -> _PostgresSide:  # noqa: ARG002  # the server is fixed
         return _PostgresSide()
 
 
@@ -60,26 +60,26 @@ class _PostgresSide:
 
 
 class RabbitMq:
-    """A durable queue with persistent messages: each batch is confirmed before the next is published, and acknowledged as one."""
+    """A durable queue with persistent messages; each batch is confirmed before the next is published, and acknowledged as a whole."""
 
     name: str = "RabbitMQ"
 
-    def prepare(self, setting: Setting) -> None:  # noqa: ARG002  # it knows no conversations
+    def prepare(self, setting: Setting) -> None:  # noqa: ARG002  # it has no conversations
         connection = _rabbit()
         channel = connection.channel()
         channel.queue_delete(_TABLE)
         channel.queue_declare(_TABLE, durable=True)
         connection.close()
 
-    def receiver(self, setting: Setting, number: int) -> tuple[_RabbitReceiver, str]:  # noqa: ARG002  # one for all
+    def receiver(self, setting: Setting, number: int) -> tuple[_RabbitReceiver, str]:  # noqa: ARG002  # one connection for all
         return _RabbitReceiver(setting.batch), ""
 
-    def sender(self, setting: Setting, addresses: Sequence[str]) -> _RabbitSender:  # noqa: ARG002  # it knows the server
+    def sender(self, setting: Setting, addresses: Sequence[str]) -> _RabbitSender:  # noqa: ARG002  # the server is fixed
         return _RabbitSender(is_confirmed=setting.batch == 1)
 
 
 class _RabbitSender:
-    """The library waits for the confirmation of each message; several are confirmed together by a transaction."""
+    """Publishes a batch: the library waits for a confirmation per message, so several are published in a transaction."""
 
     def __init__(self, *, is_confirmed: bool) -> None:
         self._connection: Final = _rabbit()

@@ -1,6 +1,6 @@
-"""Durable queues that others would use, each with a commit that is on the disk before a message counts as sent or received.
+"""Common durable queues. A message counts as sent or received only once the commit is on disk.
 
-A message is its conversation and its body. Who knows no conversations gets one queue for all, which spares it work.
+A message is a conversation and a body. Queues without conversations use one queue for all, which saves them work.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 Message = tuple[int, bytes]
-"""The number of a conversation, and a body that begins with it."""
+"""The number of a conversation, and a body that starts with it."""
 
 
-class Missing(Exception):  # noqa: N818  # it is no error that a server is not installed
-    """What the rival needs is not here; the text says what."""
+class Missing(Exception):  # noqa: N818  # a missing server is not an error
+    """A server or library is not available."""
 
 
 class QueueRival(Protocol):
-    """What takes part in a race."""
+    """A contender."""
 
     @property
     def name(self) -> str: ...
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
-        """Send all, so many in each transaction."""
+        """Sends all messages, `batch` per transaction."""
         ...
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:
-        """Take so many bodies for good, in the order of each conversation, so many in each transaction."""
+        """Receives `count` bodies in the order of each conversation, `batch` per transaction."""
         ...
 
     def close(self) -> None: ...
 
 
 class Entry(Protocol):
-    """Makes a rival in an empty folder.
+    """Creates a rival in an empty folder.
 
     Raises:
-        Missing: It needs what is not here.
+        Missing: A server or library is not available.
     """
 
     def __call__(self, folder: pathlib.Path, *, conversations: int) -> QueueRival: ...
 
 
 def batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
-    """The messages in their order, so many at a time."""
+    """Splits messages into batches."""
     for start in range(0, len(messages), size):
         yield messages[start : start + size]

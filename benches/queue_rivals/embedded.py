@@ -1,4 +1,4 @@
-"""Queues in SQLite files of this process, all with a write-ahead log and `synchronous = FULL`."""
+"""Queues in SQLite files, all with a write-ahead log and `synchronous = FULL`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from benches.queue_rivals import Message, batches
 
 
 class LiteQueue:
-    """`pop` marks a message as taken; `done`, a second transaction, is left out. There is no way to pop several in one."""
+    """`pop` marks a message as taken; `done`, a second transaction, is omitted. Several cannot be popped in one transaction."""
 
     name: str = "litequeue"
 
-    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it knows none
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it has no conversations
         self._queue: Any = litequeue.LiteQueue(folder / "litequeue.sqlite")
         self._queue.conn.execute("PRAGMA synchronous = FULL")
 
@@ -29,7 +29,7 @@ class LiteQueue:
                 for _, body in some:
                     self._queue.put(body)
 
-    def receive(self, count: int, *, batch: int) -> list[bytes]:  # noqa: ARG002  # one at a time
+    def receive(self, count: int, *, batch: int) -> list[bytes]:  # noqa: ARG002  # one message per transaction
         return [self._queue.pop().data for _ in range(count)]
 
     def close(self) -> None:
@@ -37,15 +37,15 @@ class LiteQueue:
 
 
 class PersistQueue:
-    """It commits each `put`; of `get` many may be in one transaction, which `task_done` ends."""
+    """Commits each `put`; several `get` may share a transaction, which `task_done` ends."""
 
     name: str = "persist-queue"
 
-    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it knows none
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it has no conversations
         self._queue: Any = persistqueue.SQLiteQueue(str(folder / "persistqueue"), auto_commit=False)
         self._queue._conn.execute("PRAGMA synchronous = FULL")
 
-    def send(self, messages: Sequence[Message], *, batch: int) -> None:  # noqa: ARG002  # one at a time
+    def send(self, messages: Sequence[Message], *, batch: int) -> None:  # noqa: ARG002  # one message per transaction
         for _, body in messages:
             self._queue.put(body)
 
@@ -65,7 +65,7 @@ class DiskCache:
 
     name: str = "diskcache"
 
-    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it knows none
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it has no conversations
         self._cache: Any = diskcache.Cache(
             str(folder / "diskcache"), sqlite_synchronous=2, eviction_policy="none", size_limit=1 << 40
         )
@@ -88,11 +88,11 @@ class DiskCache:
 
 
 class PlainTable:
-    """A table with a rowid, as you would write it yourself: no conversations, states or checks."""
+    """A simple table with a rowid: no conversations, states or checks."""
 
     name: str = "SQLite table"
 
-    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it knows none
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # it has no conversations
         self._file = sqlite3.connect(folder / "plain.sqlite", isolation_level=None)
         self._file.executescript(
             "PRAGMA journal_mode = wal; PRAGMA synchronous = FULL; CREATE TABLE queue (id INTEGER PRIMARY KEY, body BLOB)"

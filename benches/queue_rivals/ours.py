@@ -15,7 +15,7 @@ SERVICE: Final = "//Orders"
 
 
 class Ours:
-    """Dialogs inside of one database: one file, every send in the sender's transaction, and each message by itself."""
+    """Dialogs inside one database; messages are sent and received one by one."""
 
     name: str = "ssbroker"
 
@@ -49,7 +49,7 @@ class Ours:
 
 
 class OursByTable(Ours):
-    """The same, with an Arrow table for each transaction: what it sends, and what it takes of all groups together."""
+    """Dialogs inside one database; each transaction sends or receives an Arrow table."""
 
     name: str = "ssbroker, by table"
 

@@ -1,7 +1,7 @@
-"""Queues of servers, where these and their client libraries are here.
+"""Queues of servers, if the servers and their client libraries are installed.
 
-Which server: `SSBROKER_BENCH_POSTGRES` is a connection string of libpq, `SSBROKER_BENCH_RABBITMQ` an AMQP URL; without them those of this
-machine are tried. Both write to their own disk, and in processes of their own: their CPU time is not measured.
+`SSBROKER_BENCH_POSTGRES` is a connection string of libpq and `SSBROKER_BENCH_RABBITMQ` an AMQP URL; the default is a server on this machine.
+Their CPU time is not measured.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from benches.queue_rivals import Message, Missing, batches
 
 
 class Postgres:
-    """A table; receivers skip what others have locked."""
+    """A table; receivers skip rows that others have locked."""
 
     name: str = "PostgreSQL"
 
-    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a server of its own; it knows none
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a separate server without conversations
         psycopg = library("psycopg")
         where = os.environ.get("SSBROKER_BENCH_POSTGRES", "dbname=postgres")
         try:
@@ -52,11 +52,11 @@ class Postgres:
 
 
 class RabbitMq:
-    """A durable queue with persistent messages: each batch is confirmed before the next is published, and acknowledged as one."""
+    """A durable queue with persistent messages; each batch is confirmed before the next is published, and acknowledged as a whole."""
 
     name: str = "RabbitMQ"
 
-    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a server of its own; it knows none
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a separate server without conversations
         self._pika = library("pika")
         where = os.environ.get("SSBROKER_BENCH_RABBITMQ", "amqp://guest:guest@localhost/?connection_attempts=1")
         try:
@@ -73,7 +73,7 @@ class RabbitMq:
         self._transacted.tx_select()
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
-        # The library waits for the confirmation of each message; several are confirmed together by a transaction.
+        # The library waits for a confirmation per message, so several are published in a transaction.
         channel = self._confirmed if batch == 1 else self._transacted
         for some in batches(messages, batch):
             for _, body in some:
@@ -99,7 +99,7 @@ class RabbitMq:
 
 
 def taking(table: str) -> str:
-    """The statement of PostgreSQL that takes messages out of a table, by an array: by `IN`, rounds of the same took 1.2 to 64 s.
+    """Returns the PostgreSQL statement that removes messages from a table. With `IN` instead of an array, the time varies from 1.2 to 64 s.
 
     Example:
         >>> taking("messages").split()[:3]
@@ -110,7 +110,7 @@ def taking(table: str) -> str:
 
 
 def library(name: str) -> Any:
-    """A library that only a server needs.
+    """Imports the client library of a server.
 
     Raises:
         Missing: It is not installed.

@@ -1,9 +1,8 @@
-"""Ways to put fragments together that others would build, each giving the same messages as ssbroker.
+"""Alternative implementations of reassembly with the same results as ssbroker.
 
-A rival loads the fragments into the form that it likes best (which is not timed), and puts them together in one thread: fragments
-that come twice are dropped, every MD5 that is there is compared with one that it computes, and the messages of a direction come out in
-order. The rivals take only traffic in which every message becomes whole and unharmed, and raise where one does not: that spares
-them gaps, rejections, contradictions, acknowledgements and limits, which ssbroker handles.
+A rival loads the fragments in its preferred format, which is not timed, and reassembles them in one thread: it drops duplicates, verifies
+signatures, and returns the messages of each direction in order. Rivals accept only traffic in which all messages are complete and valid,
+and raise otherwise. This saves them work that ssbroker does: gaps, rejections, contradictions, acknowledgements and limits.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 
 class Rival(Protocol):
-    """What takes part in a race. `Any` stands for the rival's own form of the input and of the result."""
+    """A contender. `Any` is its own format of input and result."""
 
     @property
     def name(self) -> str: ...
@@ -24,5 +23,5 @@ class Rival(Protocol):
     def reassemble(self, loaded: Any) -> Any: ...
 
     def messages(self, result: Any) -> pa.Table:
-        """Return the result with the columns that `answers.digest` reads."""
+        """Returns the result with the columns that `answers.digest` reads."""
         ...

@@ -1,4 +1,4 @@
-"""Comparing the messages that rivals made, whatever the order of the conversations and the chunks."""
+"""Compares the messages of rivals, independently of chunks and the order of conversations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Values: TypeAlias = npt.NDArray[Any]
 
 
 def digest(messages: pa.Table) -> str:
-    """Hash keys and bodies of all messages by conversation id and direction.
+    """Hashes keys and bodies of all messages, sorted by conversation id and direction.
 
-    Within a direction they are taken as they come, so that equal digests mean that they came in the same order.
+    Messages of a direction are hashed in the given order, so equal digests mean the same order.
     """
     ids: Column = messages["conversation_id"].cast(pa.binary(16)).combine_chunks()
     words: Values = np.frombuffer(ids.buffers()[1], ">u8").reshape(-1, 2)[ids.offset : ids.offset + len(ids)]
@@ -36,7 +36,7 @@ def digest(messages: pa.Table) -> str:
 def digest_of(
     ids: Values, is_initiator: Values, sequences: Values, lengths: Values, bodies: Iterable[memoryview]
 ) -> str:
-    """Hash messages that stand in order; `bodies` are theirs, whatever the cuts between them."""
+    """Hashes sorted messages; `bodies` are their concatenated bodies in any chunks."""
     state = hashlib.blake2b(digest_size=16)
     for values in (ids, is_initiator.astype(np.uint8), sequences.astype(np.int64), lengths.astype(np.int64)):
         state.update(values.tobytes())
@@ -46,7 +46,7 @@ def digest_of(
 
 
 def _views(bodies: Column) -> list[memoryview]:
-    """The values of a chunk, without a copy."""
+    """Returns the values of a chunk without a copy."""
     if len(bodies) == 0:
         return []
     width = np.int64 if pa.types.is_large_binary(bodies.type) else np.int32

@@ -1,4 +1,4 @@
-"""pyarrow and numpy: each fragment's place as one number, these sorted, and the bodies taken in that order."""
+"""pyarrow and numpy: sorts the positions of fragments as numbers, and takes the bodies in that order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benches.reassembly_rivals.sorted_parts import messages_of
 
 
 class ArrowSort:
-    """Numbers of 64 bits are sorted several times faster than rows of four columns."""
+    """Sorting 64-bit numbers is several times faster than sorting rows of four columns."""
 
     name = "pyarrow sort"
 
     def load(self, fragments: pa.Table) -> pa.Table:
-        # One chunk for each column: `take` from many is slower.
+        # `take` is slower with several chunks.
         return fragments.combine_chunks()
 
     def reassemble(self, fragments: pa.Table) -> pa.Table:
@@ -28,7 +28,7 @@ class ArrowSort:
             fragments["message_sequence_number"].to_numpy(),
             fragments["fragment_number"].to_numpy(),
         ]
-        # A ValueError if the product of the ranges is more than 64 bits hold.
+        # Raises ValueError if the product of the ranges exceeds 64 bits.
         place = np.ravel_multi_index(columns, [int(values.max()) + 1 for values in columns])
         order = np.argsort(place)
         is_first = np.concatenate([[True], np.diff(place[order]) != 0])

@@ -1,4 +1,4 @@
-"""DuckDB: the first row of each fragment, all of them in order; its answer holds the bodies one after the other."""
+"""DuckDB: selects the first row of each fragment, sorted; the result has the bodies one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUERY: Final = """
 
 
 class DuckDbSort:
-    """Its own table in memory, ids as UUID too. `list(... order by ...)`, `distinct on` and its own `md5` are each slower, `string_agg` takes text only."""
+    """A table in memory, with ids as UUID too. `list(... order by ...)`, `distinct on` and `md5` are slower; `string_agg` accepts only text."""
 
     name = "DuckDB sort"
 
@@ -38,7 +38,7 @@ class DuckDbSort:
         return "fragments"
 
     def reassemble(self, fragments: str) -> pa.Table:
-        # One batch, so that all bodies stand in one buffer.
+        # One batch, so that all bodies are in one buffer.
         ordered = self._connection.sql(_QUERY.format(fragments=fragments)).to_arrow_table(batch_size=self._rows)
         return messages_of(ordered)
 

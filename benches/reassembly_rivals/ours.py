@@ -1,4 +1,4 @@
-"""ssbroker as a lane of the race: all fragments at once, or pushed chunk by chunk."""
+"""ssbroker: all fragments in one call, or one push per chunk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ours:
 
 
 class OursPushed:
-    """A push for each chunk; what is incomplete then waits in the reassembler."""
+    """One push per chunk; incomplete messages wait in the reassembler."""
 
     name = "ssbroker, in chunks"
 
@@ -45,4 +45,4 @@ class OursPushed:
 
 def _refuse_harm(rejected: pa.Table) -> None:
     if set(rejected["reason"].unique().to_pylist()) - {"duplicate"}:
-        raise ValueError("whole and unharmed messages were rejected")
+        raise ValueError("complete and valid messages were rejected")

@@ -1,4 +1,4 @@
-"""The reassembly that one would write in an afternoon: Python dicts, a fragment at a time."""
+"""A simple implementation: Python dicts, one fragment at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ssbroker import schemas
 
 Direction: TypeAlias = tuple[bytes, bool]
 Messages: TypeAlias = dict[Direction, list[tuple[int, tuple[bytes, bytes]]]]
-"""The messages of each direction by sequence number: the number, and body and signature."""
+"""The messages of each direction by sequence number: the number, the body and the signature."""
 
 _RESULT: Final = pa.schema([schemas.MESSAGES.field(name) for name in schemas.MESSAGES.names])
 
 
 class PlainPython:
-    """It takes and gives Python's own values: a message is joined once, and never copied into Arrow."""
+    """Takes and returns Python values: a message is joined once and never copied to Arrow."""
 
     name = "plain Python"
 
@@ -34,7 +34,7 @@ class PlainPython:
             if sequence in whole:
                 continue
             if own is not None and md5(body).digest() != own:
-                raise ValueError("the rivals take traffic that is unharmed")
+                raise ValueError("rivals accept only valid fragments")
             if count > 1:
                 parts = partial[conversation, is_initiator, sequence]
                 parts[number] = body
@@ -45,10 +45,10 @@ class PlainPython:
             else:
                 message = body
             if md5(message).digest() != signature:
-                raise ValueError("the rivals take traffic that is unharmed")
+                raise ValueError("rivals accept only valid fragments")
             whole[sequence] = message, signature
         if partial:
-            raise ValueError("the rivals take traffic in which every message becomes whole")
+            raise ValueError("rivals accept only complete messages")
         return {direction: sorted(whole.items()) for direction, whole in directions.items()}
 
     def messages(self, result: Messages) -> pa.Table:

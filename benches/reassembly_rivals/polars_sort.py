@@ -1,4 +1,4 @@
-"""Polars: a sort moves only references to the bodies; the way to Arrow writes them one after the other."""
+"""Polars: sorting moves only references to the bodies; exporting to Arrow writes them one after the other."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from benches.reassembly_rivals.sorted_parts import KEYS, messages_of
 
 
 class PolarsSort:
-    """A group for each message, with its fragments sorted, is faster, but leaves a list of them, and Polars cannot join binary values."""
+    """Grouping by message would be faster, but returns lists of fragments, and Polars cannot join binary values."""
 
     name = "Polars sort"
 
     def load(self, fragments: pa.Table) -> pl.DataFrame:
         if pl.thread_pool_size() != 1:
-            raise RuntimeError(
-                "set POLARS_MAX_THREADS=1 before polars is imported: one thread is compared with one thread"
-            )
+            raise RuntimeError("set POLARS_MAX_THREADS=1 before polars is imported: all rivals use one thread")
         frame = pl.from_arrow(fragments)
         if not isinstance(frame, pl.DataFrame):
             raise TypeError("a table becomes a frame")

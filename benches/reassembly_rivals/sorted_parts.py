@@ -1,4 +1,4 @@
-"""What the rivals that sort do last: fragments that stand in order, one after the other in one buffer, are messages already."""
+"""The last step of rivals that sort: sorted fragments in one buffer are messages already."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number", "fr
 
 
 def messages_of(fragments: pa.Table) -> pa.Table:
-    """Make messages of sorted fragments, each there once: compare their MD5, and cut the buffer of the bodies at their ends."""
+    """Returns messages of sorted fragments without duplicates: verifies their MD5 and splits the buffer of bodies."""
     bodies = fragments["message_body"]
     if bodies.num_chunks != 1:
-        raise ValueError("the bodies stand in one buffer")
+        raise ValueError("the bodies must be in one buffer")
     offsets, data = _buffers(bodies.chunk(0))
     number = fragments["fragment_number"].to_numpy()
     count = fragments["fragment_count"].to_numpy()
     starts = np.flatnonzero(number == 0)
     ends = np.append(starts[1:], len(number))
-    # After a first fragment come the others: each number is one more than the one before, and the last one is the count.
+    # The fragments of a message have ascending numbers, up to the count.
     if not np.array_equal(ends - starts, count[starts]) or not np.array_equal(
         number, np.arange(len(number)) - np.repeat(starts, ends - starts)
     ):
-        raise ValueError("the rivals take traffic in which every message becomes whole")
+        raise ValueError("rivals accept only complete messages")
     if fragments["fragment_signature"].null_count == 0:
         compare(data, offsets, fragments["fragment_signature"])
     heads = fragments.select(["conversation_id", "is_initiator", "message_sequence_number", "message_signature"]).take(
@@ -44,12 +44,12 @@ def messages_of(fragments: pa.Table) -> pa.Table:
 
 
 def compare(data: pa.Buffer, edges: Ints, signatures: Column) -> None:
-    """Compare the MD5 of each piece of the buffer with its signature."""
+    """Compares the MD5 of each slice of the buffer with its signature."""
     md5, view = hashlib.md5, memoryview(data)
     found = b"".join([md5(view[start:end]).digest() for start, end in pairwise(edges.tolist())])
     given = signatures.cast(pa.binary(16)).combine_chunks()
     if memoryview(given.buffers()[1]).cast("B")[16 * given.offset :][: 16 * len(given)] != found:
-        raise ValueError("the rivals take traffic that is unharmed")
+        raise ValueError("rivals accept only valid fragments")
 
 
 def _buffers(bodies: Column) -> tuple[Ints, pa.Buffer]:

@@ -1,8 +1,7 @@
-"""Routers that others would build, each giving the same answer as ssbroker with `tie_break="first"` on one routing table.
+"""Alternative routers with the same results as ssbroker with `tie_break="first"`.
 
-A rival is prepared from a routing table once, loads conversations into the form that it likes best (neither is timed with the
-routing), and routes them in one thread. They take tables of network addresses only, without mirrors, and one database: this
-spares them work that ssbroker does.
+A rival is built from a routing table and loads conversations in its preferred format; neither is timed. It routes them in one thread.
+Rivals accept only one table, with network addresses and without mirrors, which saves them work that ssbroker does.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 
 class Rival(Protocol):
-    """What takes part in a race. `Any` stands for the rival's own form of the input and of the result."""
+    """A contender. `Any` is its own format of input and result."""
 
     @property
     def name(self) -> str: ...
@@ -24,11 +23,11 @@ class Rival(Protocol):
     def route(self, loaded: Any) -> Any: ...
 
     def answer(self, result: Any) -> pa.Table:
-        """Return the result with the columns of `winners.DECISIONS`, so that it can be compared."""
+        """Returns the result with the columns of `winners.DECISIONS`, for comparison."""
         ...
 
 
 class Entry(Protocol):
-    """Makes a rival from a routing table."""
+    """Creates a rival from a routing table."""
 
     def __call__(self, routes: pa.Table, now: datetime.datetime) -> Rival: ...

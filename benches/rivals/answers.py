@@ -1,4 +1,4 @@
-"""Comparing the answers of rivals, whatever their dictionaries and chunks."""
+"""Compares the results of rivals, independently of dictionaries and chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN: Final = pa.schema([pa.field(field.name, getattr(field.type, "value_type"
 
 
 def digest(answer: pa.Table) -> str:
-    """Hash the decision columns of all rows; equal answers have equal digests."""
+    """Hashes the decision columns of all rows; equal results have equal digests."""
     state = hashlib.blake2b(digest_size=16)
     for field in DECISIONS:
         column: Column = answer[field.name]
@@ -34,7 +34,7 @@ def digest(answer: pa.Table) -> str:
 
 
 def first_difference(left: pa.Table, right: pa.Table) -> str | None:
-    """Describe the first row in which two answers differ, or return None."""
+    """Describes the first row in which two results differ; None if they are equal."""
     if left.num_rows != right.num_rows:
         return f"{left.num_rows} and {right.num_rows} rows"
     plain = [answer.select(DECISIONS.names).cast(_PLAIN) for answer in (left, right)]
@@ -47,7 +47,7 @@ def first_difference(left: pa.Table, right: pa.Table) -> str | None:
 
 
 def _ranked(column: Column) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """Give the values that occur, in order, and for each row the place of its value among them (-1: null)."""
+    """Returns the distinct values, sorted, and for each row the index of its value (-1 for null)."""
     encoded = column.unify_dictionaries().combine_chunks()
     numbers = encoded.indices.fill_null(-1).to_numpy().astype(np.int32)
     used = np.unique(numbers[numbers >= 0])

@@ -1,4 +1,4 @@
-"""pyarrow by hand: `index_in` for the service names, then numpy in blocks that stay in the cache."""
+"""pyarrow and numpy: `index_in` for the service names, then numpy in blocks that fit the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benches.rivals.winners import DECISIONS, winners
 
 
 class ArrowLookup:
-    """The broker ids of a service, few as they are, stand side by side and are compared in turn: faster than a second `index_in`."""
+    """The few broker ids of a service are stored together and compared one by one, which is faster than a second `index_in`."""
 
     name = "pyarrow index_in"
 
@@ -23,13 +23,13 @@ class ArrowLookup:
         found = winners(routes, now)
         self._finish = Finisher(found.decisions)
         self._services = found.names["service"].combine_chunks()
-        # The last two entries are those of services in no route: their position is -1.
+        # The last two entries are for services without a route, whose position is -1.
         by_name = np.stack([found.names["without_id"], found.names["with_id"]], axis=1)
         self._by_name = np.append(by_name, [0, 0]).astype(np.int32)
         self._add_pairs(pc.index_in(found.pairs["service"], self._services).to_numpy(), found.pairs)
 
     def _add_pairs(self, service: npt.NDArray[np.int32], pairs: pa.Table) -> None:
-        """Slot `k` of a service holds its id number `k`; the slots that it leaves over repeat the first."""
+        """Returns slots: slot `k` of a service has its id `k`; unused slots repeat the first."""
         self._count = np.bincount(service, minlength=len(self._services) + 1)
         order = np.argsort(service, kind="stable")
         start = np.cumsum(self._count) - self._count
@@ -42,7 +42,7 @@ class ArrowLookup:
         return conversations.select(["to_service_name", "to_broker_instance"])
 
     def route(self, conversations: pa.Table) -> pa.Table:
-        # One call for all chunks: each call hashes all service names of the table anew.
+        # One call for all chunks, because each call hashes all service names of the table again.
         services = pc.index_in(conversations.column(0), self._services).fill_null(-1).to_numpy()
         brokers = conversations.column(1).chunks
         ends = np.cumsum([len(chunk) for chunk in brokers])

@@ -1,4 +1,4 @@
-"""DataFusion: two joins find the number of the decision; its columns are then taken with pyarrow, which is faster than a third join."""
+"""DataFusion: two joins find the number of the decision; taking its columns with pyarrow is faster than a third join."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _Loaded:
 
 
 class DataFusionJoin:
-    """Arrow batches as they are; the second join is on the place of the service instead of its name; one partition.
+    """Arrow batches in one partition; the second join uses the index of the service instead of its name.
 
-    An outer join puts the rows without a match last in each batch, so positions go along and put the numbers in order again.
+    An outer join puts rows without a match last in each batch, so a position column restores the order.
     """
 
     name = "DataFusion joins"

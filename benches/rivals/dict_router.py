@@ -1,4 +1,4 @@
-"""The router that one would write in an afternoon: Python dicts, a row at a time. It is the reference for the other rivals."""
+"""A simple router: Python dicts, one row at a time. It is the reference for the other rivals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benches.rivals.winners import DECISIONS, normal_address
 
 
 class DictRouter:
-    """One dict by service and id, one by service for conversations with an id, one for those without; each yields a decision's number."""
+    """Three dicts to decision numbers: by service and id, by service for other ids, and by service without an id."""
 
     name = "python dict"
 
@@ -32,7 +32,7 @@ class DictRouter:
         self._decisions = pa.RecordBatch.from_arrays(arrays, schema=DECISIONS)
 
     def _add(self, service: str | None, broker: bytes | None, route_id: int, address: str) -> None:
-        """Add a route; it takes the place of those that were added before it and have higher ids."""
+        """Adds a route; it replaces those with higher ids that were added before."""
         if service is None and broker is None:
             self._rows[0] = ("REMOTE", 5, route_id, address, None, "matched")
         elif service is not None and broker is None:

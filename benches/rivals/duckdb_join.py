@@ -1,4 +1,4 @@
-"""DuckDB: two joins find the number of the decision; its columns are then taken with pyarrow, which is faster than a third join."""
+"""DuckDB: two joins find the number of the decision; taking its columns with pyarrow is faster than a third join."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Loaded:
 
 
 class DuckDbJoin:
-    """Its own tables in memory, ids as UUID (joined as one number), one thread."""
+    """Tables in memory with ids as UUID, which are joined as one number; one thread."""
 
     name = "DuckDB joins"
 

@@ -1,4 +1,4 @@
-"""The last step of the rivals that find the numbers of decisions: take the decisions' columns, in blocks that stay in the cache."""
+"""The last step of rivals that find the numbers of decisions: takes the columns of the decisions, in blocks that fit the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AT = DECISIONS.get_field_index("broker_instance")
 
 
 class Finisher:
-    """Columns by the number of a decision; `broker_instance` is the conversation's own, else the decision's."""
+    """Columns by decision number; `broker_instance` is that of the conversation if it names one, otherwise that of the decision."""
 
     def __init__(self, decisions: pa.Table) -> None:
         self._columns = decisions.drop_columns("broker_instance").to_batches()[0]
@@ -21,13 +21,13 @@ class Finisher:
         self._has_id = decisions["broker_instance"].is_valid().to_numpy()
 
     def table(self, numbers: npt.NDArray[np.int32], brokers: Column) -> pa.Table:
-        """Take the decisions of all conversations, `brokers` being the ids that they name."""
+        """Takes the decisions of all conversations; `brokers` are the ids that they name."""
         ends = np.cumsum([len(chunk) for chunk in brokers.chunks])
         blocks = zip(np.split(numbers, ends[:-1]), brokers.chunks, strict=True)
         return pa.Table.from_batches([self.batch(number, broker) for number, broker in blocks], DECISIONS)
 
     def batch(self, number: npt.NDArray[np.int32], brokers: Column) -> pa.RecordBatch:
-        """Take the decisions of a chunk. Faster than `take` and `coalesce` on 16-byte values."""
+        """Takes the decisions of a chunk; faster than `take` and `coalesce` on 16-byte values."""
         has_id = brokers.is_valid().to_numpy(zero_copy_only=False)
         takes_own = np.flatnonzero(~has_id & self._has_id[number])
         ids = halves(brokers).copy()

@@ -1,4 +1,4 @@
-"""ssbroker as a lane of the race, and its answer in the columns that the rivals give."""
+"""ssbroker, with its result in the columns of the rivals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssbroker.router import TieBreak
 
 
 class Ours:
-    """A router of a lone routing table."""
+    """A router of a single routing table."""
 
     name = "ssbroker"
 
@@ -29,5 +29,5 @@ class Ours:
     def answer(self, result: pa.Table) -> pa.Table:
         for column in ("mirror_address", "target_database"):
             if result[column].null_count < result.num_rows:
-                raise ValueError(f"{column} is set, which no rival knows")
+                raise ValueError(f"{column} is set, which rivals do not support")
         return result.select(DECISIONS.names)

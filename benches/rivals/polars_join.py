@@ -13,15 +13,13 @@ from benches.rivals.winners import DECISIONS, winners
 
 
 class PolarsJoin:
-    """Ids as 128-bit integers and service names as members of an `Enum`: each faster than a join on binary or text."""
+    """Ids are 128-bit integers and service names an `Enum`, which is faster than joins on binary or text."""
 
     name = "Polars join"
 
     def __init__(self, routes: pa.Table, now: datetime.datetime) -> None:
         if pl.thread_pool_size() != 1:
-            raise RuntimeError(
-                "set POLARS_MAX_THREADS=1 before polars is imported: one thread is compared with one thread"
-            )
+            raise RuntimeError("set POLARS_MAX_THREADS=1 before polars is imported: all rivals use one thread")
         found = winners(routes, now)
         names = _frame(found.names)
         self._services = pl.Enum(names["service"])

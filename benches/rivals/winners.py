@@ -1,7 +1,7 @@
-"""What the vectorised rivals prepare from a routing table: for each key the one route that `tie_break="first"` takes.
+"""The decisions that vectorized rivals prepare from a routing table: for each key, that of the route chosen by `tie_break="first"`.
 
-With that tie break the route of a key does not depend on the conversation, so a rival looks up finished decisions. Decision
-number 0 is the one for conversations that no named route fits.
+With this tie break the route depends only on the key, so rivals look up finished decisions. Decision 0 is for conversations that no route
+with a service name matches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DECISIONS: Final = pa.schema(
         pa.field("reason", pa.dictionary(pa.int8(), pa.string())),
     ]
 )
-"""The decision columns that a rival answers with; the two others are null for the tables it takes."""
+"""The decision columns that a rival returns; the other two are null for the supported tables."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class Winners:
     """Finished decisions, and the keys that lead to them.
 
     Attributes:
-        decisions: One row for each decision, in the schema `DECISIONS`; its `broker_instance` is set in step 3 alone, elsewhere
-            it is the conversation's own.
+        decisions: One row per decision, in the schema `DECISIONS`; `broker_instance` is set only for step 3, otherwise it is that of
+            the conversation.
         pairs: `service`, `broker_instance`, `decision`: for a conversation with this service and this id (R11).
-        names: `service`, `with_id`, `without_id`: the decisions for this service where an id is given that is in no pair, and
-            where none is given (R12, R13, R15, R17).
+        names: `service`, `with_id`, `without_id`: the decisions for this service if the conversation names an id that is in no pair,
+            and if it names none (R12, R13, R15, R17).
     """
 
     decisions: pa.Table
@@ -51,17 +51,17 @@ class Winners:
 
 
 def normal_address(address: str) -> str:
-    """Write a network address in its normal form; the rivals take no LOCAL, no TRANSPORT and no IPv6."""
+    """Normalizes a network address; rivals do not support LOCAL, TRANSPORT and IPv6."""
     match = _NETWORK.fullmatch(address)
     if match is None:
-        raise ValueError(f"the rivals route to host names only, not to {address!r}")
+        raise ValueError(f"rivals route only to host names, not to {address!r}")
     return f"TCP://{match[1].lower()}:{int(match[2] or 4022)}"
 
 
 def winners(routes: pa.Table, now: datetime.datetime) -> Winners:
-    """Find the winners among the live routes of one table."""
+    """Finds the chosen routes among the live routes of one table."""
     if routes["mirror_address"].null_count < routes.num_rows:
-        raise ValueError("the rivals do not know mirrors")
+        raise ValueError("rivals do not support mirrors")
     fields: list[Any] = [pc.field(name) for name in ("lifetime", "remote_service_name", "broker_instance")]
     lifetime, service, broker = fields
     is_live = lifetime.is_null() | (lifetime > pa.scalar(now, pa.timestamp("us", tz="UTC")))
@@ -99,7 +99,7 @@ def winners(routes: pa.Table, now: datetime.datetime) -> Winners:
 
 
 def _first(routes: pa.Table, *keys: str) -> pa.Table:
-    """For each key the route with the lowest id; the routes stand in that order before and after."""
+    """Returns the route with the lowest id for each key; the routes are sorted by id."""
     number = pa.array(np.arange(routes.num_rows))
     first = (
         routes.append_column("number", number).group_by(list(keys), use_threads=False).aggregate([("number", "min")])

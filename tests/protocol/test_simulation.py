@@ -46,7 +46,7 @@ def test_every_message_arrives_once_in_order_and_unaltered(first: int) -> None:
     """
     total = SimulationResult()
     for run in run_seeds(first, STEP, dialogs=DIALOGS, messages=MESSAGES):
-        assert run.figures.is_right, (run.said, run.figures.problems)
+        assert run.figures.is_right, (run.description, run.figures.problems)
         total.add(run.figures)
     assert total.messages == STEP * DIALOGS * MESSAGES * 2
     assert total.drained < DRAIN_SECONDS_MAX
@@ -96,7 +96,7 @@ def test_the_command_prints_its_counts(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["--seeds", "2", "--first", "5", "--menus"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("seed 5: ")
-    assert "288 messages: 0 lost, 0 twice, 0 out of order, 0 altered" in out
+    assert "288 messages: 0 lost, 0 duplicated, 0 out of order, 0 altered" in out
     assert "messages per second of CPU time" in out
 
 

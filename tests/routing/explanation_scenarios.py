@@ -14,7 +14,7 @@ _NOTES: Final = {
     4: "there is no live route to the dynamic routing service",
     5: "no live route omits both service name and broker id",
     6: "the conversation names no broker id",
-    7: "no step yields a route",
+    7: "no step found a route",
 }
 
 

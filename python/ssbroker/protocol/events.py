@@ -678,9 +678,9 @@ def print_logging_errors() -> Iterator[None]:
 def _format_event(event: Event) -> str:
     values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "at")
     # Names may come from peers and contain line breaks, which could forge log lines.
-    said = ", ".join(f"{name}={value}" for name, value in values if value is not None)
-    return _escape(said)
+    text = ", ".join(f"{name}={value}" for name, value in values if value is not None)
+    return _escape(text)
 
 
-def _escape(said: str) -> str:
-    return said if said.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in said)
+def _escape(text: str) -> str:
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -42,11 +42,11 @@ def _argument_parser() -> ArgumentParser:
     return parser
 
 
-def _journal(asked: Namespace) -> RunJournal | None:
-    if asked.journal is None:
+def _journal(arguments: Namespace) -> RunJournal | None:
+    if arguments.journal is None:
         return None
-    large = {"dialogs": LARGE_DIALOGS, "messages": LARGE_MESSAGES} if asked.messages is not None else {}
-    return RunJournal(asked.journal, {"first": asked.first, **large})
+    large = {"dialogs": LARGE_DIALOGS, "messages": LARGE_MESSAGES} if arguments.messages is not None else {}
+    return RunJournal(arguments.journal, {"first": arguments.first, **large})
 
 
 def main(arguments_given: Sequence[str] | None = None) -> int:
@@ -60,7 +60,7 @@ def main(arguments_given: Sequence[str] | None = None) -> int:
 
     Examples:
         >>> main(["--seeds", "0"])
-        0 messages: 0 lost, 0 twice, 0 out of order, 0 altered; 0 fragments sent: ...
+        0 messages: 0 lost, 0 duplicated, 0 out of order, 0 altered; 0 fragments sent: ...
         0
     """
     parser = _argument_parser()
@@ -79,7 +79,7 @@ def main(arguments_given: Sequence[str] | None = None) -> int:
     )
     for run in runs:
         if arguments.menus or not run.figures.is_right:
-            _print(run.said)
+            _print(run.description)
         if not run.figures.is_right:
             _print(f"WRONG: {run.figures}")
         if journal:

@@ -22,11 +22,11 @@ class FinishedRun:
     """A finished simulation.
 
     Attributes:
-        said: The seed, the faults and the settings.
+        description: The seed, the faults and the settings.
         figures: The result.
     """
 
-    said: str
+    description: str
     figures: SimulationResult
 
 

@@ -242,11 +242,11 @@ class SimulationResult:
 
     def __str__(self) -> str:
         return (
-            f"{self.messages:,} messages: {self.lost} lost, {self.twice} twice, {self.out_of_order} out of order, {self.altered} altered; "
+            f"{self.messages:,} messages: {self.lost} lost, {self.twice} duplicated, {self.out_of_order} out of order, {self.altered} altered; "
             f"{self.fragments:,} fragments sent: {self.fragments_lost:,} lost, {self.fragments_duplicated:,} duplicated, "
-            f"{self.fragments_delayed:,} held up, {self.fragments_corrupted:,} damaged, {self.rejected:,} rejected; "
+            f"{self.fragments_delayed:,} delayed, {self.fragments_corrupted:,} corrupted, {self.rejected:,} rejected; "
             f"{self.crashes:,} crashes, {self.rollbacks:,} rollbacks; "
-            f"drained within {self.drained:.0f} virtual seconds after the faults ({self.undrained} not in time)"
+            f"drained within {self.drained:.0f} virtual seconds after the faults ({self.undrained} too late)"
         )
 
 

@@ -211,11 +211,11 @@ fn catalog(world: World, table: &[Route]) -> Catalog {
     let pending_requests = if world.pending { vec![NAMES[0].to_owned()] } else { Vec::new() };
     let settings = Settings { addresses: vec![OWN.to_owned()], message_forwarding: world.forwarding, pending_requests };
     let mut builder = CatalogBuilder::new(Seed([3, 4]), settings).unwrap();
-    builder.database(0, b"Begun", None, true).unwrap();
+    builder.database(0, b"Started", None, true).unwrap();
     builder.database(1, b"msdb", None, true).unwrap();
     builder.database(2, b"Host", Some(IDS[0]), world.host_enabled).unwrap();
     // Both tables have the same content, so that a re-entry has something to search.
-    for (number, database) in ["Begun", "msdb"].iter().enumerate() {
+    for (number, database) in ["Started", "msdb"].iter().enumerate() {
         for (position, route) in table.iter().enumerate() {
             let input = RouteInput {
                 database: Some(database.as_bytes()),
@@ -241,7 +241,7 @@ fn catalog(world: World, table: &[Route]) -> Catalog {
 fn compare(world: World, table: &[Route]) -> u64 {
     let options = Options { tie_break: TieBreak::First, pending_request: PendingRequest::Continue };
     let index = RouteIndex::new(Arc::new(catalog(world, table)), options, Seed([1, 2]));
-    let started = index.catalog().database(b"Begun");
+    let started = index.catalog().database(b"Started");
     let queries = queries();
     let answers = answers(&index, &queries);
     for (row, &(name, broker, from_outside, is_initiator)) in queries.iter().enumerate() {
@@ -273,7 +273,7 @@ fn compare(world: World, table: &[Route]) -> u64 {
 /// Decides all conversations as one block.
 fn answers(index: &RouteIndex, queries: &[(&'static str, Option<Guid>, bool, bool)]) -> Answers {
     let database = |name: &[u8]| index.catalog().database(name).unwrap();
-    let (started, msdb) = (database(b"Begun"), database(b"msdb"));
+    let (started, msdb) = (database(b"Started"), database(b"msdb"));
     let mut answers = Answers::default();
     let mut block =
         Block { len: queries.len(), names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, needs_decide: 0 };

@@ -114,12 +114,12 @@ impl PySession {
     fn begin_without_waiting(&self, py: Python<'_>) -> PyResult<Option<Transaction>> {
         let write_lock = self.write_lock();
         let Some(writer) = write_lock.try_acquire_writer(py, self.thread) else { return Ok(None) };
-        let begun = writer.statements.get().with_gil(py, |statements| {
+        let started = writer.statements.get().with_gil(py, |statements| {
             let changes_before = statements.total_changes();
             let is_started = statements.begin()? == BeginResult::Started;
             Ok(if is_started { Some((changes_before, statements.catalog_version()?)) } else { None })
         });
-        if let Ok(Some((changes_before, version))) = begun {
+        if let Ok(Some((changes_before, version))) = started {
             let metadata = write_lock.metadata(py, version);
             return Ok(Some(Transaction { writer, version, metadata, changes_before }));
         }

@@ -217,12 +217,12 @@ impl StepTrace {
             2 => "no live route has exactly this service name and no broker id",
             3 => "no live route has exactly this service name and a broker id",
             4 if self.rejected.iter().any(|&(_, why)| why == Mismatch::PendingRequest) => {
-                "a request for this service is pending already"
+                "a request for this service is already pending"
             }
             4 => "there is no live route to the dynamic routing service",
             5 => "no live route omits both service name and broker id",
             6 => "no enabled database of the instance has a service of this name",
-            _ => "no step yields a route",
+            _ => "no step found a route",
         }
     }
 
@@ -230,8 +230,8 @@ impl StepTrace {
     pub(crate) fn finish(&mut self, index: &RouteIndex, found: Option<&Found>, now: i64) {
         self.note = match (self.step, found) {
             (4, _) => "routing information is requested from the dynamic routing service",
-            (6, _) => "as if there were a LOCAL route: the instance has a service of this name",
-            (7, _) => "no step yields a route",
+            (6, _) => "the instance has a service of this name, so a LOCAL route is implied",
+            (7, _) => "no step found a route",
             _ => "found",
         };
         match found {
