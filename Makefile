@@ -49,6 +49,7 @@ format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, and apply the fi
 	$(PYTHON_OF_VENV) -m ruff check --quiet --fix $(CHECKED)
 	$(PYTHON_OF_VENV) -m ruff format --quiet $(CHECKED) docs README.md
 	$(PYTHON_OF_VENV) -m tests.guards.state_picture --write
+	$(PYTHON_OF_VENV) -m tests.guards.public_surface --write
 
 lint: lint-rust $(INSTALLED) $(TOOLED) ## check formatting, lint, types, and the stub of the native module
 	$(PYTHON_OF_VENV) -m ruff check --quiet $(CHECKED)

@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from ssbroker import diagnose, exceptions, schemas, spark, testing
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
+    from ssbroker.broker.network.connection import EndpointLimits
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.transaction import Message, Transaction
+    from ssbroker.protocol.config import ProtocolSettings
+    from ssbroker.protocol.wire.connection import LinkLimits
 
 __version__ = _version("ssbroker")
 
@@ -53,11 +56,13 @@ __all__ = [
     "DdlWarning",
     "DuplicateError",
     "EndpointError",
+    "EndpointLimits",
     "Explanation",
     "InputError",
     "Instance",
     "InvalidAddressError",
     "InvalidGuidError",
+    "LinkLimits",
     "LockTimeoutError",
     "MalformedDataError",
     "Message",
@@ -65,6 +70,7 @@ __all__ = [
     "NullError",
     "OptionError",
     "OutputError",
+    "ProtocolSettings",
     "Reassembler",
     "Reassembly",
     "Router",
@@ -89,8 +95,11 @@ __all__ = [
 # Imported on first use: most programs need only some of them.
 _LAZY = {
     "Database": "ssbroker.broker.database",
+    "EndpointLimits": "ssbroker.broker.network.connection",
     "Instance": "ssbroker.broker.instance",
+    "LinkLimits": "ssbroker.protocol.wire.connection",
     "Message": "ssbroker.broker.transaction",
+    "ProtocolSettings": "ssbroker.protocol.config",
     "Server": "ssbroker.broker.network.server",
     "Transaction": "ssbroker.broker.transaction",
     "Trust": "ssbroker.broker.network.tls",

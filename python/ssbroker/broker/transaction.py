@@ -106,22 +106,6 @@ class Message:
     def __init__(self, row: ReceivedRow) -> None:
         self._row: Final = row
 
-    @classmethod
-    def first_of(cls, table: pa.Table) -> Self | None:
-        """Returns the first message of a table.
-
-        Args:
-            table: Received messages, as returned by `Transaction.receive` (`schemas.RECEIVED`).
-
-        Returns:
-            The message; None if the table is empty.
-        """
-        if not table.num_rows:
-            return None
-        (row,) = table.slice(length=1).select(_ROW).to_pylist()
-        body, handle, group, conversation, *rest = (row[name] for name in _ROW)
-        return cls((body, handle, group, conversation, *rest))
-
     @property
     def message_body(self) -> bytes | None:
         """The body of the message; None if it is empty."""
@@ -194,6 +178,15 @@ class Message:
             f"Message({self.message_type_name!r}, number {self.message_sequence_number} of {self.conversation_handle}, "
             f"{size} bytes)"
         )
+
+
+def _first_message(table: pa.Table) -> Message | None:
+    """Returns the first of received messages (`schemas.RECEIVED`); None if there is none."""
+    if not table.num_rows:
+        return None
+    (row,) = table.slice(length=1).select(_ROW).to_pylist()
+    body, handle, group, conversation, *rest = (row[name] for name in _ROW)
+    return Message((body, handle, group, conversation, *rest))
 
 
 Guid = uuid.UUID | str | bytes
@@ -493,7 +486,7 @@ class Transaction:
             if row is not None:
                 return Message(row)
         request = receive.receive_request(1, 1, conversation_handle, conversation_group_id)
-        return Message.first_of(self._receive_table(queue, request, wait))
+        return _first_message(self._receive_table(queue, request, wait))
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
         """Returns the conversation group that `receive` would take next, and locks it until the transaction ends.

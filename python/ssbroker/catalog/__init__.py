@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.catalog import Catalog, _restore  # pickles of version 0.1 look for it here
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "_restore"]

@@ -65,9 +65,7 @@ def test_altered_and_truncated_states_are_refused() -> None:
     for _ in range(300):
         place = random.randrange(len(state))
         altered = state[:place] + bytes([state[place] ^ 1 << random.randrange(8)]) + state[place + 1 :]
-        with pytest.raises(
-            MalformedDataError, match=r"invalid state of an ssbroker stream|reassembler checkpoint"
-        ):
+        with pytest.raises(MalformedDataError, match=r"invalid state of an ssbroker stream|reassembler checkpoint"):
             read(altered)
         with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
             state_from_bytes(state[:place])
