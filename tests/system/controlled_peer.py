@@ -103,7 +103,7 @@ class Neighbour:
 
     # What the endpoint tells, in its thread.
 
-    def arrived(self, peer: Peer, rows: pa.Table) -> None:
+    def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """See `Receiver`."""
         found = [Seen(peer, row) for row in rows.to_pylist()]
         ways: dict[str, list[Row]] = {}
@@ -117,23 +117,23 @@ class Neighbour:
             self.seen.extend(found)
             self._changed.notify_all()
 
-    def has_room(self, address: str) -> None:
+    def outbox_drained(self, address: str) -> None:
         """See `Receiver`."""
 
-    def unreachable(self, address: str, why: str) -> None:
+    def connection_failed(self, address: str, why: str) -> None:
         """See `Receiver`."""
 
-    def reached(self, address: str, peer: Peer) -> None:
+    def connected(self, address: str, peer: Peer) -> None:
         """See `Receiver`."""
 
-    def is_own(self, address: str) -> None:
+    def own_address_reached(self, address: str) -> None:
         """See `Receiver`."""
 
-    def roles_of(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:  # it has no databases
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:  # it has no databases
         """See `Receiver`."""
         return [("unknown", 0) for _ in broker_instances]
 
-    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """See `Receiver`."""
 
 

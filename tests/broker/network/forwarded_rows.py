@@ -133,13 +133,13 @@ class Outboxes:
     def progress(self, address: str) -> tuple[int, int]:
         return self.box(address).progress
 
-    def ask_role(self, address: str, broker_instance: bytes) -> None:
+    def query_role(self, address: str, broker_instance: bytes) -> None:
         self.asked.append((address, broker_instance))
 
-    def refuses(self, address: str) -> str | None:
+    def refusal_reason(self, address: str) -> str | None:
         return self.refused.get(address)
 
-    def routes_lead_to(self, addresses: Collection[str]) -> None:
+    def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """Which addresses routes name changes nothing here."""
 
     def view_rows(self) -> tuple[()]:

@@ -58,7 +58,7 @@ class Pipe:
         if address in self.pipes.down or self._left(outbox) <= 0:
             self.full.add(address)
             if address in self.pipes.down:
-                self.receiver.unreachable(address, "connection refused")
+                self.receiver.connection_failed(address, "connection refused")
             return 0
         outbox.append(rows)
         self.taken[address] = self.taken.get(address, 0) + rows.num_rows
@@ -89,11 +89,11 @@ class Pipe:
         """See `seam.Endpoint`."""
         return 0
 
-    def refuses(self, address: str) -> str | None:
+    def refusal_reason(self, address: str) -> str | None:
         """See `seam.Endpoint`."""
         return None
 
-    def routes_lead_to(self, addresses: Collection[str]) -> None:
+    def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """See `seam.Endpoint`."""
 
     @property
@@ -105,13 +105,13 @@ class Pipe:
         """See `seam.Endpoint`."""
         return ()
 
-    def ask_role(self, address: str, broker_instance: bytes) -> None:
+    def query_role(self, address: str, broker_instance: bytes) -> None:
         """See `seam.Endpoint`."""
         if address in self.pipes.down or address not in self.pipes.pipes:
-            self.receiver.unreachable(address, "connection refused")
+            self.receiver.connection_failed(address, "connection refused")
             return
-        ((role, number),) = self.pipes.pipes[address].receiver.roles_of([broker_instance])
-        self.receiver.role_told(address, broker_instance, role, number)
+        ((role, number),) = self.pipes.pipes[address].receiver.mirroring_roles([broker_instance])
+        self.receiver.role_received(address, broker_instance, role, number)
 
     def pause(self) -> None:
         """See `seam.Endpoint`."""
@@ -135,16 +135,16 @@ class Pipe:
             here = Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
             there = Peer(address.encode()[:16], address, address, address, uuid.UUID(int=1), False)
             if outbox:
-                self.receiver.reached(address, there)
+                self.receiver.connected(address, there)
             while outbox:
                 rows = outbox.popleft()
                 number += rows.num_rows
                 self.sent.append((address, rows))
                 if address not in self.pipes.swallows:
-                    target.receiver.arrived(here, rows)
+                    target.receiver.rows_received(here, rows)
             if address in self.full:
                 self.full.discard(address)
-                self.receiver.has_room(address)
+                self.receiver.outbox_drained(address)
         return number
 
 

@@ -114,29 +114,29 @@ class Party:
         """The events of one step."""
         return [event for event in self.events if event.step is step]
 
-    def arrived(self, peer: Peer, rows: pa.Table) -> None:
+    def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         try:
             self.on_arrival()
         finally:
             self._note(self.batches, (peer, rows))
 
-    def has_room(self, address: str) -> None:
+    def outbox_drained(self, address: str) -> None:
         self._note(self.room_at, address)
 
-    def unreachable(self, address: str, why: str) -> None:
+    def connection_failed(self, address: str, why: str) -> None:
         self._note(self.unreachable_at, (address, why))
 
-    def reached(self, address: str, peer: Peer) -> None:
+    def connected(self, address: str, peer: Peer) -> None:
         self._note(self.reached_at, (address, peer))
 
-    def is_own(self, address: str) -> None:
+    def own_address_reached(self, address: str) -> None:
         self._note(self.own_addresses, address)
 
-    def roles_of(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:
         self.looks += 1
         return [self.role for _ in broker_instances]
 
-    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         self._note(self.roles, (address, broker_instance, role, number))
 
     def advance(self, microseconds: int) -> None:

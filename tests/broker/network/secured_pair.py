@@ -75,5 +75,5 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
 def bring(both: Talk, name: str, rows: Iterable[dict[str, Any]], *, principal: str | None = None) -> None:
     """Brings rows to an instance as a neighbour would."""
     peer = Peer(bytes(16), "somebody", principal, "TCP://somebody:4022", uuid.UUID(int=9), True)
-    both.pipes.pipe(name).receiver.arrived(peer, pa.Table.from_pylist(list(rows), schema=WIRE))
+    both.pipes.pipe(name).receiver.rows_received(peer, pa.Table.from_pylist(list(rows), schema=WIRE))
     both.pipes.settle()

@@ -34,7 +34,7 @@ def test_an_instance_that_is_served_with_another_length_goes_on_where_it_was(bot
     both.pipes.servers["shop"].exchange.turn()
     here = Peer(b"shop".ljust(16), "shop", "shop", "TCP://shop:4022", uuid.UUID(int=1), True)
     for rows in both.pipes.pipe("shop").outboxes[BANK]:
-        both.pipes.pipe("bank").receiver.arrived(here, rows.slice(0, rows.num_rows // 2))
+        both.pipes.pipe("bank").receiver.rows_received(here, rows.slice(0, rows.num_rows // 2))
     both.pipes.servers["bank"].exchange.turn()
     both.pipes.crash("shop")
     shop = both.pipes.instance("shop", settings=ProtocolSettings(max_fragment_bytes=9_999))

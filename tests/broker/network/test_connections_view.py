@@ -33,7 +33,7 @@ def meet(instance: Instance, address: str, trust: Trust | None) -> dict[str, Any
     with Party("shop", trust=trust) as shop:
         shop.endpoint.send(address, numbered(3))
         for number in (1, 2):
-            shop.endpoint.ask_role(address, bytes(16))
+            shop.endpoint.query_role(address, bytes(16))
             shop.wait_for(lambda: len(shop.roles) == number)  # noqa: B023 - called at once
         (row,) = connections(instance)
         assert row["peer_arbitration_id"] == shop.instance_id

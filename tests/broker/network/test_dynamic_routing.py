@@ -100,7 +100,7 @@ def names(both: Talk, principal: str, *services: str) -> None:
     rows = [
         row(0, conversation_id=number.to_bytes(16), to_service_name=service) for number, service in enumerate(services)
     ]
-    both.pipes.pipe("bank").receiver.arrived(peer, table_of(rows))
+    both.pipes.pipe("bank").receiver.rows_received(peer, table_of(rows))
 
 
 def test_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path: Path) -> None:

@@ -218,10 +218,10 @@ def test_who_pauses_when_rows_arrive_gets_the_rest_when_it_goes_on() -> None:
 def test_a_role_is_asked_of_an_address_and_told() -> None:
     with Party("shop") as shop, Party("bank") as bank:
         bank.role = ("principal", 3)
-        shop.endpoint.ask_role(bank.address, b"broker instance.")
+        shop.endpoint.query_role(bank.address, b"broker instance.")
         shop.wait_for(lambda: shop.roles == [(bank.address, b"broker instance.", "principal", 3)])
         bank.role = ("mirror", 4)
-        shop.endpoint.ask_role(bank.address, b"broker instance.")
+        shop.endpoint.query_role(bank.address, b"broker instance.")
         shop.wait_for(lambda: len(shop.roles) == 2)
         assert shop.roles[1][2:] == ("mirror", 4)
 
@@ -230,12 +230,12 @@ def test_many_questions_cost_one_look_which_none_of_them_is_younger_than(monkeyp
     """Neighbours ask as fast as they like, and each look reads all files."""
     with Party("shop") as shop, Party("bank") as bank:
         bank.role = ("principal", 3)
-        shop.endpoint.ask_role(bank.address, bytes(16))
+        shop.endpoint.query_role(bank.address, bytes(16))
         shop.wait_for(lambda: len(shop.roles) == 1)
         monkeypatch.setattr(endpoint, "LOOK_WAIT", 3600.0)
         bank.role = ("mirror", 4)
         for number in range(endpoint.MANY):
-            shop.endpoint.ask_role(bank.address, number.to_bytes(16))
+            shop.endpoint.query_role(bank.address, number.to_bytes(16))
         shop.wait_for(lambda: len(shop.roles) == 1 + endpoint.MANY)
         assert {each[2:] for each in shop.roles[1:]} == {("mirror", 4)}
         assert bank.looks == 2
@@ -244,7 +244,7 @@ def test_many_questions_cost_one_look_which_none_of_them_is_younger_than(monkeyp
 def test_who_cannot_be_asked_is_unreachable() -> None:
     with Party("shop", limits=PATIENT) as shop:
         address = f"TCP://{HOST}:{free_port()}"
-        shop.endpoint.ask_role(address, b"broker instance.")
+        shop.endpoint.query_role(address, b"broker instance.")
         shop.wait_for(lambda: [each for each, _ in shop.unreachable_at] == [address])
 
 

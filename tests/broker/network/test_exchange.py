@@ -83,7 +83,7 @@ def test_an_instance_that_cannot_be_reached_says_so_and_what_waits_goes_as_soon_
     with both.sales.transaction() as t:
         assert "TCP://bank:4022" in t.transmission_status(dialog)
     both.pipes.down.clear()
-    both.pipes.pipe("shop").receiver.has_room("TCP://bank:4022")
+    both.pipes.pipe("shop").receiver.outbox_drained("TCP://bank:4022")
     both.pipes.settle()
     assert both.ordered() == [b"two chairs"]
     with both.sales.transaction() as t:
@@ -365,7 +365,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages(
         with other.transaction() as t:
             t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"goes")
         both.pipes.settle()
-        both.pipes.pipe("shop").receiver.has_room("TCP://bank:4022")
+        both.pipes.pipe("shop").receiver.outbox_drained("TCP://bank:4022")
         both.pipes.settle()
         assert both.ordered() == [b"goes"]
     both.pipes.settle(seconds=1)

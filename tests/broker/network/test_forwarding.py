@@ -87,9 +87,9 @@ def test_time_passes_while_a_row_is_held() -> None:
     forwarder.forwarding.forward(peer(), wire([row(3)], lives=30, consumed=10), onwards(NEXT))
     forwarder.outboxes.write(NEXT)
     forwarder.now += 20 * SECOND + 1
-    forwarder.forwarding.has_room(NEXT)
+    forwarder.forwarding.outbox_drained(NEXT)
     assert [each["time_consumed"] for each in forwarder.outboxes.write(NEXT)] == [30]
-    forwarder.forwarding.has_room(NEXT)
+    forwarder.forwarding.outbox_drained(NEXT)
     assert [each["time_consumed"] for each in forwarder.outboxes.write(NEXT)] == [20]
     forwarder.forwarding.run_due(now=forwarder.now)
     assert forwarder.why == [11291]
@@ -181,7 +181,7 @@ def test_a_full_outbox_has_rows_wait_in_their_order() -> None:
     seen = []
     while written := forwarder.outboxes.write(NEXT):
         seen += [each["message_sequence_number"] for each in written]
-        forwarder.forwarding.has_room(NEXT)
+        forwarder.forwarding.outbox_drained(NEXT)
     assert seen == [0, 1, 2, 3]
     assert len(forwarder.outboxes.write(OTHER)) == 1
     forwarder.forwarding.run_due(now=forwarder.now)
@@ -194,7 +194,7 @@ def test_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(forwa
     for _ in range(2):
         forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
         forwarder.outboxes.box(NEXT).clear()
-        forwarder.forwarding.unreachable(NEXT, "connection refused")
+        forwarder.forwarding.connection_failed(NEXT, "connection refused")
         assert forwarder.forwarding.pending == (0, 0)
     assert [(each.error, each.next_hop_address) for each in forwarder.dropped] == [(11292, NEXT)] * 2
     assert "connection refused" in forwarder.dropped[0].text
@@ -209,12 +209,12 @@ def test_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forw
     box = forwarder.outboxes.box(NEXT)
     box.bar()
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
-    forwarder.forwarding.unreachable(NEXT, "connection refused")
+    forwarder.forwarding.connection_failed(NEXT, "connection refused")
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(NEXT, 2))
     assert forwarder.why == [11288]
     assert forwarder.forwarding.pending[0] == 2
     box.open()
-    forwarder.forwarding.has_room(NEXT)
+    forwarder.forwarding.outbox_drained(NEXT)
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [0, 1]
 
 
@@ -227,7 +227,7 @@ def test_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Fo
     forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(NEXT))
     box.bar()
     box.clear()
-    forwarder.forwarding.unreachable(NEXT, "connection refused")
+    forwarder.forwarding.connection_failed(NEXT, "connection refused")
     assert forwarder.why == [11292]
     box.open()
     assert told == [NEXT]
@@ -238,7 +238,7 @@ def test_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
     """Before a row for another address is dropped for want of room, those that wait for nothing are."""
     one = sizes_of(wire([row(0)]))[0]
     forwarder = Forwarder(most=3 * one)
-    forwarder.forwarding.unreachable(NEXT, "no route to host")
+    forwarder.forwarding.connection_failed(NEXT, "no route to host")
     forwarder.outboxes.box(NEXT).bar()
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(NEXT, 2))
     forwarder.forwarding.forward(peer(), wire([row(2)]), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
@@ -250,7 +250,7 @@ def test_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
 @pytest.mark.rule("R42")
 def test_nothing_goes_back_to_who_brought_it(forwarder: Forwarder) -> None:
     """28071; whatever the address by which that instance is known."""
-    forwarder.forwarding.reached(NEXT, peer(2, address=NEXT))
+    forwarder.forwarding.connected(NEXT, peer(2, address=NEXT))
     forwarder.forwarding.forward(peer(2), wire([row(0)]), onwards(NEXT))
     assert forwarder.why == [28071]
     forwarder.forwarding.forward(peer(1), wire([row(0)]), onwards(NEXT))
@@ -263,10 +263,10 @@ def test_a_mirrored_route_holds_rows_until_the_principal_is_known(forwarder: For
     """They go to the principal, and to nobody before it is known."""
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
     assert (forwarder.outboxes.write(NEXT), forwarder.outboxes.write(MIRROR)) == ([], [])
-    forwarder.forwarding.settled()
+    forwarder.forwarding.mirrors_changed()
     assert forwarder.forwarding.pending[0] == 1
     forwarder.principal = MIRROR
-    forwarder.forwarding.settled()
+    forwarder.forwarding.mirrors_changed()
     assert forwarder.outboxes.write(NEXT) == []
     assert len(forwarder.outboxes.write(MIRROR)) == 1
 
@@ -279,17 +279,17 @@ def test_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarde
     forwarder.outboxes.box(NEXT).bar()
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), course)
     forwarder.forwarding.forward(peer(), wire([row(7)]), onwards(NEXT))
-    forwarder.forwarding.unreachable(NEXT, "connection refused")
+    forwarder.forwarding.connection_failed(NEXT, "connection refused")
     forwarder.principal = None
-    forwarder.forwarding.settled()
+    forwarder.forwarding.mirrors_changed()
     forwarder.principal = MIRROR
-    forwarder.forwarding.settled()
+    forwarder.forwarding.mirrors_changed()
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(MIRROR)] == [0, 1]
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), course)
     assert forwarder.why == []
     assert len(forwarder.outboxes.write(MIRROR)) == 2
     forwarder.outboxes.box(NEXT).open()
-    forwarder.forwarding.has_room(NEXT)
+    forwarder.forwarding.outbox_drained(NEXT)
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [7]
 
 

@@ -43,7 +43,7 @@ class Node:
         )
         self.router = Router(self.catalog())
         if self.knows_neighbours and self.leads_to is not None:
-            self.forwarding.reached(address(self.leads_to), neighbour(self.leads_to))
+            self.forwarding.connected(address(self.leads_to), neighbour(self.leads_to))
 
     def catalog(self) -> Catalog:
         """Its msdb's routes: one that leads on, or to a service of its own."""

@@ -39,7 +39,7 @@ def nowhere(rows: pa.Table) -> pa.Table:
 def cannot_be_reached(forwarder: Forwarder, address: str) -> None:
     """A dial has failed, and its wait has begun (N10)."""
     forwarder.outboxes.box(address).bar()
-    forwarder.forwarding.unreachable(address, "connection refused")
+    forwarder.forwarding.connection_failed(address, "connection refused")
 
 
 def numbers(rows: list[dict[str, int]]) -> list[int]:
@@ -83,7 +83,7 @@ def test_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now(for
     forwarder.forwarding.reroute(all_to(NEW))
     assert numbers(forwarder.outboxes.write(NEW)) == [0, 1]
     forwarder.outboxes.box(OLD).open()
-    forwarder.forwarding.has_room(OLD)
+    forwarder.forwarding.outbox_drained(OLD)
     assert forwarder.outboxes.write(OLD) == []
     assert forwarder.forwarding.pending == (0, 0)
     assert forwarder.why == []
@@ -99,7 +99,7 @@ def test_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
     assert numbers(forwarder.outboxes.write(NEW)) == [0, 3]
     assert numbers(forwarder.outboxes.write(OTHER)) == [1]
     forwarder.outboxes.box(OLD).open()
-    forwarder.forwarding.has_room(OLD)
+    forwarder.forwarding.outbox_drained(OLD)
     assert numbers(forwarder.outboxes.write(OLD)) == [2]
 
 
@@ -127,7 +127,7 @@ def test_what_keeps_its_way_keeps_its_place(forwarder: Forwarder) -> None:
     seen = []
     while written := forwarder.outboxes.write(OLD):
         seen += numbers(written)
-        forwarder.forwarding.has_room(OLD)
+        forwarder.forwarding.outbox_drained(OLD)
     assert seen == [0, 1, 2, 3]
 
 

@@ -70,7 +70,7 @@ def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, row
             forged = replace(blob, wrapped_key=wrapped)
             its_own = {"conversation_id": f"{number:8}{principal:8.8}".encode(), "key_exchange": forged.as_bytes}
             brought.append({**row, **its_own})
-        both.pipes.pipe("bank").receiver.arrived(peer, pa.Table.from_pylist(brought, schema=WIRE))
+        both.pipes.pipe("bank").receiver.rows_received(peer, pa.Table.from_pylist(brought, schema=WIRE))
 
 
 def test_new_keys_of_one_neighbour_cost_a_limited_time_whatever_its_connections(both: Talk, paid: list[None]) -> None:

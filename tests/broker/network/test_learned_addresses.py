@@ -73,7 +73,7 @@ def test_of_addresses_that_no_route_names_only_some_are_dialled_at_once_and_rout
             shop.endpoint.send(f"TCP://h{number}.example:{port}", numbered(1))
         shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECTING)) == 2)
         shop.endpoint.send(bank.address, numbered(1))
-        shop.endpoint.routes_lead_to({f"TCP://h9.example:{bank.port}"})
+        shop.endpoint.set_routed_addresses({f"TCP://h9.example:{bank.port}"})
         shop.endpoint.send(f"TCP://h9.example:{bank.port}", numbered(1, first=1))
         bank.wait_for(bank.numbers)
         dialled = [event.address for event in shop.steps(ConnectionStep.CONNECTING)]
@@ -87,12 +87,12 @@ def test_no_more_addresses_than_some_are_taken_from_neighbours(many_names: None)
     with Party("shop", limits=limits) as shop:
         port = free_port()
         names = [f"TCP://h{number}.example:{port}" for number in range(1, 6)]
-        shop.endpoint.routes_lead_to({names[3]})
-        assert [shop.endpoint.refuses(name) for name in names] == [None] * 5
+        shop.endpoint.set_routed_addresses({names[3]})
+        assert [shop.endpoint.refusal_reason(name) for name in names] == [None] * 5
         for name in names[:3]:
             shop.endpoint.send(name, numbered(1))
         shop.wait_for(lambda: len(shop.unreachable_at) == 3)
-        assert [shop.endpoint.refuses(name) for name in names] == [
+        assert [shop.endpoint.refusal_reason(name) for name in names] == [
             None,
             None,
             None,
@@ -145,8 +145,8 @@ def test_a_name_that_leads_out_of_the_networks_is_not_dialled(many_names: None) 
             (name, f"the dial failed: {name[6:].partition(':')[0]} is not among what may be dialled (dial_only)")
             for name in sorted(names)
         ]
-        assert shop.endpoint.refuses(names[1]) == "it is not among what may be dialled (dial_only)"
-        assert shop.endpoint.refuses(names[0]) is None
+        assert shop.endpoint.refusal_reason(names[1]) == "it is not among what may be dialled (dial_only)"
+        assert shop.endpoint.refusal_reason(names[0]) is None
         shop.endpoint.send(f"TCP://other.example:{bank.port}", numbered(1, first=7))
         bank.wait_for(lambda: bank.numbers() == [7])
 
@@ -208,6 +208,6 @@ def test_only_some_addresses_are_learnt_to_be_its_own(tmp_path: Path, monkeypatc
     for both in talk(tmp_path):
         told = both.pipes.servers["shop"].exchange
         for number in (1, 2, 2, 3, 4):
-            told.is_own(f"TCP://127.0.0.{number}:4022")
+            told.own_address_reached(f"TCP://127.0.0.{number}:4022")
         own = both.shop.catalog().addresses
         assert [f"TCP://127.0.0.{number}:4022" in own for number in (1, 2, 3, 4)] == [True, True, False, False]

@@ -48,7 +48,7 @@ class Sender:
         return epoch_microseconds(self.clock())
 
     def way(self) -> str | None:
-        return self.routes.way(A, M, GUID)
+        return self.routes.resolve(A, M, GUID)
 
     def asked(self) -> list[str]:
         """Who was asked since the last time."""
@@ -71,8 +71,8 @@ def sender(instance: Instance, clock: Clock) -> Sender:
 def led_to(sender: Sender, address: str, *, number: int = 1) -> None:
     """Has the principal found."""
     sender.way()
-    sender.routes.role_told(address, GUID, "principal", number)
-    sender.routes.role_told(M if address == A else A, GUID, "mirror", 0)
+    sender.routes.role_received(address, GUID, "principal", number)
+    sender.routes.role_received(M if address == A else A, GUID, "mirror", 0)
     assert sender.way() == address
     assert sender.asked() == [A, M]
 
@@ -82,10 +82,10 @@ def test_both_are_asked_once_and_everything_goes_to_the_principal(sender: Sender
     """R51, R52."""
     assert [sender.way() for _ in range(3)] == [None] * 3
     assert sender.asked() == [A, M]
-    sender.routes.role_told(M, GUID, "principal", 3)
+    sender.routes.role_received(M, GUID, "principal", 3)
     assert sender.way() is None
     assert sender.changes == 0
-    sender.routes.role_told(A, GUID, "mirror", 2)
+    sender.routes.role_received(A, GUID, "mirror", 2)
     assert sender.way() == M
     assert (sender.changes, sender.told) == (1, [("PRINCIPAL_IS_MIRROR", M)])
 
@@ -97,7 +97,7 @@ def test_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> None:
     sender.clock.advance(seconds=CHECK_INTERVAL / 1e6)
     assert sender.way() == A
     assert sender.asked() == [A]
-    sender.routes.role_told(A, GUID, "principal", 1)
+    sender.routes.role_received(A, GUID, "principal", 1)
     sender.clock.advance(seconds=1)
     assert sender.way() == A
     assert sender.routes.run_due(now=sender.now) is not None
@@ -109,10 +109,10 @@ def test_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> None:
 def test_the_mirror_takes_over_once_it_says_so(sender: Sender) -> None:
     """Without a message that wants to go in between."""
     led_to(sender, A)
-    sender.routes.unreachable(A)
+    sender.routes.connection_failed(A)
     assert sender.way() is None
     assert sender.asked() == [A, M]
-    sender.routes.role_told(M, GUID, "principal", 2)
+    sender.routes.role_received(M, GUID, "principal", 2)
     assert sender.way() == M
     assert sender.told == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None), ("PRINCIPAL_IS_MIRROR", M)]
     assert sender.changes == 3
@@ -122,16 +122,16 @@ def test_the_mirror_takes_over_once_it_says_so(sender: Sender) -> None:
 def test_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None:
     """Both are asked again and again, until the principal is reachable."""
     led_to(sender, A)
-    sender.routes.unreachable(A)
+    sender.routes.connection_failed(A)
     for _ in range(10):
         assert sender.way() is None
         assert sender.asked() == [A, M]
-        sender.routes.unreachable(A)
+        sender.routes.connection_failed(A)
         sender.pass_until_due()  # the mirror does not answer in time
         sender.pass_until_due()
     assert sender.told == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None)]
-    sender.routes.role_told(A, GUID, "principal", 1)
-    sender.routes.role_told(M, GUID, "mirror", 0)
+    sender.routes.role_received(A, GUID, "principal", 1)
+    sender.routes.role_received(M, GUID, "mirror", 0)
     assert sender.way() == A
 
 
@@ -140,14 +140,14 @@ def test_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> No
     """Neither while nobody is the principal, nor whether the principal still is."""
     sender.way()
     for address in (A, M):
-        sender.routes.unreachable(address)
+        sender.routes.connection_failed(address)
     sender.clock.advance(seconds=-3600)
     sender.asked()
     assert sender.way() is None
     sender.pass_until_due()
     assert sender.asked() == [A, M]
-    sender.routes.role_told(A, GUID, "principal", 1)
-    sender.routes.role_told(M, GUID, "mirror", 0)
+    sender.routes.role_received(A, GUID, "principal", 1)
+    sender.routes.role_received(M, GUID, "mirror", 0)
     sender.clock.advance(seconds=-3600)
     assert sender.way() == A
     sender.clock.advance(seconds=CHECK_INTERVAL / 1e6)
@@ -159,11 +159,11 @@ def test_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> No
 def test_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
     """R54."""
     led_to(sender, A)
-    sender.routes.unreachable(A)
-    sender.routes.unreachable(A)
-    sender.routes.unreachable(M)
+    sender.routes.connection_failed(A)
+    sender.routes.connection_failed(A)
+    sender.routes.connection_failed(M)
     sender.asked()
-    sender.routes.reached(A)
+    sender.routes.connected(A)
     assert sender.asked() == [A, M]
 
 
@@ -171,7 +171,7 @@ def test_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
 def test_an_answer_takes_10_s_at_most(sender: Sender) -> None:
     """R51, N23."""
     sender.way()
-    sender.routes.role_told(A, GUID, "principal", 1)
+    sender.routes.role_received(A, GUID, "principal", 1)
     assert sender.routes.run_due(now=sender.now) == sender.now + ANSWER_TIMEOUT
     sender.pass_until_due()
     assert sender.way() == A
@@ -182,8 +182,8 @@ def test_an_answer_takes_10_s_at_most(sender: Sender) -> None:
 def test_an_equal_claim_holds_everything_and_is_told(sender: Sender) -> None:
     """R54, N24, T23."""
     sender.way()
-    sender.routes.role_told(A, GUID, "principal", 3)
-    sender.routes.role_told(M, GUID, "principal", 3)
+    sender.routes.role_received(A, GUID, "principal", 3)
+    sender.routes.role_received(M, GUID, "principal", 3)
     assert sender.way() is None
     assert sender.told == [("CONTESTED", None)]
 
@@ -192,27 +192,27 @@ def test_other_routes_and_other_broker_ids_are_not_concerned(sender: Sender) -> 
     """N23."""
     other = uuid.UUID(int=8).bytes
     led_to(sender, A)
-    assert sender.routes.way(A, M, other) is None
-    sender.routes.role_told(A, other, "mirror", 0)
-    sender.routes.role_told("TCP://c.example:4022", GUID, "mirror", 9)
-    sender.routes.unreachable("TCP://c.example:4022")
+    assert sender.routes.resolve(A, M, other) is None
+    sender.routes.role_received(A, other, "mirror", 0)
+    sender.routes.role_received("TCP://c.example:4022", GUID, "mirror", 9)
+    sender.routes.connection_failed("TCP://c.example:4022")
     assert sender.way() == A
 
 
 def test_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> None:
     """N23."""
     led_to(sender, A)
-    assert sender.routes.way(M, "TCP://c.example:4022", GUID) is None
-    sender.routes.role_told(M, GUID, "mirror", 0)
+    assert sender.routes.resolve(M, "TCP://c.example:4022", GUID) is None
+    sender.routes.role_received(M, GUID, "mirror", 0)
     sender.endpoint.asked.clear()
-    sender.routes.unreachable("TCP://c.example:4022")
+    sender.routes.connection_failed("TCP://c.example:4022")
     assert sender.way() == A
 
 
 @pytest.mark.rule("R51")
 def test_without_a_broker_id_nobody_can_be_asked(sender: Sender) -> None:
     """A mirrored route names one."""
-    assert sender.routes.way(A, M, None) is None
+    assert sender.routes.resolve(A, M, None) is None
     assert sender.asked() == []
 
 
@@ -235,19 +235,19 @@ def test_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(mirrors, "ROUTES_MAX", 3)
     led_to(sender, A)
     for number in range(100, 102):
-        sender.routes.way(A, M, uuid.UUID(int=number).bytes)
+        sender.routes.resolve(A, M, uuid.UUID(int=number).bytes)
     assert sender.way() == A
     for number in range(200, 202):
-        sender.routes.way(A, M, uuid.UUID(int=number).bytes)
+        sender.routes.resolve(A, M, uuid.UUID(int=number).bytes)
     assert sender.way() == A, "it was used last"
     for number in range(300, 303):
-        sender.routes.way(A, M, uuid.UUID(int=number).bytes)
+        sender.routes.resolve(A, M, uuid.UUID(int=number).bytes)
     assert sender.way() is None
 
 
 def test_an_instance_tells_the_role_of_its_databases(sender: Sender, sales: Database) -> None:
     """N23, N25."""
     guid = sales.service_broker_guid.bytes
-    assert sender.routes.roles_of([guid]) == [("principal", 0)]
+    assert sender.routes.mirroring_roles([guid]) == [("principal", 0)]
     sales.set_mirroring_role("mirror", number=2)
-    assert sender.routes.roles_of([GUID, guid, guid]) == [("unknown", 0), ("mirror", 2), ("mirror", 2)]
+    assert sender.routes.mirroring_roles([GUID, guid, guid]) == [("unknown", 0), ("mirror", 2), ("mirror", 2)]

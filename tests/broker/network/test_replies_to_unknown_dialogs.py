@@ -54,7 +54,7 @@ def answered(both: Talk, asking: Sequence[str]) -> None:
         row.header_signature = hashlib.md5(row.signature_input(row.header), usedforsecurity=False).digest()
         rows.append(row)
     exchange = both.pipes.servers["bank"].exchange
-    both.pipes.pipe("bank").receiver.arrived(
+    both.pipes.pipe("bank").receiver.rows_received(
         MALLORY, to_wire_rows(rows_to_table(rows), now=0, key_exchanges=pa.nulls(len(rows), pa.binary()))
     )
     exchange.turn()
@@ -67,7 +67,7 @@ def test_where_no_more_addresses_are_learnt_answers_to_nobody_are_dropped(
     both.stock.create_route("Any", address="TRANSPORT")
     answered(both, ["tcp://one:4022/x"])
     assert "TCP://one:4022" in pipe.outboxes
-    monkeypatch.setattr(pipe, "refuses", lambda _: "1000 addresses that no route names are in use already")
+    monkeypatch.setattr(pipe, "refusal_reason", lambda _: "1000 addresses that no route names are in use already")
     answered(both, ["tcp://two:4022/x"])
     assert "TCP://two:4022" not in pipe.outboxes
     both.send(b"one")

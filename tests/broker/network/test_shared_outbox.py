@@ -40,7 +40,7 @@ class Between:
         """A neighbour brings more than goes in one turn."""
         for _ in range(2):
             rows = [row(number, body=PART, conversation=1000 + self.came) for number in range(10)]
-            self.pipes.pipe("between").receiver.arrived(peer(77), wire(rows))
+            self.pipes.pipe("between").receiver.rows_received(peer(77), wire(rows))
             self.came += 1
 
 

@@ -47,7 +47,7 @@ def written(both: Talk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def breaks(both: Talk) -> None:
-    both.pipes.pipe("shop").receiver.unreachable(BANK, "connection refused")
+    both.pipes.pipe("shop").receiver.connection_failed(BANK, "connection refused")
     both.pipes.servers["shop"].exchange.turn()
 
 
@@ -68,7 +68,7 @@ def test_one_that_comes_and_goes_has_it_written_in_a_twentieth_of_the_time(both:
     for _ in range(100):
         breaks(both)
         both.pipes.clock.advance(seconds=0.05)
-        both.pipes.pipe("shop").receiver.reached(BANK, PEER)
+        both.pipes.pipe("shop").receiver.connected(BANK, PEER)
         both.pipes.servers["shop"].exchange.turn()
         both.pipes.clock.advance(seconds=0.05)
     assert 5 <= len(written) <= 12

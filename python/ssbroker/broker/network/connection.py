@@ -467,7 +467,7 @@ class SecureLink:
         if self._link is not None:
             self._link.probe(now=now)
 
-    def ask_role(self, broker_instance: bytes) -> None:
+    def query_role(self, broker_instance: bytes) -> None:
         """Asks the far side what a database is.
 
         Args:
@@ -476,7 +476,7 @@ class SecureLink:
         if self._link is not None and self.is_usable:
             self._link.query_role(broker_instance)
 
-    def tell_role(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def reply_role(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """Answers that.
 
         Args:

@@ -141,7 +141,7 @@ class PendingKeyExchanges:
         key = (sender.conversation_id, bool(sender.is_initiator))
         if key in self._done or key in self._offers:
             return None
-        answer = self._keys.for_sending(self._database, sender)
+        answer = self._keys.prepare_sending(self._database, sender)
         if isinstance(answer, KeyWait):
             return answer.status
         self._note(key, answer)
@@ -219,7 +219,7 @@ class PendingKeyExchanges:
             found = endpoints.by_sides(connection, keys)
         for key in keys:
             self._offers.pop(key, None)
-            answer = KeyOffer() if key not in found else self._keys.for_sending(self._database, found[key])
+            answer = KeyOffer() if key not in found else self._keys.prepare_sending(self._database, found[key])
             if isinstance(answer, KeyOffer):  # else it goes without, and the far side does not take it
                 self._note(key, answer)
 
@@ -274,7 +274,7 @@ class RouteRequester:
             (each.next_hop_address, each.mirror_address, each.broker_instance) for each in ways
         }:
             if self._mirrors is not None and address is not None and mirror is not None:
-                self._mirrors.way(address, mirror, broker)
+                self._mirrors.resolve(address, mirror, broker)
 
     def routes(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
         """Asks for routes that are missing, unless that was done lately.
@@ -534,7 +534,7 @@ class DatabaseDialogs:
             self._rest(key, NOWHERE)
             return None
         if mirror is not None and self._mirrors is not None:
-            found = self._mirrors.way(address, mirror, decision.broker_instance)
+            found = self._mirrors.resolve(address, mirror, decision.broker_instance)
             if found is None:
                 self._rest(key, address + MIRRORED + mirror)
                 return None

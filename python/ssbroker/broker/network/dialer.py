@@ -524,7 +524,7 @@ class Destinations:
             each = [destination.outbox.pending for destination in self._destinations.values()]
         return sum(rows for rows, _ in each), sum(size for _, size in each)
 
-    def refuses(self, address: str) -> str | None:
+    def refusal_reason(self, address: str) -> str | None:
         """Why nothing new is begun with an address.
 
         Args:
@@ -551,7 +551,7 @@ class Destinations:
         with self._changed:
             return address not in self._routed
 
-    def routes_lead_to(self, addresses: Collection[str]) -> None:
+    def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """Says which addresses routes name.
 
         Args:
@@ -579,7 +579,7 @@ class Destinations:
                 address,
                 outbox_bytes=self._setup.limits.outbox_bytes,
                 first=self._numbered_from,
-                tell_room=partial(self._setup.call, partial(self._setup.receiver.has_room, address)),
+                tell_room=partial(self._setup.call, partial(self._setup.receiver.outbox_drained, address)),
             )
         return found
 
@@ -727,7 +727,7 @@ class Dialer:
             if destination.connection is loser:
                 self._attach(destination, survivor)
 
-    def is_own(self, connection: PeerConnection) -> None:
+    def own_address_reached(self, connection: PeerConnection) -> None:
         """The far side of a connection that was dialled is this instance.
 
         Args:
@@ -738,9 +738,9 @@ class Dialer:
             destination.is_dialled = False
             destination.lose()
             self._wait(destination)
-            self._setup.call(partial(self._setup.receiver.is_own, destination.address))
+            self._setup.call(partial(self._setup.receiver.own_address_reached, destination.address))
 
-    def role_told(self, connection: PeerConnection, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(self, connection: PeerConnection, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """The far side has told a role.
 
         Args:
@@ -752,7 +752,7 @@ class Dialer:
         for destination in list(self._of_connection.get(connection, ())):
             if broker_instance in destination.asked:
                 destination.asked.discard(broker_instance)
-                told = partial(self._setup.receiver.role_told, destination.address, broker_instance, role, number)
+                told = partial(self._setup.receiver.role_received, destination.address, broker_instance, role, number)
                 self._setup.call(told)
 
     def ended(self, connection: PeerConnection, ending: CloseReason, pair: Pair | None) -> None:
@@ -815,7 +815,7 @@ class Dialer:
             destination.why = ending.text
             destination.lose()
             self._wait(destination)
-            self._setup.call(partial(self._setup.receiver.unreachable, destination.address, ending.text))
+            self._setup.call(partial(self._setup.receiver.connection_failed, destination.address, ending.text))
 
     def _attach(self, destination: Destination, connection: PeerConnection) -> None:
         if destination.connection is not None:
@@ -825,7 +825,7 @@ class Dialer:
         if destination not in going:
             going.append(destination)
         if connection.peer is not None:
-            self._setup.call(partial(self._setup.receiver.reached, destination.address, connection.peer))
+            self._setup.call(partial(self._setup.receiver.connected, destination.address, connection.peer))
         self._ask(destination)
         connection.pump()
 
@@ -834,7 +834,7 @@ class Dialer:
         while connection is not None and connection.is_usable and destination.asks:
             broker_instance = destination.asks.pop()
             destination.asked.add(broker_instance)
-            connection.line.ask_role(broker_instance)
+            connection.line.query_role(broker_instance)
 
     def _wait(self, destination: Destination) -> None:
         wait = self._setup.limits.wait(max(destination.failures, 1), roll=self._setup.random.random())

@@ -87,9 +87,9 @@ class RoleAnswers:
         self._looked_at = asyncio.get_running_loop().time()
 
     def _answer(self, asked: list[tuple[PeerConnection, bytes]]) -> None:
-        roles = self._setup.receiver.roles_of([broker_instance for _, broker_instance in asked])
+        roles = self._setup.receiver.mirroring_roles([broker_instance for _, broker_instance in asked])
         for (connection, broker_instance), (role, number) in zip(asked, roles, strict=True):
-            connection.line.tell_role(broker_instance, role, number)
+            connection.line.reply_role(broker_instance, role, number)
         for connection in dict(asked):
             connection.pump()
 
@@ -251,11 +251,11 @@ class ConnectionManager:
                 self._greeted(connection, is_self=is_self)
             case FragmentsArrived(rows=rows) if peer is not None and not self._is_deaf:
                 connection.counters.fragments_received += rows.num_rows
-                self._setup.call(partial(self._setup.receiver.arrived, peer, rows))
+                self._setup.call(partial(self._setup.receiver.rows_received, peer, rows))
             case RoleQuery(broker_instance=broker_instance):
                 self._roles.asked(connection, broker_instance)
             case RoleReply(broker_instance=broker_instance, role=role, number=number):
-                self.dialling.role_told(connection, broker_instance, role, number)
+                self.dialling.role_received(connection, broker_instance, role, number)
 
     def closing(self, connection: PeerConnection, ending: CloseReason) -> None:
         """One of the sides says GOODBYE, or falls silent.
@@ -340,7 +340,7 @@ class ConnectionManager:
             connection.pause()
         if is_self:
             connection.end(CloseReason("the address is this instance's own", reason=GoodbyeReason.ITSELF))
-            self.dialling.is_own(connection)
+            self.dialling.own_address_reached(connection)
             return
         self.dialling.greeted(connection, pair)
         self._arbitrate(connection, pair)
@@ -525,15 +525,15 @@ class SocketEndpoint:
         """See `seam.Endpoint`."""
         return self._board.dialling.addresses.progress(address)
 
-    def refuses(self, address: str) -> str | None:
+    def refusal_reason(self, address: str) -> str | None:
         """See `seam.Endpoint`."""
-        return self._board.dialling.addresses.refuses(address)
+        return self._board.dialling.addresses.refusal_reason(address)
 
-    def routes_lead_to(self, addresses: Collection[str]) -> None:
+    def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """See `seam.Endpoint`."""
-        self._board.dialling.addresses.routes_lead_to(addresses)
+        self._board.dialling.addresses.set_routed_addresses(addresses)
 
-    def ask_role(self, address: str, broker_instance: bytes) -> None:
+    def query_role(self, address: str, broker_instance: bytes) -> None:
         """See `seam.Endpoint`."""
         self._call(lambda: self._board.dialling.ask(address, broker_instance))
 

@@ -173,9 +173,9 @@ class MessageExchange:
         self._carrying.failed(address, why)
         self._departing.broke(address)
         if self._forwards is not None:
-            self._forwards.unreachable(address, why)
+            self._forwards.connection_failed(address, why)
         if self._mirrors is not None:
-            self._mirrors.unreachable(address)
+            self._mirrors.connection_failed(address)
         self._noting.changed([address])
 
     def stands(self, address: str, peer: Peer) -> None:
@@ -187,13 +187,13 @@ class MessageExchange:
         """
         self._carrying.why.pop(address, None)
         if self._forwards is not None:
-            self._forwards.reached(address, peer)
+            self._forwards.connected(address, peer)
         self.opens(address)
         if self._mirrors is not None:
-            self._mirrors.reached(address)
+            self._mirrors.connected(address)
         self._noting.changed([address])
 
-    def is_own(self, address: str) -> None:
+    def own_address_reached(self, address: str) -> None:
         """An address is this instance's (R41).
 
         Args:
@@ -211,7 +211,7 @@ class MessageExchange:
         """
         self._departing.settled()
         if self._forwards is not None:
-            self._forwards.settled()
+            self._forwards.mirrors_changed()
         self._noting.changed(addresses)
 
     def finish(self) -> None:
@@ -234,7 +234,7 @@ class MessageExchange:
         if picture is not self._picture or self._machines.is_due:
             if self._picture is not None:
                 self._carrying.forget()
-            self._reception.endpoint.routes_lead_to(named_by(self._background.catalog.catalog().routes))
+            self._reception.endpoint.set_routed_addresses(named_by(self._background.catalog.catalog().routes))
             self._machines.renew()
             for machine in self._machines.all():
                 machine.reroute()
@@ -277,13 +277,13 @@ class MessageExchange:
     def _closes(self, address: str) -> None:
         """An address takes no more, so that what is forwarded does not take the room for which the instance's own waits."""
         if self._forwards is not None:
-            self._forwards.has_no_room(address)
+            self._forwards.outbox_full(address)
 
     def _pass_on(self) -> None:
         """Has what is forwarded go to addresses that take something again."""
         if self._forwards is not None:
             for address in self._opened:
-                self._forwards.has_room(address)
+                self._forwards.outbox_drained(address)
         self._opened.clear()
 
     def _flush(self, now: int) -> None:
@@ -321,38 +321,38 @@ class EndpointEvents:
         self.inbox: Final = Inbox(pause=self._pause, resume=self._resume)
         self.told: Final[deque[Callable[[MessageExchange], None]]] = deque()
 
-    def arrived(self, peer: Peer, rows: pa.Table) -> None:
+    def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """See `Receiver`."""
         self.inbox.put(peer, rows)
         self._wake()
 
-    def has_room(self, address: str) -> None:
+    def outbox_drained(self, address: str) -> None:
         """See `Receiver`."""
         self.tell(lambda exchange: exchange.opens(address))
 
-    def unreachable(self, address: str, why: str) -> None:
+    def connection_failed(self, address: str, why: str) -> None:
         """See `Receiver`."""
         self.tell(lambda exchange: exchange.broke(address, why))
 
-    def reached(self, address: str, peer: Peer) -> None:
+    def connected(self, address: str, peer: Peer) -> None:
         """See `Receiver`."""
         self.tell(lambda exchange: exchange.stands(address, peer))
 
-    def is_own(self, address: str) -> None:
+    def own_address_reached(self, address: str) -> None:
         """See `Receiver`."""
-        self.tell(lambda exchange: exchange.is_own(address))
+        self.tell(lambda exchange: exchange.own_address_reached(address))
 
-    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """See `Receiver`."""
         if self.mirrors is None:
             return [UNKNOWN] * len(broker_instances)
-        return self.mirrors.roles_of(broker_instances)
+        return self.mirrors.mirroring_roles(broker_instances)
 
-    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """See `Receiver`."""
         mirrors = self.mirrors
         if mirrors is not None:
-            self.tell(lambda _: mirrors.role_told(address, broker_instance, role, number))
+            self.tell(lambda _: mirrors.role_received(address, broker_instance, role, number))
 
     def tell(self, what: Callable[[MessageExchange], None]) -> None:
         """Has the exchange do something in its thread, soon.

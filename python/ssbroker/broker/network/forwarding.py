@@ -492,7 +492,7 @@ class MessageForwarder:
                 elif course.mirror_address is not None:  # what comes again while it is held still wants to go (N23)
                     self._way(course.address, course.mirror_address, course.broker_instance)
 
-    def has_no_room(self, address: str) -> None:
+    def outbox_full(self, address: str) -> None:
         """The outbox of an address is full, with what this instance sends itself: what comes waits for `has_room`.
 
         Args:
@@ -502,7 +502,7 @@ class MessageForwarder:
             if address in self._hops:
                 self._hops[address].is_full = True
 
-    def has_room(self, address: str) -> None:
+    def outbox_drained(self, address: str) -> None:
         """The outbox of an address takes rows again.
 
         Args:
@@ -512,7 +512,7 @@ class MessageForwarder:
             self._hops[address].is_full = False
             self._drain(address, now=self._clock())
 
-    def reached(self, address: str, peer: Peer) -> None:
+    def connected(self, address: str, peer: Peer) -> None:
         """A connection to an address stands; `has_room` follows.
 
         Args:
@@ -523,7 +523,7 @@ class MessageForwarder:
             hop = self._hops[address]
             hop.instance_id, hop.is_failing = peer.instance_id, False
 
-    def unreachable(self, address: str, why: str) -> None:
+    def connection_failed(self, address: str, why: str) -> None:
         """An address cannot be reached, or its connection broke: what was under way is dropped, since its senders have it.
 
         What its outbox had not taken yet waits until it is dialled again.
@@ -540,7 +540,7 @@ class MessageForwarder:
             hop.is_failing, hop.is_full = True, False
             self._drain(address, now=now)  # so that its outbox says when it takes something again
 
-    def settled(self) -> None:
+    def mirrors_changed(self) -> None:
         """Another address of a mirrored route may be the principal now: what waits for the one before goes there no more (R53)."""
         with self._telling():
             held: list[ForwardedRows] = []
@@ -603,7 +603,7 @@ class MessageForwarder:
         chosen = address if mirror is None else self._way(address, mirror, broker_instance)
         if chosen is None:
             self._on_hold.append(parcel)
-        elif chosen not in self._hops and (why := self._endpoint.refuses(chosen)) is not None:
+        elif chosen not in self._hops and (why := self._endpoint.refusal_reason(chosen)) is not None:
             self._holding.drop(parcel, error=UNREACHABLE, now=now, why=f": {why}")
         elif self._hops[chosen].instance_id == parcel.came_from:
             self._holding.drop(parcel, error=BACKWARDS, now=now)

@@ -413,9 +413,9 @@ class FirstRowCheck:
         self._keys: Final = keys
         self._dispatch: Final = dispatch
 
-    def next_turn(self) -> None:
+    def start_round(self) -> None:
         """A turn of the exchange begins."""
-        self._keys.next_turn()
+        self._keys.start_round()
 
     def open(self, peer: Peer, parcel: InboundRows) -> tuple[pa.Table, SessionKeys]:
         """Opens what came with first rows.
@@ -433,7 +433,7 @@ class FirstRowCheck:
             return rows, {}
         self._renew(peer, parcel, taken)
         beginnings = _beginnings(peer, rows, asked)
-        answers = self._keys.for_arriving(parcel.machine.database, beginnings)
+        answers = self._keys.accept_directions(parcel.machine.database, beginnings)
         refused: set[Key] = set()
         keys: dict[bytes, ExchangedKeys] = {}
         for (key, place), one, answer in zip(asked.items(), beginnings, answers, strict=True):
@@ -454,7 +454,7 @@ class FirstRowCheck:
         renewed = [
             endpoint.key
             for endpoint, one in zip(taken, came, strict=True)
-            if self._keys.renewed(machine.database, endpoint, one)
+            if self._keys.update_certificate(machine.database, endpoint, one)
         ]
         if renewed:
             machine.renewed(renewed)
@@ -550,7 +550,7 @@ class InboundProcessor:
         Returns:
             What could not be taken because others were writing to a file.
         """
-        self._beginnings.next_turn()
+        self._beginnings.start_round()
         left: list[Batch] = []
         for peer, joined in _joined(batches):
             parts, culprits = [joined], 0

@@ -48,25 +48,25 @@ class Peer:
 class EndpointListener(Protocol):
     """Who is told what connections bring. All of it is called in the endpoint's thread: it must not wait, and must not raise."""
 
-    def arrived(self, peer: Peer, rows: pa.Table) -> None:
+    def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """Rows of `wire.frames.WIRE` have come."""
 
-    def has_room(self, address: str) -> None:
+    def outbox_drained(self, address: str) -> None:
         """What goes to an address is taken again: its outbox, which was full, has drained to a half, or a wait after a failed dial is over."""
 
-    def unreachable(self, address: str, why: str) -> None:
+    def connection_failed(self, address: str, why: str) -> None:
         """A dial has failed, or the last connection to an address broke; what was not written to it is lost."""
 
-    def reached(self, address: str, peer: Peer) -> None:
+    def connected(self, address: str, peer: Peer) -> None:
         """An address that was dialled has answered, or its instance has dialled us."""
 
-    def is_own(self, address: str) -> None:
+    def own_address_reached(self, address: str) -> None:
         """An address that was dialled is this instance's (N9, R41). Nothing more is sent there."""
 
-    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """The mirroring roles of databases here: "principal", "mirror" or "unknown"; and their numbers (N23, N24)."""
 
-    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address that was asked has told a role."""
 
 
@@ -110,7 +110,7 @@ class NetworkEndpoint(Protocol):
             an address that was forgotten since nothing went there, both are more than they were.
         """
 
-    def refuses(self, address: str) -> str | None:
+    def refusal_reason(self, address: str) -> str | None:
         """Why nothing new is begun with an address that others have chosen (N34).
 
         Args:
@@ -120,15 +120,15 @@ class NetworkEndpoint(Protocol):
             Why not; None where nothing is in the way.
         """
 
-    def routes_lead_to(self, addresses: Collection[str]) -> None:
+    def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """Says which addresses routes name. All others were learnt from neighbours (R23).
 
         Args:
             addresses: The addresses, normalised.
         """
 
-    def ask_role(self, address: str, broker_instance: bytes) -> None:
-        """Asks an address for the mirroring role of a database; `role_told` is called, or `unreachable`.
+    def query_role(self, address: str, broker_instance: bytes) -> None:
+        """Asks an address for the mirroring role of a database; `role_received` is called, or `unreachable`.
 
         Args:
             address: `TCP://host:port`, normalised.
@@ -260,7 +260,7 @@ Answer: TypeAlias = KeyOffer | KeyWait
 class KeyExchange(Protocol):
     """Who settles the session keys of dialogs that leave the instance (N19, N20)."""
 
-    def for_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> Answer:
+    def prepare_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> Answer:
         """How an endpoint's messages may leave. Where they are secured, the key is durable in the endpoint's row at return.
 
         Asked before the first message of an endpoint goes, again when an offer is too old or the catalog has changed, until the far
@@ -274,10 +274,10 @@ class KeyExchange(Protocol):
             An offer, or why to wait.
         """
 
-    def next_turn(self) -> None:
+    def start_round(self) -> None:
         """A turn of the exchange begins: RSA is paid for some new keys again (N19)."""
 
-    def for_arriving(
+    def accept_directions(
         self, database: DatabaseContext, beginnings: Sequence[FirstRow]
     ) -> Sequence[AcceptedDirection | RefusedDirection]:
         """Opens what came with the first rows of directions, and says whether they may begin.
@@ -293,7 +293,7 @@ class KeyExchange(Protocol):
             An answer for each, in the same order.
         """
 
-    def renewed(self, database: DatabaseContext, endpoint: Taken, one: FirstRow) -> bool:
+    def update_certificate(self, database: DatabaseContext, endpoint: Taken, one: FirstRow) -> bool:
         """Looks at a blob that came for a conversation that was taken here before, for its sender may have another certificate by now.
 
         Where it brings the key that the conversation has, under another certificate, that is durable at return, and what is answered
@@ -324,19 +324,19 @@ class ForwardingService(Protocol):
             decisions: `schemas.DECISIONS`, a row for each.
         """
 
-    def has_no_room(self, address: str) -> None:
+    def outbox_full(self, address: str) -> None:
         """The outbox of an address is full, with what this instance sends itself; `has_room` follows."""
 
-    def has_room(self, address: str) -> None:
+    def outbox_drained(self, address: str) -> None:
         """The outbox of an address that was full has drained to a half, or a wait after a failed dial is over."""
 
-    def reached(self, address: str, peer: Peer) -> None:
+    def connected(self, address: str, peer: Peer) -> None:
         """A connection to an address stands: rows that this instance has brought do not go back there (N22). `has_room` follows."""
 
-    def unreachable(self, address: str, why: str) -> None:
+    def connection_failed(self, address: str, why: str) -> None:
         """A connection to an address failed or broke: what waits for it is dropped."""
 
-    def settled(self) -> None:
+    def mirrors_changed(self) -> None:
         """What `Mirrors.way` says may have become another answer."""
 
     def reroute(self, route: Callable[[pa.Table], pa.Table]) -> None:
@@ -349,22 +349,22 @@ class ForwardingService(Protocol):
 class MirrorResolver(Protocol):
     """Who knows which of two mirrored addresses is the principal (R51 to R54, N23 to N25)."""
 
-    def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
+    def resolve(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Where to send now; None is to hold: the exchange is told with `changed` when that may have become another answer."""
 
     def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """What `way` would say, without wanting to send. It may be asked for by any thread."""
 
-    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """The roles of databases here, and their numbers. Called in the endpoint's thread: it must not wait."""
 
-    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address has answered."""
 
-    def reached(self, address: str) -> None:
+    def connected(self, address: str) -> None:
         """A connection to an address stands."""
 
-    def unreachable(self, address: str) -> None:
+    def connection_failed(self, address: str) -> None:
         """A connection to an address failed or broke."""
 
     def run_due(self, *, now: int) -> int | None:

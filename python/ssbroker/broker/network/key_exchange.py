@@ -49,11 +49,11 @@ class DialogKeys:
         self._buckets: Final = RateLimiter(at_once=NEW_AT_ONCE, per_second=NEW_PER_SECOND)
         self._left = NEW_IN_A_TURN
 
-    def next_turn(self) -> None:
+    def start_round(self) -> None:
         """See `KeyExchanges`."""
         self._left = NEW_IN_A_TURN
 
-    def for_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> Answer:
+    def prepare_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> Answer:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services_by_id.get(endpoint.service_id)
@@ -71,7 +71,7 @@ class DialogKeys:
             )
         return self._offered(database, objects, service, endpoint, binding)
 
-    def for_arriving(
+    def accept_directions(
         self, database: DatabaseContext, beginnings: Sequence[FirstRow]
     ) -> Sequence[AcceptedDirection | RefusedDirection]:
         """See `KeyExchanges`."""
@@ -81,7 +81,7 @@ class DialogKeys:
             for one in beginnings
         ]
 
-    def renewed(self, database: DatabaseContext, endpoint: Taken, one: FirstRow) -> bool:
+    def update_certificate(self, database: DatabaseContext, endpoint: Taken, one: FirstRow) -> bool:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services.get(endpoint.service_name)

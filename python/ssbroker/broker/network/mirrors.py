@@ -70,7 +70,7 @@ class MirroredRoutes:
         self._at: Final[defaultdict[str, set[MirroredAddresses]]] = defaultdict(set)
         self._due: int | None = None
 
-    def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
+    def resolve(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Where to send now.
 
         Args:
@@ -111,7 +111,7 @@ class MirroredRoutes:
         principal = None if known is None else known.mirroring.principal
         return None if principal is None else pair.at(principal)
 
-    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """What the databases with some broker ids are here. It may be asked for by any thread.
 
         Args:
@@ -131,7 +131,7 @@ class MirroredRoutes:
         }
         return [roles.get(each, UNKNOWN) for each in broker_instances]
 
-    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address has said what its database is.
 
         Args:
@@ -147,7 +147,7 @@ class MirroredRoutes:
                     self._known[pair].mirroring.role_received(side, role, number, now=now)
                 self._proceed(pair, now=now)
 
-    def reached(self, address: str) -> None:
+    def connected(self, address: str) -> None:
         """A connection to an address stands.
 
         Args:
@@ -159,7 +159,7 @@ class MirroredRoutes:
                 self._known[pair].mirroring.mark_reachable(side, now=now)
             self._proceed(pair, now=now)
 
-    def unreachable(self, address: str) -> None:
+    def connection_failed(self, address: str) -> None:
         """A connection to an address failed or broke.
 
         Args:
@@ -227,7 +227,7 @@ class MirroredRoutes:
 
     def _ask(self, pair: MirroredAddresses, mirroring: MirroredRoute, *, now: int) -> None:
         for side in mirroring.sides_to_ask(now=now):
-            self._endpoint.ask_role(pair.at(side), pair.broker_instance)
+            self._endpoint.query_role(pair.at(side), pair.broker_instance)
         due = mirroring.next_timeout()
         if due is not None and (self._due is None or due < self._due):
             self._due = due

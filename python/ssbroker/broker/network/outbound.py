@@ -217,7 +217,7 @@ class OutboundSender:
         gate = departure.gate
         if MIRRORED in gate or any(machine.dialogs.is_loaded(key) for key in departure.keys):
             return False
-        return self._endpoint.refuses(gate) is not None
+        return self._endpoint.refusal_reason(gate) is not None
 
 
 def unreachable(address: str, why: str) -> TransmissionStatus:

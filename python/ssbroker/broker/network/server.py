@@ -310,7 +310,7 @@ class Server:
         reception.mirrors = self.mirrors
         self.forwarding: Final = MessageForwarder(
             self.endpoint,
-            way=self.mirrors.way,
+            way=self.mirrors.resolve,
             most=self._forward_size,
             events=instance.events,
             clock=self._now,
