@@ -33,7 +33,7 @@ def stock(instance: Instance) -> Database:
 def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, int]:
     """The role that the instance reports for a database."""
     mirrors = MirroredRoutes(instance_context(instance), Mock(), changed=lambda _: None)
-    (role,) = mirrors.roles_of([broker_instance])
+    (role,) = mirrors.mirroring_roles([broker_instance])
     return role
 
 

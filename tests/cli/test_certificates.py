@@ -45,7 +45,7 @@ def test_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: Run)
     ]
     assert can_sign((folder / "authority.pem").read_bytes())
     assert not can_sign((folder / "shop.pem").read_bytes())
-    TlsContexts.of(trust(folder, "shop", "stock"))
+    TlsContexts.load(trust(folder, "shop", "stock"))
 
 
 def test_keys_are_readable_by_their_owner_only(tmp_path: Path, run: Run) -> None:
@@ -58,7 +58,7 @@ def test_existing_authority_signs_more_certificates(tmp_path: Path, run: Run) ->
     before = fingerprint((tmp_path / "authority.pem").read_bytes())
     assert run("certificates", tmp_path, "--name", "stock", "--days", "7").status == 0
     assert fingerprint((tmp_path / "authority.pem").read_bytes()) == before
-    TlsContexts.of(trust(tmp_path, "stock", "shop"))
+    TlsContexts.load(trust(tmp_path, "stock", "shop"))
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ def test_an_unreadable_pinned_file_leaves_the_previous_certificates(tmp_path: Pa
         (no_characters, "OpenSSL cannot read it"),
     ):
         pinned.write_bytes(data)
-        credentials.look()
-        credentials.look()
+        credentials.reload_if_changed()
+        credentials.reload_if_changed()
         assert credentials.contexts is before
         with pytest.raises(InputError, match=rf"stock\.pem: .* {said}"):
             credentials.reload()
@@ -126,7 +126,7 @@ def test_names_with_invalid_characters_match_nobody(tmp_path: Path) -> None:
     context.load_cert_chain(far)
     to_far, from_far = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(to_far, from_far)
-    near = TlsChannel(TlsContexts.of(trust), is_accept=True)
+    near = TlsChannel(TlsContexts.load(trust), is_accept=True)
     with suppress(ssl.SSLWantReadError):
         tls.do_handshake()
     near.received(from_far.read())

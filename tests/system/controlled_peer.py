@@ -62,7 +62,7 @@ class Neighbour:
         chance = random.Random(name)
         setup = EndpointSetup(
             own=OwnIdentity(instance_id=chance.randbytes(16), name=name, run_number=chance.getrandbits(64)),
-            receiver=self,
+            listener=self,
             credentials=None if trust is None else TlsCredentials(trust),
             limits=EndpointLimits(),
             events=EventLog(),
@@ -129,7 +129,9 @@ class Neighbour:
     def own_address_reached(self, address: str) -> None:
         """See `Receiver`."""
 
-    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:  # it has no databases
+    def mirroring_roles(
+        self, broker_instances: Sequence[bytes]
+    ) -> list[tuple[MirroringRole, int]]:  # it has no databases
         """See `Receiver`."""
         return [("unknown", 0) for _ in broker_instances]
 

@@ -183,8 +183,8 @@ class Forwarder:
         self.log.subscribe(self.note)
         self.forwarding = MessageForwarder(
             self.outboxes,
-            way=lambda address, mirror, broker_instance: self.principal,
-            most=lambda: self.most,
+            resolve_mirror=lambda address, mirror, broker_instance: self.principal,
+            max_bytes=lambda: self.most,
             events=self.log,
             clock=lambda: self.now,
         )

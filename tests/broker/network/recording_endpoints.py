@@ -76,13 +76,13 @@ class Party:
         self.credentials: Final = None if trust is None else TlsCredentials(trust)
         setup = EndpointSetup(
             own=own,
-            receiver=self,
+            listener=self,
             credentials=self.credentials,
             limits=limits,
             events=log,
             clock=self._now,
             random=chance,
-            reach=DialFilter(dial_only),
+            dial_filter=DialFilter(dial_only),
         )
         self.endpoint: Final = SocketEndpoint(setup, host=HOST, port=port)
         self.host, self.port = self.endpoint.start()
@@ -149,7 +149,7 @@ class Party:
 
     def connections(self) -> list[uuid.UUID]:
         """The ids of the connections that are there."""
-        return list(self.endpoint.board.connections)
+        return list(self.endpoint.manager.connections)
 
     def _happened(self, event: Event) -> None:
         assert isinstance(event, ConnectionEvent)

@@ -76,7 +76,7 @@ def test_files_that_have_changed_are_read_once_nobody_writes_them_any_more(
     def looks(times: int) -> list[str]:
         caplog.clear()
         for _ in range(times):
-            credentials.look()
+            credentials.reload_if_changed()
         return [record.levelname for record in caplog.records]
 
     with caplog.at_level(logging.INFO, "ssbroker.broker"):
@@ -119,13 +119,13 @@ def test_what_could_not_be_read_for_a_while_is_read_once_it_can_be(
             patch.setattr(Path, "read_bytes", refused)
             for reason in ("Permission denied", "Too many open files"):  # noqa: B007 - `refused` says it
                 for _ in range(3):
-                    credentials.look()
+                    credentials.reload_if_changed()
         assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
         assert credentials.contexts is first
-        credentials.look()
+        credentials.reload_if_changed()
         assert credentials.contexts is not first
         second = credentials.contexts
-        credentials.look()
+        credentials.reload_if_changed()
         assert credentials.contexts is second
         assert caplog.records[-1].levelname == "INFO"
 

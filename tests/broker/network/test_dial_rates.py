@@ -32,7 +32,7 @@ def test_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
     at_once: int, per_second: int, pauses: list[int]
 ) -> None:
     """Clocks may step back: then nothing comes back, and nothing is lost."""
-    several, now, passed, taken = RateLimiter(at_once=at_once, per_second=per_second), 0, 0, 0
+    several, now, passed, taken = RateLimiter(burst=at_once, per_second=per_second), 0, 0, 0
     for pause in pauses:
         now += pause
         passed += max(pause, 0)
@@ -45,8 +45,8 @@ def test_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
 def test_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "KNOWN_MOST", 100)
-    several = RateLimiter(at_once=2, per_second=1)
+    monkeypatch.setattr(limits, "KNOWN_PEERS_MAX", 100)
+    several = RateLimiter(burst=2, per_second=1)
     for number in range(1000):
         several.take(f"192.0.{number // 250}.{number % 250}", now=0)
         assert len(several) <= 100
@@ -56,7 +56,7 @@ def test_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_know
 
 @pytest.mark.threat("T13")
 def test_a_network_of_ipv6_counts_as_one_address() -> None:
-    several = RateLimiter(at_once=2, per_second=1)
+    several = RateLimiter(burst=2, per_second=1)
     assert [several.take(f"2001:db8::{number}", now=0) for number in (1, 2, 3)] == [True, True, False]
     assert several.take("2001:db8:0:1::1", now=0)
     assert [several.take(host, now=0) for host in ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1")] == [True, True, False]

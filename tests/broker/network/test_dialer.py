@@ -83,7 +83,7 @@ def test_a_connection_that_breaks_is_told_to_both() -> None:
     with Party("shop", limits=PATIENT) as shop, Party("bank", limits=PATIENT) as bank:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
-        bank.endpoint._call(bank.endpoint.board.cut)
+        bank.endpoint._call(bank.endpoint.manager.cut)
         shop.wait_for(lambda: shop.unreachable_at)
         shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
         assert [event.error for event in shop.steps(ConnectionStep.RECEIVE_IO_ERROR)] == [9755]
@@ -101,9 +101,9 @@ def test_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_come
             if answers:
                 sends(bank, shop, numbered(1, first=time))
                 shop.wait_for(partial(has_last, shop, time))
-            bank.endpoint._call(bank.endpoint.board.cut)
+            bank.endpoint._call(bank.endpoint.manager.cut)
             shop.wait_for(partial(was_cut_off, shop, time + 1))
-        destination = shop.endpoint.board.dialling.addresses.destination(bank.address)
+        destination = shop.endpoint.manager.dialer.addresses.destination(bank.address)
         assert destination.failures == (1 if answers else times)
 
 
@@ -145,7 +145,7 @@ def test_who_takes_leave_at_once_for_another_connection_that_is_not_there_is_lef
     with taking_leave(GoodbyeReason.SUPERSEDED) as (address, dials), Party("shop") as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: len(dials) > 3)
-        assert shop.endpoint.board.dialling.addresses.destination(address).failures >= 3
+        assert shop.endpoint.manager.dialer.addresses.destination(address).failures >= 3
 
 
 def test_a_connection_that_has_lasted_ends_what_was_counted_before_it() -> None:
@@ -158,7 +158,7 @@ def test_a_connection_that_has_lasted_ends_what_was_counted_before_it() -> None:
             shop.endpoint.send(address, numbered(1))
             shop.wait_for(partial(was_cut_off, shop, number + 1))
             shop.wait_for(lambda: len(shop.room_at) > number)  # noqa: B023 - called at once
-        destination = shop.endpoint.board.dialling.addresses.destination(address)
+        destination = shop.endpoint.manager.dialer.addresses.destination(address)
         assert destination.failures == 5
         with Party("bank", port=port) as bank:
             shop.endpoint.send(address, numbered(1))

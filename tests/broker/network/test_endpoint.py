@@ -125,7 +125,7 @@ def test_where_two_dial_each_other_one_connection_stays_and_nothing_is_lost() ->
                 thread.join(60)
             for party in (shop, bank):
                 party.wait_for(lambda: sorted(party.numbers()) == list(range(50)))  # noqa: B023 - called at once
-                party.wait_for(lambda: len(party.endpoint.board.connections) == 1)  # noqa: B023 - the same
+                party.wait_for(lambda: len(party.endpoint.manager.connections) == 1)  # noqa: B023 - the same
             assert shop.unreachable_at == bank.unreachable_at == []
 
 
@@ -155,7 +155,7 @@ def test_two_addresses_of_one_instance_share_a_connection() -> None:
         shop.endpoint.send(other, numbered(1, first=1))
         bank.wait_for(lambda: bank.numbers() == [0, 1])
         for party in (shop, bank):
-            party.wait_for(lambda: len(party.endpoint.board.connections) == 1)  # noqa: B023 - called at once
+            party.wait_for(lambda: len(party.endpoint.manager.connections) == 1)  # noqa: B023 - called at once
         for first, address in ((2, bank.address), (3, other)):
             shop.endpoint.send(address, numbered(1, first=first))
         bank.wait_for(lambda: sorted(bank.numbers()) == [0, 1, 2, 3])
@@ -166,7 +166,7 @@ def test_an_instance_that_dials_itself_is_told_that_the_address_is_its_own() -> 
     with Party("shop") as shop:
         shop.endpoint.send(shop.address, numbered(1))
         shop.wait_for(lambda: shop.own_addresses == [shop.address])
-        shop.wait_for(lambda: not shop.endpoint.board.connections)
+        shop.wait_for(lambda: not shop.endpoint.manager.connections)
         assert shop.numbers() == []
         assert (shop.unreachable_at, shop.reached_at) == ([], [])
 
@@ -232,11 +232,11 @@ def test_many_questions_cost_one_look_which_none_of_them_is_younger_than(monkeyp
         bank.role = ("principal", 3)
         shop.endpoint.query_role(bank.address, bytes(16))
         shop.wait_for(lambda: len(shop.roles) == 1)
-        monkeypatch.setattr(endpoint, "LOOK_WAIT", 3600.0)
+        monkeypatch.setattr(endpoint, "ANSWER_INTERVAL", 3600.0)
         bank.role = ("mirror", 4)
-        for number in range(endpoint.MANY):
+        for number in range(endpoint.QUERIES_MAX):
             shop.endpoint.query_role(bank.address, number.to_bytes(16))
-        shop.wait_for(lambda: len(shop.roles) == 1 + endpoint.MANY)
+        shop.wait_for(lambda: len(shop.roles) == 1 + endpoint.QUERIES_MAX)
         assert {each[2:] for each in shop.roles[1:]} == {("mirror", 4)}
         assert bank.looks == 2
 
@@ -347,7 +347,7 @@ def test_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() -> Non
 
         def accept() -> None:
             """What asyncio does with a connection that it has accepted just before the listener is closed."""
-            endpoint.board.accept()
+            endpoint.manager.accept()
 
         endpoint._call(accept)
         closing = threading.Thread(target=endpoint.close, args=(0.1,), daemon=True)

@@ -207,13 +207,13 @@ def test_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(forwa
 def test_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forwarder) -> None:
     """Its outbox takes nothing for a while after a failed dial, and says when it does."""
     box = forwarder.outboxes.box(NEXT)
-    box.bar()
+    box.block()
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
     forwarder.forwarding.connection_failed(NEXT, "connection refused")
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(NEXT, 2))
     assert forwarder.why == [11288]
     assert forwarder.forwarding.pending[0] == 2
-    box.open()
+    box.unblock()
     forwarder.forwarding.outbox_drained(NEXT)
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [0, 1]
 
@@ -222,14 +222,14 @@ def test_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forw
 def test_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Forwarder) -> None:
     """Also where it has taken all before the dial failed."""
     told: list[str] = []
-    forwarder.outboxes.boxes[NEXT] = box = SharedOutbox(1, tell_room=lambda: told.append(NEXT))
+    forwarder.outboxes.boxes[NEXT] = box = SharedOutbox(1, on_drained=lambda: told.append(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(NEXT))
-    box.bar()
+    box.block()
     box.clear()
     forwarder.forwarding.connection_failed(NEXT, "connection refused")
     assert forwarder.why == [11292]
-    box.open()
+    box.unblock()
     assert told == [NEXT]
 
 
@@ -239,7 +239,7 @@ def test_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
     one = sizes_of(wire([row(0)]))[0]
     forwarder = Forwarder(most=3 * one)
     forwarder.forwarding.connection_failed(NEXT, "no route to host")
-    forwarder.outboxes.box(NEXT).bar()
+    forwarder.outboxes.box(NEXT).block()
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(NEXT, 2))
     forwarder.forwarding.forward(peer(), wire([row(2)]), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
     forwarder.forwarding.forward(peer(2), wire([row(5), row(6), row(7)]), onwards(OTHER, 3))
@@ -276,7 +276,7 @@ def test_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarde
     """Whoever was the principal, comes back and believes it still is gets none of it, and what its senders repeat is no double."""
     course = onwards(NEXT, 2, mirror=MIRROR, broker_instance=FAR)
     forwarder.principal = NEXT
-    forwarder.outboxes.box(NEXT).bar()
+    forwarder.outboxes.box(NEXT).block()
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), course)
     forwarder.forwarding.forward(peer(), wire([row(7)]), onwards(NEXT))
     forwarder.forwarding.connection_failed(NEXT, "connection refused")
@@ -288,7 +288,7 @@ def test_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarde
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), course)
     assert forwarder.why == []
     assert len(forwarder.outboxes.write(MIRROR)) == 2
-    forwarder.outboxes.box(NEXT).open()
+    forwarder.outboxes.box(NEXT).unblock()
     forwarder.forwarding.outbox_drained(NEXT)
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [7]
 

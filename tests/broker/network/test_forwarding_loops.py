@@ -39,7 +39,7 @@ class Node:
         log = EventLog()
         log.subscribe(self.events.append)
         self.forwarding = MessageForwarder(
-            self.outboxes, way=lambda *_: None, most=lambda: NO_LIMIT, events=log, clock=lambda: 0
+            self.outboxes, resolve_mirror=lambda *_: None, max_bytes=lambda: NO_LIMIT, events=log, clock=lambda: 0
         )
         self.router = Router(self.catalog())
         if self.knows_neighbours and self.leads_to is not None:

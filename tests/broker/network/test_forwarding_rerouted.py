@@ -38,7 +38,7 @@ def nowhere(rows: pa.Table) -> pa.Table:
 
 def cannot_be_reached(forwarder: Forwarder, address: str) -> None:
     """A dial has failed, and its wait has begun (N10)."""
-    forwarder.outboxes.box(address).bar()
+    forwarder.outboxes.box(address).block()
     forwarder.forwarding.connection_failed(address, "connection refused")
 
 
@@ -82,7 +82,7 @@ def test_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now(for
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(OLD, 2))
     forwarder.forwarding.reroute(all_to(NEW))
     assert numbers(forwarder.outboxes.write(NEW)) == [0, 1]
-    forwarder.outboxes.box(OLD).open()
+    forwarder.outboxes.box(OLD).unblock()
     forwarder.forwarding.outbox_drained(OLD)
     assert forwarder.outboxes.write(OLD) == []
     assert forwarder.forwarding.pending == (0, 0)
@@ -98,7 +98,7 @@ def test_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
     forwarder.forwarding.reroute(lambda _: decided([(way, None, None) for way in ways]))
     assert numbers(forwarder.outboxes.write(NEW)) == [0, 3]
     assert numbers(forwarder.outboxes.write(OTHER)) == [1]
-    forwarder.outboxes.box(OLD).open()
+    forwarder.outboxes.box(OLD).unblock()
     forwarder.forwarding.outbox_drained(OLD)
     assert numbers(forwarder.outboxes.write(OLD)) == [2]
 

@@ -35,13 +35,13 @@ def test_a_certificate_that_has_ended_is_a_problem_until_it_is_renewed(
     with Instance.create(tmp_path / "shop", name="shop") as instance, instance.serve(port=0, trust=trust) as server:
         (told,) = problems(instance).items()
         assert told[0] == "certificate"
-        assert "shop.pem: this certificate ended at " in told[1]
+        assert "shop.pem: the certificate expired at " in told[1]
         assert server.credentials is not None
-        server.credentials.look()
-        assert [record.getMessage() for record in caplog.records if "ended at" in record.getMessage()] == [told[1]]
+        server.credentials.reload_if_changed()
+        assert [record.getMessage() for record in caplog.records if "expired at" in record.getMessage()] == [told[1]]
         authority.certify("shop", validity=Validity(now + timedelta(days=1), now + timedelta(days=2)))
         server.reload_certificates()
-        assert "this certificate begins at " in problems(instance)["certificate"]
+        assert "the certificate is not valid before " in problems(instance)["certificate"]
         authority.certify("shop")
         server.reload_certificates()
         assert problems(instance) == {}

@@ -40,19 +40,19 @@ def test_an_address_to_which_nothing_goes_is_forgotten_and_its_progress_only_gro
     monkeypatch: pytest.MonkeyPatch, many_names: None
 ) -> None:
     """One instance that is reached by many names, one after the other: only those of which something is wanted stay."""
-    monkeypatch.setattr(dialer, "KNOWN", 4)
+    monkeypatch.setattr(dialer, "KNOWN_MAX", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
     with Party("bank", limits=limits) as bank, Party("shop", limits=limits) as shop:
-        board = shop.endpoint.board
-        board.dialling.addresses._forget_beyond = 4
+        manager = shop.endpoint.manager
+        manager.dialer.addresses._forget_beyond = 4
         names = [f"TCP://h{number}.example:{bank.port}" for number in range(1, 16)]
         before = {}
         for number, name in enumerate(names):
             shop.endpoint.send(name, numbered(1, first=number))
             before[name] = shop.endpoint.progress(name)
             bank.wait_for(lambda: len(bank.numbers()) > number)  # noqa: B023 - called at once
-            shop.wait_for(lambda: not any(each.is_busy for each in board.dialling.addresses.all()))
-        assert len(board.dialling.addresses.all()) <= 9
+            shop.wait_for(lambda: not any(each.is_busy for each in manager.dialer.addresses.all()))
+        assert len(manager.dialer.addresses.all()) <= 9
         for name, (taken, _) in before.items():
             assert shop.endpoint.progress(name)[1] >= taken
         assert bank.numbers() == list(range(len(names)))
@@ -164,7 +164,9 @@ def test_what_would_go_to_an_address_that_is_refused_is_dropped_with_the_reason(
     outboxes, told = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
     dropped: list[Event] = []
     told.subscribe(dropped.append, ForwardedMessageDropped)
-    forwarding = MessageForwarder(outboxes, way=lambda *_: None, most=lambda: 1 << 20, events=told, clock=lambda: 0)
+    forwarding = MessageForwarder(
+        outboxes, resolve_mirror=lambda *_: None, max_bytes=lambda: 1 << 20, events=told, clock=lambda: 0
+    )
     ways: list[tuple[str, str | None, bytes | None]] = [(f"TCP://{name}.example:1", None, None) for name in "ab"]
     forwarding.forward(peer(), wire([row(0), row(1)]), decided(ways))
     assert [each["message_sequence_number"] for each in outboxes.write("TCP://b.example:1")] == [1]

@@ -51,7 +51,7 @@ def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int, ende
         bank.wait_for(lambda: server.endpoint.traffic["total_fragments_received"] == took)
         bank.wait_for(lambda: instance.view("sys.dm_broker_connections").num_rows == len(bank.connections()) == 1)
         ended.clear()
-        bank.endpoint._call(bank.endpoint.board.cut)
+        bank.endpoint._call(bank.endpoint.manager.cut)
         bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
 
 

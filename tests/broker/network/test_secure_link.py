@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.broker.network.connection import EndpointLimits, SecureLink, SharedOutbox
-from ssbroker.broker.network.tls import Channel, PlainChannel, TlsChannel, TlsContexts
+from ssbroker.broker.network.tls import Channel, TlsChannel, TlsContexts, UnencryptedChannel
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.connection import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import GoodbyeReason
@@ -20,7 +20,7 @@ LIMITS = EndpointLimits(outbox_bytes=8 << 20)
 def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsContexts, TlsContexts]:
     """What the shop and the bank agree TLS with."""
     authority = Authority(tmp_path_factory.mktemp("certificates"))
-    return TlsContexts.of(authority.trust("shop", "bank")), TlsContexts.of(authority.trust("bank", "shop"))
+    return TlsContexts.load(authority.trust("shop", "bank")), TlsContexts.load(authority.trust("bank", "shop"))
 
 
 def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
@@ -35,7 +35,7 @@ def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
 
 def plain() -> tuple[SecureLink, SecureLink]:
     """The same without TLS, both having said who they are."""
-    lines = pair(PlainChannel(), PlainChannel())
+    lines = pair(UnencryptedChannel(), UnencryptedChannel())
     exchanged(*lines)
     return lines
 
@@ -87,7 +87,7 @@ def test_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_last_
     assert numbers(found) == list(range(300))
     found = shop.received(bank.data_to_send(now=0) or b"", now=0)
     assert [type(each) for each in found] == [PeerLeft]
-    assert (shop.is_over, bank.is_over) == (True, True)
+    assert (shop.is_finished, bank.is_finished) == (True, True)
 
 
 def test_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
@@ -96,9 +96,9 @@ def test_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
     assert shop.data_to_send(now=0) is not None
     with pytest.raises(PeerError):
         shop.received(b"no frame at all.", now=0)
-    assert not shop.is_over
+    assert not shop.is_finished
     assert [each.reason for each in carried(shop, bank) if isinstance(each, PeerLeft)] == [GoodbyeReason.BROKEN]
-    assert shop.is_over
+    assert shop.is_finished
 
 
 def test_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_taken() -> None:
@@ -110,7 +110,7 @@ def test_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_tak
     while (moment := shop.next_timeout()) is not None:
         now = moment
         shop.handle_timeout(now=now)
-    assert shop.is_over
+    assert shop.is_finished
     pieces.append(shop.close())
     came = numbers([each for piece in pieces for each in bank.received(piece, now=now)])
     assert came == list(range(6 + 12))  # two frames, the second of which was cut in the middle
@@ -150,8 +150,8 @@ def test_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
     assert shop.is_leaving
     found = exchanged(shop, bank, now=30 * SECOND)
     assert [each.reason for each in found if isinstance(each, PeerLeft)] == [GoodbyeReason.IDLE, GoodbyeReason.IDLE]
-    assert shop.is_over
-    assert bank.is_over
+    assert shop.is_finished
+    assert bank.is_finished
 
 
 def test_an_end_that_leaves_writes_what_waits_before_it() -> None:
@@ -164,28 +164,28 @@ def test_an_end_that_leaves_writes_what_waits_before_it() -> None:
     assert numbers(found) == list(range(3000))
     kinds = [type(each) for each in found]
     assert kinds.index(PeerLeft) > len(kinds) - 1 - kinds[::-1].index(FragmentsArrived)
-    assert shop.is_over
-    assert bank.is_over
+    assert shop.is_finished
+    assert bank.is_finished
     assert shop.outboxes[0].progress == (3000, 3000)
 
 
 def test_nobody_takes_leave_of_who_has_not_said_hello() -> None:
-    shop, _ = pair(PlainChannel(), PlainChannel())
+    shop, _ = pair(UnencryptedChannel(), UnencryptedChannel())
     assert not shop.leave(GoodbyeReason.STOPPING, "the instance stops")
 
 
 def test_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
-    _, bank = pair(PlainChannel(), PlainChannel())
-    assert bank.room_to_read == 16 << 10
+    _, bank = pair(UnencryptedChannel(), UnencryptedChannel())
+    assert bank.bytes_to_read == 16 << 10
     assert bank.received(b"SSBW", now=0) == []
-    assert bank.room_to_read == (16 << 10) - 4
+    assert bank.bytes_to_read == (16 << 10) - 4
     with pytest.raises(PeerError):
         bank.received(bytes(16 << 10), now=0)
 
 
 def test_after_hello_there_is_no_such_limit() -> None:
     shop, bank = plain()
-    assert shop.room_to_read is bank.room_to_read is None
+    assert shop.bytes_to_read is bank.bytes_to_read is None
 
 
 def test_what_several_addresses_have_goes_in_turn() -> None:

@@ -18,7 +18,7 @@ from tests.system.serve_options import certified, served
 def ends(tmp_path: Path) -> tuple[TlsChannel, TlsChannel]:
     """Both ends of a connection, agreed."""
     given = certified(tmp_path, ("one", "two"))
-    contexts = [TlsContexts.of(served(given[name])["trust"]) for name in ("one", "two")]
+    contexts = [TlsContexts.load(served(given[name])["trust"]) for name in ("one", "two")]
     dialled, accepted = TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True)
     carry(dialled, accepted)
     assert (dialled.is_open, accepted.is_open) == (True, True)
@@ -63,7 +63,7 @@ def test_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_path: 
     given = certified(tmp_path, ("one", "two"))
     lines: list[SecureLink] = []
     for name in given:
-        channel = TlsChannel(TlsContexts.of(served(given[name])["trust"]), is_accept=bool(lines))
+        channel = TlsChannel(TlsContexts.load(served(given[name])["trust"]), is_accept=bool(lines))
         own = OwnIdentity(instance_id=name.encode().ljust(16), name=name, run_number=1)
         lines.append(SecureLink(channel, own=own, is_accept=bool(lines), limits=EndpointLimits(), now=0))
     near, far = lines
@@ -76,6 +76,6 @@ def test_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_path: 
     near.outboxes[0].put(table_of([row(0)]))
     near.channel.close()
     near.channel.data_to_send()
-    assert not near.is_over
+    assert not near.is_finished
     assert near.data_to_send(now=0) is None
-    assert near.is_over
+    assert near.is_finished

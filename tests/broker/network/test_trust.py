@@ -209,7 +209,7 @@ def test_a_pinned_certificate_that_could_sign_others_does_not_stand_beside_an_au
     other = Authority(authority.folder / "other")
     trust = replace(authority.trust("shop", "bank"), pinned={"bank": [other.file]})
     with pytest.raises(OptionError, match="may sign others, so it cannot stand beside an authority"):
-        TlsContexts.of(trust)
+        TlsContexts.load(trust)
 
 
 def test_a_pinned_file_may_hold_the_old_certificate_and_the_new_one(authority: Authority) -> None:
@@ -232,23 +232,23 @@ def test_of_a_pinned_file_each_certificate_has_to_be_whole(authority: Authority)
     for broken in (new.read_bytes()[:200], b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         both.write_bytes(old.read_bytes() + broken)
         with pytest.raises(InputError, match=r"both\.pem: expected certificates in PEM, or one in DER"):
-            TlsContexts.of(trust)
+            TlsContexts.load(trust)
 
 
 def test_a_certificate_stands_under_one_name(authority: Authority) -> None:
     certificate, key = authority.certify("shop")
     trust = Trust(certificate=certificate, key=key, pinned={"bank": [certificate], "shop": [certificate]})
     with pytest.raises(OptionError, match="pinned as that of bank and of shop"):
-        TlsContexts.of(trust)
+        TlsContexts.load(trust)
 
 
 @pytest.mark.parametrize("part", ["certificate", "key", "authority"])
 def test_a_file_that_is_not_there_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
     missing = authority.folder / "missing.pem"
     with pytest.raises(InputError, match=r"missing\.pem: .*cannot be read: No such file"):
-        TlsContexts.of(changed(bank_trust, part, missing))
+        TlsContexts.load(changed(bank_trust, part, missing))
     with pytest.raises(InputError, match=r"missing\.pem: the certificate of shop cannot be read"):
-        TlsContexts.of(replace(bank_trust, pinned={"shop": [missing]}))
+        TlsContexts.load(replace(bank_trust, pinned={"shop": [missing]}))
 
 
 @pytest.mark.parametrize("part", ["certificate", "key", "authority"])
@@ -256,13 +256,13 @@ def test_a_file_that_is_something_else_is_named(authority: Authority, bank_trust
     text = authority.folder / "text.pem"
     text.write_text("text")
     with pytest.raises(InputError, match=r"text\.pem"):
-        TlsContexts.of(changed(bank_trust, part, text))
+        TlsContexts.load(changed(bank_trust, part, text))
 
 
 def test_a_key_that_is_not_the_certificates_is_refused(authority: Authority, bank_trust: Trust) -> None:
     _, key = authority.certify("other")
     with pytest.raises(InputError, match="expected a certificate in PEM and its private key"):
-        TlsContexts.of(replace(bank_trust, key=key))
+        TlsContexts.load(replace(bank_trust, key=key))
 
 
 def test_a_key_that_is_encrypted_is_refused_and_nobody_is_asked_for_a_password(
@@ -273,7 +273,7 @@ def test_a_key_that_is_encrypted_is_refused_and_nobody_is_asked_for_a_password(
     )
     bank_trust.key.write_bytes(sealed)
     with pytest.raises(OptionError, match="the private key is encrypted"):
-        TlsContexts.of(bank_trust)
+        TlsContexts.load(bank_trust)
 
 
 def test_a_key_is_never_printed(bank_trust: Trust) -> None:

@@ -42,7 +42,7 @@ class SharedOutbox:
     Args:
         most: How many bytes it takes. The last rows that it takes may exceed that.
         first: The number of its first row; those before it are done with.
-        tell_room: Called where somebody was told to wait and half of it is free again; in the thread that empties it.
+        on_drained: Called where somebody was told to wait and half of it is free again; in the thread that empties it.
 
     Examples:
         >>> outbox = SharedOutbox(1000)
@@ -54,17 +54,27 @@ class SharedOutbox:
         [1]
     """
 
-    __slots__ = ("_bytes", "_changed", "_done", "_is_barred", "_is_owed", "_most", "_rows", "_taken", "_tell_room")
+    __slots__ = (
+        "_accepted",
+        "_bytes",
+        "_finished",
+        "_is_blocked",
+        "_lock",
+        "_max_bytes",
+        "_on_drained",
+        "_owes_notification",
+        "_rows",
+    )
 
-    def __init__(self, most: int, *, first: int = 0, tell_room: Callable[[], None] = lambda: None) -> None:
-        self._tell_room: Final = tell_room
-        self._most: Final = most
-        self._changed: Final = threading.RLock()
+    def __init__(self, most: int, *, first: int = 0, on_drained: Callable[[], None] = lambda: None) -> None:
+        self._on_drained: Final = on_drained
+        self._max_bytes: Final = most
+        self._lock: Final = threading.RLock()
         self._rows: Final[deque[tuple[pa.Table, int]]] = deque()
         self._bytes = 0
-        self._taken = self._done = first
-        self._is_barred = False
-        self._is_owed = False
+        self._accepted = self._finished = first
+        self._is_blocked = False
+        self._owes_notification = False
 
     @property
     def is_empty(self) -> bool:
@@ -74,19 +84,19 @@ class SharedOutbox:
     @property
     def is_full(self) -> bool:
         """Whether it takes nothing for now."""
-        return self._is_barred or self._bytes >= self._most
+        return self._is_blocked or self._bytes >= self._max_bytes
 
     @property
     def progress(self) -> tuple[int, int]:
         """How many rows it has taken, and how many of these are done with. Both only grow."""
-        with self._changed:
-            return self._taken, self._done
+        with self._lock:
+            return self._accepted, self._finished
 
     @property
     def pending(self) -> tuple[int, int]:
         """How many rows are not done with, and how many bytes those count that wait."""
-        with self._changed:
-            return self._taken - self._done, self._bytes
+        with self._lock:
+            return self._accepted - self._finished, self._bytes
 
     def put(self, rows: pa.Table) -> tuple[bool, int]:
         """Takes rows, unless it is full.
@@ -98,20 +108,20 @@ class SharedOutbox:
             Whether it has taken them, and how many bytes more it takes.
         """
         size = rows.nbytes + ROW_BYTES * rows.num_rows
-        with self._changed:
-            room = self._most - self._bytes
-            if self._is_barred or room <= 0:
-                self._is_owed = True
+        with self._lock:
+            room = self._max_bytes - self._bytes
+            if self._is_blocked or room <= 0:
+                self._owes_notification = True
                 return False, min(room, 0)
             self._rows.append((rows, size))
             self._bytes += size
-            self._taken += rows.num_rows
-            self._is_owed = self._is_owed or room <= size
+            self._accepted += rows.num_rows
+            self._owes_notification = self._owes_notification or room <= size
             return True, room - size
 
     def take(self) -> pa.Table | None:
         """The rows that have waited longest; they are done with once `finish` is told so."""
-        with self._changed:
+        with self._lock:
             if not self._rows:
                 return None
             rows, size = self._rows.popleft()
@@ -124,35 +134,35 @@ class SharedOutbox:
         Args:
             rows: How many, the first ones.
         """
-        with self._changed:
-            self._done += rows
+        with self._lock:
+            self._finished += rows
 
     def clear(self) -> None:
         """Loses what waits."""
-        with self._changed:
-            self._done += sum(rows.num_rows for rows, _ in self._rows)
+        with self._lock:
+            self._finished += sum(rows.num_rows for rows, _ in self._rows)
             self._rows.clear()
             self._bytes = 0
 
-    def bar(self) -> None:
+    def block(self) -> None:
         """Takes nothing from now on."""
-        with self._changed:
-            self._is_barred = True
+        with self._lock:
+            self._is_blocked = True
 
-    def open(self) -> None:
+    def unblock(self) -> None:
         """Takes rows again, and says so."""
-        with self._changed:
-            self._is_barred = self._is_owed = False
-        self._tell_room()
+        with self._lock:
+            self._is_blocked = self._owes_notification = False
+        self._on_drained()
 
-    def drained(self) -> None:
+    def notify_if_drained(self) -> None:
         """Called after rows were taken out: tells who waits for room, if there is enough."""
-        with self._changed:
-            is_due = self._is_owed and not self._is_barred and self._bytes <= self._most // 2
+        with self._lock:
+            is_due = self._owes_notification and not self._is_blocked and self._bytes <= self._max_bytes // 2
             if is_due:
-                self._is_owed = False
+                self._owes_notification = False
         if is_due:
-            self._tell_room()
+            self._on_drained()
 
 
 _HOUR = 3600 * SECOND
@@ -244,7 +254,7 @@ class EndpointLimits:
             >>> EndpointLimits(principal_most=1).principal_allowed()
             1
         """
-        return _within_files(self.principal_most)
+        return _limit_by_open_files(self.principal_most)
 
     def unproven_allowed(self) -> int:
         """How many connections that are not proven there may be in this process, at least one.
@@ -253,15 +263,15 @@ class EndpointLimits:
             >>> EndpointLimits(unproven_most=1).unproven_allowed()
             1
         """
-        return _within_files(self.unproven_most)
+        return _limit_by_open_files(self.unproven_most)
 
 
-def _within_files(most: int) -> int:
+def _limit_by_open_files(most: int) -> int:
     """So many connections, or as many as a quarter of the files is, but one in any case."""
-    return max(min(most, _files_allowed() // 4), 1)
+    return max(min(most, _open_files_max() // 4), 1)
 
 
-def _files_allowed() -> int:
+def _open_files_max() -> int:
     """How many files the process may have open."""
     if sys.platform == "win32":
         return 2**31 - 1
@@ -272,8 +282,8 @@ def _files_allowed() -> int:
 
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
-_AHEAD_BYTES: Final = 1 << 20
-_UNREAD_MOST: Final = 1 << 20
+_LINK_BUFFER_BYTES: Final = 1 << 20
+_UNREAD_REPLIES_MAX: Final = 1 << 20
 
 
 class SecureLink:
@@ -285,21 +295,21 @@ class SecureLink:
         is_accept: Whether the far side dialled.
         limits: How long it waits, and for how much.
         now: The moment.
-        sent: Where rows are counted by priority.
+        sent_by_priority: Where rows are counted by priority.
     """
 
     __slots__ = (
-        "_fed",
-        "_fed_rows",
         "_has_ended",
+        "_in_transit",
+        "_in_transit_rows",
         "_is_accept",
         "_leaving",
         "_limits",
         "_link",
         "_own",
-        "_sent",
+        "_sent_by_priority",
+        "_unauthenticated_bytes",
         "_unencrypted",
-        "_unproven",
         "channel",
         "is_paused",
         "outboxes",
@@ -314,37 +324,37 @@ class SecureLink:
         is_accept: bool,
         limits: EndpointLimits,
         now: int,
-        sent: Counter[int] | None = None,
+        sent_by_priority: Counter[int] | None = None,
     ) -> None:
-        self._sent: Final = Counter[int]() if sent is None else sent
+        self._sent_by_priority: Final = Counter[int]() if sent_by_priority is None else sent_by_priority
         self._own: Final = own
         self._is_accept: Final = is_accept
         self._limits: Final = limits
         self._link: Link | None = None
         self._leaving: tuple[GoodbyeReason, str] | None = None
-        self._fed: Final[deque[tuple[SharedOutbox, int]]] = deque()
-        self._fed_rows = 0
-        self._unproven = 0
+        self._in_transit: Final[deque[tuple[SharedOutbox, int]]] = deque()
+        self._in_transit_rows = 0
+        self._unauthenticated_bytes = 0
         self._unencrypted: Final[deque[memoryview]] = deque()
         self._has_ended = False
         self.is_paused = False
         self.channel: Final = channel
         self.outboxes: list[SharedOutbox] = []
         self.sent_rows = 0
-        self._begin(now)
+        self._open_link(now)
 
     @property
-    def far(self) -> PeerIdentity | None:
+    def peer_identity(self) -> PeerIdentity | None:
         """What the far side has said of itself."""
         return None if self._link is None else self._link.peer
 
     @property
     def is_usable(self) -> bool:
         """Whether rows that wait in its outboxes go over it."""
-        return self.far is not None and not self.is_leaving
+        return self.peer_identity is not None and not self.is_leaving
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing comes and nothing goes any more: close the socket."""
         return self._has_ended or (self._link is not None and self._link.is_closed)
 
@@ -354,9 +364,13 @@ class SecureLink:
         return self._leaving is not None or (self._link is not None and self._link.is_leaving)
 
     @property
-    def room_to_read(self) -> int | None:
+    def bytes_to_read(self) -> int | None:
         """How many bytes more are taken of who has not said HELLO (N11); None where it has."""
-        return None if self.far is not None else max(self._limits.unproven_bytes - self._unproven, 0)
+        return (
+            None
+            if self.peer_identity is not None
+            else max(self._limits.unproven_bytes - self._unauthenticated_bytes, 0)
+        )
 
     def received(self, data: Data, *, now: int) -> list[LinkEvent]:
         """Takes what the socket brought.
@@ -372,18 +386,20 @@ class SecureLink:
             PeerError: They break the protocol, or the far side is nobody who may connect. Write what `data_to_send` still gives, then
                 close the socket.
         """
-        if self.is_over:
+        if self.is_finished:
             return []
-        if self.far is None:
-            self._unproven += len(data)
+        if self.peer_identity is None:
+            self._unauthenticated_bytes += len(data)
         plain = self.channel.received(data)
-        link = self._begin(now)
-        occurrences = link.receive(plain, now=now) if plain and link is not None else []
-        if self.room_to_read == 0:
-            raise PeerError(f"the far side has sent {self._unproven} bytes and not said who it is")
-        if self.channel.unsent_bytes > _UNREAD_MOST:
+        link = self._open_link(now)
+        events = link.receive(plain, now=now) if plain and link is not None else []
+        if self.bytes_to_read == 0:
+            raise PeerError(
+                f"the far side has sent_by_priority {self._unauthenticated_bytes} bytes and not said who it is"
+            )
+        if self.channel.unsent_bytes > _UNREAD_REPLIES_MAX:
             raise PeerError("the far side asks for answers and does not read them")
-        return occurrences
+        return events
 
     def data_to_send(self, *, now: int) -> bytes | None:
         """The next piece for the socket.
@@ -397,7 +413,7 @@ class SecureLink:
         if data := self.channel.data_to_send():
             return data
         if not self._unencrypted and self._link is not None:
-            self._speak(self._link, now)
+            self._encode(self._link, now)
         try:
             self._encrypt()
         except PeerError:  # the far side has ended TLS, and is about to close the socket
@@ -418,9 +434,9 @@ class SecureLink:
         Args:
             waiting: How many rows are neither, the last ones.
         """
-        while self._fed and self._fed_rows - self._fed[0][1] >= waiting:
-            outbox, rows = self._fed.popleft()
-            self._fed_rows -= rows
+        while self._in_transit and self._in_transit_rows - self._in_transit[0][1] >= waiting:
+            outbox, rows = self._in_transit.popleft()
+            self._in_transit_rows -= rows
             outbox.finish(rows)
 
     def next_timeout(self) -> int | None:
@@ -497,60 +513,60 @@ class SecureLink:
         Returns:
             Whether it can: it cannot before the far side has said HELLO.
         """
-        if self.far is None:
+        if self.peer_identity is None:
             return False
         self._leaving = self._leaving or (reason, text)
         return True
 
-    def _begin(self, now: int) -> Link | None:
+    def _open_link(self, now: int) -> Link | None:
         if self._link is None and self.channel.is_open:
             self._link = Link(self._own, is_accept=self._is_accept, limits=self._limits.link, now=now)
         return self._link
 
-    def _speak(self, link: Link, now: int) -> None:
+    def _encode(self, link: Link, now: int) -> None:
         """Asks the link for what is to be written next."""
-        self._feed(link, now)
+        self._fill_link(link, now)
         for data in link.data_to_send(now=now):
             view = memoryview(data)
             self._unencrypted.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
         waiting, _ = link.waiting
         self.settle(waiting=waiting)
         if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing
-            self._feed(link, now)
+            self._fill_link(link, now)
 
     def _encrypt(self, max_unsent_bytes: int = PIECE_BYTES) -> None:
         """Passes pieces to the channel until it holds that many unsent bytes."""
         while self._unencrypted and self.channel.unsent_bytes < max_unsent_bytes:
             self.channel.seal(self._unencrypted.popleft())
 
-    def _feed(self, link: Link, now: int) -> None:
+    def _fill_link(self, link: Link, now: int) -> None:
         """Gives the link as much as one frame takes, from each outbox in turn."""
         if link.peer is None or link.is_leaving:
             return
         empty = 0
-        while link.waiting[1] < _AHEAD_BYTES and empty < len(self.outboxes):
+        while link.waiting[1] < _LINK_BUFFER_BYTES and empty < len(self.outboxes):
             outbox = self.outboxes.pop(0)
             self.outboxes.append(outbox)
             rows = outbox.take()
             empty = empty + 1 if rows is None else 0
             if rows is not None:
-                self._give(link, outbox, rows)
+                self._send_rows(link, outbox, rows)
         if self._leaving is not None and all(outbox.is_empty for outbox in self.outboxes):
             link.leave(*self._leaving, now=now)
 
-    def _give(self, link: Link, outbox: SharedOutbox, rows: pa.Table) -> None:
-        self._fed.append((outbox, rows.num_rows))
-        self._fed_rows += rows.num_rows
+    def _send_rows(self, link: Link, outbox: SharedOutbox, rows: pa.Table) -> None:
+        self._in_transit.append((outbox, rows.num_rows))
+        self._in_transit_rows += rows.num_rows
         self.sent_rows += rows.num_rows
         priorities: pa.StructArray = pc.value_counts(rows["priority"])
         counts: list[list[Any]] = [priorities.field(number).tolist() for number in (0, 1)]
         for priority, count in zip(*counts, strict=True):
-            self._sent[priority] += count
-        outbox.drained()
+            self._sent_by_priority[priority] += count
+        outbox.notify_if_drained()
         try:
             link.send(rows)
         except ProtocolError:  # rows that nobody makes; those after them go
-            LOGGER.exception("rows were not sent")
+            LOGGER.exception("rows were not sent_by_priority")
 
 
 # Service Broker's numbers (fact 153).
@@ -619,13 +635,13 @@ class ConnectionOwner(Protocol):
     def accepted(self, connection: PeerConnection) -> None:
         """The socket of a connection that others have dialled is there."""
 
-    def occurred(self, connection: PeerConnection, occurrence: LinkEvent) -> None:
+    def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
         """Something has come over a connection."""
 
-    def closing(self, connection: PeerConnection, ending: CloseReason) -> None:
+    def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
         """One of the sides says GOODBYE, or falls silent."""
 
-    def ended(self, connection: PeerConnection, ending: CloseReason) -> None:
+    def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
         """A connection's socket is closed."""
 
 
@@ -693,14 +709,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         logged_in_at: When the far side had said who it is.
         active_at: When the last bytes came or went.
         is_send_paused: Whether the operating system takes no more for now.
-        ending: Why it ends, once that is known.
+        reason: Why it ends, once that is known.
         peer: Who the far side is, once it has said so.
     """
 
     def __init__(
         self,
         owner: ConnectionOwner,
-        line: SecureLink,
+        link: SecureLink,
         *,
         connection_id: uuid.UUID,
         address: str | None,
@@ -711,11 +727,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._loop: Final = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = self._loop.call_later(limits.login_wait / SECOND, self._too_late)
+        self._deadline = self._loop.call_later(limits.login_wait / SECOND, self._login_timed_out)
         self._is_closing = False
-        self.ending: CloseReason | None = None
+        self.reason: CloseReason | None = None
         self.peer: Peer | None = None
-        self.line: Final = line
+        self.link: Final = link
         self.connection_id: Final = connection_id
         self.address = address or ""
         self.is_accept: Final = address is None
@@ -729,7 +745,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     @property
     def is_usable(self) -> bool:
         """Whether rows that wait in its outboxes go over it."""
-        return not self._is_closing and self.ending is None and self.line.is_usable
+        return not self._is_closing and self.reason is None and self.link.is_usable
 
     @property
     def unsent_bytes(self) -> int:
@@ -759,7 +775,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: no more of them than are taken of who is not proven yet."""
         del sizehint
-        room = self.line.room_to_read
+        room = self.link.bytes_to_read
         return self._owner.buffer if room is None else self._owner.buffer[: max(room, 1)]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -770,14 +786,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._is_closing:
             return
         try:
-            occurrences = self.line.received(self._owner.buffer[:nbytes], now=self._clock())
+            events = self.link.received(self._owner.buffer[:nbytes], now=self._clock())
         except PeerError as error:
-            is_proven = self.line.channel.is_open
+            is_proven = self.link.channel.is_open
             self.end(CloseReason(str(error), PROTOCOL_BROKEN if is_proven else LOGIN_REFUSED))
             self.pump()
             self._close()
             return
-        self._occurred(occurrences)
+        self._process_events(events)
         self.pump()
 
     def eof_received(self) -> None:
@@ -797,11 +813,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         why = "the far side closed the connection" if exc is None else f"the connection broke: {exc}"
         self.lost(CloseReason(why, RECEIVE_FAILED))
 
-    def lost(self, ending: CloseReason) -> None:
+    def lost(self, reason: CloseReason) -> None:
         """There is no socket, or no longer.
 
         Args:
-            ending: Why, where it is not known better.
+            reason: Why, where it is not known better.
         """
         if self.state is ConnectionState.CLOSED:
             return
@@ -810,8 +826,8 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._is_closing = True
         self.state = ConnectionState.CLOSED
-        self.line.settle()
-        self._owner.ended(self, self.ending or ending)
+        self.link.settle()
+        self._owner.ended(self, self.reason or reason)
 
     def pump(self) -> None:
         """Writes what there is to write, as long as it is taken."""
@@ -820,7 +836,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         written = 0
         while not self.is_send_paused and not transport.is_closing():
-            data = self.line.data_to_send(now=self._clock())
+            data = self.link.data_to_send(now=self._clock())
             if data is None:
                 break
             transport.write(data)
@@ -831,10 +847,10 @@ class PeerConnection(asyncio.BufferedProtocol):
             if written >= _TURN_BYTES:  # others read and write meanwhile
                 self._loop.call_soon(self.pump)
                 break
-        if self.line.is_over:
+        if self.link.is_finished:
             self._close()
         else:
-            self._schedule()
+            self._schedule_timer()
 
     def leave(self, reason: GoodbyeReason, text: str) -> None:
         """Says GOODBYE behind what waits.
@@ -844,26 +860,26 @@ class PeerConnection(asyncio.BufferedProtocol):
             text: The same for people.
         """
         self.end(CloseReason(text, reason=reason))
-        if self.line.leave(reason, text):
+        if self.link.leave(reason, text):
             self.pump()
         else:
             self.cut()
 
     def probe(self) -> None:
         """Asks the far side for a sign of life."""
-        self.line.probe(now=self._clock())
+        self.link.probe(now=self._clock())
         self.pump()
 
-    def end(self, ending: CloseReason) -> None:
+    def end(self, reason: CloseReason) -> None:
         """Says why it ends, where that is not known yet.
 
         Args:
-            ending: Why.
+            reason: Why.
         """
-        if self.ending is None:
-            self.ending = ending
-            if ending.reason is not None and self.peer is not None:
-                self._owner.closing(self, ending)
+        if self.reason is None:
+            self.reason = reason
+            if reason.reason is not None and self.peer is not None:
+                self._owner.closing(self, reason)
 
     def cut(self) -> None:
         """Closes the socket at once, without GOODBYE."""
@@ -873,24 +889,24 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def pause(self) -> None:
         """Reads no more, so that TCP slows the far side down; who is not proven is read all the same."""
-        if self._transport is not None and self.line.far is not None and not self.line.is_paused:
-            self.line.pause(now=self._clock())
+        if self._transport is not None and self.link.peer_identity is not None and not self.link.is_paused:
+            self.link.pause(now=self._clock())
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Reads again."""
-        if self._transport is not None and self.line.is_paused:
-            self.line.resume(now=self._clock())
+        if self._transport is not None and self.link.is_paused:
+            self.link.resume(now=self._clock())
             self._transport.resume_reading()
             self.pump()
 
-    def _occurred(self, occurrences: list[LinkEvent]) -> None:
-        for occurrence in occurrences:
-            if isinstance(occurrence, PeerGreeted):
-                self._greeted(occurrence.peer)
-            elif isinstance(occurrence, PeerLeft):
-                self.end(CloseReason(occurrence.text or occurrence.reason.name.lower(), reason=occurrence.reason))
-            self._owner.occurred(self, occurrence)
+    def _process_events(self, events: list[LinkEvent]) -> None:
+        for event in events:
+            if isinstance(event, PeerGreeted):
+                self._greeted(event.peer)
+            elif isinstance(event, PeerLeft):
+                self.end(CloseReason(event.text or event.reason.name.lower(), reason=event.reason))
+            self._owner.event_received(self, event)
 
     def _greeted(self, far: PeerIdentity) -> None:
         self._deadline.cancel()
@@ -899,7 +915,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.peer = Peer(
             instance_id=far.instance_id,
             name=far.name,
-            principal=self.line.channel.principal,
+            principal=self.link.channel.principal,
             address=self.address,
             connection_id=self.connection_id,
             is_accept=self.is_accept,
@@ -909,14 +925,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Closes the socket once what was written is gone, or a while later."""
         if self._transport is not None and not self._is_closing:
             self._is_closing = True
-            if data := self.line.close():
+            if data := self.link.close():
                 self._transport.write(data)
             self._transport.close()
             self._deadline.cancel()
             self._deadline = self._loop.call_later(self._limits.link.goodbye_timeout / SECOND, self._transport.abort)
 
-    def _schedule(self) -> None:
-        moment = self.line.next_timeout()
+    def _schedule_timer(self) -> None:
+        moment = self.link.next_timeout()
         if moment is None:
             return
         at = (moment + 1) / SECOND
@@ -924,16 +940,16 @@ class PeerConnection(asyncio.BufferedProtocol):
             if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._due)
+        self._timer = self._loop.call_at(at, self._timer_expired)
 
-    def _due(self) -> None:
+    def _timer_expired(self) -> None:
         self._timer = None
-        self._occurred(self.line.handle_timeout(now=self._clock()))
-        if self.line.is_leaving:
+        self._process_events(self.link.handle_timeout(now=self._clock()))
+        if self.link.is_leaving:
             self.end(CloseReason("the connection carried nothing", reason=GoodbyeReason.IDLE))
         self.pump()
 
-    def _too_late(self) -> None:
+    def _login_timed_out(self) -> None:
         waited = self._limits.login_wait / SECOND
         self.end(CloseReason(f"the far side has not said who it is in {waited:g} s", LOGIN_REFUSED))
         self.cut()

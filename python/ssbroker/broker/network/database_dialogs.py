@@ -210,7 +210,7 @@ class PendingKeyExchanges:
         if key in self._done:
             return True
         offer = self._offers.get(key)
-        return offer is not None and (offer.until is None or now < offer.until)
+        return offer is not None and (offer.valid_until is None or now < offer.valid_until)
 
     def _renew(self, keys: list[Key]) -> None:
         if not keys:
@@ -262,7 +262,7 @@ class RouteRequester:
         self._background: Final = background
         self._patience: Final = patience
         self._mirrors: Final = mirrors
-        self._asks: Final = RateLimiter(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
+        self._asks: Final = RateLimiter(burst=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
 
     def principals(self, ways: Iterable[Decision]) -> None:
         """Has both addresses of mirrored routes asked, for as long as something wants to go there (N23).

@@ -30,7 +30,7 @@ from ssbroker.broker.network.connection import (
     ip_of,
 )
 from ssbroker.broker.network.interfaces import EndpointListener
-from ssbroker.broker.network.tls import Channel, PlainChannel, TlsChannel, TlsCredentials
+from ssbroker.broker.network.tls import Channel, TlsChannel, TlsCredentials, UnencryptedChannel
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, EventLog
@@ -51,10 +51,10 @@ class DialFilter:
         OptionError: One of them is none of these.
 
     Examples:
-        >>> reach = DialFilter(["10.0.0.0/8", "*.example.com"])
-        >>> [reach.has_name(host) for host in ("shop.example.com", "example.com", "shop.example.org")]
+        >>> dial_filter = DialFilter(["10.0.0.0/8", "*.example.com"])
+        >>> [dial_filter.has_name(host) for host in ("shop.example.com", "example.com", "shop.example.org")]
         [True, False, False]
-        >>> reach.has_ip("10.1.2.3"), reach.has_ip("192.0.2.1"), DialFilter([]).has_ip("192.0.2.1")
+        >>> dial_filter.has_ip("10.1.2.3"), dial_filter.has_ip("192.0.2.1"), DialFilter([]).has_ip("192.0.2.1")
         (True, False, True)
         >>> DialFilter(["10.0.0.1/8"])
         Traceback (most recent call last):
@@ -127,10 +127,10 @@ def _is_name(entry: str) -> bool:
     return bool(entry) and all(part and part.replace("-", "").replace("_", "").isalnum() for part in entry.split("."))
 
 
-_NEXT_ADDRESS_AFTER: Final = 2.0
+_NEXT_ADDRESS_DELAY: Final = 2.0
 """The seconds after which another address of a name is tried."""
-_LOOKUPS_MOST: Final = 256
-_LOOKUPS: Final = threading.BoundedSemaphore(_LOOKUPS_MOST)
+_LOOKUPS_MAX: Final = 256
+_LOOKUPS: Final = threading.BoundedSemaphore(_LOOKUPS_MAX)
 """A name server that does not answer holds each look-up for half a minute or so; in this process there are no more than these."""
 
 _Found: TypeAlias = list[Any]
@@ -145,33 +145,33 @@ class _Socket(socket.socket):
         return (self.fileno(),)
 
 
-async def connected(host: str, port: int, reach: DialFilter) -> socket.socket:
+async def connect_socket(host: str, port: int, dial_filter: DialFilter) -> socket.socket:
     """Dials. Whoever cancels this leaves no socket open, which asyncio's own way does not promise.
 
     Args:
         host: A name or an address, in lower case.
         port: The port.
-        reach: What may be dialled.
+        dial_filter: What may be dialled.
 
     Returns:
-        A socket that is connected.
+        A socket that is connect_socket.
 
     Raises:
         OSError: Nobody answers, the name is not known, or nothing that it leads to may be dialled.
     """
-    if reach.refuses(host):
-        raise PermissionError(_refused(host))
-    found: _Found = _numeric(host, port) or await _looked_up(
+    if dial_filter.refuses(host):
+        raise PermissionError(_dial_only_message(host))
+    found: _Found = _numeric(host, port) or await _look_up(
         lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     )
-    if not reach.has_name(host):
-        found = [each for each in found if reach.has_ip(str(each[4][0]))]
+    if not dial_filter.has_name(host):
+        found = [each for each in found if dial_filter.has_ip(str(each[4][0]))]
         if not found:
-            raise PermissionError(_refused(host))
-    return await _first(found)
+            raise PermissionError(_dial_only_message(host))
+    return await _connect_first(found)
 
 
-def _refused(host: str) -> str:
+def _dial_only_message(host: str) -> str:
     return f"{host} is not among what may be dialled (dial_only)"
 
 
@@ -182,7 +182,7 @@ def _numeric(host: str, port: int) -> _Found:
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 
 
-async def _looked_up(look: Callable[[], _Found]) -> _Found:
+async def _look_up(look: Callable[[], _Found]) -> _Found:
     """Looks a name up in a thread that nobody has to wait for: neither other names, nor the end of the process."""
     if not _LOOKUPS.acquire(blocking=False):
         raise OSError("too many names are being looked up")
@@ -216,14 +216,14 @@ async def _looked_up(look: Callable[[], _Found]) -> _Found:
     return await answer
 
 
-async def _first(found: _Found) -> socket.socket:
+async def _connect_first(found: _Found) -> socket.socket:
     loop = asyncio.get_running_loop()
     for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
         opened = _Socket(family, kind, protocol)
         process_locks.close_after_fork(opened)
         try:
             opened.setblocking(False)
-            async with asyncio.timeout(_NEXT_ADDRESS_AFTER if left else None):
+            async with asyncio.timeout(_NEXT_ADDRESS_DELAY if left else None):
                 await loop.sock_connect(opened, address)
         except OSError:
             opened.close()
@@ -237,7 +237,7 @@ async def _first(found: _Found) -> socket.socket:
     raise OSError("the name has no address")
 
 
-Pair: TypeAlias = tuple[bytes, str | None]
+PeerKey: TypeAlias = tuple[bytes, str | None]
 """An instance id and the principal that claims it: who shows another certificate is another instance (T14)."""
 
 
@@ -248,26 +248,37 @@ class Destination:
         address: The address, as routes have it.
         outbox: What waits to go there.
         connection: Over which it goes; None where there is none.
-        pair: Who answered there last.
-        asks: Whose roles are to be asked for.
-        asked: Whose roles were asked for, without an answer yet.
+        peer_key: Who answered there last.
+        role_queries: Whose roles are to be pending_queries for.
+        pending_queries: Whose roles were pending_queries for, without an answer yet.
         failures: How often it has failed in a row.
         why: Why it has failed last; None where that is over.
         is_dialled: Whether its connection is one that was dialled for it, and has not answered yet.
         retry: What ends the wait after a failure.
     """
 
-    __slots__ = ("address", "asked", "asks", "connection", "failures", "is_dialled", "outbox", "pair", "retry", "why")
+    __slots__ = (
+        "address",
+        "connection",
+        "failure_reason",
+        "failures",
+        "is_dialled",
+        "outbox",
+        "peer_key",
+        "pending_queries",
+        "retry",
+        "role_queries",
+    )
 
-    def __init__(self, address: str, *, outbox_bytes: int, tell_room: Callable[[], None], first: int = 0) -> None:
+    def __init__(self, address: str, *, outbox_bytes: int, on_drained: Callable[[], None], first: int = 0) -> None:
         self.address: Final = address
-        self.outbox: Final = SharedOutbox(outbox_bytes, tell_room=tell_room, first=first)
+        self.outbox: Final = SharedOutbox(outbox_bytes, on_drained=on_drained, first=first)
         self.connection: PeerConnection | None = None
-        self.pair: Pair | None = None
-        self.asks: Final[set[bytes]] = set()
-        self.asked: Final[set[bytes]] = set()
+        self.peer_key: PeerKey | None = None
+        self.role_queries: Final[set[bytes]] = set()
+        self.pending_queries: Final[set[bytes]] = set()
         self.failures = 0
-        self.why: str | None = None
+        self.failure_reason: str | None = None
         self.is_dialled = False
         self.retry: asyncio.TimerHandle | None = None
 
@@ -276,7 +287,7 @@ class Destination:
         """The host of the address.
 
         Examples:
-            >>> Destination("TCP://[::1]:4022", outbox_bytes=1, tell_room=print).host
+            >>> Destination("TCP://[::1]:4022", outbox_bytes=1, on_drained=print).host
             '::1'
         """
         return host_of(self.address)
@@ -286,20 +297,20 @@ class Destination:
         """The port of the address.
 
         Examples:
-            >>> Destination("TCP://[::1]:4022", outbox_bytes=1, tell_room=print).port
+            >>> Destination("TCP://[::1]:4022", outbox_bytes=1, on_drained=print).port
             4022
         """
         return int(self.address.rpartition(":")[2])
 
     @property
-    def is_wanted(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether anything waits to go there."""
-        return not self.outbox.is_empty or bool(self.asks)
+        return not self.outbox.is_empty or bool(self.role_queries)
 
     @property
     def is_busy(self) -> bool:
         """Whether anything goes there, or a dial or the wait after one is not over."""
-        return self.is_wanted or self.is_dialled or self.connection is not None or self.retry is not None
+        return self.has_pending or self.is_dialled or self.connection is not None or self.retry is not None
 
     def attach(self, connection: PeerConnection) -> None:
         """Has what waits go over a connection.
@@ -310,31 +321,31 @@ class Destination:
         self.detach()
         self.connection = connection
         self.is_dialled = False
-        self.why = None
-        connection.line.outboxes.append(self.outbox)
+        self.failure_reason = None
+        connection.link.outboxes.append(self.outbox)
         self.stop_waiting()
 
     def detach(self) -> None:
         """Has it go over none."""
-        if self.connection is not None and self.outbox in self.connection.line.outboxes:
-            self.connection.line.outboxes.remove(self.outbox)
+        if self.connection is not None and self.outbox in self.connection.link.outboxes:
+            self.connection.link.outboxes.remove(self.outbox)
         self.connection = None
-        self.asks.update(self.asked)
-        self.asked.clear()
+        self.role_queries.update(self.pending_queries)
+        self.pending_queries.clear()
 
     def stop_waiting(self) -> None:
         """Ends the wait after a failure."""
         if self.retry is not None:
             self.retry.cancel()
             self.retry = None
-            self.outbox.open()
+            self.outbox.unblock()
 
-    def lose(self) -> None:
+    def discard(self) -> None:
         """Forgets what waits to go there, and takes nothing until the wait is over."""
-        self.outbox.bar()
+        self.outbox.block()
         self.outbox.clear()
-        self.asks.clear()
-        self.asked.clear()
+        self.role_queries.clear()
+        self.pending_queries.clear()
 
 
 def host_of(address: str) -> str:
@@ -354,7 +365,7 @@ def host_of(address: str) -> str:
 
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
-_TEXT_MOST: Final = 400
+_TEXT_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,10 +374,10 @@ class EndpointSetup:
 
     Attributes:
         own: What this instance says of itself.
-        receiver: Who is told what connections bring.
+        listener: Who is told what connections bring.
         credentials: What TLS is agreed with; None takes and makes connections without it.
         limits: How long it waits, and for how much.
-        reach: What may be dialled.
+        dial_filter: What may be dialled.
         sent_by_priority: How many rows of each priority were written to connections.
         events: Where events go.
         clock: Tells the moment, in microseconds since 1970.
@@ -374,14 +385,14 @@ class EndpointSetup:
     """
 
     own: OwnIdentity
-    receiver: EndpointListener
+    listener: EndpointListener
     credentials: TlsCredentials | None
     limits: EndpointLimits
     events: EventLog
     clock: Callable[[], int]
     random: randomness.Random
     sent_by_priority: Counter[int] = field(default_factory=Counter)
-    reach: DialFilter = field(default_factory=lambda: DialFilter(()))
+    dial_filter: DialFilter = field(default_factory=lambda: DialFilter(()))
 
     def channel(self, *, is_accept: bool) -> Channel:
         """What the bytes of a new connection go through.
@@ -393,14 +404,14 @@ class EndpointSetup:
             TLS, or nothing.
         """
         if self.credentials is None:
-            return PlainChannel()
+            return UnencryptedChannel()
         return TlsChannel(self.credentials.contexts, is_accept=is_accept)
 
     def new_id(self) -> uuid.UUID:
         """A random id."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
-    def tell(
+    def emit_step(
         self,
         connection: PeerConnection,
         step: ConnectionStep,
@@ -418,7 +429,7 @@ class EndpointSetup:
             text: What went wrong; what the far side said is shortened, and kept from looking like more than one line.
             is_repeated: Whether the dial before has failed in the same way.
         """
-        line = "".join(character if character.isprintable() else " " for character in text)[:_TEXT_MOST]
+        line = "".join(character if character.isprintable() else " " for character in text)[:_TEXT_MAX]
         event = ConnectionEvent(
             at=self.clock(),
             connection_id=connection.connection_id,
@@ -430,8 +441,8 @@ class EndpointSetup:
         )
         self.events.emit(event)
 
-    def call(self, what: Callable[[], None]) -> None:
-        """Calls the receiver; what it raises harms no connection.
+    def call_listener(self, what: Callable[[], None]) -> None:
+        """Calls the listener; what it raises harms no connection.
 
         Args:
             what: The call.
@@ -442,11 +453,11 @@ class EndpointSetup:
             LOGGER.exception("what a connection brought could not be handed over")
 
 
-KNOWN: Final = 1024
+KNOWN_MAX: Final = 1024
 """The addresses beyond which those are forgotten to which nothing goes."""
 
 
-def named_by(routes: pa.Table) -> Collection[str]:
+def route_addresses(routes: pa.Table) -> Collection[str]:
     """The addresses that routes name; a live instance's are normalised.
 
     Args:
@@ -468,15 +479,15 @@ class Destinations:
 
     def __init__(self, setup: EndpointSetup) -> None:
         self._setup: Final = setup
-        self._changed: Final = threading.RLock()
+        self._lock: Final = threading.RLock()
         self._destinations: Final[dict[str, Destination]] = {}
         self._routed: Collection[str] = frozenset()
-        self._forget_beyond = KNOWN
-        self._numbered_from = 0
+        self._forget_beyond = KNOWN_MAX
+        self._first_row = 0
 
     def all(self) -> list[Destination]:
         """What is known of all of them."""
-        with self._changed:
+        with self._lock:
             return list(self._destinations.values())
 
     def destination(self, address: str) -> Destination:
@@ -488,7 +499,7 @@ class Destinations:
         Returns:
             The same object at each call, for as long as the address is in use.
         """
-        with self._changed:
+        with self._lock:
             return self._destination(address)
 
     def put(self, address: str, rows: pa.Table) -> tuple[Destination, bool, int]:
@@ -501,7 +512,7 @@ class Destinations:
         Returns:
             What is known of the address, and what its outbox says (`Outbox.put`).
         """
-        with self._changed:  # so that it is not forgotten in between
+        with self._lock:  # so that it is not forgotten in between
             destination = self._destination(address)
             return (destination, *destination.outbox.put(rows))
 
@@ -514,13 +525,13 @@ class Destinations:
         Returns:
             How many rows were taken for it, and how many of these are done with (`Outbox.progress`).
         """
-        with self._changed:
+        with self._lock:
             found = self._destinations.get(address)
-            return (self._numbered_from, self._numbered_from) if found is None else found.outbox.progress
+            return (self._first_row, self._first_row) if found is None else found.outbox.progress
 
     def pending(self) -> tuple[int, int]:
         """How many rows wait to go to all addresses, or are being written; and how many bytes those count that wait."""
-        with self._changed:
+        with self._lock:
             each = [destination.outbox.pending for destination in self._destinations.values()]
         return sum(rows for rows, _ in each), sum(size for _, size in each)
 
@@ -533,10 +544,10 @@ class Destinations:
         Returns:
             Why not; None where nothing is in the way.
         """
-        if self._setup.reach.refuses(host_of(address)):
+        if self._setup.dial_filter.refuses(host_of(address)):
             return "it is not among what may be dialled (dial_only)"
         most = self._setup.limits.learnt_most
-        with self._changed:
+        with self._lock:
             if address in self._routed or address in self._destinations or len(self._destinations) < most:
                 return None
             learnt = sum(each.is_busy and each.address not in self._routed for each in self._destinations.values())
@@ -548,7 +559,7 @@ class Destinations:
         Args:
             address: The address.
         """
-        with self._changed:
+        with self._lock:
             return address not in self._routed
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
@@ -557,20 +568,20 @@ class Destinations:
         Args:
             addresses: The addresses.
         """
-        with self._changed:
+        with self._lock:
             self._routed = addresses
 
     def forget_idle(self) -> None:
         """Forgets the addresses to which nothing goes, where there are many; in the endpoint's thread."""
-        with self._changed:
+        with self._lock:
             if len(self._destinations) <= self._forget_beyond:
                 return
             for address, destination in list(self._destinations.items()):
                 if not destination.is_busy:
-                    # Who asks how far it has come is told a number that is no smaller than it was.
-                    self._numbered_from = max(self._numbered_from, destination.outbox.progress[0])
+                    # Who role_queries how far it has come is told a number that is no smaller than it was.
+                    self._first_row = max(self._first_row, destination.outbox.progress[0])
                     del self._destinations[address]
-            self._forget_beyond = max(KNOWN, 2 * len(self._destinations))
+            self._forget_beyond = max(KNOWN_MAX, 2 * len(self._destinations))
 
     def _destination(self, address: str) -> Destination:
         found = self._destinations.get(address)
@@ -578,8 +589,8 @@ class Destinations:
             found = self._destinations[address] = Destination(
                 address,
                 outbox_bytes=self._setup.limits.outbox_bytes,
-                first=self._numbered_from,
-                tell_room=partial(self._setup.call, partial(self._setup.receiver.outbox_drained, address)),
+                first=self._first_row,
+                on_drained=partial(self._setup.call_listener, partial(self._setup.listener.outbox_drained, address)),
             )
         return found
 
@@ -596,16 +607,16 @@ class DialSlots:
         ...     turns.take(name, lambda name=name: begun.append(name) is None)
         >>> begun
         ['a']
-        >>> turns.give_back("a"), turns.give_back("a"), begun
+        >>> turns.release("a"), turns.release("a"), begun
         (None, None, ['a', 'b'])
     """
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
-        self._having: Final[set[Hashable]] = set()
+        self._holders: Final[set[Hashable]] = set()
         self._waiting: Final[deque[tuple[Hashable, Callable[[], bool]]]] = deque()
 
-    def take(self, who: Hashable, begin: Callable[[], bool]) -> None:
+    def acquire(self, who: Hashable, begin: Callable[[], bool]) -> None:
         """Begins, now or when it is its turn.
 
         Args:
@@ -613,26 +624,26 @@ class DialSlots:
             begin: Begins, and tells whether a turn is needed for it.
         """
         self._waiting.append((who, begin))
-        self._go_on()
+        self._start_waiting()
 
-    def give_back(self, who: Hashable) -> None:
+    def release(self, who: Hashable) -> None:
         """Ends a turn, if there is one.
 
         Args:
             who: Whose.
         """
-        self._having.discard(who)
-        self._go_on()
+        self._holders.discard(who)
+        self._start_waiting()
 
     def clear(self) -> None:
         """Has nobody wait any more."""
         self._waiting.clear()
 
-    def _go_on(self) -> None:
-        while self._waiting and len(self._having) < self._most:
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._holders) < self._most:
             who, begin = self._waiting.popleft()
             if begin():
-                self._having.add(who)
+                self._holders.add(who)
 
 
 class Dialer:
@@ -641,7 +652,7 @@ class Dialer:
     Args:
         setup: What the parts of an endpoint share.
         begin: Takes a connection in that is about to be dialled.
-        usable: The connection of a pair that takes rows, if there is one.
+        usable: The connection of a peer_key that takes rows, if there is one.
 
     Attributes:
         addresses: The addresses that are sent to.
@@ -652,14 +663,14 @@ class Dialer:
         setup: EndpointSetup,
         *,
         begin: Callable[[SecureLink, str], PeerConnection],
-        usable: Callable[[Pair], PeerConnection | None],
+        usable: Callable[[PeerKey], PeerConnection | None],
     ) -> None:
         self.addresses: Final = Destinations(setup)
         self._setup: Final = setup
         self._begin: Final = begin
         self._usable: Final = usable
-        self._turns: Final = DialSlots(setup.limits.learnt_dials)
-        self._of_connection: Final[dict[PeerConnection, list[Destination]]] = {}
+        self._dial_slots: Final = DialSlots(setup.limits.learnt_dials)
+        self._by_connection: Final[dict[PeerConnection, list[Destination]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopped = False
 
@@ -671,27 +682,27 @@ class Dialer:
         """
         self.addresses.forget_idle()
         if destination.connection is not None and destination.connection.is_usable:
-            self._ask(destination)
+            self._send_queries(destination)
             destination.connection.pump()
         elif (
-            destination.is_wanted
+            destination.has_pending
             and destination.connection is None
             and destination.retry is None
             and not destination.is_dialled
             and not self._is_stopped
         ):
-            known = None if destination.pair is None else self._usable(destination.pair)
+            known = None if destination.peer_key is None else self._usable(destination.peer_key)
             if known is not None:
                 self._attach(destination, known)
             else:
                 destination.is_dialled = True
                 begin = partial(self._dial, destination)
                 if self.addresses.is_learnt(destination.address):
-                    self._turns.take(destination, begin)
+                    self._dial_slots.acquire(destination, begin)
                 else:
                     begin()
 
-    def ask(self, address: str, broker_instance: bytes) -> None:
+    def query_role(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for a role, now or when it is reached.
 
         Args:
@@ -699,20 +710,20 @@ class Dialer:
             broker_instance: Whose role.
         """
         destination = self.addresses.destination(address)
-        destination.asks.add(broker_instance)
+        destination.role_queries.add(broker_instance)
         self.attend(destination)
 
-    def greeted(self, connection: PeerConnection, pair: Pair) -> None:
+    def greeted(self, connection: PeerConnection, peer_key: PeerKey) -> None:
         """Has what waits for the far side go over a connection: one that was dialled, or what ends the wait for it.
 
         Args:
             connection: The connection.
-            pair: Who it leads to.
+            peer_key: Who it leads to.
         """
-        for destination in self._of_connection.get(connection, ()):
-            destination.pair = pair
-            self._turns.give_back(destination)
-        known = [each for each in self.addresses.all() if each.pair == pair and each.connection is None]
+        for destination in self._by_connection.get(connection, ()):
+            destination.peer_key = peer_key
+            self._dial_slots.release(destination)
+        known = [each for each in self.addresses.all() if each.peer_key == peer_key and each.connection is None]
         for destination in known:
             self._attach(destination, connection)
 
@@ -723,7 +734,7 @@ class Dialer:
             loser: The one.
             survivor: The other.
         """
-        for destination in list(self._of_connection.get(loser, ())):
+        for destination in list(self._by_connection.get(loser, ())):
             if destination.connection is loser:
                 self._attach(destination, survivor)
 
@@ -733,14 +744,16 @@ class Dialer:
         Args:
             connection: The connection.
         """
-        for destination in self._of_connection.pop(connection, ()):
-            self._turns.give_back(destination)
+        for destination in self._by_connection.pop(connection, ()):
+            self._dial_slots.release(destination)
             destination.is_dialled = False
-            destination.lose()
-            self._wait(destination)
-            self._setup.call(partial(self._setup.receiver.own_address_reached, destination.address))
+            destination.discard()
+            self._schedule_retry(destination)
+            self._setup.call_listener(partial(self._setup.listener.own_address_reached, destination.address))
 
-    def role_received(self, connection: PeerConnection, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_received(
+        self, connection: PeerConnection, broker_instance: bytes, role: MirroringRole, number: int
+    ) -> None:
         """The far side has told a role.
 
         Args:
@@ -749,41 +762,43 @@ class Dialer:
             role: The role.
             number: Its number.
         """
-        for destination in list(self._of_connection.get(connection, ())):
-            if broker_instance in destination.asked:
-                destination.asked.discard(broker_instance)
-                told = partial(self._setup.receiver.role_received, destination.address, broker_instance, role, number)
-                self._setup.call(told)
+        for destination in list(self._by_connection.get(connection, ())):
+            if broker_instance in destination.pending_queries:
+                destination.pending_queries.discard(broker_instance)
+                told = partial(self._setup.listener.role_received, destination.address, broker_instance, role, number)
+                self._setup.call_listener(told)
 
-    def ended(self, connection: PeerConnection, ending: CloseReason, pair: Pair | None) -> None:
+    def ended(self, connection: PeerConnection, reason: CloseReason, peer_key: PeerKey | None) -> None:
         """A connection is closed.
 
         Args:
             connection: The connection.
-            ending: Why.
-            pair: Who it led to, if that was known.
+            reason: Why.
+            peer_key: Who it led to, if that was known.
         """
-        for destination in self._of_connection.pop(connection, ()):
-            self._turns.give_back(destination)
+        for destination in self._by_connection.pop(connection, ()):
+            self._dial_slots.release(destination)
             if destination.connection is connection or destination.is_dialled:
                 destination.detach()
                 destination.is_dialled = False
-                self._ended(destination, connection, ending, pair)
+                self._ended(destination, connection, reason, peer_key)
 
-    def has_failed_before(self, connection: PeerConnection, ending: CloseReason) -> bool:
+    def has_failed_before(self, connection: PeerConnection, reason: CloseReason) -> bool:
         """Whether the dials before have ended as this one does.
 
         Args:
             connection: The connection, which is about to be told of as ended.
-            ending: Why it ends.
+            reason: Why it ends.
         """
-        going = self._of_connection.get(connection, ())
-        return bool(going) and all(each.is_dialled and each.why == ending.text for each in going)
+        destinations = self._by_connection.get(connection, ())
+        return bool(destinations) and all(
+            each.is_dialled and each.failure_reason == reason.text for each in destinations
+        )
 
     def stop(self) -> None:
         """Dials no more."""
         self._is_stopped = True
-        self._turns.clear()
+        self._dial_slots.clear()
         for task in self._tasks:
             task.cancel()
         for destination in self.addresses.all():
@@ -791,7 +806,7 @@ class Dialer:
                 destination.retry.cancel()
 
     def _ended(
-        self, destination: Destination, connection: PeerConnection, ending: CloseReason, pair: Pair | None
+        self, destination: Destination, connection: PeerConnection, reason: CloseReason, peer_key: PeerKey | None
     ) -> None:
         if self._is_stopped:
             return
@@ -801,47 +816,47 @@ class Dialer:
         )
         if is_steady or connection.counters.fragments_received:
             destination.failures = 0
-        if ending.reason is GoodbyeReason.IDLE and pair is not None and is_steady:
+        if reason.reason is GoodbyeReason.IDLE and peer_key is not None and is_steady:
             self.attend(destination)
-        elif ending.reason is GoodbyeReason.SUPERSEDED and pair is not None:
-            survivor = self._usable(pair)
+        elif reason.reason is GoodbyeReason.SUPERSEDED and peer_key is not None:
+            survivor = self._usable(peer_key)
             if survivor is None:  # it is about to come
                 destination.failures += 1
-                self._wait(destination)
+                self._schedule_retry(destination)
             else:
                 self._attach(destination, survivor)
         else:
             destination.failures += 1
-            destination.why = ending.text
-            destination.lose()
-            self._wait(destination)
-            self._setup.call(partial(self._setup.receiver.connection_failed, destination.address, ending.text))
+            destination.failure_reason = reason.text
+            destination.discard()
+            self._schedule_retry(destination)
+            self._setup.call_listener(partial(self._setup.listener.connection_failed, destination.address, reason.text))
 
     def _attach(self, destination: Destination, connection: PeerConnection) -> None:
         if destination.connection is not None:
-            self._of_connection[destination.connection].remove(destination)
+            self._by_connection[destination.connection].remove(destination)
         destination.attach(connection)
-        going = self._of_connection.setdefault(connection, [])
-        if destination not in going:
-            going.append(destination)
+        destinations = self._by_connection.setdefault(connection, [])
+        if destination not in destinations:
+            destinations.append(destination)
         if connection.peer is not None:
-            self._setup.call(partial(self._setup.receiver.connected, destination.address, connection.peer))
-        self._ask(destination)
+            self._setup.call_listener(partial(self._setup.listener.connected, destination.address, connection.peer))
+        self._send_queries(destination)
         connection.pump()
 
-    def _ask(self, destination: Destination) -> None:
+    def _send_queries(self, destination: Destination) -> None:
         connection = destination.connection
-        while connection is not None and connection.is_usable and destination.asks:
-            broker_instance = destination.asks.pop()
-            destination.asked.add(broker_instance)
-            connection.line.query_role(broker_instance)
+        while connection is not None and connection.is_usable and destination.role_queries:
+            broker_instance = destination.role_queries.pop()
+            destination.pending_queries.add(broker_instance)
+            connection.link.query_role(broker_instance)
 
-    def _wait(self, destination: Destination) -> None:
+    def _schedule_retry(self, destination: Destination) -> None:
         wait = self._setup.limits.wait(max(destination.failures, 1), roll=self._setup.random.random())
         loop = asyncio.get_running_loop()
-        destination.retry = loop.call_later(wait / SECOND, self._waited, destination)
+        destination.retry = loop.call_later(wait / SECOND, self._retry, destination)
 
-    def _waited(self, destination: Destination) -> None:
+    def _retry(self, destination: Destination) -> None:
         destination.stop_waiting()
         self.attend(destination)
 
@@ -850,17 +865,17 @@ class Dialer:
         if self._is_stopped or not destination.is_dialled:
             return False
         loop = asyncio.get_running_loop()
-        line = SecureLink(
+        link = SecureLink(
             self._setup.channel(is_accept=False),
             own=self._setup.own,
             is_accept=False,
             limits=self._setup.limits,
             now=int(loop.time() * SECOND),
-            sent=self._setup.sent_by_priority,
+            sent_by_priority=self._setup.sent_by_priority,
         )
-        connection = self._begin(line, destination.address)
-        self._of_connection[connection] = [destination]
-        self._setup.tell(connection, ConnectionStep.CONNECTING)
+        connection = self._begin(link, destination.address)
+        self._by_connection[connection] = [destination]
+        self._setup.emit_step(connection, ConnectionStep.CONNECTING)
         task = loop.create_task(self._open(connection, destination.host, destination.port))
         self._tasks.add(task)
         task.add_done_callback(partial(self._opened, connection))
@@ -877,7 +892,9 @@ class Dialer:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._setup.limits.login_wait / SECOND):
-                await loop.create_connection(lambda: connection, sock=await connected(host, port, self._setup.reach))
+                await loop.create_connection(
+                    lambda: connection, sock=await connect_socket(host, port, self._setup.dial_filter)
+                )
         except socket.gaierror as error:
             connection.lost(CloseReason(f"the name {host} is not known: {error.strerror}", NAME_UNKNOWN))
         except TimeoutError:

@@ -25,7 +25,7 @@ from ssbroker.broker.network.connection import (
     PeerConnection,
     SecureLink,
 )
-from ssbroker.broker.network.dialer import LOGGER, Destination, Dialer, EndpointSetup, Pair, host_of
+from ssbroker.broker.network.dialer import LOGGER, Destination, Dialer, EndpointSetup, PeerKey, host_of
 from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
@@ -42,9 +42,9 @@ from ssbroker.protocol.wire.connection import (
 )
 from ssbroker.protocol.wire.frames import GoodbyeReason, check_rows
 
-LOOK_WAIT: Final = 0.01
+ANSWER_INTERVAL: Final = 0.01
 """The seconds that lie between two looks, unless many ask."""
-MANY: Final = 512
+QUERIES_MAX: Final = 512
 """So many questions do not wait: a connection on which twice as many do is ended."""
 
 
@@ -60,36 +60,36 @@ class RoleAnswers:
 
     def __init__(self, setup: EndpointSetup) -> None:
         self._setup: Final = setup
-        self._asked: list[tuple[PeerConnection, bytes]] = []
+        self._queries: list[tuple[PeerConnection, bytes]] = []
         self._due: asyncio.TimerHandle | None = None
-        self._looked_at = -math.inf
+        self._answered_at = -math.inf
 
-    def asked(self, connection: PeerConnection, broker_instance: bytes) -> None:
+    def query_received(self, connection: PeerConnection, broker_instance: bytes) -> None:
         """The far side of a connection asks.
 
         Args:
             connection: The connection.
             broker_instance: The broker id of the database.
         """
-        self._asked.append((connection, broker_instance))
-        if len(self._asked) >= MANY:
+        self._queries.append((connection, broker_instance))
+        if len(self._queries) >= QUERIES_MAX:
             self._look()
         elif self._due is None:
             loop = asyncio.get_running_loop()
-            self._due = loop.call_at(max(loop.time(), self._looked_at + LOOK_WAIT), self._look)
+            self._due = loop.call_at(max(loop.time(), self._answered_at + ANSWER_INTERVAL), self._look)
 
     def _look(self) -> None:
         if self._due is not None:
             self._due.cancel()
             self._due = None
-        asked, self._asked = self._asked, []
-        self._setup.call(partial(self._answer, asked))
-        self._looked_at = asyncio.get_running_loop().time()
+        asked, self._queries = self._queries, []
+        self._setup.call_listener(partial(self._answer, asked))
+        self._answered_at = asyncio.get_running_loop().time()
 
     def _answer(self, asked: list[tuple[PeerConnection, bytes]]) -> None:
-        roles = self._setup.receiver.mirroring_roles([broker_instance for _, broker_instance in asked])
+        roles = self._setup.listener.mirroring_roles([broker_instance for _, broker_instance in asked])
         for (connection, broker_instance), (role, number) in zip(asked, roles, strict=True):
-            connection.line.reply_role(broker_instance, role, number)
+            connection.link.reply_role(broker_instance, role, number)
         for connection in dict(asked):
             connection.pump()
 
@@ -98,19 +98,19 @@ class TrafficCounters:
     """Counts by the names of `sys.dm_broker_connections`. The numbers only grow, whichever thread asks for them while connections end."""
 
     def __init__(self) -> None:
-        self._guard: Final = threading.RLock()
+        self._lock: Final = threading.RLock()
         self._ended: Final[Counter[str]] = Counter()
 
-    def ends(self, connections: dict[uuid.UUID, PeerConnection], connection: PeerConnection) -> None:
+    def remove(self, connections: dict[uuid.UUID, PeerConnection], connection: PeerConnection) -> None:
         """Takes out a connection that is closed, and keeps what went over it.
 
         Args:
             connections: All that there are.
             connection: The one.
         """
-        with self._guard:
+        with self._lock:
             if connections.pop(connection.connection_id, None) is not None:
-                self._ended.update(_carried(connection))
+                self._ended.update(_traffic_of(connection))
 
     def totals(self, connections: Mapping[uuid.UUID, PeerConnection]) -> Mapping[str, int]:
         """What has gone over those that there are, and over those that have ended.
@@ -121,27 +121,27 @@ class TrafficCounters:
         Returns:
             The numbers.
         """
-        with self._guard:
+        with self._lock:
             totals = Counter(self._ended)
             for connection in list(connections.values()):
-                totals.update(_carried(connection))
+                totals.update(_traffic_of(connection))
         return totals
 
 
-def _carried(connection: PeerConnection) -> dict[str, int]:
+def _traffic_of(connection: PeerConnection) -> dict[str, int]:
     counters = connection.counters
     return {
         "total_bytes_sent": counters.bytes_sent,
         "total_bytes_received": counters.bytes_received,
-        "total_fragments_sent": connection.line.sent_rows,
+        "total_fragments_sent": connection.link.sent_rows,
         "total_fragments_received": counters.fragments_received,
         "total_sends": counters.sends,
         "total_receives": counters.receives,
     }
 
 
-_OF_ONE_DIALLER_MOST: Final = 4
-_OF_ONE_PAIR_MOST: Final = 16
+_USABLE_PER_PEER_MAX: Final = 4
+_CONNECTIONS_PER_PEER_MAX: Final = 16
 
 
 class ConnectionManager:
@@ -161,24 +161,24 @@ class ConnectionManager:
     def __init__(self, setup: EndpointSetup) -> None:
         self._setup: Final = setup
         self._roles: Final = RoleAnswers(setup)
-        self._of_pair: Final[dict[Pair, list[PeerConnection]]] = {}
-        self._unproven: Final[dict[PeerConnection, None]] = {}
-        self._unproven_most: Final = setup.limits.unproven_allowed()
-        self._principal_most: Final = setup.limits.principal_allowed()
+        self._by_peer: Final[dict[PeerKey, list[PeerConnection]]] = {}
+        self._unauthenticated: Final[dict[PeerConnection, None]] = {}
+        self._unauthenticated_max: Final = setup.limits.unproven_allowed()
+        self._per_principal_max: Final = setup.limits.principal_allowed()
         limits = setup.limits
-        self._buckets: Final = RateLimiter(at_once=limits.dials_at_once, per_second=limits.dials_per_second)
-        self._too_often: Final = (
+        self._rate_limiter: Final = RateLimiter(burst=limits.dials_at_once, per_second=limits.dials_per_second)
+        self._rate_message: Final = (
             f"the far side dials too often: {limits.dials_at_once} at once and {limits.dials_per_second} a second"
             " are taken from one address"
         )
         self.refusals = 0
         self.traffic: Final = TrafficCounters()
         self._is_paused = False
-        self._is_deaf = False
-        self._on_empty: Callable[[], None] | None = None
+        self._discards_rows = False
+        self._on_closed: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
         self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
-        self.dialling: Final = Dialer(setup, begin=self._begun, usable=self.usable)
+        self.dialer: Final = Dialer(setup, begin=self._outgoing, usable=self.usable_connection)
 
     def now(self) -> int:
         """The moment, in microseconds since 1970."""
@@ -190,15 +190,15 @@ class ConnectionManager:
         Returns:
             The connection, whose socket is about to be there; it may as well never be, such as where the instance stops.
         """
-        line = SecureLink(
+        link = SecureLink(
             self._setup.channel(is_accept=True),
             own=self._setup.own,
             is_accept=True,
             limits=self._setup.limits,
             now=int(asyncio.get_running_loop().time() * SECOND),
-            sent=self._setup.sent_by_priority,
+            sent_by_priority=self._setup.sent_by_priority,
         )
-        return self._new(line, None)
+        return self._new(link, None)
 
     def accepted(self, connection: PeerConnection) -> None:
         """Takes in a connection that others have dialled, unless they dial too often (T13).
@@ -209,81 +209,81 @@ class ConnectionManager:
             connection: The connection.
         """
         self.connections[connection.connection_id] = connection
-        if self._on_empty is not None:
+        if self._on_closed is not None:
             connection.end(CloseReason("the instance stops"))
             connection.cut()
             return
-        if not self._buckets.take(host_of(connection.address), now=self.now()):
+        if not self._rate_limiter.take(host_of(connection.address), now=self.now()):
             self.refusals += 1
-            connection.end(CloseReason(self._too_often, LOGIN_REFUSED))
+            connection.end(CloseReason(self._rate_message, LOGIN_REFUSED))
             connection.cut()
             return
-        self._unproven[connection] = None
-        if len(self._unproven) > self._unproven_most:
-            oldest = next(iter(self._unproven))
-            del self._unproven[oldest]
+        self._unauthenticated[connection] = None
+        if len(self._unauthenticated) > self._unauthenticated_max:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.end(
                 CloseReason("too many connect and do not say who they are; the oldest goes first", LOGIN_REFUSED)
             )
             oldest.cut()
 
-    def usable(self, pair: Pair) -> PeerConnection | None:
+    def usable_connection(self, peer_key: PeerKey) -> PeerConnection | None:
         """The connection to an instance that takes rows.
 
         Args:
-            pair: The instance.
+            peer_key: The instance.
 
         Returns:
             The youngest, since who dials twice knows why; None where there is none.
         """
-        return next((each for each in reversed(self._of_pair.get(pair, [])) if each.is_usable), None)
+        return next((each for each in reversed(self._by_peer.get(peer_key, [])) if each.is_usable), None)
 
-    def occurred(self, connection: PeerConnection, occurrence: LinkEvent) -> None:
+    def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
         """Something has come over a connection.
 
         Args:
             connection: The connection.
-            occurrence: What it is.
+            event: What it is.
         """
         peer = connection.peer
-        match occurrence:
+        match event:
             case PeerGreeted(is_self=is_self):
                 self._greeted(connection, is_self=is_self)
-            case FragmentsArrived(rows=rows) if peer is not None and not self._is_deaf:
+            case FragmentsArrived(rows=rows) if peer is not None and not self._discards_rows:
                 connection.counters.fragments_received += rows.num_rows
-                self._setup.call(partial(self._setup.receiver.rows_received, peer, rows))
+                self._setup.call_listener(partial(self._setup.listener.rows_received, peer, rows))
             case RoleQuery(broker_instance=broker_instance):
-                self._roles.asked(connection, broker_instance)
+                self._roles.query_received(connection, broker_instance)
             case RoleReply(broker_instance=broker_instance, role=role, number=number):
-                self.dialling.role_received(connection, broker_instance, role, number)
+                self.dialer.role_received(connection, broker_instance, role, number)
 
-    def closing(self, connection: PeerConnection, ending: CloseReason) -> None:
+    def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
         """One of the sides says GOODBYE, or falls silent.
 
         Args:
             connection: The connection.
-            ending: Why.
+            reason: Why.
         """
-        self._setup.tell(connection, ConnectionStep.CLOSING, text=ending.text)
+        self._setup.emit_step(connection, ConnectionStep.CLOSING, text=reason.text)
 
-    def ended(self, connection: PeerConnection, ending: CloseReason) -> None:
+    def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
         """A connection is closed.
 
         Args:
             connection: The connection.
-            ending: Why.
+            reason: Why.
         """
-        self.traffic.ends(self.connections, connection)
-        self._unproven.pop(connection, None)
-        pair = _pair(connection)
-        if pair is not None:
-            self._of_pair[pair].remove(connection)
-            if not self._of_pair[pair]:
-                del self._of_pair[pair]
-        self._tell_end(connection, ending, is_proven=pair is not None)
-        self.dialling.ended(connection, ending, pair)
-        if not self.connections and self._on_empty is not None:
-            self._on_empty()
+        self.traffic.remove(self.connections, connection)
+        self._unauthenticated.pop(connection, None)
+        peer_key = _peer_key(connection)
+        if peer_key is not None:
+            self._by_peer[peer_key].remove(connection)
+            if not self._by_peer[peer_key]:
+                del self._by_peer[peer_key]
+        self._emit_end(connection, reason, is_proven=peer_key is not None)
+        self.dialer.ended(connection, reason, peer_key)
+        if not self.connections and self._on_closed is not None:
+            self._on_closed()
 
     def pause(self, *, is_paused: bool) -> None:
         """Reads no connection, or all of them again (N12).
@@ -298,110 +298,112 @@ class ConnectionManager:
             else:
                 connection.resume()
 
-    def stop(self, on_empty: Callable[[], None]) -> None:
+    def stop(self, on_closed: Callable[[], None]) -> None:
         """Dials no more, and has all connections end once what waits is written.
 
         Args:
-            on_empty: Called when the last one has ended.
+            on_closed: Called when the last one has ended.
         """
-        self._on_empty = on_empty
-        self._is_deaf = self._is_paused  # what comes before their GOODBYE is read to get there, and comes again (P17)
+        self._on_closed = on_closed
+        self._discards_rows = (
+            self._is_paused
+        )  # what comes before their GOODBYE is read to get there, and comes again (P17)
         self.pause(is_paused=False)
-        self.dialling.stop()
+        self.dialer.stop()
         for connection in list(self.connections.values()):
             connection.leave(GoodbyeReason.STOPPING, "the instance stops")
         if not self.connections:
-            on_empty()
+            on_closed()
 
     def cut(self) -> None:
         """Ends all connections at once."""
         for connection in list(self.connections.values()):
             connection.cut()
 
-    def _begun(self, line: SecureLink, address: str) -> PeerConnection:
-        connection = self._new(line, address)
+    def _outgoing(self, link: SecureLink, address: str) -> PeerConnection:
+        connection = self._new(link, address)
         self.connections[connection.connection_id] = connection
         return connection
 
-    def _new(self, line: SecureLink, address: str | None) -> PeerConnection:
+    def _new(self, link: SecureLink, address: str | None) -> PeerConnection:
         return PeerConnection(
-            self, line, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits
+            self, link, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits
         )
 
     def _greeted(self, connection: PeerConnection, *, is_self: bool) -> None:
-        self._unproven.pop(connection, None)
-        pair = _pair(connection)
-        if pair is None:
+        self._unauthenticated.pop(connection, None)
+        peer_key = _peer_key(connection)
+        if peer_key is None:
             return
-        self._of_pair.setdefault(pair, []).append(connection)
+        self._by_peer.setdefault(peer_key, []).append(connection)
         step = ConnectionStep.ACCEPT if connection.is_accept else ConnectionStep.CONNECTED
-        self._setup.tell(connection, step, text=_described(connection))
+        self._setup.emit_step(connection, step, text=_peer_label(connection))
         if self._is_paused:
             connection.pause()
         if is_self:
             connection.end(CloseReason("the address is this instance's own", reason=GoodbyeReason.ITSELF))
-            self.dialling.own_address_reached(connection)
+            self.dialer.own_address_reached(connection)
             return
-        self.dialling.greeted(connection, pair)
-        self._arbitrate(connection, pair)
-        if connection.is_accept and pair[1] is not None:
-            self._cut_oldest(pair[1])
+        self.dialer.greeted(connection, peer_key)
+        self._arbitrate(connection, peer_key)
+        if connection.is_accept and peer_key[1] is not None:
+            self._enforce_principal_limit(peer_key[1])
 
-    def _cut_oldest(self, principal: str) -> None:
+    def _enforce_principal_limit(self, principal: str) -> None:
         """Has one principal keep only some of the connections that it has dialled: it may call itself as many instances as it likes (T13)."""
         accepted = [each for each in self.connections.values() if each.is_accept]
         dialled = [each for each in accepted if each.peer is not None and each.peer.principal == principal]
-        for oldest in dialled[: -self._principal_most]:
+        for oldest in dialled[: -self._per_principal_max]:
             oldest.cut()
 
-    def _arbitrate(self, connection: PeerConnection, pair: Pair) -> None:
-        """Has one connection stay for each pair of instances."""
-        for rival in [each for each in self._of_pair[pair] if each is not connection and each.is_usable]:
-            which = self._stays(rival, connection)
+    def _arbitrate(self, connection: PeerConnection, peer_key: PeerKey) -> None:
+        """Has one connection stay for each peer_key of instances."""
+        for rival in [each for each in self._by_peer[peer_key] if each is not connection and each.is_usable]:
+            which = self._arbitrate_pair(rival, connection)
             if which is KeptConnection.SECOND:
                 self._supersede(rival, connection)
             elif which is KeptConnection.FIRST:
                 self._supersede(connection, rival)
                 rival.probe()
         # Who dials again and again, and neither leaves what it had nor answers a goodbye, keeps a few all the same.
-        for older in [each for each in self._of_pair[pair] if each.is_usable][:-_OF_ONE_DIALLER_MOST]:
+        for older in [each for each in self._by_peer[peer_key] if each.is_usable][:-_USABLE_PER_PEER_MAX]:
             self._supersede(older, connection)
-        for oldest in self._of_pair[pair][:-_OF_ONE_PAIR_MOST]:
+        for oldest in self._by_peer[peer_key][:-_CONNECTIONS_PER_PEER_MAX]:
             oldest.cut()
 
-    def _stays(self, first: PeerConnection, second: PeerConnection) -> KeptConnection:
-        far_first, far_second = first.line.far, second.line.far
-        if far_first is None or far_second is None:
+    def _arbitrate_pair(self, first: PeerConnection, second: PeerConnection) -> KeptConnection:
+        first_identity, second_identity = first.link.peer_identity, second.link.peer_identity
+        if first_identity is None or second_identity is None:
             return KeptConnection.BOTH
         return choose_connection(
             self._setup.own,
-            EstablishedConnection(far_first, first.is_accept),
-            EstablishedConnection(far_second, second.is_accept),
+            EstablishedConnection(first_identity, first.is_accept),
+            EstablishedConnection(second_identity, second.is_accept),
         )
 
     def _supersede(self, loser: PeerConnection, survivor: PeerConnection) -> None:
         if not (loser.is_usable and survivor.is_usable):
             return
-        self.dialling.move(loser, survivor)
+        self.dialer.move(loser, survivor)
         loser.leave(GoodbyeReason.SUPERSEDED, "another connection of the same two instances stays")
 
-    def _tell_end(self, connection: PeerConnection, ending: CloseReason, *, is_proven: bool) -> None:
+    def _emit_end(self, connection: PeerConnection, reason: CloseReason, *, is_proven: bool) -> None:
         step = ConnectionStep.CLOSED
         if not is_proven:
             step = ConnectionStep.RECEIVE_IO_ERROR if connection.is_accept else ConnectionStep.CONNECT_FAILED
-        elif ending.error:
-            text = f"{_described(connection)}: {ending.text}"
-            self._setup.tell(connection, ConnectionStep.RECEIVE_IO_ERROR, error=ending.error, text=text)
-        is_repeated = not connection.is_accept and self.dialling.has_failed_before(connection, ending)
-        self._setup.tell(connection, step, error=ending.error, text=ending.text, is_repeated=is_repeated)
+        elif reason.error:
+            text = f"{_peer_label(connection)}: {reason.text}"
+            self._setup.emit_step(connection, ConnectionStep.RECEIVE_IO_ERROR, error=reason.error, text=text)
+        is_repeated = not connection.is_accept and self.dialer.has_failed_before(connection, reason)
+        self._setup.emit_step(connection, step, error=reason.error, text=reason.text, is_repeated=is_repeated)
 
 
-def _pair(connection: PeerConnection) -> Pair | None:
+def _peer_key(connection: PeerConnection) -> PeerKey | None:
     return None if connection.peer is None else (connection.peer.instance_id, connection.peer.principal)
 
 
-def _described(connection: PeerConnection) -> str:
-    return "" if connection.peer is None else connection.peer.described
+def _peer_label(connection: PeerConnection) -> str:
+    return "" if connection.peer is None else connection.peer.label
 
 
 _NEW: Final = (0, "INITIAL")
@@ -413,16 +415,9 @@ _NONE: Final = (0, "NONE")
 _AES: Final = (3, "AES")
 
 
-def rows(board: ConnectionManager) -> Iterator[tuple[Any, ...]]:
-    """A row for each connection, in the order in which they began; from any thread.
-
-    Args:
-        board: All connections.
-
-    Returns:
-        The values, in the order of the view's columns.
-    """
-    return (_row(connection) for connection in list(board.connections.values()))
+def rows(manager: ConnectionManager) -> Iterator[tuple[Any, ...]]:
+    """Returns the rows of `sys.dm_broker_connections`, oldest connection first; may be called from any thread."""
+    return (_row(connection) for connection in list(manager.connections.values()))
 
 
 def _row(connection: PeerConnection) -> tuple[Any, ...]:
@@ -434,21 +429,21 @@ def _row(connection: PeerConnection) -> tuple[Any, ...]:
         connection.state.name,
         connection.connected_at,
         connection.logged_in_at,
-        connection.line.channel.method,
-        connection.line.channel.principal,
+        connection.link.channel.method,
+        connection.link.channel.principal,
         None if peer is None else peer.name,
         connection.active_at,
         connection.is_accept,
         *_login(connection),
         None,
-        *(_NONE if connection.line.channel.method is None else _AES),
-        int(not connection.line.is_paused),
-        connection.line.is_paused,
+        *(_NONE if connection.link.channel.method is None else _AES),
+        int(not connection.link.is_paused),
+        connection.link.is_paused,
         int(connection.unsent_bytes > 0),
         connection.is_send_paused,
         counters.bytes_sent,
         counters.bytes_received,
-        connection.line.sent_rows,
+        connection.link.sent_rows,
         counters.fragments_received,
         counters.sends,
         counters.receives,
@@ -459,15 +454,15 @@ def _row(connection: PeerConnection) -> tuple[Any, ...]:
 def _login(connection: PeerConnection) -> tuple[int, str]:
     if connection.state is ConnectionState.LOGGED_IN:
         return _ONLINE
-    if connection.state is ConnectionState.CLOSED or connection.ending is not None:
+    if connection.state is ConnectionState.CLOSED or connection.reason is not None:
         return _ERROR
     if connection.state is not ConnectionState.CONNECTED:
         return _NEW
-    return _ARBITRATES if connection.line.channel.is_open else _NEGOTIATES
+    return _ARBITRATES if connection.link.channel.is_open else _NEGOTIATES
 
 
 _BACKLOG: Final = 1024
-_ACCEPTED_AT_ONCE: Final = 1
+_ACCEPT_BATCH: Final = 1
 """More would be accepted before any of them is judged (N11, N33). And where no file is left, asyncio tries that often, and again for each."""
 
 
@@ -484,12 +479,12 @@ class SocketEndpoint:
         self._setup: Final = setup
         self._host: Final = host
         self._port: Final = port
-        self._board: Final = ConnectionManager(setup)
+        self._manager: Final = ConnectionManager(setup)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._stopped: Final = asyncio.Event()
-        self._changed: Final = threading.RLock()
-        self._waiting: Final[set[Destination]] = set()
+        self._lock: Final = threading.RLock()
+        self._unsent: Final[set[Destination]] = set()
         self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
         self._thread: Final = threading.Thread(
             target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
@@ -516,34 +511,34 @@ class SocketEndpoint:
     def send(self, address: str, rows: pa.Table) -> int:
         """See `seam.Endpoint`."""
         check_rows(rows)
-        destination, is_taken, room = self._board.dialling.addresses.put(address, rows)
+        destination, is_taken, room = self._manager.dialer.addresses.put(address, rows)
         if is_taken:
-            self._attend(destination)
+            self._schedule_sending(destination)
         return room
 
     def progress(self, address: str) -> tuple[int, int]:
         """See `seam.Endpoint`."""
-        return self._board.dialling.addresses.progress(address)
+        return self._manager.dialer.addresses.progress(address)
 
     def refusal_reason(self, address: str) -> str | None:
         """See `seam.Endpoint`."""
-        return self._board.dialling.addresses.refusal_reason(address)
+        return self._manager.dialer.addresses.refusal_reason(address)
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """See `seam.Endpoint`."""
-        self._board.dialling.addresses.set_routed_addresses(addresses)
+        self._manager.dialer.addresses.set_routed_addresses(addresses)
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """See `seam.Endpoint`."""
-        self._call(lambda: self._board.dialling.ask(address, broker_instance))
+        self._call(lambda: self._manager.dialer.query_role(address, broker_instance))
 
     def pause(self) -> None:
         """See `seam.Endpoint`."""
-        self._call(lambda: self._board.pause(is_paused=True))
+        self._call(lambda: self._manager.pause(is_paused=True))
 
     def resume(self) -> None:
         """See `seam.Endpoint`."""
-        self._call(lambda: self._board.pause(is_paused=False))
+        self._call(lambda: self._manager.pause(is_paused=False))
 
     @property
     def sent_by_priority(self) -> Mapping[int, int]:
@@ -553,25 +548,25 @@ class SocketEndpoint:
     @property
     def pending(self) -> tuple[int, int]:
         """See `seam.Endpoint`."""
-        return self._board.dialling.addresses.pending()
+        return self._manager.dialer.addresses.pending()
 
     @property
     def refusals(self) -> int:
         """See `seam.Endpoint`."""
-        return self._board.refusals
+        return self._manager.refusals
 
     @property
     def traffic(self) -> Mapping[str, int]:
         """See `seam.Endpoint`."""
-        return self._board.traffic.totals(self._board.connections)
+        return self._manager.traffic.totals(self._manager.connections)
 
     def view_rows(self) -> Iterable[tuple[Any, ...]]:
         """See `seam.Endpoint`."""
-        return rows(self._board)
+        return rows(self._manager)
 
     def close(self, timeout: float) -> None:
         """See `seam.Endpoint`."""
-        with self._changed:
+        with self._lock:
             loop, self._loop = self._loop, None
             if loop is not None:
                 loop.call_soon_threadsafe(self._stop, loop, timeout)
@@ -579,34 +574,34 @@ class SocketEndpoint:
             self._thread.join()
 
     @property
-    def board(self) -> ConnectionManager:
+    def manager(self) -> ConnectionManager:
         """All connections."""
-        return self._board
+        return self._manager
 
     def descriptors(self) -> Iterator[int]:
         """See `forks.Holder`: where it listens, and whoever has dialled; what it has dialled itself tells of itself."""
         if self._server is not None:
             yield from (listening.fileno() for listening in self._server.sockets)
-        yield from (connection.descriptor for connection in list(self._board.connections.values()))
+        yield from (connection.descriptor for connection in list(self._manager.connections.values()))
 
-    def _attend(self, destination: Destination) -> None:
+    def _schedule_sending(self, destination: Destination) -> None:
         """Has the thread look at what waits; many calls come to one look."""
-        with self._changed:
-            is_first = not self._waiting
-            self._waiting.add(destination)
+        with self._lock:
+            is_first = not self._unsent
+            self._unsent.add(destination)
         if is_first:
             self._call(self._look)
 
     def _look(self) -> None:
-        with self._changed:
-            waiting = list(self._waiting)
-            self._waiting.clear()
+        with self._lock:
+            waiting = list(self._unsent)
+            self._unsent.clear()
         for destination in waiting:
-            self._board.dialling.attend(destination)
+            self._manager.dialer.attend(destination)
 
     def _call(self, what: Callable[[], None]) -> None:
         """Has the thread call something soon."""
-        with self._changed:
+        with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(what)
 
@@ -621,9 +616,9 @@ class SocketEndpoint:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._troubled)
+        loop.set_exception_handler(self._log_loop_error)
         try:
-            server = await loop.create_server(self._board.accept, self._host, self._port, backlog=_ACCEPTED_AT_ONCE)
+            server = await loop.create_server(self._manager.accept, self._host, self._port, backlog=_ACCEPT_BATCH)
             self._server = server
             for listening in server.sockets:
                 with listening.dup() as same:
@@ -631,13 +626,13 @@ class SocketEndpoint:
         except (OSError, ValueError) as error:  # such as a host that cannot be a name
             self._started.put(error)
             return
-        with self._changed:
+        with self._lock:
             self._loop = loop
         host, port, *_ = server.sockets[0].getsockname()
         self._started.put((host, port))
         await self._stopped.wait()
 
-    def _troubled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _log_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Tells of what has no connection that it could be told of, such as that no file is left for the next one."""
         name, message, now = self._setup.own.name, str(context["message"]), self._setup.clock()
         if self._setup.events.allows_line(message, level=logging.ERROR, source=name, now=now):
@@ -648,5 +643,5 @@ class SocketEndpoint:
         """Ends, in the thread: who dials now finds nobody, what waits is written, and nothing lasts longer than `timeout`."""
         if self._server is not None:
             self._server.close()
-        loop.call_later(timeout, self._board.cut)
-        self._board.stop(self._stopped.set)
+        loop.call_later(timeout, self._manager.cut)
+        self._manager.stop(self._stopped.set)

@@ -17,7 +17,7 @@ from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
-from ssbroker.broker.network.dialer import named_by
+from ssbroker.broker.network.dialer import route_addresses
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter, Inbox
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.mirrors import UNKNOWN
@@ -234,7 +234,7 @@ class MessageExchange:
         if picture is not self._picture or self._machines.is_due:
             if self._picture is not None:
                 self._carrying.forget()
-            self._reception.endpoint.set_routed_addresses(named_by(self._background.catalog.catalog().routes))
+            self._reception.endpoint.set_routed_addresses(route_addresses(self._background.catalog.catalog().routes))
             self._machines.renew()
             for machine in self._machines.all():
                 machine.reroute()

@@ -208,7 +208,7 @@ class InboundRouter:
         self._machines: Final = machines
         self._machine: Final = machine
         self._forwards: Final = forwards
-        self._asks: Final = RateLimiter(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
+        self._asks: Final = RateLimiter(burst=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
 
     def sort(self, peer: Peer, rows: pa.Table) -> list[InboundRows]:
         """Sorts a batch.
@@ -594,7 +594,7 @@ class InboundProcessor:
         source = peer.principal or "somebody"
         if self._events.allows_line(str(_NOTHING_MADE), level=logging.ERROR, source=source, now=now):
             text = "%d rows that came from %s, %s, were dropped, since taking them failed"
-            LOGGER.error(text, rows.num_rows, peer.described, peer.address, exc_info=error)
+            LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)
         if rows.num_rows == 1:
             text = f"taking it failed: {type(error).__name__}, from {peer.address}"
             with suppress(Exception):  # it may be the telling that fails

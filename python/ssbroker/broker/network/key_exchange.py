@@ -13,7 +13,14 @@ from ssbroker._text import quoted
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.network.database_dialogs import PATIENCE
-from ssbroker.broker.network.interfaces import AcceptedDirection, Answer, FirstRow, KeyOffer, KeyWait, RefusedDirection
+from ssbroker.broker.network.interfaces import (
+    AcceptedDirection,
+    FirstRow,
+    KeyDecision,
+    KeyOffer,
+    KeyWait,
+    RefusedDirection,
+)
 from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.broker.principals import may_send
 from ssbroker.exceptions import StorageError
@@ -25,7 +32,7 @@ from ssbroker.store.objects import Objects, Service
 from ssbroker.store.security import Binding, Certificate
 
 if TYPE_CHECKING:
-    from ssbroker.protocol.storage import DialogEndpoint as Taken
+    from ssbroker.protocol.storage import DialogEndpoint
     from ssbroker.store.endpoints import ConversationEndpoint
 
 
@@ -46,14 +53,14 @@ class DialogKeys:
     def __init__(self) -> None:
         self._offers: Final = KeyOffers()
         self._openings: Final = KeyOpenings()
-        self._buckets: Final = RateLimiter(at_once=NEW_AT_ONCE, per_second=NEW_PER_SECOND)
+        self._buckets: Final = RateLimiter(burst=NEW_AT_ONCE, per_second=NEW_PER_SECOND)
         self._left = NEW_IN_A_TURN
 
     def start_round(self) -> None:
         """See `KeyExchanges`."""
         self._left = NEW_IN_A_TURN
 
-    def prepare_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> Answer:
+    def prepare_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> KeyDecision:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services_by_id.get(endpoint.service_id)
@@ -72,23 +79,25 @@ class DialogKeys:
         return self._offered(database, objects, service, endpoint, binding)
 
     def accept_directions(
-        self, database: DatabaseContext, beginnings: Sequence[FirstRow]
+        self, database: DatabaseContext, first_rows: Sequence[FirstRow]
     ) -> Sequence[AcceptedDirection | RefusedDirection]:
         """See `KeyExchanges`."""
         objects = database.objects()
         return [
-            self._begun(database, objects, one) if one.is_initiator else self._answer(database, objects, one)
-            for one in beginnings
+            self._begun(database, objects, first_row)
+            if first_row.is_initiator
+            else self._answer(database, objects, first_row)
+            for first_row in first_rows
         ]
 
-    def update_certificate(self, database: DatabaseContext, endpoint: Taken, one: FirstRow) -> bool:
+    def update_certificate(self, database: DatabaseContext, endpoint: DialogEndpoint, first_row: FirstRow) -> bool:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services.get(endpoint.service_name)
-        blob = None if one.key_exchange is None else key_exchange.parse_blob(one.key_exchange)
+        blob = None if first_row.key_exchange is None else key_exchange.parse_blob(first_row.key_exchange)
         if service is None or blob is None or blob.from_certificate in (None, endpoint.far_certificate):
             return False
-        opened = self._opened(database, objects, one, blob.as_bytes, service)
+        opened = self._opened(database, objects, first_row, blob.as_bytes, service)
         if isinstance(opened, RefusedDirection):
             return False
         key, sender = opened
@@ -106,7 +115,7 @@ class DialogKeys:
         service: Service,
         endpoint: ConversationEndpoint,
         binding: Binding,
-    ) -> Answer:
+    ) -> KeyDecision:
         to = _chosen(database, objects, binding.remote_principal_id, needs_key=False)
         if to is None:
             return _wait(
@@ -126,7 +135,7 @@ class DialogKeys:
 
     def _answered(
         self, database: DatabaseContext, objects: Objects, service: Service, endpoint: ConversationEndpoint
-    ) -> Answer:
+    ) -> KeyDecision:
         """What a target answers with: a key of its own, where it knows who asked (fact 177)."""
         key, print_of_far = endpoint.session_key, endpoint.far_certificate
         if key is None or print_of_far is None or endpoint.far_session_key is None:
@@ -137,7 +146,7 @@ class DialogKeys:
             return _wait(_own_certificate(database, objects, service))
         if by is None or far is None:
             # Most often the initiator has the key already, and says no more. If not, it shows who it is again, by a certificate that is here.
-            return KeyOffer(until=epoch_microseconds(database.now()) + key_exchange.BLOB_RENEWAL_AGE)
+            return KeyOffer(valid_until=epoch_microseconds(database.now()) + key_exchange.BLOB_RENEWAL_AGE)
         to = database.credentials.certificate(objects.security, far)
         return self._blob(database, service, endpoint, key, to, by)
 
@@ -156,15 +165,15 @@ class DialogKeys:
         return KeyOffer(blob, now + key_exchange.BLOB_RENEWAL_AGE)
 
     def _begun(
-        self, database: DatabaseContext, objects: Objects, one: FirstRow
+        self, database: DatabaseContext, objects: Objects, first_row: FirstRow
     ) -> AcceptedDirection | RefusedDirection:
         """A conversation that begins here."""
-        service = objects.services.get(one.to_service_name)
+        service = objects.services.get(first_row.to_service_name)
         if service is None:  # routing and the ledger say so
             return AcceptedDirection()
-        if one.key_exchange is None:
+        if first_row.key_exchange is None:
             return AcceptedDirection()
-        opened = self._opened(database, objects, one, one.key_exchange, service)
+        opened = self._opened(database, objects, first_row, first_row.key_exchange, service)
         if isinstance(opened, RefusedDirection):
             return opened
         key, sender = opened
@@ -175,23 +184,23 @@ class DialogKeys:
         return AcceptedDirection(key, answer_key, sender.fingerprint)
 
     def _answer(
-        self, database: DatabaseContext, objects: Objects, one: FirstRow
+        self, database: DatabaseContext, objects: Objects, first_row: FirstRow
     ) -> AcceptedDirection | RefusedDirection:
         """The first answer to a conversation that began here: it has to come from whom the binding names."""
-        service = objects.services.get(one.to_service_name)
-        if one.key_exchange is None or service is None:
+        service = objects.services.get(first_row.to_service_name)
+        if first_row.key_exchange is None or service is None:
             return AcceptedDirection()
-        opened = self._opened(database, objects, one, one.key_exchange, service)
+        opened = self._opened(database, objects, first_row, first_row.key_exchange, service)
         if isinstance(opened, RefusedDirection):
             return opened
         key, sender = opened
-        binding = objects.security.by_service.get(one.from_service_name)
+        binding = objects.security.by_service.get(first_row.from_service_name)
         if sender is None or binding is None or sender.principal_id != binding.remote_principal_id:
             return RefusedDirection(_NO_CONTEXT, "the answer is not by the user of the remote service binding")
         return AcceptedDirection(key, None, sender.fingerprint)
 
     def _opened(
-        self, database: DatabaseContext, objects: Objects, one: FirstRow, data: bytes, service: Service
+        self, database: DatabaseContext, objects: Objects, first_row: FirstRow, data: bytes, service: Service
     ) -> tuple[bytes, Certificate | None] | RefusedDirection:
         """The key that a blob carries, and by whose certificate; None for anonymous security."""
         blob = key_exchange.parse_blob(data)
@@ -229,9 +238,11 @@ class DialogKeys:
                     f"certificate {quoted(held.name)} holds from {begins:%Y-%m-%d %H:%M:%S} to {ends:%Y-%m-%d %H:%M:%S} UTC, and not at "
                     "this moment",
                 )
-        of = Direction(one.conversation_id, one.is_initiator, one.from_service_name, one.to_service_name)
+        of = Direction(
+            first_row.conversation_id, first_row.is_initiator, first_row.from_service_name, first_row.to_service_name
+        )
         at = epoch_microseconds(now)
-        pays = partial(self._pays, one.principal, at)
+        pays = partial(self._pays, first_row.principal, at)
         key = self._openings.open_blob(blob, of, receiver=own, sender=by, now=at, may_use_rsa=pays)
         if key is None:
             return RefusedDirection(

@@ -245,7 +245,7 @@ class Metrics:
             yield GaugeMetricFamily(
                 "ssbroker_certificate_expiry_timestamp_seconds",
                 "When the certificate of this instance ends, in seconds since 1970, UTC.",
-                value=server.credentials.contexts.ends.timestamp(),
+                value=server.credentials.contexts.valid_until.timestamp(),
             )
         sent = {} if server is None else server.endpoint.sent_by_priority
         for priority in LEVELS:
@@ -538,7 +538,7 @@ def problems(instance: Instance) -> dict[str, str]:
     if instance.server is None or not instance.server.is_alive:
         found["endpoint"] = "no thread of this process serves the instance"
     credentials = None if instance.server is None else instance.server.credentials
-    if credentials is not None and (trouble := credentials.trouble()) is not None:
+    if credentials is not None and (trouble := credentials.validity_problem()) is not None:
         found["certificate"] = trouble
     try:
         for row in instance.view("sys.databases").to_pylist():

@@ -310,8 +310,8 @@ class Server:
         reception.mirrors = self.mirrors
         self.forwarding: Final = MessageForwarder(
             self.endpoint,
-            way=self.mirrors.resolve,
-            most=self._forward_size,
+            resolve_mirror=self.mirrors.resolve,
+            max_bytes=self._forward_size,
             events=instance.events,
             clock=self._now,
         )
@@ -394,7 +394,7 @@ class Server:
         background.delivery.transport = self.exchange
         for database in instance.databases:
             background.changed(database)  # what waited for an endpoint goes
-        look = (lambda: None) if self.credentials is None else self.credentials.look
+        look = (lambda: None) if self.credentials is None else self.credentials.reload_if_changed
         self._bulletin = StatusFile(
             instance,
             (self.host, self.port),
@@ -438,13 +438,13 @@ class Server:
         )
         setup = EndpointSetup(
             own=own,
-            receiver=reception,
+            listener=reception,
             credentials=self.credentials,
             limits=options.limits,
             events=instance.events,
             clock=self._now,
             random=instance.random,
-            reach=DialFilter(options.dial_only),
+            dial_filter=DialFilter(options.dial_only),
         )
         return SocketEndpoint(setup, host=options.host, port=options.port)
 

@@ -153,18 +153,18 @@ class TlsContexts:
         accept: For connections that others have dialled.
         dial: For those that this instance dials.
         principals: Whose certificates are whose.
-        begins: From when on the instance's own certificate is valid.
-        ends: Until when.
+        valid_from: From when on the instance's own certificate is valid.
+        valid_until: Until when.
     """
 
     accept: ssl.SSLContext
     dial: ssl.SSLContext
     principals: Principals
-    begins: datetime
-    ends: datetime
+    valid_from: datetime
+    valid_until: datetime
 
     @classmethod
-    def of(cls, trust: Trust) -> TlsContexts:
+    def load(cls, trust: Trust) -> TlsContexts:
         """Reads the files.
 
         Args:
@@ -178,19 +178,19 @@ class TlsContexts:
             OptionError: They do not fit each other.
         """
         principals = Principals(trust)
-        own = _bytes_of(trust.certificate)
-        _bytes_of(trust.key)  # OpenSSL does not say which of the two it cannot read
+        own = _read(trust.certificate)
+        _read(trust.key)  # OpenSSL does not say which of the two it cannot read
         accept, dial = (
             _context(protocol, trust, principals) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
         )
         try:
-            begins, ends = validity_period(own)
+            valid_from, valid_until = validity_period(own)
         except InputError as error:  # of what OpenSSL took
             raise InputError(f"{trust.certificate}: {error}") from error
-        return cls(accept, dial, principals, begins, ends)
+        return cls(accept, dial, principals, valid_from, valid_until)
 
 
-def _bytes_of(file: Path) -> bytes:
+def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
@@ -211,7 +211,9 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
     for file, certificate in principals.certificates:
         try:
             context.load_verify_locations(cadata=certificate)
-        except ssl.SSLError as error:  # such as names that are no characters, which the other library does not look at
+        except (
+            ssl.SSLError
+        ) as error:  # such as names that are no characters, which the other library does not reload_if_changed at
             raise InputError(f"{file}: expected a certificate that TLS can use; OpenSSL cannot read it") from error
     if trust.authority is not None:
         try:
@@ -242,7 +244,7 @@ _VERSION: Final = 3
 _HEADER_BYTES: Final = 5
 _RECORD_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
-_UNBELIEVED: Final = frozenset(
+_CERTIFICATE_ALERTS: Final = frozenset(
     {
         "bad certificate",
         "certificate expired",
@@ -304,7 +306,7 @@ class Channel(Protocol):
         """Says that nothing more comes."""
 
 
-class PlainChannel:
+class UnencryptedChannel:
     """Bytes as they are, from anybody (`allow_unencrypted`)."""
 
     __slots__ = ("_outgoing",)
@@ -350,20 +352,20 @@ class TlsChannel:
         is_accept: Whether the far side dialled.
     """
 
-    __slots__ = ("_contexts", "_first", "_incoming", "_is_accept", "_outgoing", "_tls", "principal")
+    __slots__ = ("_contexts", "_first_record", "_incoming", "_is_accept", "_outgoing", "_tls", "principal")
 
     method: Final = "CERTIFICATE"
 
     def __init__(self, contexts: TlsContexts, *, is_accept: bool) -> None:
         self._contexts: Final = contexts
         self._is_accept: Final = is_accept
-        self._first: bytes | None = b"" if is_accept else None
+        self._first_record: bytes | None = b"" if is_accept else None
         self._incoming: Final = ssl.MemoryBIO()
         self._outgoing: Final = ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
         self.principal: str | None = None
         if not is_accept:
-            self._step(self._begun())
+            self._handshake(self._tls_object())
 
     @property
     def is_open(self) -> bool:
@@ -377,14 +379,14 @@ class TlsChannel:
 
     def received(self, data: Data) -> bytes:
         """See `Channel`."""
-        if self._first is not None:
-            self._first += data
-            if not _is_whole(self._first):
+        if self._first_record is not None:
+            self._first_record += data
+            if not _is_complete_record(self._first_record):
                 return b""
-            data, self._first = self._first, None
-        tls = self._begun()
+            data, self._first_record = self._first_record, None
+        tls = self._tls_object()
         self._incoming.write(data)
-        if not self.is_open and not self._step(tls):
+        if not self.is_open and not self._handshake(tls):
             return b""
         pieces = []
         try:
@@ -393,15 +395,15 @@ class TlsChannel:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise PeerError(_told(error)) from error
+            raise PeerError(_describe(error)) from error
         return b"".join(pieces)
 
     def seal(self, data: Data) -> None:
         """See `Channel`."""
         try:
-            self._begun().write(data)
+            self._tls_object().write(data)
         except ssl.SSLError as error:
-            raise PeerError(_told(error)) from error
+            raise PeerError(_describe(error)) from error
 
     def data_to_send(self) -> bytes:
         """See `Channel`."""
@@ -414,20 +416,20 @@ class TlsChannel:
         with suppress(ssl.SSLError):  # the far side's own farewell is not waited for
             self._tls.unwrap()
 
-    def _begun(self) -> ssl.SSLObject:
+    def _tls_object(self) -> ssl.SSLObject:
         if self._tls is None:
             context = self._contexts.accept if self._is_accept else self._contexts.dial
             self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=self._is_accept)
         return self._tls
 
-    def _step(self, tls: ssl.SSLObject) -> bool:
+    def _handshake(self, tls: ssl.SSLObject) -> bool:
         """Goes on agreeing; whether it is done."""
         try:
             tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise PeerError(_told(error)) from error
+            raise PeerError(_describe(error)) from error
         if tls.selected_alpn_protocol() != PROTOCOL:
             raise PeerError(f"the far side speaks TLS, but not {PROTOCOL}")
         self.principal = self._contexts.principals.principal_of(tls)
@@ -441,7 +443,7 @@ class TlsChannel:
         return True
 
 
-def _is_whole(data: bytes) -> bool:
+def _is_complete_record(data: bytes) -> bool:
     """Whether the first record of TLS is there; a PeerError where it is none."""
     if data[0] != _HANDSHAKE or (len(data) > 1 and data[1] != _VERSION):
         raise PeerError("the far side does not speak TLS, which is asked for here")
@@ -453,7 +455,7 @@ def _is_whole(data: bytes) -> bool:
     return len(data) >= _HEADER_BYTES + length
 
 
-def _told(error: ssl.SSLError) -> str:
+def _describe(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the far side's certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
@@ -462,13 +464,13 @@ def _told(error: ssl.SSLError) -> str:
         return "TLS: the far side does not speak it"
     reason = (error.reason or str(error)).replace("_", " ").lower()
     alert = reason.partition(" alert ")[2]
-    if alert in _UNBELIEVED:
+    if alert in _CERTIFICATE_ALERTS:
         return f"the far side does not believe the certificate of this instance: {alert}"
     return f"TLS: {reason}"
 
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
-_Marks: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+_FileStates: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsCredentials:
@@ -490,12 +492,12 @@ class TlsCredentials:
         if trust.authority is not None:
             self._files.append(trust.authority)
         self._trust: Final = trust
-        self._read: _Marks = self._marks()
-        self._seen: _Marks = self._read
-        self._failed: tuple[_Marks, str] | None = None
-        self._told: str | None = None
-        self.contexts: TlsContexts = TlsContexts.of(trust)
-        self._tell()
+        self._read: _FileStates = self._file_states()
+        self._seen: _FileStates = self._read
+        self._failed: tuple[_FileStates, str] | None = None
+        self._reported_problem: str | None = None
+        self.contexts: TlsContexts = TlsContexts.load(trust)
+        self._log_validity_problem()
 
     def reload(self) -> None:
         """Reads the files again, now. Where one of them is broken, what was read before goes on to be used.
@@ -504,31 +506,33 @@ class TlsCredentials:
             InputError: A file cannot be read, or is not what it should be.
             OptionError: They do not fit each other.
         """
-        self._seen = self._marks()
+        self._seen = self._file_states()
         try:
-            self.contexts = TlsContexts.of(self._trust)
+            self.contexts = TlsContexts.load(self._trust)
         except (InputError, OptionError) as error:
             self._failed = self._seen, str(error)
             raise
         self._read, self._failed = self._seen, None
-        self._tell()
+        self._log_validity_problem()
 
-    def trouble(self) -> str | None:
+    def validity_problem(self) -> str | None:
         """Why every other instance refuses the certificate of this one now; None where its dates are no reason to."""
         now, contexts = datetime.now(UTC), self.contexts
-        if contexts.begins <= now <= contexts.ends:
+        if contexts.valid_from <= now <= contexts.valid_until:
             return None
-        what, when = ("begins", contexts.begins) if now < contexts.begins else ("ended", contexts.ends)
+        what, when = (
+            ("valid_from", contexts.valid_from) if now < contexts.valid_from else ("ended", contexts.valid_until)
+        )
         return f"{self._trust.certificate}: this certificate {what} at {when:%Y-%m-%d %H:%M:%S} UTC; other instances refuse it"
 
-    def look(self) -> None:
-        """Reads the files again where they have changed since, and have not for one look, so that nobody is still writing them.
+    def reload_if_changed(self) -> None:
+        """Reads the files again where they have changed since, and have not for one reload_if_changed, so that nobody is still writing them.
 
-        What is wrong with them is logged once for each change, and they are read again at each look until nothing is: what was in the
+        What is wrong with them is logged once for each change, and they are read again at each reload_if_changed until nothing is: what was in the
         way may not be in them, such as the rights of a file. That the own certificate has ended is logged once.
         """
-        self._tell()
-        seen, self._seen = self._seen, self._marks()
+        self._log_validity_problem()
+        seen, self._seen = self._seen, self._file_states()
         if self._seen == self._read or self._seen != seen:
             return
         failed = self._failed
@@ -542,16 +546,16 @@ class TlsCredentials:
         else:
             LOGGER.info("the certificates have changed, and were read again: new connections use them")
 
-    def _tell(self) -> None:
-        told, self._told = self._told, self.trouble()
-        if self._told is not None and self._told != told:
-            LOGGER.warning("%s", self._told)
+    def _log_validity_problem(self) -> None:
+        told, self._reported_problem = self._reported_problem, self.validity_problem()
+        if self._reported_problem is not None and self._reported_problem != told:
+            LOGGER.warning("%s", self._reported_problem)
 
-    def _marks(self) -> _Marks:
-        return tuple(_mark(file) for file in self._files)
+    def _file_states(self) -> _FileStates:
+        return tuple(_file_state(file) for file in self._files)
 
 
-def _mark(file: Path) -> tuple[int, int, int] | None:
+def _file_state(file: Path) -> tuple[int, int, int] | None:
     try:
         said = file.stat()
     except OSError:
