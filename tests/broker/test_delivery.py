@@ -318,6 +318,6 @@ def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance:
     instance_context(instance).listener.changed(database_context(sales))
     instance.run_due()
     assert len({each.endpoint_id for each in carried}) == 2
-    assert statuses(sales) == {""}, "sent, and not yet acknowledged (fact 152)"
+    assert statuses(sales) == {""}, "sent, and not yet acknowledged"
     with sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)

@@ -28,7 +28,7 @@ from tests.system.traffic import Plan
 
 MIB: Final = 1 << 20
 FORWARDER_ROWS_MIB_MAX: Final = FORWARD_MEGABYTES + 8 + 4 * 2
-"""What the rows in a forwarder may take: what it forwards, its inbox, an outbox for each of four addresses (N12)."""
+"""The memory limit of a forwarder's rows: forwarded rows, its inbox, an outbox for each of four addresses."""
 FORWARDER_MIB_MAX: Final = FORWARDER_ROWS_MIB_MAX + 128
 """What its process may take beside what it begins with: with code that is used first then, TLS, and what allocators keep. 66 to 113 were seen."""
 _QUIET_SECONDS: Final = 300.0

@@ -1,6 +1,6 @@
 """Peers with valid certificates that replay, reflect, steal and forge; honest dialogs are not affected.
 
-The dialogs are plain: what stands between is TLS, the principal of the neighbour (N17), and the protocol. What a neighbour through whom a plain
+The dialogs are plain: what stands between is TLS, the principal of the neighbour, and the protocol. What a neighbour through whom a plain
 dialog leads may do is said in the docs; secured dialogs, which trust no neighbour, are in the tests of dialog security.
 """
 

@@ -1,4 +1,4 @@
-"""What conversations in one database come to, told a second time: slowly, in plain Python, without SQL and without the table of states."""
+"""A model of the conversations in one database: slow and simple Python, without SQL or a table of states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ERROR = "Error"
 
 
 class RefusedError(Exception):
-    """The call is refused with this number."""
+    """The call is rejected with this number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -19,7 +19,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """A message on its way, or in a queue."""
+    """A message in transit or in a queue."""
 
     number: int
     kind: str
@@ -47,7 +47,7 @@ class Side:
 
 
 class Model:
-    """A database with services on queues; `retaining` of these keep what is sent. Every conversation is with `target`."""
+    """A database with services on queues; `retaining` of them keep messages. Every conversation is with `target`."""
 
     def __init__(self, *, queues: dict[str, str], priorities: dict[str, int], target: str, retaining: set[str]) -> None:
         self.queues = queues
@@ -131,7 +131,7 @@ class Model:
         return found
 
     def switch(self, queue: str) -> None:
-        """Turns a queue on or off; what came for it meanwhile enters it now."""
+        """Turns a queue on or off; messages that arrived meanwhile enter it now."""
         self.off ^= {queue}
         if queue in self.off:
             return
@@ -143,7 +143,7 @@ class Model:
                     self._enqueue(side, item)
 
     def deliver_all(self) -> None:
-        """Everything that waits is tried."""
+        """Tries to deliver all waiting messages."""
         for key in list(self.sides):
             self._deliver_pending(key)
 
@@ -160,7 +160,7 @@ class Model:
             side.pending = self._deliver(side, items)
 
     def _deliver(self, side: Side, items: list[Item]) -> list[Item]:
-        """What is left to deliver."""
+        """The undelivered messages."""
         far = self.sides.get((side.conversation, not side.is_initiator))
         if far is None and not side.is_initiator:
             if any(item.kind == MESSAGE for item in items):
@@ -196,7 +196,7 @@ class Model:
             far.state, far.pending = "ER", []
 
     def _break(self, side: Side) -> None:
-        """The far side is gone."""
+        """The remote endpoint does not exist any more."""
         if side.state == "DO":
             self._close(side)
         if side.state == "CO":
@@ -204,7 +204,7 @@ class Model:
             self._enqueue(side, Item(0, ERROR))
 
     def _enqueue(self, side: Side, item: Item) -> None:
-        """Beside a queue that is off, a message has no place in the order yet."""
+        """A message for a disabled queue has no position in the order yet."""
         self.order += side.queue not in self.off
         side.inbox.append(Item(item.number, item.kind, item.body, self.order if side.queue not in self.off else 0))
 

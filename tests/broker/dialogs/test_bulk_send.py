@@ -1,4 +1,4 @@
-"""Rows become messages of dialogs, and a batch of them is sent once (U23, U24)."""
+"""Rows become messages of dialogs, and each batch is sent once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(bodies: list[bytes | None], **columns: list[Any]) -> list[pa.Table]:
 
 
 def received(sales: Database, queue: str = QUEUE) -> list[list[bytes | None]]:
-    """The bodies of each conversation that wait, in the order in which they would be received."""
+    """The bodies of the waiting messages of each conversation, in order."""
     found: dict[bytes, list[bytes | None]] = {}
     with sales.transaction() as t:
         for row in t.receive(queue, groups=None).to_pylist():
@@ -37,18 +37,18 @@ def endpoints(sales: Database) -> list[Mapping[str, Any]]:
     return [row for row in table.to_pylist() if row["is_initiator"]]
 
 
-def test_rows_of_one_value_go_into_one_dialog_in_their_order(sales: Database) -> None:
+def test_rows_with_equal_keys_are_sent_in_one_dialog_in_order(sales: Database) -> None:
     parts = [*rows([b"a1", b"b1", b"a2"], dialog=["a", "b", "a"]), *rows([b"b2", b"a3"], dialog=["b", "a"])]
     assert send_batch_once(database_context(sales), parts, TO_ORDERS) == 5
     assert received(sales) == [[b"a1", b"a2", b"a3"], [b"b1", b"b2"]]
 
 
-def test_rows_that_say_nothing_go_into_one_dialog(sales: Database) -> None:
+def test_rows_without_keys_are_sent_in_one_dialog(sales: Database) -> None:
     send_batch_once(database_context(sales), rows([b"1", b"2"]), TO_ORDERS)
     assert received(sales) == [[b"1", b"2"]]
 
 
-def test_a_column_says_more_than_an_option_and_null_says_nothing(sales: Database) -> None:
+def test_a_column_overrides_an_option_unless_null(sales: Database) -> None:
     sales.create_message_type("//Order", validation="NONE")
     sales.create_contract("//Trade", {"//Order": "ANY"})
     sales.create_service("//Trades", queue=QUEUE, contracts=["//Trade"])
@@ -67,7 +67,7 @@ def test_a_column_says_more_than_an_option_and_null_says_nothing(sales: Database
     ]
 
 
-def test_a_broker_id_is_the_same_as_text_and_as_bytes(sales: Database) -> None:
+def test_a_broker_id_may_be_text_or_bytes(sales: Database) -> None:
     guid = sales.service_broker_guid
     send_batch_once(
         database_context(sales), rows([b"1"], to_broker_instance=[str(guid)]), TO_ORDERS, batch=NumberedBatch("w", 0)
@@ -78,7 +78,7 @@ def test_a_broker_id_is_the_same_as_text_and_as_bytes(sales: Database) -> None:
     assert received(sales) == [[b"1", b"2"]]
 
 
-def test_a_batch_is_sent_once_however_often_it_comes(sales: Database) -> None:
+def test_a_repeated_batch_is_sent_once(sales: Database) -> None:
     answers = [
         send_batch_once(database_context(sales), rows([b"%d" % n]), TO_ORDERS, batch=NumberedBatch("w", n))
         for n in (0, 0, 3, 2, 3, 4)
@@ -88,7 +88,7 @@ def test_a_batch_is_sent_once_however_often_it_comes(sales: Database) -> None:
     assert received(sales) == [[b"0", b"3", b"4"], [b"other"]]
 
 
-def test_a_writer_goes_on_with_its_dialogs(sales: Database) -> None:
+def test_a_writer_reuses_its_dialogs(sales: Database) -> None:
     for number in range(3):
         part = rows([b"%d" % number] * 2, dialog=["a", "b"])
         send_batch_once(database_context(sales), part, TO_ORDERS, batch=NumberedBatch("w", number))
@@ -96,7 +96,7 @@ def test_a_writer_goes_on_with_its_dialogs(sales: Database) -> None:
     assert len(endpoints(sales)) == 2
 
 
-def test_where_the_other_side_has_ended_another_dialog_is_begun(sales: Database) -> None:
+def test_a_dialog_ended_by_the_other_side_is_replaced(sales: Database) -> None:
     send_batch_once(database_context(sales), rows([b"1"]), TO_ORDERS, batch=NumberedBatch("w", 0))
     with sales.transaction() as t:
         (row,) = t.receive(QUEUE).to_pylist()
@@ -106,7 +106,7 @@ def test_where_the_other_side_has_ended_another_dialog_is_begun(sales: Database)
     assert received(sales) == [[b"2", b"3"]]
 
 
-def test_a_dialog_whose_lifetime_has_passed_is_followed_by_another(sales: Database, clock: Clock) -> None:
+def test_an_expired_dialog_is_replaced(sales: Database, clock: Clock) -> None:
     short = SendDefaults(from_service=INITIATOR, to_service=TARGET, lifetime=10)
     send_batch_once(database_context(sales), rows([b"1"]), short, batch=NumberedBatch("w", 0))
     clock.advance(seconds=11)
@@ -114,7 +114,7 @@ def test_a_dialog_whose_lifetime_has_passed_is_followed_by_another(sales: Databa
     assert len(endpoints(sales)) == 2
 
 
-def test_what_is_kept_of_a_dialog_goes_with_its_endpoint(sales: Database) -> None:
+def test_stored_keys_are_removed_with_their_endpoint(sales: Database) -> None:
     send_batch_once(database_context(sales), rows([b"1"]), TO_ORDERS, batch=NumberedBatch("w", 0))
     with sales.transaction() as t:
         t.end_conversation(endpoints(sales)[0]["conversation_handle"], cleanup=True)
@@ -122,7 +122,7 @@ def test_what_is_kept_of_a_dialog_goes_with_its_endpoint(sales: Database) -> Non
         assert connection.execute("SELECT count(*) FROM ssb_writer_dialogs").get == 0
 
 
-def test_dialogs_end_once_the_rows_are_sent_if_that_is_asked_for(sales: Database) -> None:
+def test_dialogs_can_end_after_the_batch(sales: Database) -> None:
     ending = SendDefaults(from_service=INITIATOR, to_service=TARGET, ends=True)
     for number in range(2):
         send_batch_once(database_context(sales), rows([b"%d" % number]), ending, batch=NumberedBatch("w", number))
@@ -130,7 +130,7 @@ def test_dialogs_end_once_the_rows_are_sent_if_that_is_asked_for(sales: Database
     assert endpoints(sales) == []
 
 
-def test_one_row_that_is_refused_leaves_nothing_of_its_batch(sales: Database) -> None:
+def test_a_rejected_row_undoes_its_batch(sales: Database) -> None:
     def parts() -> Iterator[pa.Table]:
         yield from rows([b"1"], message_type=["DEFAULT"])
         yield from rows([b"2"], message_type=["//No"])
@@ -142,7 +142,7 @@ def test_one_row_that_is_refused_leaves_nothing_of_its_batch(sales: Database) ->
     assert received(sales) == [[b"again"]]
 
 
-def test_a_row_that_names_no_service_is_told(sales: Database) -> None:
+def test_a_row_without_a_service_is_reported(sales: Database) -> None:
     with pytest.raises(NullError, match="to_service: row 1 has no value") as told:
         send_batch_once(
             database_context(sales), rows([b"1", b"2"], to_service=[TARGET, None]), SendDefaults(from_service=INITIATOR)
@@ -150,6 +150,6 @@ def test_a_row_that_names_no_service_is_told(sales: Database) -> None:
     assert (told.value.column, told.value.row) == ("to_service", 1)
 
 
-def test_a_broker_id_that_is_none_is_told(sales: Database) -> None:
+def test_an_invalid_broker_id_is_reported(sales: Database) -> None:
     with pytest.raises(InvalidGuidError, match="in row 1"):
         send_batch_once(database_context(sales), rows([b"1", b"2"], to_broker_instance=[None, "x"]), TO_ORDERS)

@@ -1,4 +1,4 @@
-"""Who may send what (facts 113, 139), what a body has to be (fact 138), and which priority conversations get (fact 148)."""
+"""Who may send which message types, what a valid body is, and which priority a conversation gets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.broker.conftest import INITIATOR
 
 @pytest.fixture
 def sale(sales: Database) -> Database:
-    """A service under a contract that holds a type for each side, and one for both."""
+    """A service whose contract has a type for each side, and one for both."""
     sent_by = {"//Ask": "INITIATOR", "//Answer": "TARGET", "//Both": "ANY"}
     for name in (*sent_by, "//Unlisted"):
         sales.create_message_type(name)
@@ -35,7 +35,7 @@ FROM_INITIATOR = {"//Ask": None, "//Both": None, "//Answer": 8432, "//Unlisted":
 FROM_TARGET = {"//Answer": None, "//Both": None, "//Ask": 8434, "//Unlisted": 8431, "DEFAULT": 8431, "//None": 8428}
 
 
-def test_send_refuses_what_the_contract_does_not_let_this_side_send(sale: Database) -> None:
+def test_send_rejects_types_that_the_contract_does_not_allow(sale: Database) -> None:
     with sale.transaction() as t:
         initiator = t.begin_dialog(INITIATOR, "//Till", contract="//Sale")
         t.send(initiator, message_type="//Ask")
@@ -130,8 +130,8 @@ def nested(depth: int, *, inner: bytes = b"") -> bytes:
     return b"<a>" * depth + inner + b"</a>" * depth
 
 
-def test_a_document_may_be_deep_and_not_bottomless() -> None:
-    """Of each element that is open the parser keeps forty times what it takes in the document."""
+def test_the_depth_of_a_document_is_limited() -> None:
+    """For each open element the parser needs forty times its size in the document."""
     assert find_violation("X", nested(DEPTH_MAX)) is None
     assert find_violation("X", nested(DEPTH_MAX + 1)) == "elements are nested more than 10000 levels deep"
     assert find_violation("X", b"<a>" * 1_000_000) == "elements are nested more than 10000 levels deep"
@@ -139,7 +139,7 @@ def test_a_document_may_be_deep_and_not_bottomless() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF-16", "windows-1252", "ISO-8859-15", "koi8-u", "us-ascii"])
-def test_a_document_names_its_encoding(encoding: str) -> None:
+def test_a_document_may_declare_its_encoding(encoding: str) -> None:
     assert find_violation("X", f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode(encoding)) is None
 
 
@@ -147,14 +147,14 @@ def test_a_document_names_its_encoding(encoding: str) -> None:
     "codec",
     ["unicode_escape", "Unicode-Escape", "raw_unicode_escape", "charmap", "punycode", "rot13", "hex", "aliases"],
 )
-def test_what_python_calls_an_encoding_and_xml_does_not(codec: str) -> None:
-    """Some were taken for one, and a warning of Python's about the first broke the transaction where warnings are errors."""
+def test_encodings_known_only_to_python_are_rejected(codec: str) -> None:
+    """Some were accepted, and a warning of Python about the first broke the transaction if warnings are errors."""
     body = f"<?xml version='1.0' encoding='{codec}'?><a/>".encode()
     assert find_violation("X", body) == f"the body has the unknown encoding {codec!r}"
 
 
-def test_encodings_that_nobody_knows_are_not_remembered() -> None:
-    """Python keeps each name that it was asked for; whoever sends may make up as many as he likes, and as long ones."""
+def test_unknown_encodings_are_not_cached() -> None:
+    """Python caches each requested name; a sender could use any number of long ones."""
     before = {*encodings._cache}
     for number in range(100):
         reason = find_violation("X", b"<?xml version='1.0' encoding='x%d%s'?><a/>" % (number, b"y" * 10_000))
@@ -163,7 +163,7 @@ def test_encodings_that_nobody_knows_are_not_remembered() -> None:
     assert {*encodings._cache} == before
 
 
-def test_a_reason_is_short_whatever_the_document_names() -> None:
+def test_reasons_are_short() -> None:
     for declared in (b"<!ENTITY %% %s 'x'>", b"<!ENTITY %s '&#38;x;'>"):
         reason = find_violation("X", b"<!DOCTYPE a [" + declared % (b"n" * 10_000) + b"]><a/>")
         assert reason is not None
@@ -182,7 +182,7 @@ def test_empty_and_none() -> None:
     assert find_violation("N", b"\x00 anything <") is None
 
 
-def test_the_body_of_an_error_is_that_of_fact_131() -> None:
+def test_the_body_of_an_error() -> None:
     assert ConversationError(42, 'a <b> & "c"').body() == (
         b'<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>42</Code>'
         b'<Description>a &lt;b&gt; &amp; "c"</Description></Error>'
@@ -211,7 +211,7 @@ def objects_with(*priorities: Priority) -> Objects:
     )
 
 
-# Fact 148, the best match first: contract, local service and remote service, each named or ANY.
+# The best match first: contract, local service and remote service, each named or ANY.
 ORDER = ["CLR", "CL*", "C*R", "C**", "*LR", "*L*", "**R", "***"]
 
 
@@ -221,20 +221,20 @@ def made(pattern: str, level: int) -> Priority:
 
 
 @pytest.mark.parametrize("worst", range(len(ORDER)))
-def test_the_priority_that_says_most_wins(worst: int) -> None:
+def test_the_most_specific_priority_wins(worst: int) -> None:
     among = [made(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
     for one in (among, among[::-1]):
         assert priority(objects_with(*one), service_contract_id=7, service_id=8, far_service="//R") == 1
 
 
-def test_a_priority_for_others_does_not_count() -> None:
+def test_a_priority_for_other_services_does_not_apply() -> None:
     every = objects_with(*(made(pattern, 9) for pattern in ORDER[:-1]))
     for contract, local, remote in product((7, 1), (8, 1), ("//R", "//r")):
         found = priority(every, service_contract_id=contract, service_id=local, far_service=remote)
         assert found == (5 if (contract, local, remote) == (1, 1, "//r") else 9)
 
 
-def test_each_side_has_its_own_priority_and_keeps_it(sales: Database) -> None:
+def test_each_endpoint_has_its_own_constant_priority(sales: Database) -> None:
     sales.create_broker_priority("Ours", local_service=INITIATOR, level=3)
     initiator = dialog_calls.begin(sales, b"x")
     sales.alter_broker_priority("Ours", level=8)
@@ -246,7 +246,7 @@ def test_each_side_has_its_own_priority_and_keeps_it(sales: Database) -> None:
 
 
 @pytest.mark.parametrize("said", [b"&#%s;" % (b"9" * 5000), b"&#x%s;" % (b"f" * 5000)])
-def test_an_error_whose_text_holds_numbers_that_nobody_reads_is_read_as_far_as_it_can_be(said: bytes) -> None:
+def test_an_error_with_unreadable_character_references_is_read_partly(said: bytes) -> None:
     body = b"<Error><Code>-1</Code><Description>%s</Description></Error>" % said
     found = read_failure(body)
     assert found is None or found.code == -1

@@ -1,4 +1,4 @@
-"""P11, B2, B7, B8, B13, B15, B17, B19: whatever applications do, in whatever order, with commits and rollbacks, is what the model says."""
+"""P11: whatever applications do in any order, with commits and rollbacks, equals the model."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Conversations(RuleBasedStateMachine):
         self.model.deliver_all()
 
     def deliver(self) -> None:
-        """Has everything that waits tried at once, as when an object changes; twice, since one end may make way for the other."""
+        """Tries to deliver everything, as after a change of objects; twice, since one ended dialog may unblock another."""
         for _ in range(2):
             instance_context(self.instance).listener.changed(database_context(self.database))
             self.instance.run_due()
@@ -186,7 +186,7 @@ class Conversations(RuleBasedStateMachine):
         self.on_side(one, fail)
 
     def do_clean_up(self, t: Transaction, one: int, _: int) -> None:
-        """Of initiators only: of a target's side, what comes after begins another conversation (fact 127)."""
+        """Of initiators only: after a cleanup at the target, later messages begin another conversation."""
 
         def clean_up(key: tuple[int, bool]) -> None:
             if key[1]:
@@ -221,7 +221,7 @@ class Conversations(RuleBasedStateMachine):
         assert seen == [((self.ids[key[0]], key[1]), item.number, shown(item)) for key, item in expected]
 
     def both(self, real: Callable[[], Any], model: Callable[[], Any]) -> tuple[Any, Any]:
-        """Does one thing on both sides; they refuse it with the same number, or not at all."""
+        """Runs one operation on both; both succeed, or fail with the same number."""
         number: int | None = None
         expected = found = None
         try:
@@ -242,7 +242,7 @@ class Conversations(RuleBasedStateMachine):
             what(key)
 
     def any_key(self, which: int) -> tuple[int, bool] | None:
-        """Mostly a side that goes on; now and then any that is there, or was."""
+        """Mostly an open endpoint; sometimes any existing or former one."""
         known = sorted({*self.handles, *self.model.sides})
         going_on = [key for key in known if key in self.model.sides and self.model.sides[key].state in ("SO", "CO")]
         among = going_on if which < ANY_SIDE and going_on else known
@@ -271,7 +271,7 @@ TestConversations = Conversations.TestCase
 @pytest.mark.rule("P11")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_long_runs(seed: int) -> None:
-    """Longer and less tidy than what Hypothesis makes."""
+    """Longer and less regular than the runs of Hypothesis."""
     chance = random.Random(seed)
     machine = Conversations()
     try:

@@ -1,4 +1,4 @@
-"""B12: every state and every input, as the table says: the next state, or what refuses it, and then nothing changes."""
+"""Every state and input has the outcome of the table: the next state, or a refusal that changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 
-# Which sides can be in which state.
+# The sides that can be in a state.
 SIDES = [
     *((ConversationState.SO, "initiator"), (ConversationState.SI, "target"), (ConversationState.CD, "target")),
     *product(
@@ -37,7 +37,7 @@ ARRIVALS = [one for one in ConversationInput if one not in CALLS]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """One database for all cases; each begins conversations of its own."""
+    """One database for all cases; each begins its own conversations."""
     folder = tmp_path_factory.mktemp("states") / "instance"
     with Instance.create(folder, name="shop", clock=Clock(), random=random.Random(7), background=False) as instance:
         database = instance.create_database("Sales")
@@ -48,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 def brought_to(database: Database, state: ConversationState, side: str) -> uuid.UUID:
-    """A side of a new conversation in a state, by what an application does; only SI needs a message that comes early."""
+    """Brings an endpoint of a new conversation into a state by calls of applications; only SI needs an early message."""
     if state is ConversationState.SO:
         return dialog_calls.begin(database)
     if state is ConversationState.SI:
@@ -193,7 +193,7 @@ def happens(work: Work, near: ConversationEndpoint, happened: ConversationInput)
     arrive(work, envelope, [messages[happened]])
 
 
-def test_the_table_is_whole() -> None:
+def test_the_table_is_complete() -> None:
     assert {*TABLE} == {*ConversationInput}
     for row in TABLE.values():
         assert list(row) == list(ConversationState)

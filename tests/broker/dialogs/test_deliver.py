@@ -1,4 +1,4 @@
-"""What arrives for a conversation: once, in order, or with its reason why not (P11, P14, P16, B11)."""
+"""P11, P14, P16: messages are received once and in order, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def arrives(
 
 
 @pytest.mark.rule("P11", "P14", "P12")
-def test_any_order_and_any_repetition_is_received_once_in_order(sales: Database) -> None:
+def test_messages_in_any_order_are_received_once_and_in_order(sales: Database) -> None:
     """What comes before its turn is kept, cannot be received, and is received in its turn."""
     for place, order in enumerate(permutations(range(4))):
         conversation = uuid.UUID(int=1000 + place).bytes
@@ -71,7 +71,7 @@ def test_any_order_and_any_repetition_is_received_once_in_order(sales: Database)
 
 
 @pytest.mark.rule("P14")
-def test_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> None:
+def test_early_messages_are_in_the_queue_with_status_2(sales: Database) -> None:
     assert arrives(sales, number(1)).acknowledged == 0
     with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT status FROM ssb_queued_messages").fetchall() == [(2,)]
@@ -82,7 +82,7 @@ def test_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> Non
 
 
 @pytest.mark.rule("P14")
-def test_an_early_end_waits_for_what_comes_before_it(sales: Database) -> None:
+def test_an_early_end_waits_for_the_messages_before_it(sales: Database) -> None:
     arrives(sales, number(0))
     arrives(sales, end_dialog(2))
     assert said(drain(sales)) == [b"0"]
@@ -91,8 +91,8 @@ def test_an_early_end_waits_for_what_comes_before_it(sales: Database) -> None:
 
 
 @pytest.mark.rule("P34", "P14")
-def test_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: Database) -> None:
-    """In the transmission queue of the receiving database until then; acknowledged, since it is durable there."""
+def test_messages_for_a_disabled_queue_enter_it_in_order(sales: Database) -> None:
+    """Until then in the transmission queue of the receiving database; acknowledged, since it is durable there."""
     arrives(sales, number(0))
     dialog_calls.switch(sales, on=False)
     assert arrives(sales, number(1), number(3)).acknowledged == 2
@@ -105,7 +105,7 @@ def test_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: Database)
 
 
 @pytest.mark.rule("P34")
-def test_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sales: Database) -> None:
+def test_a_message_right_after_enabling_the_queue_does_not_overtake(sales: Database) -> None:
     arrives(sales, number(0))
     with database_context(
         sales
@@ -120,7 +120,7 @@ def test_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sale
     assert said(drain(sales)) == [b"0", b"1", b"2"]
 
 
-def test_what_waits_in_this_database_already_is_not_parked_twice(sales: Database) -> None:
+def test_a_waiting_message_is_stored_once(sales: Database) -> None:
     dialog_calls.switch(sales, on=False)
     arrival = arrives(sales, number(0), park_if_disabled=False)
     assert (arrival.acknowledged, arrival.undelivered) == (0, 11219)
@@ -128,7 +128,7 @@ def test_what_waits_in_this_database_already_is_not_parked_twice(sales: Database
 
 
 def refusing(database: Database) -> None:
-    """Types of every validation under a contract, and a service that accepts it."""
+    """Types of every validation in a contract, and a service that accepts it."""
     database.create_message_type("//Xml", validation="WELL_FORMED_XML")
     database.create_message_type("//Empty", validation="EMPTY")
     database.create_message_type("//Back")
@@ -151,7 +151,7 @@ REFUSED: list[tuple[dict[str, Any], DialogMessage, int]] = [
 
 
 @pytest.mark.parametrize(("changed", "message", "code"), REFUSED, ids=str)
-def test_a_first_message_that_is_refused_makes_nothing(
+def test_a_refused_first_message_creates_nothing(
     sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
     refusing(sales)
@@ -162,7 +162,7 @@ def test_a_first_message_that_is_refused_makes_nothing(
     assert dialog_calls.contents(sales) == before
 
 
-def test_no_such_service_although_the_broker_id_is_here(sales: Database) -> None:
+def test_an_unknown_service_of_a_local_broker_id_is_an_error(sales: Database) -> None:
     named = arrives(sales, number(0), to_service_name="//Nobody", to_broker_instance=sales.service_broker_guid.bytes)
     assert named.error is not None
     assert named.error.code == -8490
@@ -171,12 +171,12 @@ def test_no_such_service_although_the_broker_id_is_here(sales: Database) -> None
     assert unnamed.undelivered == 11210
 
 
-# Those that neither SEND nor BEGIN DIALOG refuses already.
+# Those that neither SEND nor BEGIN DIALOG rejects before.
 SENT_AND_REFUSED = [REFUSED[0], *REFUSED[5:]]
 
 
 @pytest.mark.parametrize(("changed", "message", "code"), SENT_AND_REFUSED, ids=str)
-def test_the_sender_of_a_refused_message_has_an_error_in_its_queue(
+def test_the_sender_of_a_refused_message_gets_an_error(
     sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
     refusing(sales)
@@ -195,7 +195,7 @@ def test_the_sender_of_a_refused_message_has_an_error_in_its_queue(
     assert receive(sales).num_rows == 0
 
 
-def test_a_later_message_that_is_refused_ends_both_sides(sales: Database) -> None:
+def test_a_refused_later_message_ends_both_sides(sales: Database) -> None:
     refusing(sales)
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, "//Strict", contract="//Contract")
@@ -207,7 +207,7 @@ def test_a_later_message_that_is_refused_ends_both_sides(sales: Database) -> Non
     assert said(drain(sales)) == ["Error", b"<fine/>"]
 
 
-def test_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> None:
+def test_an_invalid_early_message_is_refused_in_its_turn(sales: Database) -> None:
     refusing(sales)
     arrives(sales, DialogMessage(0, "//Xml", b"<a/>"), **STRICT)
     bad = DialogMessage(2, "//Xml", b"<a>")
@@ -220,7 +220,7 @@ def test_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> None:
     assert said(drain(sales)) == ["Error", b"<a/>", b"<b/>"]
 
 
-def test_a_replay_of_a_conversation_that_is_over_begins_nothing(sales: Database) -> None:
+def test_a_replayed_conversation_is_not_begun_again(sales: Database) -> None:
     arrives(sales, number(0))
     target = dialog_calls.handle_of(receive(sales))
     dialog_calls.end(sales, target)
@@ -240,8 +240,8 @@ def test_a_duplicate_is_acknowledged_again(sales: Database) -> None:
     assert said(drain(sales)) == [b"0", b"1"]
 
 
-def test_a_conversation_that_nobody_knows(sales: Database) -> None:
-    """The far side of what is gone here is told, unless it only says that it is over as well; an Error begins nothing."""
+def test_messages_of_unknown_conversations(sales: Database) -> None:
+    """A sender to an unknown conversation gets an error, unless it only reports its end; an Error begins no conversation."""
     back: dict[str, Any] = {"is_initiator": False, "from_service_name": TARGET, "to_service_name": INITIATOR}
     gone = arrives(sales, number(3), **back)
     assert gone.error is not None
@@ -256,7 +256,7 @@ def test_a_conversation_that_nobody_knows(sales: Database) -> None:
 
 @pytest.mark.rule("R8")
 def test_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
-    """A conversation is with the database that took its first message."""
+    """A conversation is bound to the database that received its first message."""
     initiator, _ = dialog_calls.pair(sales)
     near = dialog_calls.endpoint(sales, initiator)
     assert near is not None
@@ -283,7 +283,7 @@ def disabled(sales: Database) -> Iterator[Database]:
 
 
 @pytest.mark.rule("I2")
-def test_a_disabled_database_keeps_what_it_sends_and_begins_nothing(disabled: Database) -> None:
+def test_a_disabled_database_keeps_its_messages_and_begins_nothing(disabled: Database) -> None:
     dialog = begin(disabled, b"waits")
     assert dialog_calls.waiting(disabled) == 1
     assert dialog_calls.state(disabled, dialog) == "CO"
@@ -291,8 +291,8 @@ def test_a_disabled_database_keeps_what_it_sends_and_begins_nothing(disabled: Da
 
 
 @pytest.mark.rule("P16")
-def test_what_waits_keeps_its_place(sales: Database) -> None:
-    """A later message does not overtake one that still waits, although the queue is on by then."""
+def test_waiting_messages_keep_their_position(sales: Database) -> None:
+    """A later message does not overtake a waiting one, although the queue is enabled by then."""
     dialog_calls.switch(sales, on=False)
     dialog = begin(sales, b"one")
     dialog_calls.switch(sales, on=True)
@@ -305,10 +305,10 @@ def test_what_waits_keeps_its_place(sales: Database) -> None:
     assert said(drain(sales)) == [b"one", b"two"]
 
 
-def test_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_queue_is_on(
+def test_a_message_for_an_ended_conversation_does_not_wait_for_its_queue(
     instance: Instance, clock: Clock, sales: Database
 ) -> None:
-    """It waited past the 30 minutes, and then began the conversation anew, which nobody could ever end."""
+    """It waited longer than 30 minutes, and then began the conversation again, which could never be ended."""
     dialog = begin(sales, b"first")
     with sales.transaction() as t:
         target = handle_of(t.receive(QUEUE))
@@ -327,7 +327,7 @@ def test_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_queu
 
 
 @pytest.mark.rule("P34")
-def test_what_waited_for_a_queue_enters_it_in_order_without_being_held_in_memory(instance: Instance) -> None:
+def test_waiting_messages_enter_the_queue_without_being_held_in_memory(instance: Instance) -> None:
     shop, stock = sample_databases.shop(instance), sample_databases.stock(instance)
     stock.alter_queue(sample_databases.ORDERS, status=False)
     dialog = sample_databases.send(shop, b"begun")

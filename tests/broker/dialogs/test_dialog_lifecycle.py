@@ -1,4 +1,4 @@
-"""A conversation from its beginning to its end, as an application sees it."""
+"""A conversation from start to end, as seen by an application."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.internals import instance_of
 
 
 @pytest.mark.rule("P11", "P33")
-def test_what_is_sent_is_received_once_and_in_order(sales: Database) -> None:
-    """Straight into the queue, in the same transaction."""
+def test_messages_are_received_once_and_in_order(sales: Database) -> None:
+    """Directly into the queue, in the same transaction."""
     begin(sales, b"first", b"second")
     assert dialog_calls.waiting(sales) == 0
     table = receive(sales)
@@ -41,7 +41,7 @@ def test_each_direction_counts_from_0(sales: Database) -> None:
     assert receive(sales)["message_sequence_number"].to_pylist() == [2]
 
 
-def test_each_side_has_a_handle_of_its_own_and_one_conversation_id(sales: Database) -> None:
+def test_each_side_has_its_own_handle_and_the_same_conversation_id(sales: Database) -> None:
     initiator = begin(sales, b"a")
     there = receive(sales).to_pylist()[0]
     assert there["conversation_handle"] != initiator.bytes
@@ -83,7 +83,7 @@ def test_both_sides_end(sales: Database) -> None:
 def test_the_initiator_ends_first(sales: Database) -> None:
     initiator = begin(sales, b"order")
     end(sales, initiator)
-    assert dialog_calls.state(sales, initiator) is None  # the far side has the EndDialog
+    assert dialog_calls.state(sales, initiator) is None  # the remote endpoint has received EndDialog
     table = receive(sales)
     assert said(table) == [b"order", "EndDialog"]
     assert table["message_body"].to_pylist() == [b"order", None]
@@ -104,8 +104,8 @@ def test_end_removes_the_dialogs_messages_from_its_own_queue(sales: Database) ->
     assert dialog_calls.state(sales, other) == "CO"
 
 
-def test_an_error_comes_before_all_else_and_breaks_the_dialog(sales: Database) -> None:
-    """Error is received first, DialogTimer before that, EndDialog in its turn."""
+def test_an_error_is_received_first_and_ends_the_dialog(sales: Database) -> None:
+    """Error is received first, DialogTimer before it, EndDialog in order."""
     initiator = begin(sales, b"one", b"two")
     end(sales, initiator, error=(1234, "no stock"))
     table = receive(sales)
@@ -120,12 +120,12 @@ def test_an_error_comes_before_all_else_and_breaks_the_dialog(sales: Database) -
     assert dialog_calls.state(sales, target) == "CD"
 
 
-def test_an_error_drops_what_has_not_left_yet(sales: Database) -> None:
+def test_an_error_drops_undelivered_messages(sales: Database) -> None:
     dialog_calls.switch(sales, on=False)
     initiator = begin(sales, b"one", b"two")
     assert dialog_calls.waiting(sales) == 2
     end(sales, initiator, error=(1, "forget it"))
-    # The target never heard of the conversation, and does not have to.
+    # The target never knew of the conversation, and need not.
     dialog_calls.switch(sales, on=True)
     instance_of(sales).run_due()
     assert dialog_calls.waiting(sales) == 0
@@ -133,8 +133,8 @@ def test_an_error_drops_what_has_not_left_yet(sales: Database) -> None:
     assert dialog_calls.state(sales, initiator) is None
 
 
-def test_an_error_overtakes_what_was_dropped(sales: Database) -> None:
-    """The numbers of the messages that were dropped are never used again, and nobody waits for them."""
+def test_an_error_overtakes_dropped_messages(sales: Database) -> None:
+    """The sequence numbers of dropped messages are not reused, and nothing waits for them."""
     initiator, target = dialog_calls.pair(sales)
     dialog_calls.switch(sales, on=False)
     send(sales, initiator, b"dropped", b"too")
@@ -146,7 +146,7 @@ def test_an_error_overtakes_what_was_dropped(sales: Database) -> None:
     assert dialog_calls.state(sales, initiator) is None
 
 
-def test_cleanup_tells_nobody(sales: Database) -> None:
+def test_cleanup_does_not_notify_the_remote_endpoint(sales: Database) -> None:
     initiator, target = dialog_calls.pair(sales)
     send(sales, target, b"unread")
     end(sales, initiator, cleanup=True)
@@ -158,7 +158,7 @@ def test_cleanup_tells_nobody(sales: Database) -> None:
     assert b"<Code>-8462</Code>" in receive(sales)["message_body"][0].as_py()
 
 
-def test_a_closed_target_goes_after_30_minutes(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_a_closed_target_is_removed_after_30_minutes(instance: Instance, sales: Database, clock: Clock) -> None:
     initiator, target = dialog_calls.pair(sales)
     end(sales, initiator)
     end(sales, target)
@@ -170,7 +170,7 @@ def test_a_closed_target_goes_after_30_minutes(instance: Instance, sales: Databa
     assert dialog_calls.state(sales, target) is None
 
 
-def test_a_lifetime_that_passes_is_an_error_for_both_sides(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_an_expired_lifetime_is_an_error_for_both_sides(instance: Instance, sales: Database, clock: Clock) -> None:
     initiator = begin(sales, b"hurry", lifetime=60)
     target = handle_of(receive(sales))
     clock.advance(seconds=60)
@@ -212,7 +212,7 @@ def test_current_database_is_the_own_broker_id(sales: Database) -> None:
 
 
 @pytest.mark.rule("R8")
-def test_the_first_message_that_is_taken_binds_the_conversation(sales: Database) -> None:
+def test_the_first_received_message_binds_the_conversation(sales: Database) -> None:
     """From then on it is for that database, whatever else has the service."""
     dialog = begin(sales)
     before = dialog_calls.endpoint(sales, dialog)
@@ -226,7 +226,7 @@ def test_the_first_message_that_is_taken_binds_the_conversation(sales: Database)
     assert bound.far_broker_instance == sales.service_broker_guid.bytes
 
 
-def test_encryption_is_kept_with_both_ends(sales: Database) -> None:
+def test_encryption_is_stored_at_both_ends(sales: Database) -> None:
     for encryption in (True, False):
         dialog = begin(sales, b"x", encryption=encryption)
         for side in (dialog, dialog_calls.far_handle(sales, dialog)):
@@ -248,7 +248,7 @@ REFUSED_AT_BEGIN = [
 
 
 @pytest.mark.parametrize(("changed", "number"), REFUSED_AT_BEGIN, ids=str)
-def test_begin_dialog_refuses(sales: Database, changed: dict[str, object], number: int) -> None:
+def test_begin_dialog_errors(sales: Database, changed: dict[str, object], number: int) -> None:
     before = dialog_calls.contents(sales)
     asked = {"from_service": INITIATOR, "to_service": TARGET, **changed}
     with sales.transaction() as t, pytest.raises(BrokerError) as refused:
@@ -258,7 +258,7 @@ def test_begin_dialog_refuses(sales: Database, changed: dict[str, object], numbe
     assert dialog_calls.contents(sales) == before
 
 
-def test_an_argument_that_is_none_of_its_kind_is_bad_input(sales: Database) -> None:
+def test_invalid_arguments_are_input_errors(sales: Database) -> None:
     dialog = begin(sales)
     with sales.transaction() as t:
         with pytest.raises(InputError, match="broker_instance"):
@@ -276,14 +276,14 @@ def test_an_argument_that_is_none_of_its_kind_is_bad_input(sales: Database) -> N
 
 
 @pytest.mark.parametrize("what", ["send", "end_conversation", "begin_conversation_timer", "transmission_status"])
-def test_a_handle_that_is_not_there_is_8426(sales: Database, what: str) -> None:
+def test_an_unknown_handle_is_8426(sales: Database, what: str) -> None:
     arguments = {"send": (b"x",), "begin_conversation_timer": (5,)}.get(what, ())
     with sales.transaction() as t, pytest.raises(BrokerError) as refused:
         getattr(t, what)(uuid.UUID(int=5), *arguments)
     assert refused.value.number == 8426
 
 
-def test_handles_are_taken_in_every_form(sales: Database) -> None:
+def test_handles_are_accepted_in_every_form(sales: Database) -> None:
     dialog = begin(sales)
     with sales.transaction() as t:
         t.send(dialog, b"uuid")
@@ -293,8 +293,8 @@ def test_handles_are_taken_in_every_form(sales: Database) -> None:
     assert said(receive(sales)) == [b"uuid", b"text", b"braces", b"bytes"]
 
 
-def test_an_error_that_arrives_drops_what_this_side_still_had_to_send(sales: Database) -> None:
-    """Nobody is there to take it."""
+def test_an_arriving_error_drops_unsent_messages(sales: Database) -> None:
+    """Nobody would receive them."""
     initiator, target = dialog_calls.pair(sales)
     dialog_calls.switch(sales, on=False)
     send(sales, initiator, b"waits", b"too")
@@ -304,7 +304,7 @@ def test_an_error_that_arrives_drops_what_this_side_still_had_to_send(sales: Dat
     assert dialog_calls.waiting(sales) == 0
 
 
-def test_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hear_of_it(sales: Database) -> None:
+def test_end_removes_the_messages_even_if_it_cannot_be_delivered(sales: Database) -> None:
     initiator, target = dialog_calls.pair(sales)
     send(sales, target, b"unread")
     dialog_calls.switch(sales, on=False)
@@ -316,7 +316,7 @@ def test_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hear_of
     assert dialog_calls.state(sales, target) == "CO"
 
 
-def test_a_conversation_joins_and_leaves_its_group_however_many_are_in_it(instance: Instance, sales: Database) -> None:
+def test_the_cost_of_joining_a_group_is_independent_of_its_size(instance: Instance, sales: Database) -> None:
     """A job with thousands of conversations has them in one group."""
     instance.subscribe(lambda _event: None, ConversationGroupEvent)
     group = uuid.uuid4()

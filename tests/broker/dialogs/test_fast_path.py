@@ -1,4 +1,4 @@
-"""What is plain is native (B44): nothing of Python's is needed for it, and whoever is concerned hears of it."""
+"""The native fast path needs no Python code, and notifies all waiters and counters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transaction, "_begin", fails)
 
 
-def test_what_is_plain_needs_nothing_else(
+def test_the_fast_path_needs_no_python_code(
     established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sales, dialog = established_dialog
@@ -47,7 +47,7 @@ def test_what_is_plain_needs_nothing_else(
         assert message.message_body is None
 
 
-def test_what_is_sent_elsewhere_waits_and_is_delivered(
+def test_messages_to_other_databases_wait_and_are_delivered(
     instance: Instance, established_dialog: tuple[Database, uuid.UUID]
 ) -> None:
     """The transmission queue, and after the commit another database of the instance."""
@@ -65,7 +65,7 @@ def test_what_is_sent_elsewhere_waits_and_is_delivered(
     assert instance.view("sys.transmission_queue").num_rows == 0
 
 
-def test_a_message_is_what_the_table_has(established_dialog: tuple[Database, uuid.UUID]) -> None:
+def test_a_message_has_the_columns_of_the_table(established_dialog: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = established_dialog
     with sales.transaction() as t:
         t.send_batch(pa.table({"conversation_handle": [dialog.bytes] * 2, "message_body": [b"one", b"two"]}))
@@ -74,7 +74,7 @@ def test_a_message_is_what_the_table_has(established_dialog: tuple[Database, uui
         raise RuntimeError
     with sales.transaction() as t:
         one = t.receive_one(QUEUE)
-        t.connection.execute("SELECT 1")  # from here on nothing is plain
+        t.connection.execute("SELECT 1")  # from here on the fast path is not used
         two = t.receive_one(QUEUE)
         assert t.receive_one(QUEUE) is None
     for message, row in zip((one, two), table.to_pylist(), strict=True):
@@ -105,7 +105,7 @@ def test_one_message_of_a_named_conversation(established_dialog: tuple[Database,
         assert t.receive_one(QUEUE, conversation_group_id=message.conversation_group_id) is None
 
 
-def test_who_waits_for_one_message_is_woken_by_a_plain_send(established_dialog: tuple[Database, uuid.UUID]) -> None:
+def test_a_fast_send_wakes_a_waiting_receive(established_dialog: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = established_dialog
     found: list[bytes | None] = []
 
@@ -126,7 +126,7 @@ def test_who_waits_for_one_message_is_woken_by_a_plain_send(established_dialog: 
     assert database_context(sales).arrivals.total == told + 1
 
 
-def test_counters_count_what_is_plain(instance: Instance, established_dialog: tuple[Database, uuid.UUID]) -> None:
+def test_the_fast_path_is_counted(instance: Instance, established_dialog: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = established_dialog
     before = instance_context(instance).counters.counts()
     with sales.transaction() as t:
@@ -145,7 +145,7 @@ def test_counters_count_what_is_plain(instance: Instance, established_dialog: tu
     }
 
 
-def test_a_plain_transaction_that_is_dropped_is_undone(established_dialog: tuple[Database, uuid.UUID]) -> None:
+def test_a_garbage_collected_fast_transaction_is_rolled_back(established_dialog: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = established_dialog
     t = sales.transaction()
     t.__enter__()
@@ -161,7 +161,7 @@ def test_a_plain_transaction_that_is_dropped_is_undone(established_dialog: tuple
         assert t.receive(QUEUE).num_rows == 0
 
 
-def test_a_plain_transaction_that_an_exception_leaves_is_undone(
+def test_an_exception_rolls_back_a_fast_transaction(
     instance: Instance, established_dialog: tuple[Database, uuid.UUID]
 ) -> None:
     sales, dialog = established_dialog
@@ -173,7 +173,7 @@ def test_a_plain_transaction_that_an_exception_leaves_is_undone(
     assert instance_context(instance).counters.counts() == counts | {"broker_transaction_rollbacks": 1}
 
 
-def test_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
+def test_rolled_back_fast_receives_count_until_a_commit(
     established_dialog: tuple[Database, uuid.UUID],
 ) -> None:
     sales, dialog = established_dialog
@@ -195,9 +195,7 @@ def test_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
     assert rollbacks() == 0
 
 
-def test_a_file_that_was_moved_takes_no_plain_commit(
-    established_dialog: tuple[Database, uuid.UUID], tmp_path: Path
-) -> None:
+def test_a_moved_file_accepts_no_fast_commit(established_dialog: tuple[Database, uuid.UUID], tmp_path: Path) -> None:
     sales, dialog = established_dialog
     with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
         t.send(dialog, b"lost")
@@ -209,10 +207,10 @@ def test_a_file_that_was_moved_takes_no_plain_commit(
         t.send(dialog, b"kept")
 
 
-def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
+def test_concurrent_use_of_a_transaction_is_rejected_without_deadlock(
     established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second call comes while the first is in the middle of its commit, which wakes whoever waits."""
+    """The second call happens during the commit of the first, which wakes waiting threads."""
     sales, dialog = established_dialog
     refused: list[str] = []
 
@@ -233,7 +231,7 @@ def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
     assert refused == ["the transaction is not open: use it inside its `with` block"]
 
 
-def test_the_plain_way_goes_on_after_the_application_had_the_connection(
+def test_the_fast_path_continues_after_application_statements(
     established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sales, dialog = established_dialog
@@ -248,7 +246,7 @@ def test_the_plain_way_goes_on_after_the_application_had_the_connection(
 
 
 @pytest.mark.parametrize("size", [(64 << 10) - 1, 64 << 10, (64 << 10) + 1, 3 << 20])
-def test_long_bodies_are_read_as_they_are(established_dialog: tuple[Database, uuid.UUID], size: int) -> None:
+def test_long_bodies_are_read_unchanged(established_dialog: tuple[Database, uuid.UUID], size: int) -> None:
     sales, dialog = established_dialog
     bodies = [random.Random(size).randbytes(size), b"", b"short"]
     with sales.transaction() as t:
@@ -258,8 +256,8 @@ def test_long_bodies_are_read_as_they_are(established_dialog: tuple[Database, uu
         assert t.receive(QUEUE)["message_body"].to_pylist() == [bodies[0], None, b"short"]
 
 
-def test_an_error_of_sqlite_is_apsws(established_dialog: tuple[Database, uuid.UUID]) -> None:
-    """A file whose tables somebody has altered (B42)."""
+def test_sqlite_errors_are_raised_as_apsw_errors(established_dialog: tuple[Database, uuid.UUID]) -> None:
+    """A file whose tables were altered."""
     sales, dialog = established_dialog
     with sales.transaction() as t:
         t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN precedence TO importance")
@@ -273,7 +271,7 @@ def test_an_error_of_sqlite_is_apsws(established_dialog: tuple[Database, uuid.UU
 
 
 def test_threads_take_turns(established_dialog: tuple[Database, uuid.UUID]) -> None:
-    """Whatever is plain or not, each is alone in the file, and nothing is lost."""
+    """With or without the fast path, each thread is alone in the file, and nothing is lost."""
     sales, _ = established_dialog
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(INITIATOR, TARGET) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""B3, B4, B24, B44: where a plain transaction meets a fork, a signal, a file that cannot be read, or what an application has left behind."""
+"""The fast path and forks, signals, unreadable files and settings left behind by applications."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
 
 class Stopped(BaseException):
-    """What Ctrl-C raises, without stopping the tests."""
+    """Like KeyboardInterrupt, without stopping the tests."""
 
 
 def bodies(database: Database) -> list[object]:
@@ -40,10 +40,10 @@ def is_free(database: Database) -> bool:
     return True
 
 
-def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(
+def test_a_commit_during_a_fork_does_not_close_its_connection(
     established_dialog: tuple[Database, uuid.UUID],
 ) -> None:
-    """It was closed at once, while nobody knew that it was in use, and the new process could wait for it for ever."""
+    """It was closed immediately, although in use, and the new process could wait for it forever."""
     sales, dialog = established_dialog
     write_lock = database_context(sales).file.write_lock
     with sales.transaction() as t:
@@ -64,7 +64,7 @@ def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(
     assert bodies(sales) == [b"x"]
 
 
-def test_a_commit_that_a_fork_meets_counts_rollbacks_anew(established_dialog: tuple[Database, uuid.UUID]) -> None:
+def test_a_commit_during_a_fork_resets_the_rollback_count(established_dialog: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = established_dialog
     with sales.transaction() as t:
         t.send(dialog, b"x")
@@ -84,12 +84,12 @@ def test_a_commit_that_a_fork_meets_counts_rollbacks_anew(established_dialog: tu
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_what_is_dropped_while_nobody_may_begin_is_undone(
+def test_a_transaction_dropped_during_a_fork_is_rolled_back(
     instance: Instance,
     established_dialog: tuple[Database, uuid.UUID],
     is_closed: bool,  # noqa: FBT001  # pytest gives it by name
 ) -> None:
-    """While the process forks, or once the instance is closed; another process would wait for it for ever."""
+    """During a fork, or after the instance was closed; another process would wait for it forever."""
     sales, dialog = established_dialog
     t = sales.transaction()
     t.__enter__()
@@ -107,8 +107,8 @@ def test_what_is_dropped_while_nobody_may_begin_is_undone(
     assert database_context(sales).file.write_lock.connection_in_use() is None
 
 
-def test_a_file_that_cannot_be_read_is_left_as_it_is(established_dialog: tuple[Database, uuid.UUID]) -> None:
-    """The lock is given back, and once the file can be read it is the same database."""
+def test_an_unreadable_file_is_not_changed(established_dialog: tuple[Database, uuid.UUID]) -> None:
+    """The lock is released, and once readable it is the same database."""
     sales, dialog = established_dialog
     with closing(apsw.Connection(str(sales.path))) as other:
         other.execute("ALTER TABLE ssb_database RENAME TO gone")
@@ -121,10 +121,10 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(established_dialog: tuple[D
 
 
 @pytest.mark.filterwarnings("ignore:.*dropped before it ended:ResourceWarning")
-def test_a_call_that_is_interrupted_before_it_begins_leaves_the_transaction_as_it_was(
+def test_a_call_interrupted_before_its_start_has_no_effect(
     established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An application may catch what the handler of a signal has raised, and go on: nothing that it was told is done may be lost."""
+    """An application may catch the exception of a signal handler and continue: no confirmed call may be lost."""
     sales, dialog = established_dialog
 
     def interrupted(*_arguments: object) -> None:
@@ -141,7 +141,7 @@ def test_a_call_that_is_interrupted_before_it_begins_leaves_the_transaction_as_i
     assert bodies(sales) == [b"one", b"two"]
 
 
-def test_a_call_that_is_interrupted_midway_rolls_back_its_transaction(
+def test_a_call_interrupted_midway_rolls_back_its_transaction(
     established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sales, dialog = established_dialog
@@ -161,8 +161,8 @@ def test_a_call_that_is_interrupted_midway_rolls_back_its_transaction(
     assert bodies(sales) == []
 
 
-def test_the_name_of_a_queue_is_read_as_ever(instance: Instance, sales: Database) -> None:
-    """A dot parts schema and name; a queue whose own name has one is written in brackets."""
+def test_queue_names_are_parsed_as_elsewhere(instance: Instance, sales: Database) -> None:
+    """A dot separates schema and name; a name that contains one is bracketed."""
     instance.execute("USE Sales; CREATE QUEUE [dbo].[a.b]; CREATE SERVICE [//Dotted] ON QUEUE [dbo].[a.b] ([DEFAULT]);")
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, "//Dotted")
@@ -174,13 +174,13 @@ def test_the_name_of_a_queue_is_read_as_ever(instance: Instance, sales: Database
         assert t.receive("[dbo].[a.b]").num_rows == 2
 
 
-def test_a_transaction_that_began_plain_waits_for_other_files_too(
+def test_a_fast_transaction_also_waits_for_attached_files(
     established_dialog: tuple[Database, uuid.UUID], tmp_path: Path
 ) -> None:
     sales, dialog = established_dialog
     beside = tmp_path / "beside.sqlite"
     with closing(apsw.Connection(str(beside))) as other:
-        other.set_busy_timeout(10_000)  # its COMMIT may meet a look of the one that waits
+        other.set_busy_timeout(10_000)  # its COMMIT may coincide with a check by the waiting one
         other.execute("CREATE TABLE things (thing); BEGIN IMMEDIATE")
         lets_go = threading.Timer(0.2, other.execute, ["COMMIT"])
         lets_go.start()
@@ -192,7 +192,7 @@ def test_a_transaction_that_began_plain_waits_for_other_files_too(
         assert other.execute("SELECT thing FROM things").get == 1
 
 
-def test_what_an_application_has_set_on_a_connection_goes_with_its_transaction(
+def test_connection_settings_end_with_the_transaction(
     established_dialog: tuple[Database, uuid.UUID],
 ) -> None:
     sales, dialog = established_dialog
@@ -223,7 +223,7 @@ def test_what_an_application_has_set_on_a_connection_goes_with_its_transaction(
         pa.table({"conversation_handle": pa.array([], pa.binary(16)), "message_body": pa.array([], pa.int8())}),
     ],
 )
-def test_a_table_without_rows_has_the_columns_of_one_with_rows(sales: Database, table: pa.Table) -> None:
+def test_an_empty_table_has_all_columns(sales: Database, table: pa.Table) -> None:
     with sales.transaction() as t, pytest.raises(SchemaError, match="expected"):
         t.send_batch(table)
 
@@ -234,7 +234,7 @@ def test_handles_may_be_uuids(
     established_dialog: tuple[Database, uuid.UUID],
     is_heard: bool,  # noqa: FBT001  # pytest gives it by name
 ) -> None:
-    """In an Arrow column of that type, whether anybody hears of each message or not."""
+    """In an Arrow column of that type, with and without subscribers."""
     sales, dialog = established_dialog
     handles: Any = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([dialog.bytes], pa.binary(16)))
     leave = instance.subscribe(lambda _event: None) if is_heard else None
@@ -245,7 +245,7 @@ def test_handles_may_be_uuids(
     assert bodies(sales) == [b"x"]
 
 
-def test_whoever_asks_for_the_lock_of_its_own_transaction_is_told(
+def test_waiting_for_the_own_transaction_raises(
     established_dialog: tuple[Database, uuid.UUID],
 ) -> None:
     sales, dialog = established_dialog

@@ -1,4 +1,4 @@
-"""What is plain is native (B44): it does what Python's own way does, to the last column, and nothing where anything is not plain."""
+"""The native fast path gives the same result as the Python path in every column, and does nothing for other messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAR = "//Elsewhere"
 
 
 def world(folder: Path) -> Instance:
-    """An instance whose ids are drawn from a seed."""
+    """An instance whose ids come from a seed."""
     made = Instance.create(folder, name="shop", clock=Clock(), random=random.Random(3), background=False)
     sales = made.create_database("Sales")
     sales.create_queue("Orders")
@@ -51,8 +51,8 @@ def world(folder: Path) -> Instance:
 
 
 @contextmanager
-def nothing_is_plain() -> Iterator[None]:
-    """Has Python's own way gone for everything that is sent."""
+def no_fast_path() -> Iterator[None]:
+    """Disables the fast path."""
     with (
         mock.patch.object(Session, "send", return_value=False),
         mock.patch.object(Session, "send_batch", return_value=False),
@@ -66,7 +66,7 @@ def rows(database: Database) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def begin(t: Transaction) -> list[uuid.UUID]:
-    """Dialogs within the database, one with a queue that retains, one with a service that is nowhere here, and one with a typed contract."""
+    """Dialogs within the database, one with a queue that retains, one with an unknown service, and one with a typed contract."""
     made = [t.begin_dialog("//Shop", to, lifetime=60) for to in ("//Orders", "//Orders", "//Audit", FAR)]
     return [*made, t.begin_dialog("//Shop", "//Orders", contract="//Trade")]
 
@@ -105,7 +105,7 @@ def leave(*, commits: bool) -> None:
 
 
 class Player:
-    """Does steps in transactions of one world, and notes what each gave or refused."""
+    """Runs steps in transactions of one world, and records results and errors."""
 
     def __init__(self, instance: Instance) -> None:
         self.database = instance.database("Sales")
@@ -144,7 +144,7 @@ class Player:
                 self.pause(*arguments)
 
     def pause(self, numbers: list[int]) -> None:
-        """What is sent while the queue is off waits, and what comes after it must not overtake it."""
+        """Messages for a disabled queue wait, and later ones must not overtake them."""
         self.database.alter_queue("Orders", status=False)
         with self.database.transaction() as t:
             for number in numbers:
@@ -161,7 +161,7 @@ class Player:
         t.send(self.dialogs[number], body, message_type=kind)
 
     def answer(self, t: Transaction, number: int, body: bytes, kind: str) -> None:
-        """By the target's side, where there is one from the beginning."""
+        """A message from the target, if it exists."""
         row = self.targets.get(self.dialogs[number].bytes)
         if row is not None:
             t.send(uuid.UUID(bytes=row), body, message_type=kind)
@@ -190,14 +190,14 @@ class Player:
 @pytest.mark.rule("P33")
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_what_is_plain_is_as_if_it_were_not(steps: list[tuple[Any, ...]]) -> None:
-    """Every table, every refusal, every message and every counter: the native way against Python's own."""
+def test_the_fast_path_equals_the_python_path(steps: list[tuple[Any, ...]]) -> None:
+    """Every table, error, message and counter: the native path against Python's."""
     with tempfile.TemporaryDirectory() as folder:
         found = []
         for is_plain in (True, False):
             with (
                 world(Path(folder) / str(is_plain)) as instance,
-                nullcontext() if is_plain else nothing_is_plain(),
+                nullcontext() if is_plain else no_fast_path(),
             ):
                 player = Player(instance)
                 player.play(steps)

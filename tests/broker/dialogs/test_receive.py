@@ -43,7 +43,7 @@ def test_the_columns_are_those_of_the_schema(sales: Database) -> None:
     assert row["message_signature"] is None
 
 
-def test_one_group_at_a_time_the_one_that_waits_longest(sales: Database) -> None:
+def test_one_group_is_received_at_a_time_the_oldest_first(sales: Database) -> None:
     first, second = begin(sales, b"1a"), begin(sales, b"2a")
     send(sales, first, b"1b")
     send(sales, second, b"2b")
@@ -51,7 +51,7 @@ def test_one_group_at_a_time_the_one_that_waits_longest(sales: Database) -> None
     assert said(receive(sales)) == [b"2a", b"2b"]
 
 
-def test_the_highest_priority_comes_first(sales: Database) -> None:
+def test_the_highest_priority_is_received_first(sales: Database) -> None:
     """Priority before waiting time; within a group conversation by conversation."""
     sales.create_service("//VIP", queue=dialog_calls.REPLIES)
     sales.create_broker_priority("VIP", remote_service="//VIP", level=9)
@@ -73,7 +73,7 @@ def test_top_counts_messages(sales: Database) -> None:
 
 
 def joined(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
-    """Three conversations of one group on the queue of //Orders: the group, and the handles there, in order of their making."""
+    """Three conversations of one group on the queue of //Orders: the group, and their handles in order of creation."""
     with database.transaction() as t:
         far = [t.begin_dialog(INITIATOR, TARGET) for _ in range(3)]
         for dialog in far:
@@ -90,13 +90,13 @@ def joined(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
     return group, near
 
 
-def test_all_of_one_conversation_before_the_next(sales: Database) -> None:
+def test_all_messages_of_a_conversation_are_received_before_the_next(sales: Database) -> None:
     joined(sales)
     assert said(receive(sales)) == [b"a0", b"a1", b"b0", b"b1", b"c0", b"c1"]
 
 
 def test_top_over_several_conversations_of_a_group(sales: Database) -> None:
-    """What is left is asked for anew: c0 has waited longer than b1 then."""
+    """The next call selects again: c0 has waited longer than b1 then."""
     joined(sales)
     assert [said(receive(sales, top=3)) for _ in range(3)] == [[b"a0", b"a1", b"b0"], [b"c0", b"c1", b"b1"], []]
 
@@ -111,7 +111,7 @@ def test_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
     assert said(receive(sales)) == [b"another group"]
 
 
-def test_what_is_not_there_or_off_is_refused(sales: Database) -> None:
+def test_unknown_and_disabled_objects_are_rejected(sales: Database) -> None:
     initiator, target = dialog_calls.pair(sales)
     asked = [
         ({"conversation_handle": uuid.UUID(int=1)}, 8426),
@@ -137,7 +137,7 @@ def test_what_is_not_there_or_off_is_refused(sales: Database) -> None:
             assert refused.value.number == 9617
 
 
-def test_get_conversation_group_says_whose_turn_it_is(sales: Database) -> None:
+def test_get_conversation_group_returns_the_next_group(sales: Database) -> None:
     with sales.transaction() as t:
         assert t.get_conversation_group(QUEUE) is None
     begin(sales, b"a")
@@ -151,7 +151,7 @@ def test_get_conversation_group_says_whose_turn_it_is(sales: Database) -> None:
 
 
 def test_related_dialogs_share_a_group(sales: Database) -> None:
-    """By a conversation or by a group, which is made where it is not there; a group belongs to one service."""
+    """By a conversation or by a group, which is created if missing; a group belongs to one service."""
     wanted = uuid.uuid4()
     with sales.transaction() as t:
         one = t.begin_dialog(INITIATOR, TARGET, related_conversation_group=wanted)
@@ -165,7 +165,6 @@ def test_related_dialogs_share_a_group(sales: Database) -> None:
 
 
 def test_a_conversation_moves_within_its_queue_only(sales: Database) -> None:
-    """Fact 123."""
     initiator, target = dialog_calls.pair(sales)
     _, other = dialog_calls.pair(sales)
     send(sales, initiator, b"moved along")
@@ -182,8 +181,8 @@ def test_a_conversation_moves_within_its_queue_only(sales: Database) -> None:
     assert said(table) == [b"moved along"]
 
 
-def test_a_timer_fires_once_and_comes_before_all_else(instance: Instance, sales: Database, clock: Clock) -> None:
-    """One for each side; setting it again forgets the first."""
+def test_a_timer_fires_once_and_is_received_first(instance: Instance, sales: Database, clock: Clock) -> None:
+    """One for each side; setting it again replaces the first."""
     initiator, target = dialog_calls.pair(sales)
     with sales.transaction() as t:
         t.begin_conversation_timer(initiator, 5)
@@ -211,7 +210,7 @@ def test_a_timer_out_of_range_is_refused(sales: Database, timeout: int, number: 
 def received_in_thread(
     database: Database, pool: ThreadPoolExecutor
 ) -> tuple[threading.Event, list[pa.Table | Exception]]:
-    """Starts a receiver that waits; tells when it does."""
+    """Starts a waiting receiver, and reports when it waits."""
     done = threading.Event()
     found: list[pa.Table | Exception] = []
 
@@ -241,7 +240,7 @@ def test_receive_waits_without_the_lock(sales: Database) -> None:
 
 
 def test_receive_sees_what_another_instance_on_the_folder_commits(instance: Instance, sales: Database) -> None:
-    """As another process would: nothing in memory is shared."""
+    """As another process would: they share nothing in memory."""
     with ThreadPoolExecutor(1) as pool:
         done, found = received_in_thread(sales, pool)
         with Instance.open(instance.folder, background=False) as other:
@@ -251,7 +250,7 @@ def test_receive_sees_what_another_instance_on_the_folder_commits(instance: Inst
     assert said(found[0]) == [b"from elsewhere"]
 
 
-def test_a_queue_that_is_turned_off_ends_the_wait(sales: Database) -> None:
+def test_disabling_the_queue_ends_the_wait(sales: Database) -> None:
     with ThreadPoolExecutor(1) as pool:
         done, found = received_in_thread(sales, pool)
         dialog_calls.switch(sales, on=False)
@@ -260,13 +259,13 @@ def test_a_queue_that_is_turned_off_ends_the_wait(sales: Database) -> None:
     assert found[0].number == 9617
 
 
-def test_a_wait_ends_at_its_time(sales: Database) -> None:
+def test_a_wait_ends_at_its_timeout(sales: Database) -> None:
     assert receive(sales, timeout=0.02).num_rows == 0
     with sales.transaction() as t:
         assert t.get_conversation_group(QUEUE, timeout=0.02) is None
 
 
-def test_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: Database) -> None:
+def test_a_timeout_costs_nothing_if_a_message_is_there(sales: Database) -> None:
     begin(sales, *[b"x"] * 42)
     receive(sales, top=1)
     costs = {0.0: 0, WAIT: 0}
@@ -276,27 +275,27 @@ def test_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: Data
     assert abs(costs[0.0] - costs[WAIT]) < 20
 
 
-def test_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
-    """Between the look that found nothing and the wait."""
+def test_a_notification_before_the_wait_ends_it(sales: Database) -> None:
+    """Between the check that found nothing and the wait."""
     patience = ReceiveWait(database_context(sales), queue_key(QUEUE), deadline=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
     with mock.patch.object(transaction, "POLL_INTERVAL", WAIT):
         assert patience.wait()
 
 
-def test_who_has_the_lock_does_not_wait(sales: Database) -> None:
+def test_a_holder_of_the_lock_does_not_wait(sales: Database) -> None:
     with sales.transaction() as t:
         t.begin_dialog(INITIATOR, TARGET)
         assert t.receive(QUEUE, timeout=3600.0).num_rows == 0
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), True, "1"])
-def test_a_time_out_is_a_number_of_seconds(sales: Database, timeout: float) -> None:
+def test_a_timeout_is_a_number_of_seconds(sales: Database, timeout: float) -> None:
     with sales.transaction() as t, pytest.raises(OptionError, match="timeout"):
         t.receive(QUEUE, timeout=timeout)
 
 
-def test_several_groups_at_once_are_what_as_many_calls_would_take(sales: Database) -> None:
+def test_several_groups_at_once_equal_several_calls(sales: Database) -> None:
     for number in range(5):
         begin(sales, f"{number}a".encode(), f"{number}b".encode())
     assert said(receive(sales, groups=2)) == [b"0a", b"0b", b"1a", b"1b"]
@@ -309,9 +308,7 @@ def test_several_groups_at_once_are_what_as_many_calls_would_take(sales: Databas
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_groups_of_one_and_of_several_conversations_at_once_are_what_as_many_calls_would_take(
-    sales: Database, seed: int
-) -> None:
+def test_groups_of_any_size_at_once_equal_several_calls(sales: Database, seed: int) -> None:
     chance = random.Random(seed)
     joined(sales)
     for number in range(12):
@@ -325,7 +322,7 @@ def test_groups_of_one_and_of_several_conversations_at_once_are_what_as_many_cal
 
 
 def rolled_back(database: Database, *, top: int | None, groups: int | None) -> list[bytes | str]:
-    """What calls for one group each take, one after the other, until there is enough; they leave nothing."""
+    """The messages of consecutive calls for one group each, until there are enough; everything is rolled back."""
     bodies: list[bytes | str] = []
     with suppress(ZeroDivisionError), database.transaction() as t:
         for _ in range(groups or 1000):
@@ -337,8 +334,8 @@ def rolled_back(database: Database, *, top: int | None, groups: int | None) -> l
     return bodies
 
 
-def test_a_table_holds_no_more_bytes_than_it_can(sales: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit comes with the next call, in order."""
+def test_a_table_has_a_maximum_of_bytes(sales: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is returned by the next call, in order."""
     monkeypatch.setattr(receive_module, "BYTES_MAX", 10)
     begin(sales, b"123456", b"7890", b"next", b"and a long one")
     begin(sales, b"another")
@@ -347,7 +344,7 @@ def test_a_table_holds_no_more_bytes_than_it_can(sales: Database, monkeypatch: p
 
 
 def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
-    """A table of 16 MiB took as long to make as the message to read."""
+    """A table of 16 MiB took as long to build as the message to read."""
     large = random.Random(1).randbytes(16 << 20)
     begin(sales, b"small", large, b"", b"next")
     before = pa.total_allocated_bytes()
@@ -358,8 +355,8 @@ def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
     assert table["message_sequence_number"].to_pylist() == [0, 1, 2, 3]
 
 
-def test_one_message_of_a_named_group_costs_the_same_however_many_wait(sales: Database) -> None:
-    """GET CONVERSATION GROUP and then RECEIVE message by message, as Service Broker's examples do."""
+def test_the_cost_of_a_message_is_independent_of_the_waiting_messages(sales: Database) -> None:
+    """GET CONVERSATION GROUP and then RECEIVE message by message, as in Service Broker's examples."""
     costs = []
     for number in (50, 1000):
         begin(sales, *[b"x"] * number)
@@ -367,8 +364,8 @@ def test_one_message_of_a_named_group_costs_the_same_however_many_wait(sales: Da
     assert costs[1] < 2 * costs[0]
 
 
-def test_one_message_of_a_named_group_costs_the_same_however_many_conversations_it_has(sales: Database) -> None:
-    """It took all members to be looked at each time: 27 ms of 5,000."""
+def test_the_cost_of_a_message_is_independent_of_the_size_of_its_group(sales: Database) -> None:
+    """All members were checked each time: 27 ms for 5,000."""
     costs = []
     for members in (20, 400):
         group = uuid.uuid4()
@@ -383,7 +380,7 @@ def test_one_message_of_a_named_group_costs_the_same_however_many_conversations_
 
 
 def cost_of_one(database: Database, queue: str) -> int:
-    """What it costs to receive one message of the group that comes next, by its name; the queue is empty afterwards."""
+    """The cost of receiving one message of the next group by its id; the queue is empty afterwards."""
     with database.transaction() as t:
         group = t.get_conversation_group(queue)
         with counted(t.connection) as taken:

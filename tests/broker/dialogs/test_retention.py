@@ -1,4 +1,4 @@
-"""Retention: what was sent and received stays with the conversation, and is not received again (fact 146, B15)."""
+"""Retention: sent and received messages stay with the conversation, and are not received again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.broker.dialog_calls import begin, drain, end, handle_of, receive, sai
 
 
 @pytest.fixture
-def keeping(sales: Database) -> Database:
+def retaining(sales: Database) -> Database:
     """Both queues retain."""
     for queue in (QUEUE, dialog_calls.REPLIES):
         sales.alter_queue(queue, retention=True)
@@ -23,44 +23,43 @@ def keeping(sales: Database) -> Database:
 
 
 def kept(database: Database) -> list[tuple[Any, ...]]:
-    """Status and body of everything in the queues, in order."""
+    """Status and body of all rows in the queues, in order."""
     with database_context(database).file.read() as connection:
         return connection.execute(
             "SELECT status, message_body FROM ssb_queued_messages WHERE queue_id <> 0 ORDER BY queuing_order"
         ).fetchall()
 
 
-def test_received_and_sent_messages_stay_until_the_conversation_ends(keeping: Database) -> None:
-    initiator = begin(keeping, b"ask")
-    assert kept(keeping) == [(3, b"ask"), (1, b"ask")]
-    table = receive(keeping)
+def test_received_and_sent_messages_stay_until_the_conversation_ends(retaining: Database) -> None:
+    initiator = begin(retaining, b"ask")
+    assert kept(retaining) == [(3, b"ask"), (1, b"ask")]
+    table = receive(retaining)
     assert said(table) == [b"ask"]
     target = handle_of(table)
-    assert kept(keeping) == [(3, b"ask"), (0, b"ask")]
-    assert drain(keeping) == []
-    send(keeping, target, b"answer")
-    assert said(drain(keeping, dialog_calls.REPLIES)) == [b"answer"]
-    assert kept(keeping) == [(3, b"ask"), (0, b"ask"), (3, b"answer"), (0, b"answer")]
-    end(keeping, initiator)
-    assert kept(keeping) == [(0, b"ask"), (3, b"answer"), (1, None)]
-    end(keeping, target)
-    assert kept(keeping) == []
+    assert kept(retaining) == [(3, b"ask"), (0, b"ask")]
+    assert drain(retaining) == []
+    send(retaining, target, b"answer")
+    assert said(drain(retaining, dialog_calls.REPLIES)) == [b"answer"]
+    assert kept(retaining) == [(3, b"ask"), (0, b"ask"), (3, b"answer"), (0, b"answer")]
+    end(retaining, initiator)
+    assert kept(retaining) == [(0, b"ask"), (3, b"answer"), (1, None)]
+    end(retaining, target)
+    assert kept(retaining) == []
 
 
-def test_retained_messages_do_not_hide_new_ones(keeping: Database) -> None:
-    initiator = begin(keeping)
+def test_retained_messages_do_not_hide_new_ones(retaining: Database) -> None:
+    initiator = begin(retaining)
     for number in range(3):
-        send(keeping, initiator, f"{number}".encode())
-        assert said(receive(keeping, top=1)) == [f"{number}".encode()]
-        assert receive(keeping).num_rows == 0
+        send(retaining, initiator, f"{number}".encode())
+        assert said(receive(retaining, top=1)) == [f"{number}".encode()]
+        assert receive(retaining).num_rows == 0
 
 
-def test_a_queue_that_keeps_what_is_sent_and_is_off_refuses_to_send(keeping: Database) -> None:
-    """Fact 114."""
-    initiator = begin(keeping, b"x")
-    dialog_calls.switch(keeping, dialog_calls.REPLIES, on=False)
-    before = dialog_calls.contents(keeping)
-    with keeping.transaction() as t, pytest.raises(BrokerError) as refused:
+def test_a_disabled_queue_with_retention_rejects_sends(retaining: Database) -> None:
+    initiator = begin(retaining, b"x")
+    dialog_calls.switch(retaining, dialog_calls.REPLIES, on=False)
+    before = dialog_calls.contents(retaining)
+    with retaining.transaction() as t, pytest.raises(BrokerError) as refused:
         t.send(initiator, b"y")
     assert refused.value.number == 9618
-    assert dialog_calls.contents(keeping) == before
+    assert dialog_calls.contents(retaining) == before

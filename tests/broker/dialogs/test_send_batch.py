@@ -1,4 +1,4 @@
-"""Many messages at once, out of an Arrow table."""
+"""Many messages sent from an Arrow table."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def rows_of(handles: list[Any], bodies: list[Any], kinds: list[Any] | None = Non
     return pa.table(columns if kinds is None else {**columns, "message_type_name": pa.array(kinds, pa.string())})
 
 
-def test_a_batch_that_is_refused_changes_nothing(sales: Database) -> None:
+def test_a_rejected_batch_changes_nothing(sales: Database) -> None:
     good, ended = begin(sales), begin(sales, b"x")
     dialog_calls.drain(sales)
     with sales.transaction() as t:
@@ -106,7 +106,7 @@ def test_a_batch_that_is_refused_changes_nothing(sales: Database) -> None:
     assert dialog_calls.contents(sales) == before
 
 
-def test_bad_rows_are_named(sales: Database) -> None:
+def test_invalid_rows_are_named(sales: Database) -> None:
     dialog = begin(sales)
     good = dialog.bytes
     for table, column, row in [
@@ -132,13 +132,13 @@ def test_bad_rows_are_named(sales: Database) -> None:
     ],
     ids=str,
 )
-def test_columns_that_are_missing_or_of_another_type(sales: Database, table: Any) -> None:
+def test_missing_and_mistyped_columns(sales: Database, table: Any) -> None:
     with sales.transaction() as t, pytest.raises(SchemaError):
         t.send_batch(table)
 
 
 def test_a_batch_may_hold_first_messages_and_several_types(sales: Database) -> None:
-    """The first message of each makes the target's endpoint, as send does."""
+    """The first message of each creates the target's endpoint, as with `send`."""
     sales.create_message_type("//Item")
     sales.create_contract("//Sale", {"//Item": "INITIATOR"})
     sales.create_service("//Till", queue="Orders", contracts=["//Sale"])
@@ -154,10 +154,8 @@ def test_a_batch_may_hold_first_messages_and_several_types(sales: Database) -> N
 
 
 @pytest.mark.parametrize("number", [8489, 8429])
-def test_what_holds_for_one_conversation_is_not_believed_of_the_next(
-    sales: Database, clock: Clock, number: int
-) -> None:
-    """Those that are alike are judged once; one whose lifetime has passed, or whose far side has ended, is not alike."""
+def test_checks_of_one_conversation_are_not_reused_for_another(sales: Database, clock: Clock, number: int) -> None:
+    """Equal conversations are checked once; one with an expired lifetime or an ended remote endpoint is not equal."""
     with sales.transaction() as t:
         brief = t.begin_dialog(INITIATOR, TARGET, lifetime=10)
         lasting = [t.begin_dialog(INITIATOR, TARGET) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What a person reads in `transmission_status`: for each reason a number of Service Broker's and what to do next."""
+"""The text of `transmission_status`: for each reason a number of Service Broker and what to do."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CASES = {
 
 @pytest.mark.rule("R18")
 @pytest.mark.parametrize(("world", "service", "broker_instance", "number", "says"), CASES.values(), ids=CASES.keys())
-def test_every_reason_has_its_number_and_says_what_to_do(
+def test_every_reason_has_a_number_and_a_remedy(
     world: World, service: str, broker_instance: UUID | None, number: str, says: str
 ) -> None:
     found = status_of(world, service, broker_instance=broker_instance)
@@ -75,12 +75,12 @@ def test_every_reason_has_its_number_and_says_what_to_do(
     assert says in found
 
 
-def test_what_is_delivered_has_no_status() -> None:
+def test_delivered_messages_have_no_status() -> None:
     assert status_of(here(LOCAL, services=THERE), "//Stores") == transmission_status.DELIVERED
 
 
-def test_a_status_can_be_asked_about_in_the_words_that_it_gives() -> None:
-    """The call at its end runs, and tells of the same conversation."""
+def test_the_call_in_a_status_explains_the_conversation() -> None:
+    """The call at its end runs, and explains the same conversation."""
     found = status_of(here(LOCAL), "//Stores", broker_instance=NOWHERE)
     call = found[found.index("explain(") :].removesuffix(".")
     router = Router(catalog_of(here(LOCAL)))
@@ -109,7 +109,7 @@ def test_a_status_fits_its_column() -> None:
     ],
     ids=["queue off", "busy", "unavailable", "unclassified", "undeliverable"],
 )
-def test_what_delivery_meets_has_its_number_too(
+def test_delivery_failures_have_numbers_too(
     told: transmission_status.TransmissionStatus, number: str, says: str
 ) -> None:
     assert str(told).startswith(f"{number}: ")

@@ -1,4 +1,4 @@
-"""Two instances whose machines hand each other what they send, so that each row can be seen, kept back, changed and sent again."""
+"""Two instances whose engines exchange rows through the test, which inspects, holds, changes and repeats each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows on their way through an instance, and an endpoint whose outboxes a test empties."""
+"""Rows forwarded by an instance, and an endpoint whose outboxes a test empties."""
 
 from __future__ import annotations
 

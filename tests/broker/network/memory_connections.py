@@ -1,4 +1,4 @@
-"""Instances whose connections are lists in memory: rows go when the test says so, and nothing else happens by itself."""
+"""Instances whose connections are lists in memory: rows are delivered when the test says so, and nothing else happens by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Far sides that break the protocol: sockets on which a test writes what it likes.
+"""Peers that break the protocol: sockets to which a test writes any bytes.
 
 python -m tests.broker.network.raw_sockets --connections 10000
 

@@ -1,4 +1,4 @@
-"""Instances that only connect: an endpoint each, and a note of all that it is told, which can be waited for."""
+"""Endpoints without databases that record all events and rows, which tests can wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two instances that talk over pipes with dialog security: users, certificates and bindings on both sides."""
+"""Two instances connected in memory with dialog security: users, certificates and bindings on both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two instances that talk over pipes: a shop, which orders, and a bank, which answers."""
+"""Two instances connected in memory: a shop, which orders, and a bank, which answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real databases as what instances of the virtual network keep: their applications send and receive as any do."""
+"""Real databases as the storage of simulated instances: applications send and receive as usual."""
 
 from __future__ import annotations
 

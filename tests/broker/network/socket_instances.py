@@ -1,4 +1,4 @@
-"""Real instances in one process that talk to each other over real sockets."""
+"""Real instances in one process that communicate over real sockets."""
 
 from __future__ import annotations
 

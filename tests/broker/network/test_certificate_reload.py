@@ -1,4 +1,4 @@
-"""Certificates are read again without a restart: new connections use them, old ones go on, broken files change nothing (N36)."""
+"""Certificates are reloaded without a restart: new connections use them, existing ones continue, invalid files change nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shown(party: Party, trust: Trust) -> bytes | None:
         return secured.getpeercert(binary_form=True)
 
 
-def test_new_connections_use_what_was_read_again_and_old_ones_go_on(tmp_path: Path) -> None:
+def test_new_connections_use_reloaded_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     bank_trust, shop_trust = authority.trust("bank", "shop"), authority.trust("shop", "bank")
     with Party("bank", trust=bank_trust) as bank, Party("shop", trust=shop_trust) as shop:
@@ -48,7 +48,7 @@ def test_new_connections_use_what_was_read_again_and_old_ones_go_on(tmp_path: Pa
         assert shown(bank, shop_trust) == after
 
 
-def test_whom_a_pinned_file_stands_for_may_change(tmp_path: Path) -> None:
+def test_the_principal_of_a_pinned_file_may_change(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = {name: authority.certify(name, signs_itself=True) for name in ("bank", "shop", "new")}
     pins = tmp_path / "pinned.pem"
@@ -66,9 +66,7 @@ def test_whom_a_pinned_file_stands_for_may_change(tmp_path: Path) -> None:
         assert bank.batches[0][0].principal == "the shop"
 
 
-def test_files_that_have_changed_are_read_once_nobody_writes_them_any_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_files_are_read_once_they_are_stable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
     credentials = TlsCredentials(trust)
     first = credentials.contexts
@@ -98,7 +96,7 @@ def test_files_that_have_changed_are_read_once_nobody_writes_them_any_more(
         assert looks(5) == ["INFO"]
 
 
-def test_what_could_not_be_read_for_a_while_is_read_once_it_can_be(
+def test_unreadable_files_are_read_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new key that the process may not read, whose mode is then put right; or no file can be opened: no file changes by that."""
@@ -130,7 +128,7 @@ def test_what_could_not_be_read_for_a_while_is_read_once_it_can_be(
         assert caplog.records[-1].levelname == "INFO"
 
 
-def test_a_server_reads_them_again_when_it_is_asked(tmp_path: Path) -> None:
+def test_a_server_reloads_certificates_on_request(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     trust = authority.trust("bank", "shop")
     with Instance.create(tmp_path / "bank", name="bank", background=False) as instance:

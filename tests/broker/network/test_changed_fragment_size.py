@@ -1,4 +1,4 @@
-"""N42: with how long fragments a conversation is cut stands in its file."""
+"""The fragment size of a conversation is stored in its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 
 
 @pytest.mark.rule("P13", "P16")
-def test_an_instance_that_is_served_with_another_length_goes_on_where_it_was(both: Talk) -> None:
+def test_an_instance_served_with_another_size_continues(both: Talk) -> None:
     """Half of a message is there; so is the rest of it, and what follows, once."""
     both.send(b"first")
     both.pipes.settle()
@@ -48,7 +48,7 @@ def test_an_instance_that_is_served_with_another_length_goes_on_where_it_was(bot
     assert waiting(sales) == []
 
 
-def test_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
+def test_waiting_messages_keep_their_fragment_size(both: Talk) -> None:
     both.pipes.down.add(BANK)
     ledger = SqliteDialogStorage(database_context(both.sales))
     assert ledger.set_fragment_bytes(100) == {}

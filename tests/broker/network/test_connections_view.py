@@ -1,4 +1,4 @@
-"""`sys.dm_broker_connections`: each connection with who is at its other end, how far it has come, and what went over it (fact 158)."""
+"""`sys.dm_broker_connections`: each connection with its peer, state and counters."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_connection_without_tls_is_shown_without_a_principal(instance: Instanc
     assert [row[name] for name in names] == [None, None, 0, "NONE"]
 
 
-def test_who_has_not_proven_who_it_is_is_shown_as_not_logged_in(instance: Instance, tmp_path: Path) -> None:
+def test_an_unauthenticated_peer_is_shown_as_not_logged_in(instance: Instance, tmp_path: Path) -> None:
     """And no longer once it is gone, which the event tells."""
     is_over = threading.Event()
 

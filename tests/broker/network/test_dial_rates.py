@@ -1,4 +1,4 @@
-"""How often one address may dial (T13, N33): a storm from one address costs no TLS and harms nobody who dials from another."""
+"""Limits on connections from one address: a storm from one address costs no TLS and does not affect others."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ HOUR = 3600 * SECOND
     per_second=st.integers(1, 20),
     pauses=st.lists(st.integers(-SECOND, 3 * SECOND), max_size=60),
 )
-def test_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
-    at_once: int, per_second: int, pauses: list[int]
-) -> None:
+def test_the_rate_never_exceeds_the_token_bucket(at_once: int, per_second: int, pauses: list[int]) -> None:
     """Clocks may step back: then nothing comes back, and nothing is lost."""
     several, now, passed, taken = RateLimiter(burst=at_once, per_second=per_second), 0, 0, 0
     for pause in pauses:
@@ -42,7 +40,7 @@ def test_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
 
 
 @pytest.mark.threat("T13")
-def test_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_known(
+def test_full_buckets_are_forgotten_and_their_number_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "KNOWN_PEERS_MAX", 100)
@@ -55,7 +53,7 @@ def test_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_know
 
 
 @pytest.mark.threat("T13")
-def test_a_network_of_ipv6_counts_as_one_address() -> None:
+def test_an_ipv6_network_counts_as_one_address() -> None:
     several = RateLimiter(burst=2, per_second=1)
     assert [several.take(f"2001:db8::{number}", now=0) for number in (1, 2, 3)] == [True, True, False]
     assert several.take("2001:db8:0:1::1", now=0)
@@ -63,7 +61,7 @@ def test_a_network_of_ipv6_counts_as_one_address() -> None:
     assert several.take("fe80::1%eth0", now=0)
 
 
-def test_who_dials_too_often_is_cut_off_before_tls_and_takes_the_place_of_nobody(tmp_path: Path) -> None:
+def test_frequent_dials_are_rejected_before_tls(tmp_path: Path) -> None:
     """The strangers come from one address, in one go; the shop's connection, which was there before, goes on."""
     authority = Authority(tmp_path)
     limits = EndpointLimits(login_wait=HOUR, unproven_most=5, dials_at_once=4, dials_per_second=1)
@@ -96,14 +94,14 @@ def test_who_dials_too_often_is_cut_off_before_tls_and_takes_the_place_of_nobody
 
 
 @pytest.mark.threat("T13")
-def test_the_rate_is_a_number_of_connections() -> None:
+def test_an_invalid_rate_is_rejected() -> None:
     for said in ({"dials_at_once": 0}, {"dials_per_second": 0}, {"dials_at_once": True}):
         with pytest.raises(OptionError, match=next(iter(said))):
             EndpointLimits(**said)
 
 
 @pytest.mark.threat("T13", "T14")
-def test_one_principal_keeps_only_some_connections_however_many_instances_it_says_it_is(tmp_path: Path) -> None:
+def test_the_connections_of_a_principal_are_limited(tmp_path: Path) -> None:
     """The others keep theirs."""
     authority = Authority(tmp_path)
     names = ("bank", "mallory", "shop")

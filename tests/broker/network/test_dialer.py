@@ -1,4 +1,4 @@
-"""When an address is dialled again, and who is told that it cannot be reached (N10)."""
+"""When an address is dialed again, and which events report that it is unreachable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def was_cut_off(party: Party, times: int) -> bool:
     return len(party.unreachable_at) == times
 
 
-def test_an_address_that_cannot_be_reached_is_told_and_takes_nothing_until_the_wait_is_over() -> None:
+def test_an_unreachable_address_is_reported_and_accepts_nothing_while_waiting() -> None:
     with Party("shop", limits=PATIENT) as shop:
         address = f"TCP://{HOST}:{free_port()}"
         assert shop.endpoint.send(address, numbered(2)) > 0
@@ -42,7 +42,7 @@ def test_an_address_that_cannot_be_reached_is_told_and_takes_nothing_until_the_w
         assert shop.endpoint.progress(address) == (2, 2)
 
 
-def test_an_address_is_dialled_again_after_the_wait() -> None:
+def test_an_address_is_dialed_again_after_the_wait() -> None:
     with Party("shop") as shop:
         port = free_port()
         address = f"TCP://{HOST}:{port}"
@@ -53,7 +53,7 @@ def test_an_address_is_dialled_again_after_the_wait() -> None:
             bank.wait_for(lambda: bank.numbers() == [7])
 
 
-def test_what_arrives_from_an_address_ends_the_wait_for_it() -> None:
+def test_an_incoming_connection_ends_the_wait() -> None:
     """Nobody dials within an hour, but who could not be reached dials itself."""
     with Party("shop", limits=PATIENT) as shop:
         with Party("bank") as bank:
@@ -71,7 +71,7 @@ def test_what_arrives_from_an_address_ends_the_wait_for_it() -> None:
             assert len(again.connections()) == 1
 
 
-def test_a_name_that_is_not_known_is_told() -> None:
+def test_an_unknown_host_name_is_reported() -> None:
     with Party("shop", limits=PATIENT) as shop:
         shop.endpoint.send("TCP://nowhere.invalid:4022", numbered(1))
         shop.wait_for(lambda: shop.unreachable_at)
@@ -79,7 +79,7 @@ def test_a_name_that_is_not_known_is_told() -> None:
         assert shop.steps(ConnectionStep.CONNECT_FAILED)[0].error == 9783
 
 
-def test_a_connection_that_breaks_is_told_to_both() -> None:
+def test_a_broken_connection_is_reported_on_both_sides() -> None:
     with Party("shop", limits=PATIENT) as shop, Party("bank", limits=PATIENT) as bank:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
@@ -90,7 +90,7 @@ def test_a_connection_that_breaks_is_told_to_both() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_come_over_it(*, answers: bool) -> None:
+def test_a_connection_that_breaks_after_rows_arrived_is_dialed_soon(*, answers: bool) -> None:
     """Else the waits grow: to an hour, were this one to break as often."""
     limits = replace(QUICK, dial_wait_most=3600_000_000, steady_after=3600_000_000)
     times = 24 if answers else 4
@@ -131,7 +131,7 @@ def taking_leave(reason: GoodbyeReason) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def test_who_takes_leave_at_once_since_nothing_was_carried_is_not_dialled_in_a_circle() -> None:
+def test_an_immediate_goodbye_does_not_cause_endless_dials() -> None:
     """It was dialled 700 times in a second."""
     with taking_leave(GoodbyeReason.IDLE) as (address, dials), Party("shop", limits=PATIENT) as shop:
         shop.endpoint.send(address, numbered(1))
@@ -140,15 +140,14 @@ def test_who_takes_leave_at_once_since_nothing_was_carried_is_not_dialled_in_a_c
         assert shop.endpoint.send(address, numbered(1)) == 0
 
 
-def test_who_takes_leave_at_once_for_another_connection_that_is_not_there_is_left_for_longer_and_longer() -> None:
-    """N10."""
+def test_repeated_immediate_goodbyes_lengthen_the_wait() -> None:
     with taking_leave(GoodbyeReason.SUPERSEDED) as (address, dials), Party("shop") as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: len(dials) > 3)
         assert shop.endpoint.manager.dialer.addresses.destination(address).failures >= 3
 
 
-def test_a_connection_that_has_lasted_ends_what_was_counted_before_it() -> None:
+def test_a_lasting_connection_resets_the_wait() -> None:
     """Also where it ends since there was nothing more to carry: else one failed dial a day later is followed by a minute."""
     limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
     address = f"TCP://{HOST}:{free_port()}"

@@ -1,4 +1,4 @@
-"""Attacks on secured dialogs by who stands between two instances, or beside them, and has no private key of theirs (A3)."""
+"""Attacks on secured dialogs by an instance between or beside the two, without their private keys."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(3
 
 
 @pytest.mark.threat("T15")
-def test_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
+def test_security_cannot_be_downgraded(both: Talk) -> None:
     """Without its key, with a plain header, or as anonymous: it is not taken, and the honest row is."""
     row = intercepted(both)
     for less in (
@@ -96,7 +96,7 @@ def test_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
 
 
 @pytest.mark.threat("T15", "T11")
-def test_a_secured_dialog_takes_nothing_plain(both: Talk) -> None:
+def test_a_secured_dialog_rejects_unsecured_rows(both: Talk) -> None:
     """Neither an acknowledgement nor an error that says that the far side is gone, before the answer and after it."""
     row = intercepted(both)
     plain = {**row, "security": Protection.PLAIN}
@@ -115,7 +115,7 @@ def test_a_secured_dialog_takes_nothing_plain(both: Talk) -> None:
     assert both.ordered() == [b"two chairs", b"a table"]
 
 
-def test_a_certificate_that_is_not_here_is_answered_by_silence(both: Talk) -> None:
+def test_an_unknown_certificate_is_not_answered(both: Talk) -> None:
     """The sender keeps what it has; once its certificate is taken in, it goes by itself."""
     both.stock.drop_certificate("OfShop")
     begin(both, b"two chairs")
@@ -131,7 +131,7 @@ def test_a_certificate_that_is_not_here_is_answered_by_silence(both: Talk) -> No
 
 @pytest.mark.threat("T1", "T14")
 @pytest.mark.parametrize("thief", ["Thief", "Bank"])
-def test_nobody_begins_in_the_name_of_another(both: Talk, thief: str) -> None:
+def test_an_initiator_cannot_be_impersonated(both: Talk, thief: str) -> None:
     """With a certificate of his own, which the bank does not know, or with that of a user who may not send."""
     row = intercepted(both)
     bring(both, "bank", [{**row, "key_exchange": offer(both, row, by=thief, to="Bank")}])
@@ -145,7 +145,7 @@ def test_nobody_begins_in_the_name_of_another(both: Talk, thief: str) -> None:
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("thief", ["Thief", "Shop"])
-def test_a_clone_with_the_broker_id_and_without_the_private_key_answers_for_nobody(both: Talk, thief: str) -> None:
+def test_a_clone_without_the_private_key_cannot_answer(both: Talk, thief: str) -> None:
     """The shop is bound by the answer of whom its binding names, not by the first one that comes."""
     row = unanswered(both)
     for blob in (offer(both, row, by=thief, to="Shop"), offer(both, row, by=None, to="Shop"), None):
@@ -156,7 +156,7 @@ def test_a_clone_with_the_broker_id_and_without_the_private_key_answers_for_nobo
 
 
 @pytest.mark.threat("T14")
-def test_an_answer_by_a_user_other_than_the_bindings_is_refused(both: Talk) -> None:
+def test_an_answer_by_another_user_than_the_bindings_is_rejected(both: Talk) -> None:
     """Also by one whose certificate is known here."""
     knows(both.sales, "Thief")
     row = unanswered(both)
@@ -166,7 +166,7 @@ def test_an_answer_by_a_user_other_than_the_bindings_is_refused(both: Talk) -> N
 
 
 @pytest.mark.threat("T17")
-def test_a_key_for_one_service_opens_at_no_other(both: Talk) -> None:
+def test_a_key_for_one_service_is_useless_at_another(both: Talk) -> None:
     """What is led astray to a service that belongs to somebody else is not taken there, nor what names another service."""
     row = intercepted(both)
     both.stock.set_service_owner(STOCK, "dbo")
@@ -182,7 +182,7 @@ def test_a_key_for_one_service_opens_at_no_other(both: Talk) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_a_blob_of_another_conversation_brings_no_key(both: Talk) -> None:
+def test_a_blob_of_another_conversation_is_rejected(both: Talk) -> None:
     """Nor that of the other direction."""
     row = intercepted(both)
     other = intercepted(both)
@@ -195,7 +195,7 @@ def test_a_blob_of_another_conversation_brings_no_key(both: Talk) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_a_whole_dialog_that_was_recorded_never_happens_again(both: Talk) -> None:
+def test_a_recorded_dialog_cannot_be_replayed(both: Talk) -> None:
     """Neither while its closed endpoint is there, nor once that is gone."""
     dialog = begin(both, b"pay 10")
     both.pipes.settle()
@@ -223,7 +223,7 @@ def test_a_whole_dialog_that_was_recorded_never_happens_again(both: Talk) -> Non
 
 
 @pytest.mark.threat("T11")
-def test_every_bit_of_the_answer_that_binds_is_proven(both: Talk) -> None:
+def test_every_bit_of_the_first_answer_is_authenticated(both: Talk) -> None:
     """With a key that came along and was changed, and with a header that says more than was received."""
     row = unanswered(both)
     number = int.from_bytes(row["key_exchange"])
@@ -237,7 +237,7 @@ def test_every_bit_of_the_answer_that_binds_is_proven(both: Talk) -> None:
 
 
 @pytest.mark.rule("P26")
-def test_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
+def test_hostile_blobs_do_not_affect_honest_peers(both: Talk) -> None:
     """Of any size and content, and many of them."""
     row = intercepted(both)
     for blob in (b"\0", bytes(1 << 16), b"\1\1" + b"\xff" * 700, row["key_exchange"] * 2):
@@ -250,7 +250,7 @@ def test_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
 
 
 @pytest.mark.rule("R8", "P25")
-def test_a_second_copy_with_the_same_certificate_is_told(both: Talk) -> None:
+def test_a_second_copy_with_the_same_certificate_gets_an_error(both: Talk) -> None:
     """-8495, so that it does not wait for ever; the copy that answered first goes on."""
     instance = both.pipes.instance("copy")
     copy = sample_databases.stock(instance)

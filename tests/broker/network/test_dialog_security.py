@@ -1,4 +1,4 @@
-"""Dialogs between instances under the certificates of their services' owners (N19, N20, P22, P25, facts 176 to 185)."""
+"""P22, P25: dialogs between instances, secured with the certificates of their services' owners."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def converse(both: Talk) -> None:
 
 
 @pytest.mark.rule("P22")
-def test_full_security_gives_each_direction_a_key_of_its_own(both: Talk) -> None:
+def test_full_security_uses_a_key_for_each_direction(both: Talk) -> None:
     """Nothing of a body is readable on the way, and both sides are known by their certificates."""
     converse(both)
     ((own, far, certificate),) = keys(both.sales)
@@ -82,7 +82,7 @@ def test_full_security_gives_each_direction_a_key_of_its_own(both: Talk) -> None
     assert not any(b"secret" in (row["message_body"] or b"") for row in rows)
 
 
-def test_a_key_rides_until_the_other_side_has_it_and_not_after(both: Talk) -> None:
+def test_a_key_is_sent_until_it_is_acknowledged(both: Talk) -> None:
     """Of the initiator until it is answered; of the target until it is acknowledged."""
     converse(both)
     for name in ("bank", "shop"):
@@ -125,7 +125,7 @@ def test_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Ta
     assert bare.ordered() == [b"two chairs"]
 
 
-def test_without_a_binding_a_dialog_without_encryption_goes_plain(bare: Talk) -> None:
+def test_without_binding_and_encryption_a_dialog_is_unsecured(bare: Talk) -> None:
     """And it is taken where everybody may send. A binding that is made later is for dialogs that begin later."""
     dialog = begin(bare, b"two chairs", encryption=False)
     bare.pipes.down.add("TCP://bank:4022")
@@ -139,7 +139,7 @@ def test_without_a_binding_a_dialog_without_encryption_goes_plain(bare: Talk) ->
     assert {row["security"] for row in rows_to(bare, "bank")} == {Protection.PLAIN}
 
 
-def test_a_binding_secures_what_asks_for_no_encryption(both: Talk) -> None:
+def test_a_binding_secures_dialogs_without_encryption(both: Talk) -> None:
     begin(both, b"two secret chairs", encryption=False)
     both.pipes.settle()
     assert both.ordered() == [b"two secret chairs"]
@@ -159,7 +159,7 @@ def test_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
     assert both.ordered() == [b"two chairs"]
 
 
-def test_without_an_open_master_key_at_the_target_it_stays_with_the_initiator(both: Talk) -> None:
+def test_without_an_open_master_key_at_the_target_messages_wait(both: Talk) -> None:
     instance_of(both.stock).execute("USE Stock; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)
@@ -169,7 +169,7 @@ def test_without_an_open_master_key_at_the_target_it_stays_with_the_initiator(bo
     assert both.ordered() == [b"two chairs"]
 
 
-def test_of_several_certificates_the_one_that_ends_last_is_taken(both: Talk) -> None:
+def test_the_certificate_with_the_latest_end_is_used(both: Talk) -> None:
     """Those of tomorrow, of yesterday and those that are not active for BEGIN DIALOG are not; what has begun goes on."""
     first = begin(both, b"under the old one")
     both.pipes.settle()
@@ -191,7 +191,7 @@ def test_of_several_certificates_the_one_that_ends_last_is_taken(both: Talk) -> 
 
 
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_keys_outlive_crashes(both: Talk, side: str) -> None:
+def test_keys_survive_crashes(both: Talk, side: str) -> None:
     """In the middle of the exchange, and after it."""
     dialog = begin(both, b"two chairs")
     both.pipes.turn()
@@ -208,7 +208,7 @@ def test_keys_outlive_crashes(both: Talk, side: str) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_a_blob_is_made_anew_while_nobody_answers(both: Talk) -> None:
+def test_a_blob_is_renewed_without_an_answer(both: Talk) -> None:
     """Else what waits for longer than a recorded one is believed would never arrive."""
     both.pipes.swallows.add("TCP://bank:4022")
     begin(both, b"two chairs")
@@ -226,7 +226,7 @@ def error_of(database: Database, queue: str = REPLIES) -> list[Any]:
 
 
 @pytest.mark.parametrize("verb", ["revoke_send", "deny_send"])
-def test_who_may_not_send_is_told_so_under_the_key(both: Talk, verb: str) -> None:
+def test_a_denied_sender_gets_an_encrypted_error(both: Talk, verb: str) -> None:
     """-8494, which nobody on the way could have made; the service takes nothing."""
     getattr(both.stock, verb)(STOCK, "Shop")
     begin(both, b"two chairs")
@@ -236,8 +236,7 @@ def test_who_may_not_send_is_told_so_under_the_key(both: Talk, verb: str) -> Non
     assert {row["security"] for row in rows_to(both, "shop")} == {Protection.SEALED}
 
 
-def test_anonymous_and_plain_senders_are_public(unknown: Talk) -> None:
-    """Fact 185."""
+def test_anonymous_and_unsecured_senders_are_public(unknown: Talk) -> None:
     unknown.stock.revoke_send(STOCK, "public")
     begin(unknown, b"two chairs")
     unknown.pipes.settle(seconds=2)
@@ -252,14 +251,14 @@ def test_anonymous_and_plain_senders_are_public(unknown: Talk) -> None:
     assert unknown.ordered() == [b"two chairs"]
 
 
-def test_denied_goes_before_granted(both: Talk) -> None:
+def test_deny_overrides_grant(both: Talk) -> None:
     both.stock.deny_send(STOCK, "public")
     begin(both, b"two chairs")
     both.pipes.settle(seconds=2)
     assert b"<Code>-8494</Code>" in b"".join(error_of(both.sales))
 
 
-def test_the_views_say_who_the_other_side_is(both: Talk) -> None:
+def test_views_show_the_remote_principal(both: Talk) -> None:
     """The user to whom its certificate belongs here; nobody for who is anonymous."""
     converse(both)
     principals = both.bank.view("sys.database_principals", "Stock").to_pylist()
@@ -277,7 +276,7 @@ def test_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
     assert received(other) == [b"two chairs"]
 
 
-def test_a_key_that_cannot_be_written_now_is_written_later(bare: Talk) -> None:
+def test_a_key_that_cannot_be_stored_is_stored_later(bare: Talk) -> None:
     """Whoever is writing to the file holds up its own conversations only, and not for long."""
     begin(bare, b"two chairs")
     bare.pipes.settle()

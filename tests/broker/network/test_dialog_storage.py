@@ -1,4 +1,4 @@
-"""What a batch from the network does to a database: as if its messages had been delivered there (N2, N3, B40)."""
+"""Effects of a network batch on a database: the same as if its messages had been delivered locally."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_messages_go_to_another_instance_and_answers_come_back(both: Pair) -> No
     assert states(both, shop) == ("CO", "CO")
 
 
-def test_both_ends_stay_closed_for_30_minutes_and_acknowledge_what_comes_again(both: Pair) -> None:
+def test_closed_ends_acknowledge_duplicates_for_30_minutes(both: Pair) -> None:
     shop, stock = both.bound()
     send(both.stock.database, stock, b"thank you")
     late = both.stock.rows()
@@ -78,7 +78,7 @@ def test_both_ends_stay_closed_for_30_minutes_and_acknowledge_what_comes_again(b
     assert states(both, shop) == (None, None)
 
 
-def test_what_makes_an_endpoint_is_all_there(both: Pair) -> None:
+def test_a_new_endpoint_has_all_its_columns(both: Pair) -> None:
     both.stock.database.create_broker_priority("Trade", level=8)
     shop = both.begin(b"two chairs", lifetime=600)
     both.exchange()
@@ -96,7 +96,7 @@ def test_what_makes_an_endpoint_is_all_there(both: Pair) -> None:
 
 
 @pytest.mark.rule("P14")
-def test_what_is_incomplete_is_in_the_queue_with_status_2_and_not_received(both: Pair) -> None:
+def test_incomplete_messages_are_in_the_queue_with_status_2(both: Pair) -> None:
     shop = both.begin(b"x" * 250)
     sent = both.shop.rows()
     both.stock.take(sent[:2])
@@ -113,7 +113,7 @@ def test_what_is_incomplete_is_in_the_queue_with_status_2_and_not_received(both:
 
 
 @pytest.mark.rule("P14")
-def test_so_is_what_is_early(both: Pair) -> None:
+def test_early_messages_are_in_the_queue_with_status_2(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"2", b"3")
     sent = both.shop.rows()
@@ -129,7 +129,7 @@ def test_so_is_what_is_early(both: Pair) -> None:
 
 
 @pytest.mark.rule("P14", "P34")
-def test_while_the_queue_is_off_it_is_in_the_transmission_queue(both: Pair) -> None:
+def test_messages_for_a_disabled_queue_are_in_the_transmission_queue(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"y" * 150, b"3")
     sent = sorted(both.shop.rows(), key=lambda row: (row["message_sequence_number"], row["fragment_number"]))
@@ -148,7 +148,7 @@ def test_while_the_queue_is_off_it_is_in_the_transmission_queue(both: Pair) -> N
 
 
 @pytest.mark.rule("P11")
-def test_whoever_waits_in_receive_is_woken(both: Pair) -> None:
+def test_a_waiting_receive_is_woken(both: Pair) -> None:
     both.begin(b"two chairs")
     (queue_of,) = (
         row["object_id"] for row in both.stock.instance.view("sys.service_queues").to_pylist() if row["name"] == ORDERS
@@ -171,7 +171,7 @@ def test_with_retention_messages_stay_until_the_end(both: Pair) -> None:
 
 
 @pytest.mark.rule("P16")
-def test_what_is_acknowledged_leaves_the_transmission_queue_and_its_status(both: Pair) -> None:
+def test_acknowledged_messages_leave_the_transmission_queue(both: Pair) -> None:
     shop = both.begin(b"1")
     near = both.shop.row(shop)
     assert near is not None
@@ -182,7 +182,7 @@ def test_what_is_acknowledged_leaves_the_transmission_queue_and_its_status(both:
     assert (near.transmission_status, both.shop.count("transmission_queue")) == ("", 0)
 
 
-def test_an_error_of_the_far_broker_ends_the_conversation(both: Pair) -> None:
+def test_an_error_of_the_remote_broker_ends_the_conversation(both: Pair) -> None:
     both.stock.database.alter_service("//Stock", drop_contracts=["Trade"])
     shop = both.begin(b"1", b"2")
     both.exchange()
@@ -194,7 +194,7 @@ def test_an_error_of_the_far_broker_ends_the_conversation(both: Pair) -> None:
     assert ConversationStep.RECEIVED_BROKER_ERROR in [event.step for event in both.shop.told(ConversationEvent)]
 
 
-def test_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> None:
+def test_a_refused_message_ends_both_sides(both: Pair) -> None:
     shop, stock = both.bound()
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(both.shop.database, shop, b"<order/>", b"no XML", b"<order/>", message_type=ORDER)
@@ -213,9 +213,7 @@ def test_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> None:
 
 
 @pytest.mark.rule("P26")
-def test_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read_back(
-    both: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_of_a_broken_conversation_are_not_stored(both: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     shop, stock = both.bound()
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(both.shop.database, shop, b"no XML", b"z" * 450, message_type=ORDER)
@@ -243,7 +241,7 @@ def test_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read_back(
     assert states(both, shop) == ("ER", "ER")
 
 
-def test_whoever_was_not_told_is_told_again_when_the_message_comes_again_in_many_batches(both: Pair) -> None:
+def test_a_lost_error_is_sent_again_for_duplicates(both: Pair) -> None:
     shop, _ = both.bound()
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(both.shop.database, shop, b"no XML" * 50, message_type=ORDER)
@@ -257,7 +255,7 @@ def test_whoever_was_not_told_is_told_again_when_the_message_comes_again_in_many
     assert both.stock.count("fragments") == 0
 
 
-def test_a_first_message_that_cannot_be_taken_leaves_no_endpoint(both: Pair) -> None:
+def test_a_refused_first_message_leaves_no_endpoint(both: Pair) -> None:
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     shop = both.begin()
     send(both.shop.database, shop, b"z" * 250, message_type=ORDER)
@@ -270,7 +268,7 @@ def test_a_first_message_that_cannot_be_taken_leaves_no_endpoint(both: Pair) -> 
     assert states(both, shop) == ("ER", None)
 
 
-def test_a_service_that_is_not_here_is_an_error_where_the_broker_id_was_named(both: Pair) -> None:
+def test_an_unknown_service_is_an_error_if_the_broker_id_was_named(both: Pair) -> None:
     both.stock.database.drop_service("//Stock")
     named = both.begin(b"1", broker_instance=both.stock.database.service_broker_guid)
     both.exchange()
@@ -279,7 +277,7 @@ def test_a_service_that_is_not_here_is_an_error_where_the_broker_id_was_named(bo
 
 
 @pytest.mark.rule("R26")
-def test_else_it_is_told_here_and_nothing_is_answered(both: Pair) -> None:
+def test_an_unknown_service_without_broker_id_is_only_reported(both: Pair) -> None:
     both.stock.database.drop_service("//Stock")
     shop = both.begin(b"1")
     both.stock.take(both.shop.rows())
@@ -291,7 +289,7 @@ def test_else_it_is_told_here_and_nothing_is_answered(both: Pair) -> None:
 
 
 @pytest.mark.rule("P23")
-def test_a_message_whose_whole_does_not_match_is_forgotten_and_sent_again(both: Pair) -> None:
+def test_a_message_with_a_wrong_digest_is_dropped_and_sent_again(both: Pair) -> None:
     both.begin(b"x" * 250)
     sent = both.shop.rows()
     both.stock.take(sent[:2])
@@ -307,7 +305,7 @@ def test_a_message_whose_whole_does_not_match_is_forgotten_and_sent_again(both: 
     assert said(receive(both.stock.database)) == [b"x" * 250]
 
 
-def test_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) -> None:
+def test_messages_after_the_end_are_dropped_and_acknowledged(both: Pair) -> None:
     shop, stock = both.bound()
     end(both.stock.database, stock)
     send(both.shop.database, shop, b"1", b"2" * 250)
@@ -321,7 +319,7 @@ def test_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) -> None:
 
 
 @pytest.mark.rule("P13")
-def test_what_comes_after_the_end_in_many_batches_is_dropped_and_acknowledged_at_once(both: Pair) -> None:
+def test_messages_after_the_end_in_many_batches_are_acknowledged_immediately(both: Pair) -> None:
     """None of it is kept, and none of it comes twice."""
     shop, stock = both.bound()
     send(both.shop.database, shop, b"1" * 350, b"2" * 250)
@@ -340,7 +338,7 @@ def test_what_comes_after_the_end_in_many_batches_is_dropped_and_acknowledged_at
     assert queue(both.stock) == []
 
 
-def test_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair) -> None:
+def test_end_with_error_drops_waiting_messages_and_is_received_immediately(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"2", b"3")
     both.stock.take(both.shop.rows()[1:])
@@ -352,7 +350,7 @@ def test_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair) -> Non
     assert both.stock.count("fragments") == both.shop.count("transmission_queue") == 0
 
 
-def test_the_end_of_a_conversation_that_never_reached_the_target_makes_none(both: Pair) -> None:
+def test_the_end_of_an_unsent_conversation_creates_none_at_the_target(both: Pair) -> None:
     shop = both.begin(b"lost")
     both.shop.rows()
     end(both.shop.database, shop, error=(7, "sold out"))
@@ -362,7 +360,7 @@ def test_the_end_of_a_conversation_that_never_reached_the_target_makes_none(both
 
 
 @pytest.mark.rule("I6")
-def test_error_broker_conversations_tells_the_far_side(both: Pair) -> None:
+def test_error_broker_conversations_sends_an_error(both: Pair) -> None:
     shop, _ = both.bound()
     both.shop.database.set_broker("ERROR_BROKER_CONVERSATIONS")
     both.exchange()
@@ -371,7 +369,7 @@ def test_error_broker_conversations_tells_the_far_side(both: Pair) -> None:
 
 
 @pytest.mark.rule("I6")
-def test_the_far_side_hears_of_it_though_this_side_has_ended_before_anything_could_leave(both: Pair) -> None:
+def test_the_error_is_sent_even_if_this_end_has_ended(both: Pair) -> None:
     shop, _ = both.bound()
     both.shop.database.set_broker("ERROR_BROKER_CONVERSATIONS")
     end(both.shop.database, shop)
@@ -381,7 +379,7 @@ def test_the_far_side_hears_of_it_though_this_side_has_ended_before_anything_cou
     assert b"<Code>-9720</Code>" in drain(both.stock.database)[0]["message_body"]
 
 
-def test_a_lifetime_longer_than_any_is_cut(both: Pair) -> None:
+def test_too_long_a_lifetime_is_reduced(both: Pair) -> None:
     """Moments that no calendar has would stop what looks at the next one."""
     key = (both.shop.key(both.begin(b"1"))[0], False)
     effects = both.stock.arrived(both.shop.rows())

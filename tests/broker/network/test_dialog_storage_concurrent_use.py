@@ -1,4 +1,4 @@
-"""Applications that send, receive, end and change their minds while rows are lost, batches are overtaken and instances crash."""
+"""Applications send, receive, end and roll back while rows are lost, plans become stale and instances crash."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Turmoil:
 
 @pytest.mark.rule("P11", "P14", "P16")
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_at_once(tmp_path: Path, seed: int) -> None:
+def test_concurrent_use(tmp_path: Path, seed: int) -> None:
     """All that was sent in conversations that go on is received once and in order; of others, the beginning."""
     both = pair(tmp_path, is_heard=seed % 2 == 0, max_fragment_bytes=100)
     turmoil = Turmoil(both, seed)

@@ -1,4 +1,4 @@
-"""What a machine reads of a database: what is to be sent, what waits, transmission objects of idle dialogs."""
+"""Reads of the protocol engine: messages to send, waiting conversations, and transmission objects of idle dialogs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sent(both: Pair, *wanted: MessageRange) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rule("P16")
-def test_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) -> None:
+def test_requested_messages_are_read_in_order_up_to_the_limit(both: Pair) -> None:
     first, other = both.begin(*[b"%d" % number for number in range(6)]), both.begin(b"", b"x" * 1000)
     one, two = both.shop.key(first), both.shop.key(other)
     rows = sent(both, MessageRange(one, 2, 4, 9, ALL), MessageRange(two, 0, ALL, 9, ALL))
@@ -60,7 +60,7 @@ def test_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) -> Non
 
 
 @pytest.mark.rule("P13")
-def test_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
+def test_parts_of_a_body_are_read_without_the_rest(both: Pair) -> None:
     body = bytes(range(256)) * 400
     key = both.shop.key(both.begin(b"first", body))
     spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
@@ -73,7 +73,7 @@ def test_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
 MIB = 1 << 20
 
 
-def test_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -> None:
+def test_a_large_body_is_read_once_over_many_turns(both: Pair) -> None:
     """SQLite walks to a place from the body's beginning: 192 MiB in turns of one had 96 times as many pages read."""
     size = 33 * MIB + 5
     body = Random(1).randbytes(size)
@@ -89,7 +89,7 @@ def test_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -> No
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_read_ahead_is_what_stands_there(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_messages_read_ahead_equal_the_stored_ones(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
     chance = Random(seed)
     monkeypatch.setattr(dialog_storage, "HELD_BYTES_MAX", chance.choice([100, 1000, 5000]))
@@ -116,7 +116,7 @@ def pages_visited(connection: Connection) -> int:
     return sum(connection.status(each)[0] for each in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS))
 
 
-def test_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
+def test_message_ids_are_constant_and_distinct(both: Pair) -> None:
     keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
     ids = [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
     both.shop.restart()
@@ -125,7 +125,7 @@ def test_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) 
     assert {uuid.UUID(bytes=each).version for each in ids} == {8}
 
 
-def test_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) -> None:
+def test_the_error_that_ended_a_conversation_is_returned(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"2")
     key = both.shop.key(shop)
@@ -139,7 +139,7 @@ def test_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) -> N
 
 
 @pytest.mark.rule("P16")
-def test_after_a_restart_it_tells_who_has_anything_to_send(both: Pair) -> None:
+def test_after_a_restart_all_conversations_with_messages_are_found(both: Pair) -> None:
     handles = [both.begin(b"1"), both.begin(), both.begin(b"1")]
     keys = {both.shop.key(handles[0]), both.shop.key(handles[2])}
     both.shop.restart()
@@ -152,7 +152,7 @@ def test_after_a_restart_it_tells_who_has_anything_to_send(both: Pair) -> None:
 
 
 @pytest.mark.rule("P32")
-def test_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(both: Pair) -> None:
+def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(both: Pair) -> None:
     shop, _ = both.bound()
     both.clock.advance(seconds=MINUTE)
     assert both.shop.dialogs.flush(now=both.shop.now) == 1
@@ -166,7 +166,7 @@ def test_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(
 
 
 @pytest.mark.rule("P32")
-def test_they_go_with_their_endpoints(both: Pair) -> None:
+def test_objects_are_removed_with_their_endpoints(both: Pair) -> None:
     shop, _ = both.bound()
     key = both.shop.key(shop)
     both.shop.ledger.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
@@ -176,7 +176,7 @@ def test_they_go_with_their_endpoints(both: Pair) -> None:
 
 
 @pytest.mark.rule("P25")
-def test_what_bound_a_conversation_is_read_back(both: Pair) -> None:
+def test_the_binding_of_a_conversation_is_read(both: Pair) -> None:
     shop = both.begin(b"1")
     both.stock.take(both.shop.rows())
     both.clock.advance(seconds=1)
@@ -189,7 +189,7 @@ def test_what_bound_a_conversation_is_read_back(both: Pair) -> None:
     assert both.shop.ledger.endpoints([(bytes(16), True)]) == [None]
 
 
-def test_types_that_only_the_broker_sends_are_not_to_be_forged(both: Pair) -> None:
+def test_message_types_of_the_broker_cannot_be_forged(both: Pair) -> None:
     """What ends a dialog says so in its type and in its header, and has the body that such a message has."""
     shop, stock = both.bound()
     conversation, _ = both.shop.key(shop)

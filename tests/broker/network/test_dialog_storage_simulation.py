@@ -1,4 +1,4 @@
-"""The dialog protocol over a faulty network, with real databases at both ends: what is said of it in memory holds in files."""
+"""The dialog protocol over a faulty network, with real databases at both ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def books(tmp_path: Path) -> Iterator[Books]:
 
 @pytest.mark.rule("P11", "P14", "P16", "P18")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_message_once_in_order_unaltered_in_files(books: Books, seed: int) -> None:
+def test_every_message_arrives_once_in_order_and_unaltered(books: Books, seed: int) -> None:
     """Under the faults of a seed: instances that crash open their files anew, and go on where these are."""
     simulation = Simulation(seed, dialogs=3, messages=6, books=books)
     figures = simulation.run()
@@ -45,7 +45,7 @@ def test_every_message_once_in_order_unaltered_in_files(books: Books, seed: int)
 
 
 @pytest.mark.rule("P14")
-def test_what_is_early_and_not_stored_is_lost_in_a_crash(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstored_early_messages_are_lost_in_a_crash(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of the test: without what is kept in the file, the same seeds fail."""
     monkeypatch.setattr(fragments, "add", lambda *_: None)
     assert any(not Simulation(seed, dialogs=3, messages=6, books=books).run().is_right for seed in CRASH)

@@ -1,4 +1,4 @@
-"""Missing routes of conversations that go to other instances, and of those that come from them (R14, R61, R62)."""
+"""R14, R61, R62: missing routes for conversations to and from other instances."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def configured(instance: Instance, database: Database, file: Path, **services: s
 
 
 @pytest.mark.rule("R62")
-def test_the_route_to_another_instance_is_asked_for(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_missing_route_to_another_instance_is_requested(tmp_path: Path, stack: ExitStack) -> None:
     near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
     sales, stock = sample_databases.shop(near), sample_databases.stock(far)
     stock.create_route("back", service_name=SHOP, address=address(near))
@@ -69,7 +69,7 @@ def test_the_route_to_another_instance_is_asked_for(tmp_path: Path, stack: ExitS
 
 
 @pytest.mark.rule("R14", "R26")
-def test_what_comes_from_outside_has_msdb_ask(tmp_path: Path, stack: ExitStack) -> None:
+def test_incoming_messages_cause_requests_by_msdb(tmp_path: Path, stack: ExitStack) -> None:
     """What came first is dropped; its sender sends it again (R26), and finds the route."""
     near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
     sales, stock = sample_databases.shop(near), sample_databases.stock(far)
@@ -83,7 +83,7 @@ def test_what_comes_from_outside_has_msdb_ask(tmp_path: Path, stack: ExitStack) 
 
 
 @pytest.mark.threat("T6")
-def test_neighbours_that_name_services_that_nobody_has_open_only_so_many_requests(
+def test_the_requests_caused_by_peers_are_limited(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dynamic_routing, "OPEN_MAX", 3)
@@ -103,7 +103,7 @@ def names(both: Talk, principal: str, *services: str) -> None:
     both.pipes.pipe("bank").receiver.rows_received(peer, table_of(rows))
 
 
-def test_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path: Path) -> None:
+def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> None:
     """Each request is a dialog that is begun and ended; those of other neighbours are begun all the same."""
     for both in talk(tmp_path):
         msdb = both.bank.msdb
@@ -120,7 +120,7 @@ def test_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path:
         assert len(database_context(msdb).file.query(registry.pending_services)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
 
 
-def test_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
+def test_a_service_with_many_broker_ids_is_requested_once(tmp_path: Path) -> None:
     """It takes no more of what its neighbour may ask for than any other."""
     for both in talk(tmp_path):
         both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
@@ -131,7 +131,7 @@ def test_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Pa
 
 
 @pytest.mark.rule("R1", "R26")
-def test_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) -> None:
+def test_msdb_sends_requests_beside_those_of_other_databases(tmp_path: Path) -> None:
     """Else what comes from outside is dropped for as long as nobody answers the other one."""
     for both in talk(tmp_path):
         other = both.bank.create_database("Other")
@@ -144,7 +144,7 @@ def test_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) 
 
 
 @pytest.mark.rule("R14")
-def test_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_path: Path) -> None:
+def test_a_database_without_a_route_to_a_configuration_service_sends_no_request(tmp_path: Path) -> None:
     """Whatever others ask."""
     for both in talk(tmp_path):
         other = both.bank.create_database("Other")

@@ -1,4 +1,4 @@
-"""Instances that connect: what is sent arrives in order, over one connection for each pair, dialled when it is needed (N8 to N12)."""
+"""Connected instances: rows arrive in order, over one connection for each pair, dialed on demand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sends(sender: Party, receiver: Party, rows: pa.Table) -> None:
 
 
 @pytest.mark.rule("P2")
-def test_rows_arrive_in_order_and_both_sides_come_to_have_one_connection() -> None:
+def test_rows_arrive_in_order_over_one_connection() -> None:
     with Party("shop") as shop, Party("bank") as bank:
         for number in range(100):
             assert shop.endpoint.send(bank.address, numbered(3, first=3 * number)) > 0
@@ -72,7 +72,7 @@ def test_with_an_authority_the_principal_is_the_first_name_of_the_certificate(tm
         assert shop.reached_at[0][1].principal == "bank.example.com"
 
 
-def test_pinned_certificates_connect_under_the_name_that_they_stand_under(tmp_path: Path) -> None:
+def test_pinned_certificates_connect_under_their_configured_names(tmp_path: Path) -> None:
     """A principal may have several: here those of a mirrored pair."""
     authority = Authority(tmp_path)
     shop_files, bank_files, mirror_files = (
@@ -96,7 +96,7 @@ def test_pinned_certificates_connect_under_the_name_that_they_stand_under(tmp_pa
 
 
 @pytest.mark.rule("P2")
-def test_an_idle_connection_is_closed_and_dialled_anew_when_it_is_needed() -> None:
+def test_an_idle_connection_is_closed_and_dialed_again_on_demand() -> None:
     limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
     with Party("shop", limits=limits) as shop, Party("bank", limits=limits) as bank:
         for number in range(3):
@@ -107,7 +107,7 @@ def test_an_idle_connection_is_closed_and_dialled_anew_when_it_is_needed() -> No
         assert {event.error for event in shop.events} == {0}
 
 
-def test_where_two_dial_each_other_one_connection_stays_and_nothing_is_lost() -> None:
+def test_of_two_crossing_connections_one_remains_and_nothing_is_lost() -> None:
     """Twenty pairs, each dialling at once: whichever of the two is there first."""
     for number in range(20):
         with Party("shop", number=number % 3) as shop, Party("bank", number=1) as bank:
@@ -129,7 +129,7 @@ def test_where_two_dial_each_other_one_connection_stays_and_nothing_is_lost() ->
             assert shop.unreachable_at == bank.unreachable_at == []
 
 
-def test_answers_go_over_the_connection_that_stays() -> None:
+def test_answers_use_the_remaining_connection() -> None:
     """The bank has the greater number, so the connection that it dials stays."""
     with Party("shop", number=1) as shop, Party("bank", number=2) as bank:
         shop.endpoint.send(bank.address, numbered(1))
@@ -162,7 +162,7 @@ def test_two_addresses_of_one_instance_share_a_connection() -> None:
         assert len(shop.connections()) == 1
 
 
-def test_an_instance_that_dials_itself_is_told_that_the_address_is_its_own() -> None:
+def test_an_instance_that_dials_itself_learns_its_own_address() -> None:
     with Party("shop") as shop:
         shop.endpoint.send(shop.address, numbered(1))
         shop.wait_for(lambda: shop.own_addresses == [shop.address])
@@ -171,7 +171,7 @@ def test_an_instance_that_dials_itself_is_told_that_the_address_is_its_own() -> 
         assert (shop.unreachable_at, shop.reached_at) == ([], [])
 
 
-def test_an_instance_that_was_started_anew_takes_the_place_of_what_it_was() -> None:
+def test_a_restarted_instance_replaces_its_old_connection() -> None:
     """The bank has not noticed that the shop is gone: its old connection leads nowhere."""
     with Party("bank") as bank, Party("shop", number=1) as before:
         before.endpoint.send(bank.address, numbered(1))
@@ -186,7 +186,7 @@ def test_an_instance_that_was_started_anew_takes_the_place_of_what_it_was() -> N
             assert before.numbers() == []
 
 
-def test_an_outbox_that_is_full_takes_nothing_and_says_when_it_does_again() -> None:
+def test_a_full_outbox_rejects_rows_and_reports_free_space() -> None:
     """The bank does not read. Nothing that was taken is lost, and nothing that was not is sent."""
     limits = replace(QUICK, outbox_bytes=100_000)
     with Party("shop", limits=limits) as shop, Party("bank") as bank:
@@ -203,7 +203,7 @@ def test_an_outbox_that_is_full_takes_nothing_and_says_when_it_does_again() -> N
         assert shop.endpoint.progress(bank.address) == (first + 1, first + 1)
 
 
-def test_who_pauses_when_rows_arrive_gets_the_rest_when_it_goes_on() -> None:
+def test_a_paused_receiver_gets_the_rest_after_resuming() -> None:
     with Party("shop") as shop, Party("bank") as bank:
         bank.on_arrival = bank.endpoint.pause
         for number in range(5):  # what an outbox takes, whatever of it has gone
@@ -215,7 +215,7 @@ def test_who_pauses_when_rows_arrive_gets_the_rest_when_it_goes_on() -> None:
         assert bank.numbers() == list(range(5_000))
 
 
-def test_a_role_is_asked_of_an_address_and_told() -> None:
+def test_a_role_query_to_an_address_is_answered() -> None:
     with Party("shop") as shop, Party("bank") as bank:
         bank.role = ("principal", 3)
         shop.endpoint.query_role(bank.address, b"broker instance.")
@@ -226,7 +226,7 @@ def test_a_role_is_asked_of_an_address_and_told() -> None:
         assert shop.roles[1][2:] == ("mirror", 4)
 
 
-def test_many_questions_cost_one_look_which_none_of_them_is_younger_than(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_role_queries_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours ask as fast as they like, and each look reads all files."""
     with Party("shop") as shop, Party("bank") as bank:
         bank.role = ("principal", 3)
@@ -241,14 +241,14 @@ def test_many_questions_cost_one_look_which_none_of_them_is_younger_than(monkeyp
         assert bank.looks == 2
 
 
-def test_who_cannot_be_asked_is_unreachable() -> None:
+def test_an_address_that_cannot_be_queried_is_unreachable() -> None:
     with Party("shop", limits=PATIENT) as shop:
         address = f"TCP://{HOST}:{free_port()}"
         shop.endpoint.query_role(address, b"broker instance.")
         shop.wait_for(lambda: [each for each, _ in shop.unreachable_at] == [address])
 
 
-def test_closing_writes_what_is_queued() -> None:
+def test_closing_writes_queued_rows() -> None:
     with Party("bank") as bank:
         with Party("shop") as shop:
             for number in range(7):
@@ -258,7 +258,7 @@ def test_closing_writes_what_is_queued() -> None:
         assert shop.endpoint.send(bank.address, numbered(1)) > 0, "nobody is there to send it, and nobody waits"
 
 
-def test_closing_does_not_wait_for_ever_for_who_does_not_read() -> None:
+def test_closing_does_not_wait_forever_for_a_peer_that_does_not_read() -> None:
     with Party("bank") as bank:
         shop = Party("shop")
         shop.endpoint.send(bank.address, numbered(1))
@@ -271,7 +271,7 @@ def test_closing_does_not_wait_for_ever_for_who_does_not_read() -> None:
         shop.endpoint.close(0.0)
 
 
-def test_an_endpoint_that_was_not_started_is_closed_all_the_same() -> None:
+def test_an_endpoint_that_was_not_started_can_be_closed() -> None:
     with Party("shop") as shop:
         shop.endpoint.close(60.0)
         shop.endpoint.send("TCP://127.0.0.1:1", numbered(1))
@@ -279,7 +279,7 @@ def test_an_endpoint_that_was_not_started_is_closed_all_the_same() -> None:
 
 
 @pytest.mark.rule("P3")
-def test_a_port_that_is_taken_is_an_error() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with (
         Party("shop") as shop,
         pytest.raises(EndpointError, match=rf"^{HOST}:{shop.port}: cannot be listened on: [^(]*in use$"),
@@ -287,14 +287,14 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         Party("bank", port=shop.port)
 
 
-def test_rows_of_another_schema_are_refused_where_they_are_sent() -> None:
+def test_rows_of_another_schema_are_rejected_by_the_sender() -> None:
     with Party("shop") as shop:
         with pytest.raises(ProtocolError, match="rows of the wire schema"):
             shop.endpoint.send("TCP://127.0.0.1:1", table().drop_columns(["priority"]))
         assert shop.connections() == []
 
 
-def test_what_a_receiver_raises_harms_no_connection() -> None:
+def test_an_exception_of_a_receiver_does_not_end_connections() -> None:
     def fails() -> None:
         raise ValueError
 
@@ -306,7 +306,7 @@ def test_what_a_receiver_raises_harms_no_connection() -> None:
         assert len(bank.connections()) == 1
 
 
-def test_a_dial_that_fails_again_in_the_same_way_says_so_until_it_ends_otherwise() -> None:
+def test_repeated_dial_failures_are_marked_as_such() -> None:
     port = free_port()
     address = f"TCP://{HOST}:{port}"
     with Party("shop") as shop:
@@ -330,7 +330,7 @@ def test_a_dial_that_fails_again_in_the_same_way_says_so_until_it_ends_otherwise
 
 
 @pytest.mark.rule("P3")
-def test_where_the_endpoint_cannot_even_begin_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as where the process has no file left: nobody waits for a thread that has ended."""
 
     def runner() -> None:
@@ -341,7 +341,7 @@ def test_where_the_endpoint_cannot_even_begin_it_says_so(monkeypatch: pytest.Mon
         Party("shop")
 
 
-def test_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() -> None:
+def test_a_connection_without_a_socket_does_not_prevent_closing() -> None:
     with Party("bank", trust=None) as bank:
         endpoint = bank.endpoint
 
@@ -356,7 +356,7 @@ def test_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() -> Non
         assert not closing.is_alive()
 
 
-def test_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> None:
+def test_a_peer_that_stops_within_a_frame_is_disconnected() -> None:
     """Its process hangs: it reads no more, and the socket takes nothing."""
     second = 1_000_000
     link = LinkLimits(ping_after=second // 2, silence_timeout=second, goodbye_timeout=second // 2)

@@ -1,4 +1,4 @@
-"""Batches of many conversations, where nobody hears of events: what is plain is taken together, and the rest beside it as ever (N3)."""
+"""Batches of many conversations without subscribers: the fast path processes them together, and other rows individually."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def taken(both: Pair) -> dict[uuid.UUID, list[bytes | str]]:
 
 
 @pytest.mark.rule("P11")
-def test_all_conversations_of_a_batch_get_theirs_in_order(both: Pair) -> None:
+def test_all_conversations_of_a_batch_receive_in_order(both: Pair) -> None:
     dialogs = begun(both)
     for number in range(3):
         for place, (shop, _) in enumerate(dialogs):
@@ -53,7 +53,7 @@ def test_all_conversations_of_a_batch_get_theirs_in_order(both: Pair) -> None:
 
 
 @pytest.mark.rule("P16")
-def test_acknowledgements_of_many_empty_the_transmission_queue_and_close_who_has_ended(both: Pair) -> None:
+def test_acknowledgements_of_many_conversations_remove_messages_and_close(both: Pair) -> None:
     dialogs = begun(both)
     for shop, _ in dialogs:
         send(both.shop.database, shop, b"1", b"2")
@@ -65,7 +65,7 @@ def test_acknowledgements_of_many_empty_the_transmission_queue_and_close_who_has
     assert {state(both.shop.database, shop): shop == ended for shop, _ in dialogs} == {"CD": True, "CO": False}
 
 
-def test_what_does_not_fit_ends_its_own_conversation_alone(both: Pair) -> None:
+def test_an_invalid_message_ends_only_its_conversation(both: Pair) -> None:
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     dialogs = begun(both)
     for place, (shop, _) in enumerate(dialogs):
@@ -77,7 +77,7 @@ def test_what_does_not_fit_ends_its_own_conversation_alone(both: Pair) -> None:
 
 
 @pytest.mark.rule("P14", "P34")
-def test_what_waits_comes_before_what_comes_after_it(both: Pair) -> None:
+def test_waiting_messages_are_received_before_later_ones(both: Pair) -> None:
     dialogs = begun(both)
     (early, one), (parked, other) = dialogs[:2]
     send(both.shop.database, early, b"1", b"2", message_type=DEFAULT)
@@ -95,7 +95,7 @@ def test_what_waits_comes_before_what_comes_after_it(both: Pair) -> None:
     assert {tuple(found[stock]) for _, stock in dialogs[2:]} == {(b"last",)}
 
 
-def test_an_error_goes_also_where_the_window_is_more_than_full(tmp_path: Path) -> None:
+def test_an_error_is_sent_despite_a_full_window(tmp_path: Path) -> None:
     """What an error of the application drops frees no room before its sender hears of it."""
     both = pair(tmp_path, is_heard=False, window_bytes=100)
     shop, _ = both.bound()
@@ -119,7 +119,7 @@ TURNS = 40
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_runs_leave_the_file_as_messages_one_by_one_do(tmp_path: Path, seed: int) -> None:
+def test_the_fast_path_leaves_the_same_file(tmp_path: Path, seed: int) -> None:
     """Whatever is received, parked, retained, ended or validated in between."""
     files = [_played(tmp_path / name, seed, in_runs=name == "runs") for name in ("runs", "rows")]
     assert files[0] == files[1]

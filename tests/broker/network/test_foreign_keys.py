@@ -1,4 +1,4 @@
-"""P22, P25, T14: who has a certificate that is known for something else brings no keys for this conversation, in whichever batch."""
+"""P22, P25: a certificate known for another purpose cannot provide keys for a conversation, in any batch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
 
 @pytest.mark.rule("P25")
 @pytest.mark.parametrize("side", [False, True], ids=["as the target", "as an initiator"])
-def test_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
+def test_the_owner_of_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
     """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
     begin(both, b"question")
     with database_context(both.sales).file.read() as connection:

@@ -1,4 +1,4 @@
-"""R43, N21, N22: what an instance does with what is for others."""
+"""R43: forwarding of rows that are for other instances."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def forwarder() -> Forwarder:
 
 
 @pytest.mark.rule("R43")
-def test_a_row_goes_on_as_it_came_but_for_its_hops(forwarder: Forwarder) -> None:
+def test_a_row_is_forwarded_unchanged_except_for_hops(forwarder: Forwarder) -> None:
     """Nothing else is changed, so that the far side can verify it."""
     came = wire([row(0), row(1, body=b"")], hops=9, lives=60, consumed=3, key_exchange=b"blob")
     forwarder.forwarding.forward(peer(), came, onwards(NEXT, 2))
@@ -58,7 +58,7 @@ def test_rows_for_several_hops_keep_their_order_on_each(forwarder: Forwarder) ->
 
 @pytest.mark.rule("R42")
 @pytest.mark.parametrize(("hops", "goes_on"), [(16, 15), (2, 1), (1, None), (0, None), (-128, None), (127, 15)])
-def test_hops_are_counted_down(forwarder: Forwarder, hops: int, goes_on: int | None) -> None:
+def test_remaining_hops_are_decremented(forwarder: Forwarder, hops: int, goes_on: int | None) -> None:
     """11285 when they are used up; a neighbour cannot give a row more than 16."""
     forwarder.forwarding.forward(peer(), wire([row()], hops=hops), onwards(NEXT))
     assert [each["hops_remaining"] for each in forwarder.outboxes.write(NEXT)] == ([] if goes_on is None else [goes_on])
@@ -68,7 +68,7 @@ def test_hops_are_counted_down(forwarder: Forwarder, hops: int, goes_on: int | N
 
 @pytest.mark.rule("R42")
 @pytest.mark.parametrize(("lives", "consumed"), [(60, 60), (60, 61), (0, 0), (-5, 0)])
-def test_a_row_whose_time_is_over_is_dropped(forwarder: Forwarder, lives: int, consumed: int) -> None:
+def test_an_expired_row_is_dropped(forwarder: Forwarder, lives: int, consumed: int) -> None:
     """11291."""
     forwarder.forwarding.forward(peer(), wire([row()], lives=lives, consumed=consumed), onwards(NEXT))
     assert forwarder.outboxes.write(NEXT) == []
@@ -96,8 +96,8 @@ def test_time_passes_while_a_row_is_held() -> None:
 
 
 @pytest.mark.rule("R42")
-def test_what_is_held_too_long_is_dropped_without_being_asked_for() -> None:
-    """R42, N21."""
+def test_rows_held_too_long_are_dropped_in_time() -> None:
+    """R42."""
     forwarder = Forwarder()
     forwarder.forwarding.forward(peer(), wire([row(0)], lives=60), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
     forwarder.forwarding.forward(peer(), wire([row(1)], lives=90), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
@@ -112,7 +112,7 @@ def test_what_is_held_too_long_is_dropped_without_being_asked_for() -> None:
 
 
 @pytest.mark.rule("R43")
-def test_what_is_being_forwarded_is_not_taken_twice(forwarder: Forwarder) -> None:
+def test_a_row_in_transit_is_not_accepted_twice(forwarder: Forwarder) -> None:
     """11288; once it has been written, the same row may pass again, since its sender did not hear of it."""
     forwarder.forwarding.forward(peer(), wire([row(), row()]), onwards(NEXT, 2))
     forwarder.forwarding.forward(peer(2), wire([row()]), onwards(OTHER))
@@ -124,7 +124,7 @@ def test_what_is_being_forwarded_is_not_taken_twice(forwarder: Forwarder) -> Non
 
 
 @pytest.mark.rule("R43")
-def test_a_forged_row_does_not_keep_the_real_one_back(forwarder: Forwarder) -> None:
+def test_a_forged_row_does_not_block_the_real_one(forwarder: Forwarder) -> None:
     """What has another signature is another row."""
     forged = row(body=b"no chairs")
     forged.header_signature = bytes(16)
@@ -134,7 +134,7 @@ def test_a_forged_row_does_not_keep_the_real_one_back(forwarder: Forwarder) -> N
 
 
 @pytest.mark.rule("R43")
-def test_what_would_exceed_the_limit_is_dropped() -> None:
+def test_rows_beyond_the_limit_are_dropped() -> None:
     """11289; each row counts with what it holds and 512 bytes, until it has been written."""
     one = sizes_of(wire([row(0)]))[0]
     assert ROW_BYTES + len(b"two chairs") < one < ROW_BYTES + 100
@@ -151,7 +151,7 @@ def test_what_would_exceed_the_limit_is_dropped() -> None:
 
 @pytest.mark.rule("R43")
 @pytest.mark.threat("T3")
-def test_whatever_is_long_in_a_row_counts() -> None:
+def test_all_variable_columns_count_towards_the_limit() -> None:
     """Not its body alone."""
     forwarder = Forwarder(most=10_000)
     named = row(1)
@@ -172,7 +172,7 @@ def test_a_message_larger_than_the_limit_passes_in_fragments() -> None:
 
 
 @pytest.mark.rule("R43")
-def test_a_full_outbox_has_rows_wait_in_their_order() -> None:
+def test_rows_wait_in_order_for_a_full_outbox() -> None:
     """They go once there is room, as many as there is room for."""
     forwarder = Forwarder(outboxes=Outboxes(most=1))
     for number in range(4):
@@ -189,7 +189,7 @@ def test_a_full_outbox_has_rows_wait_in_their_order() -> None:
 
 
 @pytest.mark.rule("R43")
-def test_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(forwarder: Forwarder) -> None:
+def test_rows_in_transit_to_an_unreachable_address_are_dropped(forwarder: Forwarder) -> None:
     """11292; its senders have it, and it may come again."""
     for _ in range(2):
         forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
@@ -204,7 +204,7 @@ def test_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(forwa
 
 
 @pytest.mark.rule("R43")
-def test_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forwarder) -> None:
+def test_waiting_rows_are_sent_once_the_address_is_dialed_again(forwarder: Forwarder) -> None:
     """Its outbox takes nothing for a while after a failed dial, and says when it does."""
     box = forwarder.outboxes.box(NEXT)
     box.block()
@@ -219,7 +219,7 @@ def test_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forw
 
 
 @pytest.mark.rule("R43")
-def test_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Forwarder) -> None:
+def test_a_full_outbox_is_asked_to_report_free_space(forwarder: Forwarder) -> None:
     """Also where it has taken all before the dial failed."""
     told: list[str] = []
     forwarder.outboxes.boxes[NEXT] = box = SharedOutbox(1, on_drained=lambda: told.append(NEXT))
@@ -234,7 +234,7 @@ def test_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Fo
 
 
 @pytest.mark.rule("R43")
-def test_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
+def test_an_unreachable_address_does_not_delay_others() -> None:
     """Before a row for another address is dropped for want of room, those that wait for nothing are."""
     one = sizes_of(wire([row(0)]))[0]
     forwarder = Forwarder(most=3 * one)
@@ -248,7 +248,7 @@ def test_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
 
 
 @pytest.mark.rule("R42")
-def test_nothing_goes_back_to_who_brought_it(forwarder: Forwarder) -> None:
+def test_rows_are_not_sent_back_to_their_sender(forwarder: Forwarder) -> None:
     """28071; whatever the address by which that instance is known."""
     forwarder.forwarding.connected(NEXT, peer(2, address=NEXT))
     forwarder.forwarding.forward(peer(2), wire([row(0)]), onwards(NEXT))
@@ -272,7 +272,7 @@ def test_a_mirrored_route_holds_rows_until_the_principal_is_known(forwarder: For
 
 
 @pytest.mark.rule("R53")
-def test_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarder: Forwarder) -> None:
+def test_rows_for_a_lost_principal_are_sent_to_its_successor(forwarder: Forwarder) -> None:
     """Whoever was the principal, comes back and believes it still is gets none of it, and what its senders repeat is no double."""
     course = onwards(NEXT, 2, mirror=MIRROR, broker_instance=FAR)
     forwarder.principal = NEXT
@@ -294,7 +294,7 @@ def test_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarde
 
 
 @pytest.mark.rule("R43")
-def test_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Forwarder) -> None:
+def test_the_view_shows_rows_until_they_are_written(forwarder: Forwarder) -> None:
     """Sys.dm_broker_forwarded_messages."""
     forwarder.forwarding.forward(peer(), wire([row(4, fragment=2)], hops=9, consumed=5), onwards(NEXT))
     forwarder.now += 3 * SECOND
@@ -324,7 +324,7 @@ def test_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Forwar
 
 
 @pytest.mark.rule("R43")
-def test_a_subscriber_may_ask_for_the_view(forwarder: Forwarder) -> None:
+def test_a_subscriber_may_read_the_view(forwarder: Forwarder) -> None:
     """Events are told once what they tell is so."""
     seen: list[int] = []
     forwarder.log.subscribe(lambda _: seen.append(len(forwarder.forwarding.view_rows())))
@@ -333,8 +333,8 @@ def test_a_subscriber_may_ask_for_the_view(forwarder: Forwarder) -> None:
 
 
 @pytest.mark.rule("R43")
-def test_what_has_passed_is_counted(forwarder: Forwarder) -> None:
-    """R43, fact 168."""
+def test_forwarded_rows_are_counted(forwarder: Forwarder) -> None:
+    """R43."""
     came = wire([row(0), row(1), row(1)])
     forwarder.forwarding.forward(peer(), came, onwards(NEXT, 3))
     forwarder.outboxes.write(NEXT)

@@ -1,4 +1,4 @@
-"""R43, R42: real instances, one of which passes on what is for another."""
+"""R42, R43: real instances, one of which forwards for another."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_message_larger_than_the_limit_passes(three: tuple[Neighbour, Neighbou
 
 
 @pytest.mark.rule("R25", "R43")
-def test_without_forwarding_nothing_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+def test_nothing_is_forwarded_if_forwarding_is_off(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
     """What is for others is dropped, and not acknowledged."""
     near, between, _ = three
     heard = Heard(between, kinds=(MessageUndeliverable,))
@@ -82,7 +82,7 @@ def test_without_forwarding_nothing_passes(three: tuple[Neighbour, Neighbour, Ne
 
 
 @pytest.mark.rule("R42")
-def test_two_that_lead_to_each_other_do_not_for_long(street: Street) -> None:
+def test_a_loop_of_two_forwarders_ends(street: Street) -> None:
     """The row ends at one of them, with a reason, each time that it is sent; it stays with its sender."""
     near, one, other = (street.moves_in(name) for name in ("near", "one", "other"))
     sales = socket_instances.shop(near)

@@ -1,4 +1,4 @@
-"""R41, R42, T16: routes that lead in circles, over many instances: a row ends once, with a reason, after at most 15 forwards."""
+"""R41, R42: routes in a loop over many instances: a row ends once, with a reason, after at most 15 forwards."""
 
 from __future__ import annotations
 
@@ -129,28 +129,28 @@ def ring(length: int, *, knows_neighbours: bool = True) -> dict[int, Node]:
 @pytest.mark.rule("R42")
 @pytest.mark.threat("T16")
 @pytest.mark.parametrize("length", [3, 4, 15, 16, 17, 300])
-def test_a_ring_ends_by_its_hops(length: int) -> None:
+def test_a_ring_ends_at_the_hop_limit(length: int) -> None:
     """11285, by the sixteenth instance."""
     ended = pass_through(ring(length), 1)
     assert (ended.delivered, ended.dropped, ended.forwards, ended.why) == (0, 1, HOPS_MAX - 1, {11285})
 
 
 @pytest.mark.rule("R42")
-def test_two_that_lead_to_each_other_end_at_once() -> None:
+def test_two_instances_that_route_to_each_other_stop_immediately() -> None:
     """Nothing goes back to who brought it."""
     ended = pass_through(ring(2), 1)
     assert (ended.dropped, ended.forwards, ended.why) == (1, 1, {28071})
 
 
 @pytest.mark.rule("R42")
-def test_two_that_do_not_know_each_other_yet_end_by_their_hops() -> None:
+def test_two_unknown_instances_end_at_the_hop_limit() -> None:
     """Whom an address leads to is known once it has answered."""
     ended = pass_through(ring(2, knows_neighbours=False), 1)
     assert (ended.dropped, ended.forwards, ended.why) == (1, HOPS_MAX - 1, {11285})
 
 
 @pytest.mark.rule("R42", "R41")
-def test_one_that_leads_to_itself_does_not_even_begin() -> None:
+def test_an_instance_that_routes_to_itself_forwards_nothing() -> None:
     """The decision is a routing loop."""
     ended = pass_through(ring(1), 1)
     assert (ended.dropped, ended.forwards) == (1, 0)
@@ -172,7 +172,7 @@ def test_a_chain_of_sixteen_is_not_too_long(length: int, arrives: bool) -> None:
     first=st.integers(0, 19),
     knows_neighbours=st.booleans(),
 )
-def test_whatever_the_routes_every_row_ends_once(leads: list[int], first: int, *, knows_neighbours: bool) -> None:
+def test_with_any_routes_every_row_ends_once(leads: list[int], first: int, *, knows_neighbours: bool) -> None:
     """R41, R42, G14: delivered or dropped with a reason, and never forwarded more often than its hops allow."""
     count = len(leads)
     nodes = {

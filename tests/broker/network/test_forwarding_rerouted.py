@@ -1,4 +1,4 @@
-"""R43, N21: what an instance holds for others when its routes change."""
+"""R43: held rows of other instances when routes change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nowhere(rows: pa.Table) -> pa.Table:
 
 
 def cannot_be_reached(forwarder: Forwarder, address: str) -> None:
-    """A dial has failed, and its wait has begun (N10)."""
+    """A dial has failed, and its wait has started."""
     forwarder.outboxes.box(address).block()
     forwarder.forwarding.connection_failed(address, "connection refused")
 
@@ -47,7 +47,7 @@ def numbers(rows: list[dict[str, int]]) -> list[int]:
 
 
 @pytest.mark.rule("R54")
-def test_what_was_held_for_a_mirrored_route_goes_where_the_changed_route_leads(tmp_path: Path) -> None:
+def test_rows_held_for_a_mirrored_route_follow_the_changed_route(tmp_path: Path) -> None:
     """Held for partners that are gone for good, it would be a double as often as its sender sends it."""
     with ExitStack() as stack:
         pipes = Pipes(tmp_path, stack)
@@ -76,7 +76,7 @@ def test_what_was_held_for_a_mirrored_route_goes_where_the_changed_route_leads(t
 
 
 @pytest.mark.rule("R43")
-def test_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now(forwarder: Forwarder) -> None:
+def test_rows_for_an_unreachable_address_follow_the_changed_route(forwarder: Forwarder) -> None:
     """And nothing of it to an address that no route names any more."""
     cannot_be_reached(forwarder, OLD)
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(OLD, 2))
@@ -90,7 +90,7 @@ def test_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now(for
 
 
 @pytest.mark.rule("R43")
-def test_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
+def test_rows_of_one_batch_may_get_different_routes(forwarder: Forwarder) -> None:
     """R43."""
     cannot_be_reached(forwarder, OLD)
     forwarder.forwarding.forward(peer(), wire([row(number) for number in range(4)]), onwards(OLD, 4))
@@ -104,7 +104,7 @@ def test_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
 
 
 @pytest.mark.rule("R42", "R43")
-def test_what_no_route_leads_on_any_more_is_dropped(forwarder: Forwarder) -> None:
+def test_rows_without_a_route_are_dropped(forwarder: Forwarder) -> None:
     """11294; forwarding that was turned off and a service that is here now are reasons as well."""
     cannot_be_reached(forwarder, OLD)
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
@@ -116,7 +116,7 @@ def test_what_no_route_leads_on_any_more_is_dropped(forwarder: Forwarder) -> Non
 
 
 @pytest.mark.rule("R43")
-def test_what_keeps_its_way_keeps_its_place(forwarder: Forwarder) -> None:
+def test_rows_with_an_unchanged_route_keep_their_position(forwarder: Forwarder) -> None:
     """A catalog that changes often is no reason to send anything again."""
     forwarder = Forwarder(outboxes=Outboxes(most=1))
     for number in range(4):
@@ -132,7 +132,7 @@ def test_what_keeps_its_way_keeps_its_place(forwarder: Forwarder) -> None:
 
 
 @pytest.mark.rule("R43")
-def test_what_stands_in_the_outbox_of_who_does_not_read_may_come_again(forwarder: Forwarder) -> None:
+def test_rows_in_the_outbox_of_a_stalled_peer_may_be_duplicated(forwarder: Forwarder) -> None:
     """A next hop that stands still is why somebody changes a route."""
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
     forwarder.forwarding.reroute(all_to(NEW))
@@ -141,7 +141,7 @@ def test_what_stands_in_the_outbox_of_who_does_not_read_may_come_again(forwarder
     assert forwarder.why == []
 
 
-def test_where_nothing_is_held_routing_is_not_asked(forwarder: Forwarder) -> None:
+def test_nothing_is_routed_if_no_rows_are_held(forwarder: Forwarder) -> None:
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
     forwarder.outboxes.write(OLD)
 

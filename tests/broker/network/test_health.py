@@ -1,4 +1,4 @@
-"""Whether an instance that is served is well (N28)."""
+"""The health of a served instance."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.broker.network.recording_endpoints import Authority
 from tests.store.failing_calls import failing_calls
 
 
-def test_an_instance_that_is_served_is_well(tmp_path: Path) -> None:
+def test_a_served_instance_is_healthy(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop") as instance:
         with instance.serve(port=0, allow_unencrypted=True):
             assert problems(instance) == {}
         assert list(problems(instance)) == ["endpoint"]
 
 
-def test_a_certificate_that_has_ended_is_a_problem_until_it_is_renewed(
+def test_an_expired_certificate_is_a_problem_until_it_is_renewed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each other instance refuses it, and none of them can say so here."""
@@ -56,7 +56,7 @@ def test_an_endpoint_whose_thread_has_ended_is_a_problem(tmp_path: Path) -> None
         assert list(problems(instance)) == ["endpoint"]
 
 
-def test_a_file_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
+def test_an_unusable_file_is_a_problem(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     with Instance.create(folder, name="shop", background=False) as instance:
         instance.create_database("Sales")
@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
         assert list(problems(instance)) == ["database Sales"]
 
 
-def test_a_file_that_could_not_be_written_is_a_problem_until_it_is(tmp_path: Path) -> None:
+def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
     """Who only reads, and a commit of nothing, meet with no full disk."""
     with (
         failing_calls("full") as disk,
@@ -87,7 +87,7 @@ def test_a_file_that_could_not_be_written_is_a_problem_until_it_is(tmp_path: Pat
         assert "database Sales" not in problems(instance)
 
 
-def test_a_database_that_nobody_writes_to_is_well_again_a_while_after_its_disk_is(tmp_path: Path) -> None:
+def test_an_idle_database_is_healthy_again_some_time_after_its_disk(tmp_path: Path) -> None:
     """Small writes may succeed where those that are tried again and again do not; so it is not asked before these are over."""
     with (
         failing_calls("full") as disk,

@@ -1,4 +1,4 @@
-"""Far sides that break the protocol: refused with an event that names them, and nobody else is harmed (N4, N11, T3 to T5, T13)."""
+"""Peers that break the protocol are rejected with an event that names them, and others are not affected."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 1, flags: in
 
 
 @pytest.mark.threat("T3")
-def test_a_length_is_judged_before_anything_is_kept(bank: Party) -> None:
+def test_a_length_is_checked_before_anything_is_stored(bank: Party) -> None:
     for length in (4097, 1 << 20, 2**31, 2**32 - 1):
         assert "4096" in told(bank, header(length=length)).text.replace(",", "")
 
 
 @pytest.mark.threat("T3")
-def test_after_hello_the_limit_is_that_which_was_told(bank: Party) -> None:
+def test_after_hello_the_announced_limit_applies(bank: Party) -> None:
     assert "8388608" in told(bank, HELLO + header(kind=2, length=2**32 - 1)).text.replace(",", "")
 
 
@@ -88,14 +88,14 @@ def test_after_hello_the_limit_is_that_which_was_told(bank: Party) -> None:
     ],
     ids=range(13),
 )
-def test_what_is_no_frame_or_may_not_come_ends_the_connection(bank: Party, says: bytes) -> None:
+def test_an_invalid_frame_ends_the_connection(bank: Party, says: bytes) -> None:
     told(bank, says)
     assert bank.connections() == []
     assert bank.numbers() == []
 
 
 @pytest.mark.threat("T4")
-def test_garbage_is_refused_and_honest_instances_are_not_harmed(bank: Party) -> None:
+def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: Party) -> None:
     chance = random.Random(5)
     with Party("shop") as shop:
         for number in range(100):
@@ -106,20 +106,20 @@ def test_garbage_is_refused_and_honest_instances_are_not_harmed(bank: Party) -> 
         assert len(shop.connections()) == 1
 
 
-def test_half_a_frame_that_never_goes_on_is_ended_at_the_deadline() -> None:
+def test_an_incomplete_frame_is_ended_at_the_deadline() -> None:
     with Party("bank", limits=EndpointLimits(login_wait=1000, link=LinkLimits(hello_timeout=HOUR))) as bank:
         for says in (b"", HELLO[:1], HELLO[:-1]):
             assert "has not said who it is in 0.001 s" in told(bank, says).text
 
 
-def test_the_deadline_is_that_of_tls_too(tmp_path: Path) -> None:
+def test_the_deadline_includes_tls(tmp_path: Path) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
     with Party("bank", trust=trust, limits=EndpointLimits(login_wait=1000)) as bank:
         for says in (b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(511)):
             assert told(bank, says).error == 9752
 
 
-def test_at_most_16_kib_are_taken_of_who_is_not_proven(tmp_path: Path) -> None:
+def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
     """Records of TLS that are whole and mean nothing, or never become whole."""
     trust = Authority(tmp_path).trust("bank", "shop")
     limits = EndpointLimits(login_wait=HOUR)
@@ -130,7 +130,7 @@ def test_at_most_16_kib_are_taken_of_who_is_not_proven(tmp_path: Path) -> None:
 
 
 @pytest.mark.threat("T13")
-def test_of_many_who_do_not_say_who_they_are_the_oldest_go_first_and_honest_instances_get_through(
+def test_of_many_unauthenticated_connections_the_oldest_are_closed(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
@@ -157,7 +157,7 @@ def test_of_many_who_do_not_say_who_they_are_the_oldest_go_first_and_honest_inst
 
 
 @pytest.mark.threat("T13")
-def test_strangers_never_take_more_than_a_quarter_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthenticated_connections_use_at_most_a_quarter_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
     assert EndpointLimits().unproven_allowed() == 64
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -165,7 +165,7 @@ def test_strangers_never_take_more_than_a_quarter_of_the_files(monkeypatch: pyte
 
 
 @pytest.mark.threat("T5")
-def test_who_has_not_said_who_it_is_changes_nothing(bank: Party) -> None:
+def test_an_unauthenticated_peer_changes_nothing(bank: Party) -> None:
     """Rows, questions and farewells before HELLO are no more than noise."""
     with Party("shop") as shop:
         shop.endpoint.send(bank.address, numbered(1))
@@ -183,7 +183,7 @@ def test_who_has_not_said_who_it_is_changes_nothing(bank: Party) -> None:
 
 
 @pytest.mark.threat("T4")
-def test_who_is_allowed_and_breaks_the_protocol_is_named_with_its_principal(tmp_path: Path) -> None:
+def test_a_protocol_error_of_an_authenticated_peer_names_its_principal(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     trust = authority.trust("shop.example.com", "bank")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -206,7 +206,7 @@ def test_who_is_allowed_and_breaks_the_protocol_is_named_with_its_principal(tmp_
         assert event.text.startswith("stranger, shop.example.com: ")
 
 
-def test_who_dials_again_and_again_without_leaving_keeps_no_more_than_a_few_connections(bank: Party) -> None:
+def test_the_connections_of_one_peer_are_limited(bank: Party) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             opened = stack.enter_context(dialled(bank.address))

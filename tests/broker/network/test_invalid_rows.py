@@ -1,4 +1,4 @@
-"""N15: a row of which nothing can be made has none of those fail that came with it."""
+"""A row that cannot be processed does not affect the other rows of its batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 
 
 def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> list[int]:
-    """Has the bank fail where a bad message is to be judged; the numbers of messages of each try."""
+    """Makes the bank fail on bad messages; returns the number of messages of each attempt."""
     judge, tries = SqliteDialogStorage.validate, list[int]()
 
     def judged(self: SqliteDialogStorage, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
@@ -44,7 +44,7 @@ def told(both: Talk) -> list[MessageUndeliverable]:
     return [event for event in both.pipes.told("bank", MessageUndeliverable) if event.error == 9736]
 
 
-def test_a_message_that_nobody_can_judge_stands_alone_in_the_end(
+def test_a_message_that_cannot_be_processed_is_isolated(
     both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     judging_fails(monkeypatch, lambda: ValueError("what is that?"))
@@ -63,7 +63,7 @@ def test_a_message_that_nobody_can_judge_stands_alone_in_the_end(
     assert str(line.exc_info[1]) == "what is that?"
 
 
-def test_a_row_that_nobody_can_route_stands_alone_in_the_end(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_be_routed_is_isolated(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     conversations = inbound._conversations
 
     def asked(rows: pa.Table) -> pa.Table:
@@ -81,10 +81,10 @@ def test_a_row_that_nobody_can_route_stands_alone_in_the_end(both: Talk, monkeyp
     assert len(told(both)) == 1
 
 
-def test_where_all_are_bad_only_some_are_looked_for(
+def test_only_some_of_many_bad_rows_are_isolated(
     both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And the log does not say all of it."""
+    """The log does not contain all of it."""
     tries = judging_fails(monkeypatch, lambda: ValueError("what is that?"))
     for _ in range(8 * MANY):
         both.send(BAD)
@@ -97,8 +97,8 @@ def test_where_all_are_bad_only_some_are_looked_for(
     assert sum(record.exc_info is not None for record in caplog.records) <= LOG_LINES_MAX + 1
 
 
-def test_a_disk_that_is_full_is_nobodys_fault(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is looked for, and all of it comes again."""
+def test_a_full_disk_blames_no_row(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row is isolated, and all are sent again."""
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
     both.send(b"one")
     both.send(BAD)

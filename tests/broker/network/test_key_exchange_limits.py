@@ -1,4 +1,4 @@
-"""N19: a neighbour that brings ever new key exchange keys has RSA paid for some of them, and takes the thread from nobody."""
+"""A peer that sends many new exchange keys causes a limited number of RSA operations, and does not block the thread."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, row
         both.pipes.pipe("bank").receiver.rows_received(peer, pa.Table.from_pylist(brought, schema=WIRE))
 
 
-def test_new_keys_of_one_neighbour_cost_a_limited_time_whatever_its_connections(both: Talk, paid: list[None]) -> None:
+def test_new_keys_of_one_peer_cost_limited_time(both: Talk, paid: list[None]) -> None:
     """And the first dialog of another neighbour, which comes behind all of them in the same turn, begins."""
     floods(both, recorded(both), "mallory", batches=20, rows=100)
     begin(both, b"two chairs")
@@ -82,7 +82,7 @@ def test_new_keys_of_one_neighbour_cost_a_limited_time_whatever_its_connections(
     assert len(paid) <= NEW_AT_ONCE + 2, "the shop's key, and the bank's own for the way back"
 
 
-def test_what_a_neighbour_may_have_opened_comes_back_with_time(both: Talk, paid: list[None]) -> None:
+def test_the_allowance_of_a_peer_recovers(both: Talk, paid: list[None]) -> None:
     row = recorded(both)
     floods(both, row, "mallory", batches=2, rows=100)
     both.pipes.turn()
@@ -93,7 +93,7 @@ def test_what_a_neighbour_may_have_opened_comes_back_with_time(both: Talk, paid:
     assert len(paid) == NEW_AT_ONCE + NEW_PER_SECOND
 
 
-def test_many_neighbours_together_cost_a_limited_time_in_one_turn(both: Talk, paid: list[None]) -> None:
+def test_new_keys_of_many_peers_cost_limited_time_in_one_turn(both: Talk, paid: list[None]) -> None:
     """What was left out of an honest one comes again when their buckets are empty."""
     row = recorded(both)
     for number in range(2 * NEW_IN_A_TURN // NEW_AT_ONCE):

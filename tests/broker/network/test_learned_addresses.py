@@ -1,4 +1,4 @@
-"""Addresses that neighbours choose, through the names of services (R23): bounded, forgotten, and dialled only where that is allowed (N34)."""
+"""Addresses that peers choose by service names (R23) are limited, forgotten, and dialed only if allowed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def many_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", found)
 
 
-def test_an_address_to_which_nothing_goes_is_forgotten_and_its_progress_only_grows(
-    monkeypatch: pytest.MonkeyPatch, many_names: None
-) -> None:
+def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, many_names: None) -> None:
     """One instance that is reached by many names, one after the other: only those of which something is wanted stay."""
     monkeypatch.setattr(dialer, "KNOWN_MAX", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
@@ -62,7 +60,7 @@ def test_an_address_to_which_nothing_goes_is_forgotten_and_its_progress_only_gro
             assert shop.endpoint.progress(name)[0] == one[0] + 2
 
 
-def test_of_addresses_that_no_route_names_only_some_are_dialled_at_once_and_routes_go_before_them(
+def test_concurrent_dials_of_learned_addresses_are_limited(
     many_names: None,
 ) -> None:
     """Listeners that never answer hold the turns; whoever a route leads to is dialled all the same."""
@@ -82,7 +80,7 @@ def test_of_addresses_that_no_route_names_only_some_are_dialled_at_once_and_rout
         shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECTING)) > 3)
 
 
-def test_no_more_addresses_than_some_are_taken_from_neighbours(many_names: None) -> None:
+def test_the_number_of_addresses_from_peers_is_limited(many_names: None) -> None:
     limits = replace(PATIENT, learnt_most=3)
     with Party("shop", limits=limits) as shop:
         port = free_port()
@@ -120,7 +118,7 @@ def test_no_more_addresses_than_some_are_taken_from_neighbours(many_names: None)
         (("shop.example.com",), "10.0.0.1", True),
     ],
 )
-def test_what_may_be_dialled_is_a_network_a_host_or_a_domain(
+def test_allowed_addresses_are_networks_hosts_or_domains(
     entries: tuple[str, ...],
     host: str,
     is_refused: bool,  # noqa: FBT001 - a column of the table above
@@ -129,12 +127,12 @@ def test_what_may_be_dialled_is_a_network_a_host_or_a_domain(
 
 
 @pytest.mark.parametrize("entry", ["", "10.0.0.1/8", "10.0.0.0/33", "*", "*.", "a b", "TCP://shop", "*.*.com"])
-def test_what_is_none_of_these_is_refused(entry: str) -> None:
+def test_an_invalid_dial_filter_is_rejected(entry: str) -> None:
     with pytest.raises(OptionError, match="dial_only: "):
         ServeOptions(allow_unencrypted=True, dial_only=[entry])
 
 
-def test_a_name_that_leads_out_of_the_networks_is_not_dialled(many_names: None) -> None:
+def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(many_names: None) -> None:
     """What a name leads to is looked at when it is dialled, so that a name which leads elsewhere by now opens nothing."""
     with Party("bank") as bank, Party("shop", limits=PATIENT, dial_only=["192.0.2.0/24", "other.example"]) as shop:
         names = [f"TCP://{host}:{bank.port}" for host in ("name.example", "127.0.0.1")]
@@ -151,7 +149,7 @@ def test_a_name_that_leads_out_of_the_networks_is_not_dialled(many_names: None) 
         bank.wait_for(lambda: bank.numbers() == [7])
 
 
-def test_why_addresses_cannot_be_reached_is_known_of_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_are_kept_for_the_latest_unreachable_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "WHY_MOST", 3)
     carried = ConversationsInTransit(principal=lambda address, *_: address)
     for number in (1, 2, 3, 1, 4):
@@ -159,7 +157,7 @@ def test_why_addresses_cannot_be_reached_is_known_of_the_latest(monkeypatch: pyt
     assert list(carried.why) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]
 
 
-def test_what_would_go_to_an_address_that_is_refused_is_dropped_with_the_reason() -> None:
+def test_rows_to_a_disallowed_address_are_dropped_with_the_reason() -> None:
     """The names of services are neighbours' words: whoever floods a forwarder with them has it drop what only goes there."""
     outboxes, told = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
     dropped: list[Event] = []
@@ -177,7 +175,7 @@ def test_what_would_go_to_an_address_that_is_refused_is_dropped_with_the_reason(
     assert forwarding.pending == (0, 0)
 
 
-def test_a_name_server_that_is_silent_holds_up_neither_other_names_nor_the_end(
+def test_a_silent_name_server_delays_neither_other_names_nor_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The look-up answers only after the endpoint has ended, or at the deadline, which is a failure."""
@@ -204,7 +202,7 @@ def test_a_name_server_that_is_silent_holds_up_neither_other_names_nor_the_end(
         assert not gave_up.is_set()
 
 
-def test_only_some_addresses_are_learnt_to_be_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them has all conversations find their ways again, and an instance has more addresses than anybody has named."""
     monkeypatch.setattr(exchange, "OWN_MOST", 2)
     for both in talk(tmp_path):

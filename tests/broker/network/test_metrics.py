@@ -1,4 +1,4 @@
-"""The numbers of an instance as Prometheus reads them (N28, facts 168 to 170)."""
+"""Metrics of an instance for Prometheus."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def numbers(metrics: Metrics) -> dict[str, float]:
     return found
 
 
-def test_what_is_sent_received_and_rolled_back_is_counted(instance: Instance, metrics: Metrics) -> None:
+def test_sends_receives_and_rollbacks_are_counted(instance: Instance, metrics: Metrics) -> None:
     sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
     send(sales, b"two chairs", b"a table")
     received(stock)
@@ -60,7 +60,7 @@ def test_what_is_sent_received_and_rolled_back_is_counted(instance: Instance, me
     assert found["ssbroker_broker_transaction_rollbacks_total"] == 1
 
 
-def test_within_a_database_nothing_goes_through_the_transmission_queue(sales: Database, metrics: Metrics) -> None:
+def test_messages_within_a_database_bypass_the_transmission_queue(sales: Database, metrics: Metrics) -> None:
     with sales.transaction() as t:
         t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
     found = numbers(metrics)
@@ -77,7 +77,7 @@ def test_messages_are_counted_by_priority(sales: Database, metrics: Metrics) -> 
     assert sum(found[f"ssbroker_enqueued_p{priority}_messages_total"] for priority in range(1, 11)) == 1
 
 
-def test_what_nobody_takes_any_more_leaves_the_transmission_queue_too(sales: Database, metrics: Metrics) -> None:
+def test_dropped_messages_leave_the_transmission_queue_too(sales: Database, metrics: Metrics) -> None:
     with sales.transaction() as t:
         handle = t.begin_dialog("//Shop", "//Nowhere")
         t.send(handle, b"two chairs")
@@ -88,7 +88,7 @@ def test_what_nobody_takes_any_more_leaves_the_transmission_queue_too(sales: Dat
     assert numbers(metrics)["ssbroker_dequeued_transmissionq_messages_total"] == 2
 
 
-def test_queues_and_what_waits_are_read_from_the_files(
+def test_queues_and_waiting_messages_are_read_from_the_files(
     instance: Instance, sales: Database, clock: Clock, metrics: Metrics
 ) -> None:
     with sales.transaction() as t:
@@ -108,7 +108,7 @@ def test_queues_and_what_waits_are_read_from_the_files(
     assert numbers(metrics)["ssbroker_database_enabled[database=Sales]"] == 0
 
 
-def test_services_that_neighbours_name_make_no_further_figures_without_end(
+def test_service_names_of_peers_create_a_limited_number_of_series(
     sales: Database, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that were told apart stay so, and of all others there is the sum and the oldest."""
@@ -131,7 +131,7 @@ def test_services_that_neighbours_name_make_no_further_figures_without_end(
     assert waiting() == found
 
 
-def test_a_name_may_hold_whatever_it_likes(instance: Instance, metrics: Metrics) -> None:
+def test_names_may_contain_any_characters(instance: Instance, metrics: Metrics) -> None:
     name = 'shop "of\\ \n things'
     instance.create_database(name).create_queue('[a"b\\c]')
     found = numbers(metrics)
@@ -171,7 +171,7 @@ def test_readers_of_queues_are_counted(sales: Database, instance: Instance, metr
     assert numbers(metrics)["ssbroker_tasks_aborted_total"] == 0
 
 
-def test_messages_that_get_no_further_reader_are_counted(sales: Database, instance: Instance, metrics: Metrics) -> None:
+def test_messages_without_another_reader_are_counted(sales: Database, instance: Instance, metrics: Metrics) -> None:
     def order(body: bytes) -> None:
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders"), body)

@@ -1,4 +1,4 @@
-"""R51 to R54, N23, N24: who asks the two addresses of a mirrored route, and what is told of it."""
+"""R51 to R54: queries to the two addresses of a mirrored route, and events about it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def led_to(sender: Sender, address: str, *, number: int = 1) -> None:
 
 
 @pytest.mark.rule("R51", "R52")
-def test_both_are_asked_once_and_everything_goes_to_the_principal(sender: Sender) -> None:
+def test_both_are_asked_once_and_everything_is_sent_to_the_principal(sender: Sender) -> None:
     """R51, R52."""
     assert [sender.way() for _ in range(3)] == [None] * 3
     assert sender.asked() == [A, M]
@@ -106,7 +106,7 @@ def test_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> None:
 
 
 @pytest.mark.rule("R53")
-def test_the_mirror_takes_over_once_it_says_so(sender: Sender) -> None:
+def test_the_mirror_takes_over_once_it_claims(sender: Sender) -> None:
     """Without a message that wants to go in between."""
     led_to(sender, A)
     sender.routes.connection_failed(A)
@@ -136,7 +136,7 @@ def test_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None:
 
 
 @pytest.mark.rule("R54", "R52")
-def test_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> None:
+def test_a_clock_set_back_does_not_prevent_queries(sender: Sender) -> None:
     """Neither while nobody is the principal, nor whether the principal still is."""
     sender.way()
     for address in (A, M):
@@ -156,7 +156,7 @@ def test_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> No
 
 
 @pytest.mark.rule("R54")
-def test_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
+def test_an_address_that_is_reachable_again_is_asked_immediately(sender: Sender) -> None:
     """R54."""
     led_to(sender, A)
     sender.routes.connection_failed(A)
@@ -169,7 +169,7 @@ def test_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
 
 @pytest.mark.rule("R51")
 def test_an_answer_takes_10_s_at_most(sender: Sender) -> None:
-    """R51, N23."""
+    """R51."""
     sender.way()
     sender.routes.role_received(A, GUID, "principal", 1)
     assert sender.routes.run_due(now=sender.now) == sender.now + ANSWER_TIMEOUT
@@ -179,8 +179,8 @@ def test_an_answer_takes_10_s_at_most(sender: Sender) -> None:
 
 @pytest.mark.rule("R54")
 @pytest.mark.threat("T23")
-def test_an_equal_claim_holds_everything_and_is_told(sender: Sender) -> None:
-    """R54, N24, T23."""
+def test_equal_claims_hold_everything_and_are_reported(sender: Sender) -> None:
+    """R54."""
     sender.way()
     sender.routes.role_received(A, GUID, "principal", 3)
     sender.routes.role_received(M, GUID, "principal", 3)
@@ -188,8 +188,7 @@ def test_an_equal_claim_holds_everything_and_is_told(sender: Sender) -> None:
     assert sender.told == [("CONTESTED", None)]
 
 
-def test_other_routes_and_other_broker_ids_are_not_concerned(sender: Sender) -> None:
-    """N23."""
+def test_other_routes_and_broker_ids_are_not_affected(sender: Sender) -> None:
     other = uuid.UUID(int=8).bytes
     led_to(sender, A)
     assert sender.routes.resolve(A, M, other) is None
@@ -200,7 +199,6 @@ def test_other_routes_and_other_broker_ids_are_not_concerned(sender: Sender) -> 
 
 
 def test_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> None:
-    """N23."""
     led_to(sender, A)
     assert sender.routes.resolve(M, "TCP://c.example:4022", GUID) is None
     sender.routes.role_received(M, GUID, "mirror", 0)
@@ -210,14 +208,14 @@ def test_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> No
 
 
 @pytest.mark.rule("R51")
-def test_without_a_broker_id_nobody_can_be_asked(sender: Sender) -> None:
+def test_without_a_broker_id_nothing_is_asked(sender: Sender) -> None:
     """A mirrored route names one."""
     assert sender.routes.resolve(A, M, None) is None
     assert sender.asked() == []
 
 
 @pytest.mark.rule("R54")
-def test_nobody_is_asked_for_ever(sender: Sender) -> None:
+def test_queries_end(sender: Sender) -> None:
     """Once nothing wants to go any more."""
     sender.way()
     end = sender.now + 2 * ASK_AFTER_USE
@@ -230,7 +228,7 @@ def test_nobody_is_asked_for_ever(sender: Sender) -> None:
     assert sender.asked() == [A, M]
 
 
-def test_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_known_addresses_is_limited(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broker ids come from others."""
     monkeypatch.setattr(mirrors, "ROUTES_MAX", 3)
     led_to(sender, A)
@@ -245,8 +243,7 @@ def test_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.MonkeyPatc
     assert sender.way() is None
 
 
-def test_an_instance_tells_the_role_of_its_databases(sender: Sender, sales: Database) -> None:
-    """N23, N25."""
+def test_an_instance_reports_the_roles_of_its_databases(sender: Sender, sales: Database) -> None:
     guid = sales.service_broker_guid.bytes
     assert sender.routes.mirroring_roles([guid]) == [("principal", 0)]
     sales.set_mirroring_role("mirror", number=2)

@@ -1,4 +1,4 @@
-"""The address at which a served instance tells how it is doing (N28)."""
+"""The HTTP address at which a served instance reports metrics and health."""
 
 from __future__ import annotations
 
@@ -72,21 +72,21 @@ def test_health(address: tuple[str, int], told: Told) -> None:
     assert (response.status, json.loads(body)["problems"]) == (503, told.problems)
 
 
-def test_nothing_else_is_told(address: tuple[str, int]) -> None:
+def test_other_paths_are_not_found(address: tuple[str, int]) -> None:
     assert get(address, "/")[0].status == 404
     assert get(address, "/../../etc/passwd")[0].status == 404
     assert get(address, "/metrics", "POST")[0].status == 501
     assert "Python" not in (get(address, "/health")[0].getheader("Server") or "")
 
 
-def test_what_cannot_be_told_is_an_error_and_no_end(address: tuple[str, int], told: Told) -> None:
+def test_a_failing_report_is_an_error_response(address: tuple[str, int], told: Told) -> None:
     told.is_broken = True
     assert get(address, "/metrics")[0].status == 500
     told.is_broken = False
     assert get(address, "/metrics")[0].status == 200
 
 
-def test_who_says_nothing_keeps_nobody_waiting(address: tuple[str, int]) -> None:
+def test_a_silent_client_does_not_delay_others(address: tuple[str, int]) -> None:
     silent = [socket.create_connection(address, timeout=DEADLINE) for _ in range(8)]
     try:
         assert get(address, "/health")[0].status == 200
@@ -98,7 +98,7 @@ def test_who_says_nothing_keeps_nobody_waiting(address: tuple[str, int]) -> None
 
 
 @pytest.mark.threat("T13")
-def test_who_asks_a_letter_at_a_time_is_hung_up_on_as_well(address: tuple[str, int]) -> None:
+def test_a_slow_client_is_disconnected(address: tuple[str, int]) -> None:
     slow = [socket.create_connection(address, timeout=DEADLINE) for _ in range(16)]
     over = threading.Event()
 
@@ -124,7 +124,7 @@ def test_who_asks_a_letter_at_a_time_is_hung_up_on_as_well(address: tuple[str, i
             each.close()
 
 
-def test_who_hangs_up_before_the_answer_has_nothing_logged(
+def test_a_client_that_disconnects_early_is_not_logged(
     address: tuple[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(20):
@@ -136,7 +136,7 @@ def test_who_hangs_up_before_the_answer_has_nothing_logged(
     assert [one for one in caplog.records if one.levelno >= logging.INFO] == []
 
 
-def test_an_address_that_is_taken_is_refused(address: tuple[str, int], told: Told) -> None:
+def test_an_address_in_use_is_rejected(address: tuple[str, int], told: Told) -> None:
     with pytest.raises(EndpointError, match=f"127.0.0.1:{address[1]}: cannot be listened on"):
         Monitor(*address, metrics=told.metrics, health=told.health).start()
     with pytest.raises(EndpointError, match="cannot be listened on"):
@@ -144,7 +144,7 @@ def test_an_address_that_is_taken_is_refused(address: tuple[str, int], told: Tol
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health", "/else"])
-def test_head_says_what_get_does_without_the_body(path: str) -> None:
+def test_head_equals_get_without_the_body(path: str) -> None:
     """Load balancers ask so; they were told 501, and took the instance for one that is down."""
     monitor = Monitor("127.0.0.1", 0, metrics=lambda: b"one 1\n", health=lambda: {"endpoint": "none"})
     host, port = monitor.start()

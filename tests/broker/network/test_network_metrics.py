@@ -1,4 +1,4 @@
-"""What an instance that is served counts of its connections and of its dialogs with others (N28, facts 169 and 170)."""
+"""Metrics of a served instance's connections and dialogs with other instances."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int, ende
         bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
 
 
-def test_what_went_over_a_connection_that_broke_between_two_looks_counts(instance: Instance) -> None:
+def test_bytes_of_a_connection_that_broke_between_scrapes_count(instance: Instance) -> None:
     """It says no GOODBYE, and nobody has asked for the numbers while it was there."""
     metrics = Metrics(instance)
     ended: list[Event] = []
@@ -76,7 +76,7 @@ def test_what_went_over_a_connection_that_broke_between_two_looks_counts(instanc
     metrics.close()
 
 
-def test_transmission_objects_are_counted_when_they_are_put_aside_and_read_back(both: Talk) -> None:
+def test_stored_and_loaded_transmission_objects_are_counted(both: Talk) -> None:
     metrics = Metrics(both.shop)
     dialog = both.send(b"two chairs")
     both.pipes.settle()
@@ -99,7 +99,7 @@ def test_transmission_objects_are_counted_when_they_are_put_aside_and_read_back(
     metrics.close()
 
 
-def test_what_comes_from_other_instances_is_counted_by_itself(both: Talk) -> None:
+def test_messages_from_other_instances_are_counted_separately(both: Talk) -> None:
     """Messages, and the fragments that are kept until one is whole; at the far side, what it no longer has to keep."""
     at_shop, at_bank = Metrics(both.shop), Metrics(both.bank)
     both.send(bytes(9 << 20))
@@ -113,7 +113,7 @@ def test_what_comes_from_other_instances_is_counted_by_itself(both: Talk) -> Non
     at_bank.close()
 
 
-def test_the_end_of_the_certificate_is_shown_before_it_comes(tmp_path: Path, instance: Instance) -> None:
+def test_the_expiry_of_the_certificate_is_shown(tmp_path: Path, instance: Instance) -> None:
     metrics = Metrics(instance)
     authority = Authority(tmp_path / "certificates")
     with instance.serve(port=0, trust=authority.trust("shop", "bank")):
@@ -125,7 +125,7 @@ def test_the_end_of_the_certificate_is_shown_before_it_comes(tmp_path: Path, ins
     metrics.close()
 
 
-def test_what_waits_to_be_written_is_shown(instance: Instance) -> None:
+def test_unwritten_bytes_are_shown(instance: Instance) -> None:
     metrics = Metrics(instance)
     with socket.create_server((HOST, 0)) as silent, instance.serve(port=0, allow_unencrypted=True) as server:
         server.endpoint.send(f"TCP://{HOST}:{silent.getsockname()[1]}", numbered(5))

@@ -1,4 +1,4 @@
-"""Counts for those who look after an instance: they are asked for every few seconds, so no body is read for them (N28)."""
+"""Counts for operators: they are read every few seconds, so no body is read for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_no_body_is_read_to_count_messages(sales: Database, question: Callable[[
     assert pages_read(sales, question) < 20
 
 
-def test_what_waits_is_told_with_the_oldest_of_each_service_and_reason(
+def test_waiting_messages_are_shown_with_the_oldest_by_service_and_reason(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
     """Conversations with the same service and the same reason are one line, whatever waits for queues that are off beside it."""
@@ -60,7 +60,7 @@ def test_what_waits_is_told_with_the_oldest_of_each_service_and_reason(
     ]
 
 
-def test_queues_are_told_with_their_messages_by_status(instance: Instance, sales: Database) -> None:
+def test_queues_are_shown_with_their_messages_by_status(instance: Instance, sales: Database) -> None:
     sales.create_queue("Kept", retention=True)
     sales.create_service("//Kept", queue="Kept")
     begin(sales, b"1", b"2")

@@ -1,4 +1,4 @@
-"""N20, B11: what is said of conversations of which no endpoint is made is understood by whom it is for, however they are secured."""
+"""Errors for conversations without an endpoint are understood by their receiver, whatever the security."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_understood(both: Talk) -> None:
         (ORDERING.format("WELL_FORMED_XML", "[Order]") + TAKES, b"-8430"),
     ],
 )
-def test_who_is_refused_at_the_first_message_is_told_why(both: Talk, at_bank: str, code: bytes) -> None:
+def test_the_sender_of_a_refused_first_message_gets_the_reason(both: Talk, at_bank: str, code: bytes) -> None:
     both.shop.execute(ORDERING.format("NONE", "[Order]"))
     both.bank.execute(at_bank)
     is_plain = not database_context(both.sales).objects().security.bindings
@@ -56,7 +56,7 @@ def test_who_is_refused_at_the_first_message_is_told_why(both: Talk, at_bank: st
 
 
 @pytest.mark.parametrize("how", ["by its application", "by its broker"])
-def test_who_ends_with_an_error_before_it_was_heard_of_is_acknowledged(both: Talk, how: str) -> None:
+def test_an_error_for_an_unknown_conversation_is_acknowledged(both: Talk, how: str) -> None:
     both.pipes.down.add("TCP://bank:4022")
     is_plain = not database_context(both.sales).objects().security.bindings
     dialog = both.send(b"two chairs") if is_plain else begin(both, b"two chairs")

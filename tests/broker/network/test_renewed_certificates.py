@@ -1,4 +1,4 @@
-"""Certificates of services' owners are renewed while dialogs wait for their first answer (N19, facts 178 and 180)."""
+"""Certificates of service owners are renewed while dialogs wait for their first answer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def is_whole(both: Talk) -> None:
 
 
 @pytest.mark.parametrize("dropped", ["here", "there", "both"])
-def test_the_old_certificate_may_go_before_the_first_answer(both: Talk, dropped: str) -> None:
+def test_the_old_certificate_may_be_dropped_before_the_first_answer(both: Talk, dropped: str) -> None:
     """What the documents say of a renewal, with a dialog in the middle of it: it is answered under the new certificate."""
     unanswered(both)
     new = certified("New Shop", ends=LATER)
@@ -85,7 +85,7 @@ def test_the_old_certificate_may_go_before_the_first_answer(both: Talk, dropped:
     assert far_certificates(both) == [fingerprint(new.certificate)]
 
 
-def test_a_certificate_may_end_before_the_first_answer(both: Talk) -> None:
+def test_a_certificate_may_expire_before_the_first_answer(both: Talk) -> None:
     now = both.pipes.clock()
     short = make_certificate(["short"], Validity(now - timedelta(hours=1), now + timedelta(minutes=30)), kind="RSA")
     both.sales.drop_certificate("OwnShop")
@@ -100,7 +100,7 @@ def test_a_certificate_may_end_before_the_first_answer(both: Talk) -> None:
 
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("flaw", ["another key", "who may not send"])
-def test_nobody_else_takes_a_dialog_over_by_a_certificate_of_his_own(both: Talk, flaw: str) -> None:
+def test_another_certificate_cannot_take_over_a_dialog(both: Talk, flaw: str) -> None:
     """The bank knows the thief's certificate, and he has seen all that went by; or he had the key and may not send."""
     both.stock.create_user("Thief")
     both.stock.create_certificate("OfThief", certificate=certified("Thief").certificate, owner="Thief")
@@ -119,9 +119,7 @@ def test_nobody_else_takes_a_dialog_over_by_a_certificate_of_his_own(both: Talk,
     is_whole(both)
 
 
-def test_a_refusal_names_the_certificate_that_is_missing_or_does_not_hold(
-    both: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_names_the_missing_or_invalid_certificate(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender hears nothing; who has to mend it reads it at the target, and then it goes."""
     both.stock.drop_certificate("OfShop")
     begin(both, b"two chairs")
@@ -157,7 +155,7 @@ def an_answer_arrives(both: Talk, handle: uuid.UUID) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_the_old_certificate_may_go_while_the_bank_thinks(both: Talk, *, restarted: bool) -> None:
+def test_the_old_certificate_may_be_dropped_before_the_bank_answers(both: Talk, *, restarted: bool) -> None:
     """The shop knows the bank's key since the acknowledgement, and has no more to say; the bank does not know that it does."""
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)
@@ -170,7 +168,7 @@ def test_the_old_certificate_may_go_while_the_bank_thinks(both: Talk, *, restart
 
 
 @pytest.mark.parametrize("dropped", ["the shop's", "the bank's"])
-def test_dialogs_go_on_with_the_keys_that_they_have_after_a_restart(both: Talk, dropped: str) -> None:
+def test_dialogs_continue_with_their_keys_after_a_restart(both: Talk, dropped: str) -> None:
     """What `drop_certificate` says; after a restart the bank does not know what has been settled."""
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)

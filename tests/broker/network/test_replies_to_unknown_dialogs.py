@@ -1,4 +1,4 @@
-"""Answers to who asks after conversations that nobody here has: they cost no more than their sending (B40, N34)."""
+"""Replies to rows of unknown conversations cost no more than sending them."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def answered(both: Talk, asking: Sequence[str]) -> None:
     exchange.turn()
 
 
-def test_where_no_more_addresses_are_learnt_answers_to_nobody_are_dropped(
-    both: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replies_are_dropped_if_no_more_addresses_can_be_learned(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = both.pipes.pipe("bank")
     both.stock.create_route("Any", address="TRANSPORT")
     answered(both, ["tcp://one:4022/x"])
@@ -77,7 +75,7 @@ def test_where_no_more_addresses_are_learnt_answers_to_nobody_are_dropped(
     assert received(both.sales, REPLIES) == [b"two"]
 
 
-def test_of_answers_to_nobody_nothing_is_remembered(both: Talk) -> None:
+def test_replies_leave_nothing_in_memory(both: Talk) -> None:
     answered(both, ["//Shop"] * 100)
     both.pipes.clock.advance(seconds=60)
     both.pipes.settle(seconds=1)

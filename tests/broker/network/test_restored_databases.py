@@ -1,4 +1,4 @@
-"""Databases that are restored and copied while they talk with other instances (I5, I6, B28)."""
+"""I5, I6: databases that are restored or copied during conversations with other instances."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def moved(
 
 @pytest.mark.rule("I6")
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(both: Talk, tmp_path: Path, side: str) -> None:
+def test_both_ends_get_an_error_after_a_restore(both: Talk, tmp_path: Path, side: str) -> None:
     """The error is no duplicate of what was sent under its number since the backup, nor acknowledged as one."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -71,7 +71,7 @@ def test_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(both: Talk,
 @pytest.mark.rule("I5")
 @pytest.mark.parametrize("side", ["shop", "bank"])
 @pytest.mark.parametrize("is_first", [False, True])
-def test_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_original(
+def test_a_copy_with_a_new_id_receives_nothing_for_the_original(
     both: Talk, tmp_path: Path, side: str, *, is_first: bool
 ) -> None:
     """Both have an endpoint of the conversation, whichever was attached first; the broker id tells whose it is."""
@@ -94,7 +94,7 @@ def test_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_original(
 
 
 @pytest.mark.rule("I6")
-def test_who_was_not_told_of_the_end_yet_is_told_of_the_error(both: Talk) -> None:
+def test_a_pending_end_is_replaced_by_the_error(both: Talk) -> None:
     """The end of the application has not left: the far side may not go on in a conversation that is over."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -122,7 +122,7 @@ def broken(both: Talk) -> list[tuple[bool, bool]]:
 
 @pytest.mark.rule("I8")
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_both_ends_hear_that_one_lost_what_it_had_acknowledged(both: Talk, tmp_path: Path, side: str) -> None:
+def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(both: Talk, tmp_path: Path, side: str) -> None:
     """Without an option of the restore: what left the one queue is in the other no more, so the conversation cannot go on."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -147,7 +147,7 @@ def test_both_ends_hear_that_one_lost_what_it_had_acknowledged(both: Talk, tmp_p
 
 @pytest.mark.rule("I8")
 @pytest.mark.parametrize("hours", [0, 1])
-def test_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_it(tmp_path: Path, *, hours: int) -> None:
+def test_both_ends_of_an_unsecured_dialog_get_an_error_if_the_target_lost_it(tmp_path: Path, *, hours: int) -> None:
     """The backup is older than the dialog, so the target waits for a first message that its far side has not any more."""
     with contextmanager(talk)(tmp_path) as both:
         moved(both, "bank", kept=tmp_path / "backup")
@@ -165,7 +165,7 @@ def test_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_it(tmp_
 
 @pytest.mark.rule("I5", "R43")
 @pytest.mark.parametrize("of", ["Sales", "Stock"])
-def test_a_copy_on_a_forwarder_takes_nothing_of_what_passes_to_the_original(tmp_path: Path, of: str) -> None:
+def test_a_copy_on_a_forwarder_receives_nothing_for_the_original(tmp_path: Path, of: str) -> None:
     """The hub has endpoints of the same conversations, under another broker id than the one that they name."""
     with ExitStack() as stack:
         pipes = Pipes(tmp_path, stack)

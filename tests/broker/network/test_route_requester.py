@@ -1,4 +1,4 @@
-"""R54, R14: whoever cannot send goes on asking for what it lacks, also where all that it has to send are acknowledgements, or others' rows."""
+"""R14, R54: an instance that cannot send requests what it lacks, even if only acknowledgements or forwarded rows wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 
 
 def passes(both: Talk, seconds: int) -> None:
-    """Time in which everybody does what is due."""
+    """Lets time pass and runs due work everywhere."""
     for _ in range(seconds // 2):
         both.pipes.settle(seconds=2)
         for instance in both.pipes.instances.values():
@@ -32,7 +32,7 @@ def passes(both: Talk, seconds: int) -> None:
 
 
 def is_away_for_long(both: Talk, name: str) -> None:
-    """Nobody reaches an instance, for longer than both addresses of a mirrored route are asked without being asked for."""
+    """An instance is unreachable for longer than both addresses of a mirrored route are asked by themselves."""
     both.pipes.down.add(f"TCP://{name}:4022")
     both.send(b"two chairs")
     passes(both, 2 * ASK_AFTER_USE // SECOND)
@@ -42,8 +42,8 @@ def is_away_for_long(both: Talk, name: str) -> None:
 
 
 @pytest.mark.rule("R54", "P16")
-def test_who_only_acknowledges_asks_for_the_principal_until_it_is_there(both: Talk) -> None:
-    """Nothing stands in a transmission queue at the target."""
+def test_a_target_with_acknowledgements_asks_for_the_principal(both: Talk) -> None:
+    """The target has nothing in its transmission queue."""
     both.stock.drop_route("Back")
     both.stock.create_route(
         "Back",
@@ -58,8 +58,8 @@ def test_who_only_acknowledges_asks_for_the_principal_until_it_is_there(both: Ta
 
 
 @pytest.mark.rule("R54", "R43")
-def test_who_passes_on_asks_for_the_principal_as_long_as_the_same_rows_come(both: Talk) -> None:
-    """That it holds them already is no reason to forget them."""
+def test_a_forwarder_asks_for_the_principal_while_rows_arrive(both: Talk) -> None:
+    """Rows that it already holds still count as use."""
     between = both.pipes.instance("between")
     between.execute(
         "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
@@ -79,8 +79,8 @@ def test_who_passes_on_asks_for_the_principal_as_long_as_the_same_rows_come(both
 
 
 @pytest.mark.rule("R14", "R61", "R8")
-def test_a_route_for_acknowledgements_is_asked_for(both: Talk, tmp_path: Path) -> None:
-    """Else the initiator hears of no target that does not answer, and sends it no more than one message; also when the route expires."""
+def test_a_route_for_acknowledgements_is_requested(both: Talk, tmp_path: Path) -> None:
+    """Otherwise the initiator never gets an acknowledgement, and sends no more than one message; also when the route expires."""
     both.stock.drop_route("Back")
     both.stock.drop_route("AutoCreatedLocal")
     directory = tmp_path / "services.csv"
@@ -97,8 +97,8 @@ def test_a_route_for_acknowledgements_is_asked_for(both: Talk, tmp_path: Path) -
 
 
 @pytest.mark.rule("R62")
-def test_a_route_for_acknowledgements_that_was_refused_is_asked_for_again(both: Talk, tmp_path: Path) -> None:
-    """After a minute, although nothing else asks."""
+def test_a_refused_route_for_acknowledgements_is_requested_again(both: Talk, tmp_path: Path) -> None:
+    """After a minute, although nothing else needs it."""
     both.stock.drop_route("Back")
     both.stock.drop_route("AutoCreatedLocal")
     directory = tmp_path / "services.csv"

@@ -1,4 +1,4 @@
-"""Two ends of a connection without sockets: TLS and frames together, by a clock that the test moves (N8 to N12)."""
+"""Two ends of a connection without sockets: TLS and frames together, with a clock set by the test."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def shaken(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
-def test_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
-    contexts: tuple[TlsContexts, TlsContexts], piece: int
-) -> None:
+def test_tls_and_frames_work_in_pieces_of_any_size(contexts: tuple[TlsContexts, TlsContexts], piece: int) -> None:
     shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(20, size=3000))
     found = shaken(shop, bank, piece=piece)
@@ -75,7 +73,7 @@ def test_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
     assert shop.outboxes[0].progress == (20, 20)
 
 
-def test_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_last_of_them() -> None:
+def test_a_frame_is_written_in_small_pieces_before_the_connection_ends() -> None:
     shop, bank = plain()
     for number in range(3):
         shop.outboxes[0].put(numbered(100, first=100 * number, size=10_000))
@@ -90,7 +88,7 @@ def test_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_last_
     assert (shop.is_finished, bank.is_finished) == (True, True)
 
 
-def test_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
+def test_a_connection_ends_after_its_reason_was_sent() -> None:
     shop, bank = plain()
     shop.outboxes[0].put(numbered(100, size=10_000))
     assert shop.data_to_send(now=0) is not None
@@ -101,7 +99,7 @@ def test_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
     assert shop.is_finished
 
 
-def test_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_taken() -> None:
+def test_a_connection_to_a_silent_peer_ends_with_unwritten_data() -> None:
     """The far side has stopped in the middle of a frame: the socket takes nothing any more."""
     shop, bank = plain()
     shop.outboxes[0].put(numbered(100, size=10_000))
@@ -117,7 +115,7 @@ def test_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_tak
     assert shop.close() == b""
 
 
-def test_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[TlsContexts, TlsContexts]) -> None:
+def test_nothing_is_sent_before_the_peer_is_authenticated(contexts: tuple[TlsContexts, TlsContexts]) -> None:
     shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(1))
     assert carried(shop, bank) == []
@@ -126,7 +124,7 @@ def test_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tupl
     assert shop.outboxes[0].progress == (1, 0)
 
 
-def test_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
+def test_a_connection_with_unwritten_rows_is_not_idle() -> None:
     """The socket has taken one piece and takes no more for an hour, in which the far side gives signs of life."""
     shop, bank = plain()
     for number in range(3):
@@ -142,7 +140,7 @@ def test_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
 
 
 @pytest.mark.rule("P2")
-def test_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
+def test_an_idle_connection_is_closed_after_30_seconds() -> None:
     shop, bank = plain()
     assert shop.handle_timeout(now=29 * SECOND) == []
     assert shop.is_usable
@@ -154,7 +152,7 @@ def test_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
     assert bank.is_finished
 
 
-def test_an_end_that_leaves_writes_what_waits_before_it() -> None:
+def test_a_closing_connection_writes_waiting_rows() -> None:
     shop, bank = plain()
     for number in range(3):
         shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
@@ -169,12 +167,12 @@ def test_an_end_that_leaves_writes_what_waits_before_it() -> None:
     assert shop.outboxes[0].progress == (3000, 3000)
 
 
-def test_nobody_takes_leave_of_who_has_not_said_hello() -> None:
+def test_no_goodbye_is_sent_before_hello() -> None:
     shop, _ = pair(UnencryptedChannel(), UnencryptedChannel())
     assert not shop.leave(GoodbyeReason.STOPPING, "the instance stops")
 
 
-def test_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
+def test_more_than_16_kib_before_hello_are_rejected() -> None:
     _, bank = pair(UnencryptedChannel(), UnencryptedChannel())
     assert bank.bytes_to_read == 16 << 10
     assert bank.received(b"SSBW", now=0) == []
@@ -188,7 +186,7 @@ def test_after_hello_there_is_no_such_limit() -> None:
     assert shop.bytes_to_read is bank.bytes_to_read is None
 
 
-def test_what_several_addresses_have_goes_in_turn() -> None:
+def test_rows_of_several_addresses_take_turns() -> None:
     """An address that has much does not keep the rows of another waiting until it has nothing."""
     shop, bank = plain()
     first = shop.outboxes[0]
@@ -203,7 +201,7 @@ def test_what_several_addresses_have_goes_in_turn() -> None:
 
 
 @pytest.mark.rule("R43")
-def test_what_is_written_is_done_with_while_more_and_more_follows() -> None:
+def test_written_rows_are_released_while_more_follow() -> None:
     """Who fills an outbox as fast as it empties holds no more than what has not been written."""
     shop, _ = plain()
     first = 0
@@ -220,7 +218,7 @@ def test_what_is_written_is_done_with_while_more_and_more_follows() -> None:
 
 
 @pytest.mark.threat("T15")
-def test_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[TlsContexts, TlsContexts]) -> None:
+def test_a_certificate_is_required_before_anything_is_trusted(contexts: tuple[TlsContexts, TlsContexts]) -> None:
     """Bits flipped anywhere in the first flights end the connection, or leave it unopened: nobody becomes another principal."""
     for position in range(0, 512, 16):
         shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))

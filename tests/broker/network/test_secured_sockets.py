@@ -1,4 +1,4 @@
-"""P22, N19: dialogs that are secured from end to end, over real sockets and through an instance that passes them on."""
+"""P22: secured dialogs over real sockets and through a forwarder."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def keys(database: Database) -> list[tuple[bytes | None, bytes | None]]:
 
 @pytest.mark.rule("P22")
 @pytest.mark.parametrize("anonymous", [False, True])
-def test_a_secured_dialog_passes_through_a_forwarder_that_has_no_key(street: Street, *, anonymous: bool) -> None:
-    """Full and anonymous; large messages too, and answers."""
+def test_a_secured_dialog_passes_through_a_forwarder_without_keys(street: Street, *, anonymous: bool) -> None:
+    """Full and anonymous security, large messages, and answers."""
     near, between, far = (street.moves_in(name) for name in ("near", "between", "far"))
     between.leads("msdb", STOCK, far.address)
     between.leads("msdb", SHOP, near.address)

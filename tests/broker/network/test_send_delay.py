@@ -1,4 +1,4 @@
-"""What is to be sent gathers while much is sent, and goes by itself when that is over (B49)."""
+"""Rows to send are collected while much is sent, and sent by themselves afterwards."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
         (10.0, LONGEST),
     ],
 )
-def test_the_wait_is_three_times_as_long_as_it_took_and_not_long(took: float, left: float) -> None:
+def test_the_delay_is_three_times_the_duration_and_limited(took: float, left: float) -> None:
     clock = Clock()
     rest = SendDelay(clock=clock)
     assert rest.left == 0.0
@@ -74,7 +74,7 @@ def test_the_wait_is_three_times_as_long_as_it_took_and_not_long(took: float, le
     assert rest.left == 0.0
 
 
-def test_a_wait_that_is_ended_is_over() -> None:
+def test_an_ended_delay_is_over() -> None:
     clock = Clock()
     rest = SendDelay(clock=clock)
     with rest.after():
@@ -83,7 +83,7 @@ def test_a_wait_that_is_ended_is_over() -> None:
     assert rest.left == 0.0
 
 
-def test_who_has_no_thread_of_its_own_sends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would call it when the wait is over."""
     monkeypatch.setattr(outbound, "WORTH_GATHERING", 0)
     monkeypatch.setattr(
@@ -96,9 +96,7 @@ def test_who_has_no_thread_of_its_own_sends_at_once(tmp_path: Path, monkeypatch:
             assert both.ordered() == [b"%d" % number]
 
 
-def test_what_is_committed_during_the_wait_goes_when_it_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of each commit, and no more; with waits of a tenth of a second, more commits go together."""
     monkeypatch.setattr(outbound, "WORTH_GATHERING", 1)
     monkeypatch.setattr("ssbroker.broker.network.outbound.TIMES", 10**6)
@@ -129,7 +127,7 @@ def test_what_is_committed_during_the_wait_goes_when_it_is_over(
     assert len(batches) < len(sent) / 4
 
 
-def test_who_stops_serving_does_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closing_server_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What gathers goes before the goodbye."""
     monkeypatch.setattr(outbound, "WORTH_GATHERING", 1)
     monkeypatch.setattr("ssbroker.broker.network.outbound.TIMES", 10**6)

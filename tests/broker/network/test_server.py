@@ -1,4 +1,4 @@
-"""An instance that is served: the options, the lock, the addresses, the end (P3, N8, N12, N16, N28), over real sockets."""
+"""P3: a served instance over real sockets: options, lock, addresses and closing."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def made(folder: Path, name: str, stack: ExitStack) -> Instance:
 
 
 def one(database: Database, queue: str) -> pa.Table:
-    """The next message, waited for."""
+    """Waits for the next message."""
     with database.transaction() as t:
         table = t.receive(queue, timeout=DEADLINE)
     assert table.num_rows
     return table
 
 
-def test_two_instances_talk(tmp_path: Path, stack: ExitStack) -> None:
-    """With the threads that they have when nobody says otherwise."""
+def test_two_instances_exchange_messages(tmp_path: Path, stack: ExitStack) -> None:
+    """With default threads."""
     here, there = made(tmp_path, "shop", stack), made(tmp_path, "bank", stack)
     sales, stock = sample_databases.shop(here), sample_databases.stock(there)
     servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
@@ -61,8 +61,8 @@ def test_two_instances_talk(tmp_path: Path, stack: ExitStack) -> None:
     assert one(sales, REPLIES)["message_body"].to_pylist() == [b"on their way"]
 
 
-def test_what_another_process_sends_goes_too(tmp_path: Path, stack: ExitStack) -> None:
-    """Another `Instance` on the same folder is as good as another process: nothing tells the first one of it."""
+def test_messages_of_another_process_are_sent(tmp_path: Path, stack: ExitStack) -> None:
+    """Another `Instance` on the same folder is like another process: the first one is not notified."""
     here, there = made(tmp_path, "shop", stack), made(tmp_path, "bank", stack)
     sales, stock = sample_databases.shop(here), sample_databases.stock(there)
     servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
@@ -72,7 +72,7 @@ def test_what_another_process_sends_goes_too(tmp_path: Path, stack: ExitStack) -
     assert one(stock, ORDERS)["message_body"].to_pylist() == [b"from elsewhere"]
 
 
-def test_the_lock_goes_with_the_end(tmp_path: Path, stack: ExitStack) -> None:
+def test_closing_releases_the_lock(tmp_path: Path, stack: ExitStack) -> None:
     here = made(tmp_path, "shop", stack)
     with here.serve(port=0, allow_unencrypted=True):
         assert ServeLock.is_held(here.folder)
@@ -82,8 +82,8 @@ def test_the_lock_goes_with_the_end(tmp_path: Path, stack: ExitStack) -> None:
         assert ServeLock.is_held(here.folder)
 
 
-def test_who_asks_is_not_taken_for_who_serves(tmp_path: Path) -> None:
-    """Every process that sends asks, at each commit; what it takes for served is left to whoever serves."""
+def test_checking_the_lock_does_not_look_like_serving(tmp_path: Path) -> None:
+    """Every sending process checks at each commit whether the instance is served."""
     lock = ServeLock(tmp_path)
     lock.acquire()
     lock.release()
@@ -104,7 +104,7 @@ def test_closing_the_instance_ends_its_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("P3")
-def test_the_port_is_said_and_one_that_is_taken_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+def test_the_port_is_available_and_one_in_use_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
     here = made(tmp_path, "shop", stack)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -118,7 +118,7 @@ def test_the_port_is_said_and_one_that_is_taken_is_refused(tmp_path: Path, stack
 
 
 @pytest.mark.rule("P3")
-def test_a_host_that_cannot_be_a_name_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+def test_an_invalid_host_name_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
     here = made(tmp_path, "shop", stack)
     with pytest.raises(EndpointError, match="cannot be listened on"):
         here.serve(port=0, host="x" * 70, allow_unencrypted=True).start()
@@ -126,7 +126,7 @@ def test_a_host_that_cannot_be_a_name_is_refused(tmp_path: Path, stack: ExitStac
 
 
 @pytest.mark.rule("P3")
-def test_what_fails_half_way_leaves_nothing_behind(
+def test_a_failed_start_leaves_nothing_behind(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any) -> None:
@@ -154,13 +154,13 @@ def test_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path,
     assert here.catalog().addresses == ()
 
 
-def test_a_server_is_entered_once(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_server_can_be_entered_once(tmp_path: Path, stack: ExitStack) -> None:
     server = stack.enter_context(made(tmp_path, "shop", stack).serve(port=0, allow_unencrypted=True))
     with pytest.raises(ProtocolError), server:
         pass
 
 
-def test_a_server_that_has_ended_or_could_not_begin_says_how_to_get_another(tmp_path: Path, stack: ExitStack) -> None:
+def test_the_error_of_an_ended_server_names_the_call_for_a_new_one(tmp_path: Path, stack: ExitStack) -> None:
     instance = made(tmp_path, "shop", stack)
     with instance.serve(port=0, allow_unencrypted=True) as ended:
         taken = made(tmp_path, "bank", stack).serve(port=ended.port, allow_unencrypted=True)
@@ -177,7 +177,7 @@ def test_a_server_that_has_ended_or_could_not_begin_says_how_to_get_another(tmp_
 
 
 @pytest.mark.rule("R41")
-def test_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
+def test_an_invalid_address_is_rejected_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
     with pytest.raises(InvalidAddressError, match="'no address' is not a valid address"):
         made(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])
 
@@ -201,7 +201,7 @@ def test_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: 
         ),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
+def test_inconsistent_options_are_rejected(
     tmp_path: Path, stack: ExitStack, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(OptionError, match=text):
@@ -210,10 +210,8 @@ def test_options_that_do_not_fit_are_refused(
 
 @pytest.mark.rule("P13")
 @pytest.mark.parametrize("length", [2047, (1 << 20) + 1])
-def test_parts_so_small_or_large_that_a_large_message_never_arrives_are_refused(
-    tmp_path: Path, stack: ExitStack, length: int
-) -> None:
-    """Whoever serves is told from how many bytes on far sides take all of them, and up to how many they fit a frame."""
+def test_fragment_sizes_that_peers_would_reject_are_rejected(tmp_path: Path, stack: ExitStack, length: int) -> None:
+    """The smallest fragment size that peers accept, and the largest that fits a frame."""
     with pytest.raises(OptionError, match=r"settings\.max_fragment_bytes: expected an integer from 2048 to 1048576"):
         made(tmp_path, "shop", stack).serve(
             allow_unencrypted=True, settings=ProtocolSettings(max_fragment_bytes=length)
@@ -221,7 +219,7 @@ def test_parts_so_small_or_large_that_a_large_message_never_arrives_are_refused(
 
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])
-def test_a_full_inbox_stops_the_reading_until_half_of_it_is_taken(limit: dict[str, int]) -> None:
+def test_a_full_inbox_pauses_reading_until_it_is_half_empty(limit: dict[str, int]) -> None:
     said: list[str] = []
     inbox = Inbox(pause=lambda: said.append("pause"), resume=lambda: said.append("resume"), **limit)
     peer: Any = None

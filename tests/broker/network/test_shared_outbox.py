@@ -1,4 +1,4 @@
-"""N12, R43: what an instance sends itself and what it passes on go to one address, which takes less than either has."""
+"""R43: an instance's own and forwarded rows share an outbox that is smaller than either."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PART = bytes(8_000)
 
 
 class Between:
-    """An instance that passes on what is for `//Stock`, and has a shop of its own that sends to it."""
+    """An instance that forwards rows for `//Stock`, and has a shop that sends to it."""
 
     def __init__(self, pipes: Pipes) -> None:
         self.pipes = pipes
@@ -37,7 +37,7 @@ class Between:
         self.came = 0
 
     def comes(self) -> None:
-        """A neighbour brings more than goes in one turn."""
+        """A peer sends more than fits into one turn."""
         for _ in range(2):
             rows = [row(number, body=PART, conversation=1000 + self.came) for number in range(10)]
             self.pipes.pipe("between").receiver.rows_received(peer(77), wire(rows))
@@ -51,8 +51,8 @@ def between(tmp_path: Path) -> Iterator[Between]:
 
 
 @pytest.mark.rule("P17")
-def test_what_is_passed_on_does_not_keep_the_own_messages_from_going(between: Between) -> None:
-    """What finds no room goes as soon as there is some, and has its turn then, however much others have brought."""
+def test_forwarded_rows_do_not_block_own_messages(between: Between) -> None:
+    """Rows without space are sent in their turn once there is space, however much others have sent."""
     for _ in range(10):
         between.comes()
     between.pipes.turn()
@@ -66,7 +66,7 @@ def test_what_is_passed_on_does_not_keep_the_own_messages_from_going(between: Be
 
 
 @pytest.mark.rule("R43")
-def test_the_own_messages_do_not_keep_what_is_passed_on_from_going(between: Between) -> None:
+def test_own_messages_do_not_block_forwarded_rows(between: Between) -> None:
     """R43."""
     dialogs = [order(between.sales, PART) for _ in range(100)]
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""N3: what an application did between plan and commit wins; the batch is taken again, and nothing is lost or twice."""
+"""Changes by applications between plan and commit take precedence; the batch is processed again, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def overtaken(side: Side, rows: list[Row], by: Callable[[], object]) -> StalePla
     return stale
 
 
-def test_cleanup_wins_and_the_far_side_is_told_that_nobody_is_there(both: Pair) -> None:
+def test_a_cleanup_takes_precedence_and_the_peer_gets_an_error(both: Pair) -> None:
     shop, stock = both.bound()
     key = both.shop.key(shop)
     send(both.stock.database, stock, b"on their way")
@@ -41,7 +41,7 @@ def test_cleanup_wins_and_the_far_side_is_told_that_nobody_is_there(both: Pair) 
     assert b"<Code>-8462</Code>" in drain(both.stock.database, ORDERS)[0]["message_body"]
 
 
-def test_an_acknowledgement_for_what_was_cleaned_up_does_no_harm(both: Pair) -> None:
+def test_an_acknowledgement_after_a_cleanup_is_harmless(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1")
     both.stock.take(both.shop.rows())
@@ -53,7 +53,7 @@ def test_an_acknowledgement_for_what_was_cleaned_up_does_no_harm(both: Pair) -> 
     assert both.shop.count("conversation_endpoints") == 0
 
 
-def test_what_arrives_after_end_is_dropped(both: Pair) -> None:
+def test_messages_after_the_end_are_dropped(both: Pair) -> None:
     """Its state is looked at when it is written; nothing has to be taken again for that."""
     shop, stock = both.bound()
     send(both.stock.database, stock, b"on their way")
@@ -66,7 +66,7 @@ def test_what_arrives_after_end_is_dropped(both: Pair) -> None:
     assert (near.state, far.state) == ("CD", "DI")
 
 
-def test_what_was_taken_by_another_way_is_not_taken_twice(both: Pair) -> None:
+def test_a_message_received_otherwise_is_not_received_twice(both: Pair) -> None:
     """A message that was delivered meanwhile without the machine makes its plan one of the past."""
     shop, stock = both.bound()
     send(both.shop.database, shop, b"1", b"2")
@@ -82,7 +82,7 @@ def test_what_was_taken_by_another_way_is_not_taken_twice(both: Pair) -> None:
     assert said(drain(both.stock.database, ORDERS)) == [b"1", b"2"]
 
 
-def test_a_conversation_that_began_by_another_way_does_not_begin_twice(both: Pair) -> None:
+def test_a_conversation_begun_otherwise_does_not_begin_twice(both: Pair) -> None:
     both.begin(b"1", b"2")
     rows = both.shop.rows()
     effects = both.stock.arrived(rows)
@@ -99,7 +99,7 @@ def test_a_conversation_that_began_by_another_way_does_not_begin_twice(both: Pai
 
 
 @pytest.mark.parametrize("drops", ["service", "contract"])
-def test_a_service_that_went_meanwhile_takes_nothing(both: Pair, drops: str) -> None:
+def test_a_dropped_service_receives_nothing(both: Pair, drops: str) -> None:
     both.begin(b"1")
     rows = both.shop.rows()
 
@@ -114,7 +114,7 @@ def test_a_service_that_went_meanwhile_takes_nothing(both: Pair, drops: str) -> 
     assert both.stock.count("conversation_endpoints") == 0
 
 
-def test_a_message_type_that_was_altered_meanwhile_judges(both: Pair) -> None:
+def test_an_altered_message_type_is_used(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"no XML", message_type="Order")
     rows = both.shop.rows()
@@ -129,7 +129,7 @@ def test_a_message_type_that_was_altered_meanwhile_judges(both: Pair) -> None:
 
 @pytest.mark.rule("I2", "I5")
 @pytest.mark.parametrize("option", ["DISABLE_BROKER", "NEW_BROKER", "mirror"])
-def test_a_database_that_is_another_now_takes_nothing_of_the_plan(both: Pair, option: str) -> None:
+def test_a_replaced_database_receives_nothing(both: Pair, option: str) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1")
 

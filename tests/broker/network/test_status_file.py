@@ -1,4 +1,4 @@
-"""What the process that serves tells the others of its instance (N28)."""
+"""The file in which the serving process reports to other processes of its instance."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) ->
     assert not (tmp_path / "near" / FILE).exists()
 
 
-def test_what_is_held_for_others_is_counted_and_not_looked_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_rows_are_counted_without_iterating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ForwardedRows, "view_rows", lambda *_given, **_options: pytest.fail("nobody asked for the rows")
     )
@@ -65,7 +63,7 @@ def test_what_is_held_for_others_is_counted_and_not_looked_through(
     assert said["forwarded_pending"] == 3
 
 
-def test_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
+def test_the_file_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         StatusFile(instance_context(instance), ("127.0.0.1", 1)).write()
         assert read(instance.folder) is None
@@ -81,7 +79,7 @@ def test_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
         assert read(instance.folder) is None
 
 
-def test_a_folder_that_takes_no_file_is_served_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_read_only_folder_can_be_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         (instance.folder / "serving.new").mkdir()
         written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
@@ -90,7 +88,7 @@ def test_a_folder_that_takes_no_file_is_served_all_the_same(tmp_path: Path, capl
     assert "cannot be written" in caplog.text
 
 
-def test_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
+def test_a_file_that_cannot_be_removed_does_not_prevent_closing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
@@ -101,9 +99,7 @@ def test_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
     assert f"{FILE}: cannot be removed: " in caplog.text
 
 
-def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is tried every two seconds, and a full disk may last for days."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         obstacle = instance.folder / "serving.new"
@@ -117,7 +113,7 @@ def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
             written.write()
 
 
-def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
+def test_an_ipv6_address_is_bracketed(tmp_path: Path) -> None:
     """So that it can be told from its port, and be given to another program."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         lock = ServeLock(instance.folder)
@@ -129,7 +125,7 @@ def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
     assert said["listens"] == "[::1]:4022"
 
 
-def test_where_it_cannot_listen_is_told_in_brackets() -> None:
+def test_the_error_for_an_ipv6_address_is_bracketed() -> None:
     """2001:db8:: is for documents, and no machine's."""
     monitor = Monitor("2001:db8::1", 4022, metrics=lambda: b"", health=dict)
     with pytest.raises(EndpointError, match=r"^\[2001:db8::1\]:4022: cannot be listened on: "):

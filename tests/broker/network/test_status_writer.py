@@ -1,4 +1,4 @@
-"""`transmission_status` of conversations whose neighbour comes and goes: truthful, and written in a small part of the time (N16)."""
+"""`transmission_status` of conversations whose peer connects and disconnects is correct, and costs a small part of the time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stands(both: Talk) -> None:
     both.pipes.settle()
 
 
-def test_a_neighbour_that_is_gone_is_told_at_once_and_so_is_its_return(both: Talk, written: list[int]) -> None:
+def test_the_loss_and_return_of_a_peer_are_written_immediately(both: Talk, written: list[int]) -> None:
     breaks(both)
     assert statuses(both.sales) == {"9754"}
     both.pipes.clock.advance(seconds=1)
@@ -64,7 +64,7 @@ def test_a_neighbour_that_is_gone_is_told_at_once_and_so_is_its_return(both: Tal
     assert written == [5, 5]
 
 
-def test_one_that_comes_and_goes_has_it_written_in_a_twentieth_of_the_time(both: Talk, written: list[int]) -> None:
+def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(both: Talk, written: list[int]) -> None:
     for _ in range(100):
         breaks(both)
         both.pipes.clock.advance(seconds=0.05)
@@ -78,7 +78,7 @@ def test_one_that_comes_and_goes_has_it_written_in_a_twentieth_of_the_time(both:
     assert statuses(both.sales) == {"9754"}
 
 
-def test_of_many_conversations_only_some_are_written_at_once(
+def test_only_some_of_many_conversations_are_written_per_turn(
     both: Talk, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbound, "NOTES_MOST", 2)
@@ -93,7 +93,7 @@ def test_of_many_conversations_only_some_are_written_at_once(
     assert written == [2, 2, 1]
 
 
-def test_what_could_not_be_written_is_written_later(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_writes_are_repeated_later(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_given: object, **_options: object) -> None:
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
 
@@ -107,7 +107,7 @@ def test_what_could_not_be_written_is_written_later(both: Talk, monkeypatch: pyt
 
 
 @pytest.mark.rule("R53", "R54")
-def test_of_a_mirrored_route_it_tells_of_the_principal(tmp_path: Path) -> None:
+def test_the_status_of_a_mirrored_route_is_that_of_the_principal(tmp_path: Path) -> None:
     """Where messages were sent, and as soon as nobody is the principal that they wait for one."""
     for both in talk(tmp_path):
         guid = both.stock.service_broker_guid

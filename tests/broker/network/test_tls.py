@@ -1,4 +1,4 @@
-"""P24: what goes through TLS at the end of a connection: who has ended it is not written to, and that is no accident of ours."""
+"""P24: TLS at the end of a connection: a peer that has closed it is not written to, and that is not an internal error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.system.serve_options import certified, served
 
 @pytest.fixture
 def ends(tmp_path: Path) -> tuple[TlsChannel, TlsChannel]:
-    """Both ends of a connection, agreed."""
+    """Both ends of a connection after the handshake."""
     given = certified(tmp_path, ("one", "two"))
     contexts = [TlsContexts.load(served(given[name])["trust"]) for name in ("one", "two")]
     dialled, accepted = TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True)
@@ -26,7 +26,7 @@ def ends(tmp_path: Path) -> tuple[TlsChannel, TlsChannel]:
 
 
 def carry(one: TlsChannel, two: TlsChannel) -> list[bytes]:
-    """Carries bytes to and fro until there are none; what they mean."""
+    """Transfers bytes in both directions until there are none; returns the received data."""
     said: list[bytes] = []
     moved = True
     while moved:
@@ -39,16 +39,14 @@ def carry(one: TlsChannel, two: TlsChannel) -> list[bytes]:
 
 
 @pytest.mark.rule("P24")
-def test_what_is_sealed_at_one_end_comes_out_at_the_other(ends: tuple[TlsChannel, TlsChannel]) -> None:
+def test_encrypted_data_are_decrypted_at_the_other_end(ends: tuple[TlsChannel, TlsChannel]) -> None:
     ends[0].seal(b"hello")
     assert carry(*ends) == [b"hello"]
 
 
 @pytest.mark.rule("P24")
 @pytest.mark.parametrize("end", [0, 1])
-def test_who_writes_after_the_far_side_has_ended_tls_gets_a_fault_of_the_far_side(
-    ends: tuple[TlsChannel, TlsChannel], end: int
-) -> None:
+def test_writing_after_the_peer_closed_tls_is_a_peer_error(ends: tuple[TlsChannel, TlsChannel], end: int) -> None:
     near, far = ends[end], ends[1 - end]
     far.close()
     near.received(far.data_to_send())
@@ -58,8 +56,8 @@ def test_who_writes_after_the_far_side_has_ended_tls_gets_a_fault_of_the_far_sid
 
 
 @pytest.mark.rule("P24")
-def test_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_path: Path) -> None:
-    """They are lost with the connection, and go again over another."""
+def test_a_link_ends_when_its_peer_closes_tls(tmp_path: Path) -> None:
+    """They are lost with the connection, and sent again over another."""
     given = certified(tmp_path, ("one", "two"))
     lines: list[SecureLink] = []
     for name in given:

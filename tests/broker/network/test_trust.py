@@ -1,4 +1,4 @@
-"""Who may connect (P24, N8): who is not believed gets nothing through, and both sides are told why."""
+"""P24: who may connect; an untrusted peer gets nothing through, and both sides are told why."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_name_that_is_not_allowed_is_refused(authority: Authority, bank_trust:
     assert at_bank == "the far side's certificate is valid, but thief is not among those who may connect"
 
 
-def test_who_dials_does_not_speak_to_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
+def test_a_dialer_rejects_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
     at_shop, _ = refused(authority.trust("shop", "another bank"), bank_trust)
     assert at_shop == "the far side's certificate is valid, but bank is not among those who may connect"
 
@@ -75,7 +75,7 @@ def test_only_the_first_name_counts(authority: Authority, bank_trust: Trust) -> 
     refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
 
 
-def test_a_certificate_without_a_name_is_nobodys(authority: Authority, bank_trust: Trust) -> None:
+def test_a_certificate_without_a_name_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     """An address of the internet is no name."""
     certificate, key = authority.certify("127.0.0.1")
     _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
@@ -91,14 +91,14 @@ def test_the_certificate_of_another_authority_is_refused(
     assert at_bank.startswith("the far side's certificate is not trusted: ")
 
 
-def test_a_certificate_whose_time_is_over_is_refused(authority: Authority, bank_trust: Trust) -> None:
+def test_an_expired_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     ended = datetime.now(UTC) - timedelta(minutes=1)
     certificate, key = authority.certify("shop", validity=Validity(ended - timedelta(days=1), ended))
     _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
     assert at_bank == "the far side's certificate is not trusted: certificate has expired"
 
 
-def test_whose_own_certificate_is_refused_is_told_that_it_is_his(authority: Authority, bank_trust: Trust) -> None:
+def test_the_event_names_the_own_certificate_as_the_cause(authority: Authority, bank_trust: Trust) -> None:
     """Not as an alert of a protocol: it is the operator who has to renew it that reads this."""
     ended = datetime.now(UTC) - timedelta(minutes=1)
     certificate, key = authority.certify("bank", validity=Validity(ended - timedelta(days=1), ended))
@@ -106,14 +106,14 @@ def test_whose_own_certificate_is_refused_is_told_that_it_is_his(authority: Auth
     assert at_bank == "the far side does not believe the certificate of this instance: certificate expired"
 
 
-def test_a_certificate_that_is_not_pinned_is_refused_whatever_its_names(authority: Authority) -> None:
+def test_an_unpinned_certificate_is_rejected_whatever_its_names(authority: Authority) -> None:
     shop, thief, bank = (authority.certify(name, "shop", signs_itself=True) for name in ("shop", "thief", "bank"))
     bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})
     _, at_bank = refused(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
     assert at_bank.startswith("the far side's certificate is not trusted: ")
 
 
-def test_who_has_an_authority_but_no_key_of_a_pinned_certificate_is_refused(authority: Authority) -> None:
+def test_an_authority_without_the_pinned_key_is_rejected(authority: Authority) -> None:
     """Pins alone: that the authority of a pinned certificate has signed another one does not help it."""
     shop, thief, bank = (authority.certify(name) for name in ("shop", "thief", "bank"))
     bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})
@@ -121,13 +121,13 @@ def test_who_has_an_authority_but_no_key_of_a_pinned_certificate_is_refused(auth
 
 
 @pytest.mark.threat("T15")
-def test_who_speaks_no_tls_is_refused_where_it_is_asked_for(bank_trust: Trust) -> None:
+def test_a_peer_without_tls_is_rejected_if_tls_is_required(bank_trust: Trust) -> None:
     _, at_bank = refused(None, bank_trust)
     assert at_bank == "the far side does not speak TLS, which is asked for here"
 
 
 @pytest.mark.threat("T15")
-def test_who_asks_for_tls_does_not_go_on_without(authority: Authority) -> None:
+def test_tls_is_not_downgraded(authority: Authority) -> None:
     at_shop, _ = refused(authority.trust("shop", "bank"), None)
     assert at_shop == "TLS: the far side does not speak it" or "closed" in at_shop or "broke" in at_shop
 
@@ -164,7 +164,7 @@ def test_an_older_tls_is_refused(authority: Authority, bank_trust: Trust) -> Non
         assert "unsupported protocol" in bank.events[-1].text
 
 
-def test_who_shows_no_certificate_is_refused(authority: Authority, bank_trust: Trust) -> None:
+def test_a_peer_without_a_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     context = client(authority.trust("shop", "bank"), with_certificate=False)
     with Party("bank", trust=bank_trust) as bank:
         assert stranger(bank.address, context) != "it was taken"
@@ -173,7 +173,7 @@ def test_who_shows_no_certificate_is_refused(authority: Authority, bank_trust: T
 
 
 @pytest.mark.threat("T15")
-def test_another_protocol_inside_of_tls_is_refused(authority: Authority, bank_trust: Trust) -> None:
+def test_another_protocol_inside_tls_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     context = client(authority.trust("shop", "bank"))
     context.set_alpn_protocols(["h2"])
     with Party("bank", trust=bank_trust) as bank:
@@ -183,7 +183,7 @@ def test_another_protocol_inside_of_tls_is_refused(authority: Authority, bank_tr
 
 
 @pytest.mark.threat("T14")
-def test_who_claims_the_id_of_another_instance_gets_nothing_that_is_for_it(authority: Authority) -> None:
+def test_a_peer_that_claims_another_instance_id_gets_nothing_for_it(authority: Authority) -> None:
     """The thief may connect, under its own name: its connection is another one."""
     with (
         Party("shop", trust=authority.trust("shop", "bank", "thief")) as shop,
@@ -203,7 +203,7 @@ def test_who_claims_the_id_of_another_instance_gets_nothing_that_is_for_it(autho
         assert len(shop.connections()) == 2
 
 
-def test_a_pinned_certificate_that_could_sign_others_does_not_stand_beside_an_authority(
+def test_a_pinned_authority_certificate_is_rejected(
     authority: Authority,
 ) -> None:
     other = Authority(authority.folder / "other")
@@ -212,7 +212,7 @@ def test_a_pinned_certificate_that_could_sign_others_does_not_stand_beside_an_au
         TlsContexts.load(trust)
 
 
-def test_a_pinned_file_may_hold_the_old_certificate_and_the_new_one(authority: Authority) -> None:
+def test_a_pinned_file_may_contain_old_and_new_certificates(authority: Authority) -> None:
     bank, old, new = (authority.certify(name, signs_itself=True) for name in ("bank", "old", "new"))
     both = authority.folder / "both.pem"
     both.write_bytes(b"the old one\n" + old[0].read_bytes() + b"the new one\n" + new[0].read_bytes())
@@ -225,7 +225,7 @@ def test_a_pinned_file_may_hold_the_old_certificate_and_the_new_one(authority: A
         assert [peer.principal for peer, _ in party.batches] == ["shop", "shop"]
 
 
-def test_of_a_pinned_file_each_certificate_has_to_be_whole(authority: Authority) -> None:
+def test_each_certificate_of_a_pinned_file_must_be_valid(authority: Authority) -> None:
     (old, key), (new, _) = (authority.certify(name, signs_itself=True) for name in ("old", "new"))
     both = authority.folder / "both.pem"
     trust = Trust(certificate=old, key=key, pinned={"shop": [both]})
@@ -235,7 +235,7 @@ def test_of_a_pinned_file_each_certificate_has_to_be_whole(authority: Authority)
             TlsContexts.load(trust)
 
 
-def test_a_certificate_stands_under_one_name(authority: Authority) -> None:
+def test_a_certificate_may_have_only_one_name(authority: Authority) -> None:
     certificate, key = authority.certify("shop")
     trust = Trust(certificate=certificate, key=key, pinned={"bank": [certificate], "shop": [certificate]})
     with pytest.raises(OptionError, match="pinned as that of bank and of shop"):
@@ -243,7 +243,7 @@ def test_a_certificate_stands_under_one_name(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("part", ["certificate", "key", "authority"])
-def test_a_file_that_is_not_there_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
+def test_a_missing_file_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
     missing = authority.folder / "missing.pem"
     with pytest.raises(InputError, match=r"missing\.pem: .*cannot be read: No such file"):
         TlsContexts.load(changed(bank_trust, part, missing))
@@ -252,22 +252,20 @@ def test_a_file_that_is_not_there_is_named(authority: Authority, bank_trust: Tru
 
 
 @pytest.mark.parametrize("part", ["certificate", "key", "authority"])
-def test_a_file_that_is_something_else_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
+def test_an_invalid_file_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
     text = authority.folder / "text.pem"
     text.write_text("text")
     with pytest.raises(InputError, match=r"text\.pem"):
         TlsContexts.load(changed(bank_trust, part, text))
 
 
-def test_a_key_that_is_not_the_certificates_is_refused(authority: Authority, bank_trust: Trust) -> None:
+def test_a_key_of_another_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     _, key = authority.certify("other")
     with pytest.raises(InputError, match="expected a certificate in PEM and its private key"):
         TlsContexts.load(replace(bank_trust, key=key))
 
 
-def test_a_key_that_is_encrypted_is_refused_and_nobody_is_asked_for_a_password(
-    authority: Authority, bank_trust: Trust
-) -> None:
+def test_an_encrypted_key_is_rejected_without_a_password_prompt(authority: Authority, bank_trust: Trust) -> None:
     sealed = read_key(bank_trust.key.read_bytes()).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open")
     )

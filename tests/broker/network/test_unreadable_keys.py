@@ -1,4 +1,4 @@
-"""A key of an instance that cannot be read: what needs it says so, and nothing else waits (N19, N20)."""
+"""An unreadable key of an instance: operations that need it fail with a reason, and nothing else waits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def goes_on(both: Talk) -> None:
     both.pipes.settle(seconds=65)
 
 
-def test_whose_private_key_cannot_be_opened_is_told_why(both: Talk) -> None:
+def test_the_reason_for_an_unreadable_private_key_is_reported(both: Talk) -> None:
     """Not that it was sent and is not acknowledged."""
     key = damage(both.shop)
     begin(both, b"two chairs")
@@ -52,7 +52,7 @@ def test_whose_private_key_cannot_be_opened_is_told_why(both: Talk) -> None:
     assert both.ordered() == [b"two chairs"]
 
 
-def test_a_plain_dialog_does_not_wait_for_the_key_of_the_instance(both: Talk) -> None:
+def test_an_unsecured_dialog_does_not_wait_for_the_key_of_the_instance(both: Talk) -> None:
     """What came in one batch with a secured one was thrown back with it, as often as it came."""
     key = damage(both.bank)
     with both.sales.transaction() as t:
