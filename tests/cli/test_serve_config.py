@@ -101,7 +101,7 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ('listen = "[shop]:1"', "listen: expected HOST:PORT"),
         (f'monitor = "{"h" * 300}:1"', "monitor: expected HOST:PORT"),
         ('addresses = ["shop"]', "addresses: 'shop' is not a valid address; expected TCP://host[:port]"),
-        ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is no network"),
+        ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is not a valid network"),
         ("[limits]\nlearnt_most = 99999999", "limits.learnt_most: expected an integer from 1 to 1000000; got 9"),
         (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected an integer from 1 to "),
         (f"[configuration]\nlifetime = {10**30}", "configuration.lifetime: expected an integer from 1 to 2147483"),
@@ -178,7 +178,7 @@ def test_invalid_listen_address(text: Any) -> None:
         (["--log-level", ""], "--log-level: expected one of debug, info, warning, error; got ''"),
         (["--name", ""], "--name: expected a non-empty string, got ''"),
         (["--address", "shop"], "--address: 'shop' is not a valid address; expected TCP://host[:port]"),
-        (["--dial-only", "10.0.0.0/99"], "--dial-only: '10.0.0.0/99' is no network"),
+        (["--dial-only", "10.0.0.0/99"], "--dial-only: '10.0.0.0/99' is not a valid network"),
         (["--listen", "a..b:1"], "--listen: expected HOST:PORT"),
     ],
 )

@@ -132,5 +132,5 @@ def test_names_with_invalid_characters_match_nobody(tmp_path: Path) -> None:
     near.received(from_far.read())
     to_far.write(near.data_to_send())
     tls.do_handshake()
-    with pytest.raises(PeerError, match="has no name of DNS"):
+    with pytest.raises(PeerError, match="has no DNS name"):
         near.received(from_far.read())

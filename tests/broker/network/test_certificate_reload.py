@@ -43,7 +43,7 @@ def test_new_connections_use_reloaded_certificates(tmp_path: Path) -> None:
         bank.wait_for(lambda: bank.numbers() == [0, 1])
         assert shop.unreachable_at == []
         bank_trust.key.write_text("broken")
-        with pytest.raises(InputError, match=r"bank\.pem.*expected a certificate in PEM and its private key"):
+        with pytest.raises(InputError, match=r"bank\.pem.*expected a certificate in PEM format and its private key"):
             bank.credentials.reload()
         assert shown(bank, shop_trust) == after
 

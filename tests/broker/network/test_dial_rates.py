@@ -79,7 +79,7 @@ def test_frequent_dials_are_rejected_before_tls(tmp_path: Path) -> None:
             assert rest(opened) == b""
         refused = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
         assert {event.text for event in refused} == {
-            "the far side dials too often: 4 at once and 1 a second are taken from one address"
+            "the peer dials too often: one address may dial 4 connections at once and 1 a second"
         }
         assert {event.error for event in refused} == {9752}
         assert len(bank.connections()) == 4

@@ -60,7 +60,7 @@ def test_an_incoming_connection_ends_the_wait() -> None:
             port, address = bank.port, bank.address
             shop.endpoint.send(address, numbered(1))
             bank.wait_for(bank.numbers)
-        shop.wait_for(lambda: shop.unreachable_at == [(address, "the instance stops")])
+        shop.wait_for(lambda: shop.unreachable_at == [(address, "the instance is stopping")])
         assert shop.endpoint.send(address, numbered(1)) == 0
         with Party("bank", port=port, number=77) as again:
             again.endpoint.send(shop.address, numbered(1))
@@ -75,7 +75,7 @@ def test_an_unknown_host_name_is_reported() -> None:
     with Party("shop", limits=PATIENT) as shop:
         shop.endpoint.send("TCP://nowhere.invalid:4022", numbered(1))
         shop.wait_for(lambda: shop.unreachable_at)
-        assert "the name nowhere.invalid is not known" in shop.unreachable_at[0][1]
+        assert "the host name nowhere.invalid cannot be resolved" in shop.unreachable_at[0][1]
         assert shop.steps(ConnectionStep.CONNECT_FAILED)[0].error == 9783
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.broker.network.connection import SharedOutbox
-from ssbroker.broker.network.forwarding import LOOK_EVERY, ROW_BYTES, sizes_of
+from ssbroker.broker.network.forwarding import PROGRESS_INTERVAL, ROW_BYTES, sizes_of
 from ssbroker.broker.views import INSTANCE_VIEWS
 from ssbroker.protocol.config import SECOND
 from tests.broker.network.forwarded_rows import (
@@ -317,7 +317,7 @@ def test_the_view_shows_rows_until_they_are_written(forwarder: Forwarder) -> Non
             "message_id": row(4).message_id,
         }
     ]
-    assert forwarder.forwarding.run_due(now=forwarder.now) == forwarder.now + LOOK_EVERY
+    assert forwarder.forwarding.run_due(now=forwarder.now) == forwarder.now + PROGRESS_INTERVAL
     forwarder.outboxes.write(NEXT)
     assert forwarder.forwarding.run_due(now=forwarder.now) is None
     assert forwarder.forwarding.view_rows() == []

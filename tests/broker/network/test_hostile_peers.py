@@ -109,7 +109,7 @@ def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: P
 def test_an_incomplete_frame_is_ended_at_the_deadline() -> None:
     with Party("bank", limits=EndpointLimits(login_wait=1000, link=LinkLimits(hello_timeout=HOUR))) as bank:
         for says in (b"", HELLO[:1], HELLO[:-1]):
-            assert "has not said who it is in 0.001 s" in told(bank, says).text
+            assert "did not authenticate within 0.001 s" in told(bank, says).text
 
 
 def test_the_deadline_includes_tls(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
     limits = EndpointLimits(login_wait=HOUR)
     with Party("bank", trust=trust, limits=limits) as bank:
         event = told(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
-        assert "16384 bytes and not said who it is" in event.text
+        assert "16384 bytes without authenticating" in event.text
         assert "a record of TLS has at most 16384 bytes" in told(bank, b"\x16\x03\x01\xff\xff").text
 
 
@@ -145,9 +145,7 @@ def test_of_many_unauthenticated_connections_the_oldest_are_closed(
         bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) == 250)
         gone = {event.address for event in bank.steps(ConnectionStep.RECEIVE_IO_ERROR)}
         assert gone == {"TCP://{}:{}".format(*opened.getsockname()) for opened in strangers[:250]}
-        assert {event.text for event in bank.events} == {
-            "too many connect and do not say who they are; the oldest goes first"
-        }
+        assert {event.text for event in bank.events} == {"too many unauthenticated connections; the oldest is closed"}
         for opened in strangers[:250]:
             assert rest(opened) == b""
         shop = stack.enter_context(Party("shop", trust=authority.trust("shop", "bank")))

@@ -95,7 +95,7 @@ def test_the_number_of_addresses_from_peers_is_limited(many_names: None) -> None
             None,
             None,
             None,
-            "3 addresses that no route names are in use already",
+            "limit of 3 addresses without a route reached (learnt_most)",
         ]
 
 
@@ -140,10 +140,10 @@ def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(many_na
             shop.endpoint.send(name, numbered(1))
         shop.wait_for(lambda: len(shop.unreachable_at) == 2)
         assert sorted(shop.unreachable_at) == [
-            (name, f"the dial failed: {name[6:].partition(':')[0]} is not among what may be dialled (dial_only)")
+            (name, f"the dial failed: {name[6:].partition(':')[0]} is not allowed by dial_only")
             for name in sorted(names)
         ]
-        assert shop.endpoint.refusal_reason(names[1]) == "it is not among what may be dialled (dial_only)"
+        assert shop.endpoint.refusal_reason(names[1]) == "it is not allowed by dial_only"
         assert shop.endpoint.refusal_reason(names[0]) is None
         shop.endpoint.send(f"TCP://other.example:{bank.port}", numbered(1, first=7))
         bank.wait_for(lambda: bank.numbers() == [7])

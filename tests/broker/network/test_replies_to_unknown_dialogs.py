@@ -65,7 +65,9 @@ def test_replies_are_dropped_if_no_more_addresses_can_be_learned(both: Talk, mon
     both.stock.create_route("Any", address="TRANSPORT")
     answered(both, ["tcp://one:4022/x"])
     assert "TCP://one:4022" in pipe.outboxes
-    monkeypatch.setattr(pipe, "refusal_reason", lambda _: "1000 addresses that no route names are in use already")
+    monkeypatch.setattr(
+        pipe, "refusal_reason", lambda _: "limit of 1000 addresses without a route reached (learnt_most)"
+    )
     answered(both, ["tcp://two:4022/x"])
     assert "TCP://two:4022" not in pipe.outboxes
     both.send(b"one")

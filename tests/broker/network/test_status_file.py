@@ -128,5 +128,5 @@ def test_an_ipv6_address_is_bracketed(tmp_path: Path) -> None:
 def test_the_error_for_an_ipv6_address_is_bracketed() -> None:
     """2001:db8:: is for documents, and no machine's."""
     monitor = Monitor("2001:db8::1", 4022, metrics=lambda: b"", health=dict)
-    with pytest.raises(EndpointError, match=r"^\[2001:db8::1\]:4022: cannot be listened on: "):
+    with pytest.raises(EndpointError, match=r"^cannot listen on \[2001:db8::1\]:4022: "):
         monitor.start()

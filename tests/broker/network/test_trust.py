@@ -62,12 +62,12 @@ def refused(shop_trust: Trust | None, bank_trust: Trust | None) -> tuple[str, st
 
 def test_a_name_that_is_not_allowed_is_refused(authority: Authority, bank_trust: Trust) -> None:
     _, at_bank = refused(authority.trust("thief", "bank"), bank_trust)
-    assert at_bank == "the far side's certificate is valid, but thief is not among those who may connect"
+    assert at_bank == "the peer's certificate is valid, but thief is not allowed to connect"
 
 
 def test_a_dialer_rejects_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
     at_shop, _ = refused(authority.trust("shop", "another bank"), bank_trust)
-    assert at_shop == "the far side's certificate is valid, but bank is not among those who may connect"
+    assert at_shop == "the peer's certificate is valid, but bank is not allowed to connect"
 
 
 def test_only_the_first_name_counts(authority: Authority, bank_trust: Trust) -> None:
@@ -79,7 +79,7 @@ def test_a_certificate_without_a_name_is_rejected(authority: Authority, bank_tru
     """An address of the internet is no name."""
     certificate, key = authority.certify("127.0.0.1")
     _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
-    assert at_bank == "the far side's certificate is valid, but has no name of DNS, and is not pinned"
+    assert at_bank == "the peer's certificate is valid, but is not pinned and has no DNS name"
 
 
 def test_the_certificate_of_another_authority_is_refused(
@@ -88,14 +88,14 @@ def test_the_certificate_of_another_authority_is_refused(
     """Though it bears the same name, and gives out the same names."""
     certificate, key = Authority(tmp_path / "other").certify("shop")
     _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
-    assert at_bank.startswith("the far side's certificate is not trusted: ")
+    assert at_bank.startswith("the peer's certificate is not trusted: ")
 
 
 def test_an_expired_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     ended = datetime.now(UTC) - timedelta(minutes=1)
     certificate, key = authority.certify("shop", validity=Validity(ended - timedelta(days=1), ended))
     _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
-    assert at_bank == "the far side's certificate is not trusted: certificate has expired"
+    assert at_bank == "the peer's certificate is not trusted: certificate has expired"
 
 
 def test_the_event_names_the_own_certificate_as_the_cause(authority: Authority, bank_trust: Trust) -> None:
@@ -103,14 +103,14 @@ def test_the_event_names_the_own_certificate_as_the_cause(authority: Authority, 
     ended = datetime.now(UTC) - timedelta(minutes=1)
     certificate, key = authority.certify("bank", validity=Validity(ended - timedelta(days=1), ended))
     _, at_bank = refused(authority.trust("shop", "bank"), replace(bank_trust, certificate=certificate, key=key))
-    assert at_bank == "the far side does not believe the certificate of this instance: certificate expired"
+    assert at_bank == "the peer rejects the certificate of this instance: certificate expired"
 
 
 def test_an_unpinned_certificate_is_rejected_whatever_its_names(authority: Authority) -> None:
     shop, thief, bank = (authority.certify(name, "shop", signs_itself=True) for name in ("shop", "thief", "bank"))
     bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})
     _, at_bank = refused(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
-    assert at_bank.startswith("the far side's certificate is not trusted: ")
+    assert at_bank.startswith("the peer's certificate is not trusted: ")
 
 
 def test_an_authority_without_the_pinned_key_is_rejected(authority: Authority) -> None:
@@ -123,13 +123,13 @@ def test_an_authority_without_the_pinned_key_is_rejected(authority: Authority) -
 @pytest.mark.threat("T15")
 def test_a_peer_without_tls_is_rejected_if_tls_is_required(bank_trust: Trust) -> None:
     _, at_bank = refused(None, bank_trust)
-    assert at_bank == "the far side does not speak TLS, which is asked for here"
+    assert at_bank == "the peer does not use TLS, which is required"
 
 
 @pytest.mark.threat("T15")
 def test_tls_is_not_downgraded(authority: Authority) -> None:
     at_shop, _ = refused(authority.trust("shop", "bank"), None)
-    assert at_shop == "TLS: the far side does not speak it" or "closed" in at_shop or "broke" in at_shop
+    assert at_shop == "the peer does not use TLS" or "closed" in at_shop or "broke" in at_shop
 
 
 def stranger(address: str, context: ssl.SSLContext) -> str:
@@ -208,7 +208,9 @@ def test_a_pinned_authority_certificate_is_rejected(
 ) -> None:
     other = Authority(authority.folder / "other")
     trust = replace(authority.trust("shop", "bank"), pinned={"bank": [other.file]})
-    with pytest.raises(OptionError, match="may sign others, so it cannot stand beside an authority"):
+    with pytest.raises(
+        OptionError, match="can sign other certificates, which is not allowed together with an authority"
+    ):
         TlsContexts.load(trust)
 
 
@@ -238,7 +240,7 @@ def test_each_certificate_of_a_pinned_file_must_be_valid(authority: Authority) -
 def test_a_certificate_may_have_only_one_name(authority: Authority) -> None:
     certificate, key = authority.certify("shop")
     trust = Trust(certificate=certificate, key=key, pinned={"bank": [certificate], "shop": [certificate]})
-    with pytest.raises(OptionError, match="pinned as that of bank and of shop"):
+    with pytest.raises(OptionError, match="pinned for two principals, bank and shop"):
         TlsContexts.load(trust)
 
 
@@ -261,7 +263,7 @@ def test_an_invalid_file_is_named(authority: Authority, bank_trust: Trust, part:
 
 def test_a_key_of_another_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     _, key = authority.certify("other")
-    with pytest.raises(InputError, match="expected a certificate in PEM and its private key"):
+    with pytest.raises(InputError, match="expected a certificate in PEM format and its private key"):
         TlsContexts.load(replace(bank_trust, key=key))
 
 

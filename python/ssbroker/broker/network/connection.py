@@ -29,20 +29,20 @@ from ssbroker.protocol.wire.connection import Link, LinkEvent, LinkLimits, PeerG
 from ssbroker.protocol.wire.frames import Data, GoodbyeReason, OwnIdentity, PeerIdentity
 
 PIECE_BYTES: Final = 64 << 10
-"""Bytes to encrypt at a time: they fit into the processor's cache, and the allocator reuses their memory."""
+"""Bytes to encrypt at a time: they fit into the processor cache, and the allocator reuses their memory."""
 
 
 ROW_BYTES: Final = 512
-"""What a row counts beside its values."""
+"""The size that a row counts in addition to its values."""
 
 
 class SharedOutbox:
-    """Rows that wait to go to one place.
+    """Rows that wait to be sent to one address.
 
     Args:
-        most: How many bytes it takes. The last rows that it takes may exceed that.
-        first: The number of its first row; those before it are done with.
-        on_drained: Called where somebody was told to wait and half of it is free again; in the thread that empties it.
+        max_bytes: The bytes that it holds; the last rows that it accepts may exceed them.
+        first: The number of its first row, for `progress`.
+        on_drained: Called when the outbox is half empty after it refused rows, in the thread that empties it.
 
     Examples:
         >>> outbox = SharedOutbox(1000)
@@ -66,9 +66,9 @@ class SharedOutbox:
         "_rows",
     )
 
-    def __init__(self, most: int, *, first: int = 0, on_drained: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, max_bytes: int, *, first: int = 0, on_drained: Callable[[], None] = lambda: None) -> None:
         self._on_drained: Final = on_drained
-        self._max_bytes: Final = most
+        self._max_bytes: Final = max_bytes
         self._lock: Final = threading.RLock()
         self._rows: Final[deque[tuple[pa.Table, int]]] = deque()
         self._bytes = 0
@@ -78,49 +78,42 @@ class SharedOutbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no rows wait."""
         return not self._rows
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes nothing for now."""
+        """Whether it accepts no rows at present."""
         return self._is_blocked or self._bytes >= self._max_bytes
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many rows it has taken, and how many of these are done with. Both only grow."""
+        """The number of rows that it has accepted, and how many of these are finished; both only grow."""
         with self._lock:
             return self._accepted, self._finished
 
     @property
     def pending(self) -> tuple[int, int]:
-        """How many rows are not done with, and how many bytes those count that wait."""
+        """The number of rows that are not finished, and the bytes of those that wait."""
         with self._lock:
             return self._accepted - self._finished, self._bytes
 
     def put(self, rows: pa.Table) -> tuple[bool, int]:
-        """Takes rows, unless it is full.
-
-        Args:
-            rows: The rows.
-
-        Returns:
-            Whether it has taken them, and how many bytes more it takes.
-        """
+        """Adds rows unless it is full or blocked; returns whether it did, and the bytes that it still accepts."""
         size = rows.nbytes + ROW_BYTES * rows.num_rows
         with self._lock:
-            room = self._max_bytes - self._bytes
-            if self._is_blocked or room <= 0:
+            space = self._max_bytes - self._bytes
+            if self._is_blocked or space <= 0:
                 self._owes_notification = True
-                return False, min(room, 0)
+                return False, min(space, 0)
             self._rows.append((rows, size))
             self._bytes += size
             self._accepted += rows.num_rows
-            self._owes_notification = self._owes_notification or room <= size
-            return True, room - size
+            self._owes_notification = self._owes_notification or space <= size
+            return True, space - size
 
     def take(self) -> pa.Table | None:
-        """The rows that have waited longest; they are done with once `finish` is told so."""
+        """Removes and returns the oldest rows; they are pending until `finish` is called."""
         with self._lock:
             if not self._rows:
                 return None
@@ -129,34 +122,30 @@ class SharedOutbox:
             return rows
 
     def finish(self, rows: int) -> None:
-        """Says that rows are written or lost.
-
-        Args:
-            rows: How many, the first ones.
-        """
+        """Records that the first `rows` pending rows were written or lost."""
         with self._lock:
             self._finished += rows
 
     def clear(self) -> None:
-        """Loses what waits."""
+        """Discards the waiting rows."""
         with self._lock:
             self._finished += sum(rows.num_rows for rows, _ in self._rows)
             self._rows.clear()
             self._bytes = 0
 
     def block(self) -> None:
-        """Takes nothing from now on."""
+        """Accepts no rows until `unblock`."""
         with self._lock:
             self._is_blocked = True
 
     def unblock(self) -> None:
-        """Takes rows again, and says so."""
+        """Accepts rows again and calls `on_drained`."""
         with self._lock:
             self._is_blocked = self._owes_notification = False
         self._on_drained()
 
     def notify_if_drained(self) -> None:
-        """Called after rows were taken out: tells who waits for room, if there is enough."""
+        """Calls `on_drained` if rows were refused and the outbox is half empty; call it after `take`."""
         with self._lock:
             is_due = self._owes_notification and not self._is_blocked and self._bytes <= self._max_bytes // 2
             if is_due:
@@ -170,27 +159,27 @@ _HOUR = 3600 * SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointLimits:
-    """How long the endpoint waits, and for how much; times are microseconds.
+    """Time and size limits of the network endpoint. All times are in microseconds.
 
     Attributes:
-        link: The same of one connection, once TLS is agreed.
-        login_wait: How long TCP, TLS and HELLO may take together.
-        unproven_bytes: What is taken of a far side before it has proven who it is.
-        unproven_most: How many such connections there may be; the oldest goes for a new one. A quarter of the files that the process
-            may open is never exceeded, so that databases and honest instances have theirs.
-        principal_most: How many connections that one principal has dialled there may be, whatever instances it says they come from; the oldest
-            goes for a new one. A quarter of the files is not exceeded here either.
-        dials_at_once: How many connections one address may dial in one go (N33); an IPv6 network of 64 bits counts as one address.
-        dials_per_second: How many more it may dial in each second from then on.
-        learnt_most: How many addresses that no route names may be in use at once (N34), as far as others have chosen them.
-        learnt_dials: How many of these are dialled at once; the others wait.
-        outbox_bytes: What may wait to go to one address.
-        dial_wait: How long to wait after a dial that failed; twice as long after the next, and so on.
-        dial_wait_most: The longest of these waits.
-        steady_after: How long a connection over which no rows have come has to last so that its end counts as a first failure.
+        link: The time and size limits of one connection.
+        login_wait: Maximum time for TCP, TLS and HELLO together.
+        unproven_bytes: Maximum bytes that are read from a peer before it is authenticated.
+        unproven_most: Maximum number of unauthenticated connections; a new one replaces the oldest. It never exceeds a quarter of the files
+            that the process may open, so that databases and authenticated peers have the rest.
+        principal_most: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
+            replaces the oldest. It never exceeds a quarter of the files either.
+        dials_at_once: How many connections one address may dial in a burst; an IPv6 network of 64 bits counts as one address.
+        dials_per_second: How many more connections it may dial in each second after the burst.
+        learnt_most: Maximum number of addresses in use that no route names, but that peers have chosen.
+        learnt_dials: How many of these are dialled at the same time; the others wait.
+        outbox_bytes: Maximum bytes that wait to be sent to one address.
+        dial_wait: Wait after a failed dial; it doubles after each further failure.
+        dial_wait_most: Maximum of that wait.
+        steady_after: Minimum duration of a connection without received rows for its end to count as a first failure.
 
     Raises:
-        OptionError: One of them is not what it can be.
+        OptionError: A value is out of range.
 
     Examples:
         >>> limits = EndpointLimits()
@@ -231,14 +220,14 @@ class EndpointLimits:
         whole_number(self.outbox_bytes, name="outbox_bytes", minimum=1, maximum=1 << 40)
 
     def wait(self, failures: int, *, roll: float) -> int:
-        """How long to wait before an address is dialled again.
+        """Returns the wait before an address is dialled again, in microseconds.
 
         Args:
-            failures: How often it has failed in a row, at least once.
-            roll: A random number from 0 to below 1, for the jitter.
+            failures: The number of failures in a row, at least 1.
+            roll: A random number in [0, 1) for the jitter.
 
         Returns:
-            Microseconds.
+            The wait in microseconds, with jitter.
 
         Examples:
             >>> EndpointLimits().wait(20, roll=0.5) // SECOND
@@ -248,7 +237,10 @@ class EndpointLimits:
         return round(base * (1 + JITTER * (2 * roll - 1)))
 
     def principal_allowed(self) -> int:
-        """How many connections one principal may have dialled in this process, at least one.
+        """Returns how many connections one principal may have dialled in this process; at least 1.
+
+        Returns:
+            `principal_most`, or a quarter of the files that the process may open if that is less.
 
         Examples:
             >>> EndpointLimits(principal_most=1).principal_allowed()
@@ -257,7 +249,10 @@ class EndpointLimits:
         return _limit_by_open_files(self.principal_most)
 
     def unproven_allowed(self) -> int:
-        """How many connections that are not proven there may be in this process, at least one.
+        """Returns how many unauthenticated connections this process may have; at least 1.
+
+        Returns:
+            `unproven_most`, or a quarter of the files that the process may open if that is less.
 
         Examples:
             >>> EndpointLimits(unproven_most=1).unproven_allowed()
@@ -266,16 +261,14 @@ class EndpointLimits:
         return _limit_by_open_files(self.unproven_most)
 
 
-def _limit_by_open_files(most: int) -> int:
-    """So many connections, or as many as a quarter of the files is, but one in any case."""
-    return max(min(most, _open_files_max() // 4), 1)
+def _limit_by_open_files(limit: int) -> int:
+    return max(min(limit, _open_files_max() // 4), 1)
 
 
 def _open_files_max() -> int:
-    """How many files the process may have open."""
     if sys.platform == "win32":
         return 2**31 - 1
-    import resource  # noqa: PLC0415 - Windows has none
+    import resource  # noqa: PLC0415 - not available on Windows
 
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 - 1 if allowed == resource.RLIM_INFINITY else allowed
@@ -287,15 +280,9 @@ _UNREAD_REPLIES_MAX: Final = 1 << 20
 
 
 class SecureLink:
-    """One end of a connection without its socket. Times are microseconds of any clock that only grows.
+    """One end of a connection, without its socket: encryption, frames, and the rows of its outboxes.
 
-    Args:
-        channel: What its bytes go through.
-        own: What this instance says of itself.
-        is_accept: Whether the far side dialled.
-        limits: How long it waits, and for how much.
-        now: The moment.
-        sent_by_priority: Where rows are counted by priority.
+    Times are in microseconds of any monotonic clock. Rows that are sent are counted in `sent_by_priority`.
     """
 
     __slots__ = (
@@ -345,27 +332,27 @@ class SecureLink:
 
     @property
     def peer_identity(self) -> PeerIdentity | None:
-        """What the far side has said of itself."""
+        """The identity that the peer stated in its HELLO; None before."""
         return None if self._link is None else self._link.peer
 
     @property
     def is_usable(self) -> bool:
-        """Whether rows that wait in its outboxes go over it."""
+        """Whether rows of its outboxes are sent over it."""
         return self.peer_identity is not None and not self.is_leaving
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing comes and nothing goes any more: close the socket."""
+        """Whether nothing more is received or sent, so that the socket can be closed."""
         return self._has_ended or (self._link is not None and self._link.is_closed)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether one of the sides has said GOODBYE, or will."""
+        """Whether one of the sides has sent GOODBYE, or is about to."""
         return self._leaving is not None or (self._link is not None and self._link.is_leaving)
 
     @property
     def bytes_to_read(self) -> int | None:
-        """How many bytes more are taken of who has not said HELLO (N11); None where it has."""
+        """How many more bytes are read before HELLO; None after it."""
         return (
             None
             if self.peer_identity is not None
@@ -373,146 +360,88 @@ class SecureLink:
         )
 
     def received(self, data: Data, *, now: int) -> list[LinkEvent]:
-        """Takes what the socket brought.
-
-        Args:
-            data: The bytes.
-            now: The moment.
-
-        Returns:
-            What they come to.
+        """Returns the events that received bytes cause.
 
         Raises:
-            PeerError: They break the protocol, or the far side is nobody who may connect. Write what `data_to_send` still gives, then
-                close the socket.
+            PeerError: The bytes violate the protocol, or the peer may not connect. Write what `data_to_send` returns, then close the socket.
         """
         if self.is_finished:
             return []
         if self.peer_identity is None:
             self._unauthenticated_bytes += len(data)
-        plain = self.channel.received(data)
+        decrypted = self.channel.received(data)
         link = self._open_link(now)
-        events = link.receive(plain, now=now) if plain and link is not None else []
+        events = link.receive(decrypted, now=now) if decrypted and link is not None else []
         if self.bytes_to_read == 0:
-            raise PeerError(
-                f"the far side has sent_by_priority {self._unauthenticated_bytes} bytes and not said who it is"
-            )
+            raise PeerError(f"the peer sent {self._unauthenticated_bytes} bytes without authenticating: limit exceeded")
         if self.channel.unsent_bytes > _UNREAD_REPLIES_MAX:
-            raise PeerError("the far side asks for answers and does not read them")
+            raise PeerError("the peer does not read its replies: send buffer limit exceeded")
         return events
 
     def data_to_send(self, *, now: int) -> bytes | None:
-        """The next piece for the socket.
-
-        Args:
-            now: The moment.
-
-        Returns:
-            The bytes; None where there is nothing for now.
-        """
+        """Returns the next bytes for the socket; None if there are none at present."""
         if data := self.channel.data_to_send():
             return data
         if not self._unencrypted and self._link is not None:
             self._encode(self._link, now)
         try:
             self._encrypt()
-        except PeerError:  # the far side has ended TLS, and is about to close the socket
+        except PeerError:  # the peer has ended TLS and is about to close the socket
             self._has_ended = True
             return None
         return self.channel.data_to_send() or None
 
     def close(self) -> bytes:
-        """Ends it; what is still to be written, all of it at once: who reads nothing is not waited for."""
+        """Ends the connection; returns all bytes that are left to write, whatever the peer reads."""
         with suppress(PeerError):
             self._encrypt(max_unsent_bytes=2**63 - 1)
         self.channel.close()
         return self.channel.data_to_send()
 
     def settle(self, *, waiting: int = 0) -> None:
-        """Has outboxes know what of that which was taken out of them is written or lost.
-
-        Args:
-            waiting: How many rows are neither, the last ones.
-        """
+        """Marks rows taken from outboxes as finished, except the last `waiting` rows."""
         while self._in_transit and self._in_transit_rows - self._in_transit[0][1] >= waiting:
             outbox, rows = self._in_transit.popleft()
             self._in_transit_rows -= rows
             outbox.finish(rows)
 
     def next_timeout(self) -> int | None:
-        """The moment at which `handle_timeout` has something to do; None where there is none."""
+        """Returns when `handle_timeout` is due; None for never."""
         return None if self._link is None else self._link.next_timeout()
 
     def handle_timeout(self, *, now: int) -> list[LinkEvent]:
-        """Does what is due.
-
-        Args:
-            now: The moment.
-
-        Returns:
-            What it comes to.
-        """
+        """Does what is due; returns the events."""
         return [] if self._link is None else self._link.handle_timeout(now=now)
 
     def pause(self, *, now: int) -> None:
-        """Says that nothing is read, so that the far side's silence is not its own.
-
-        Args:
-            now: The moment.
-        """
+        """Records that the socket is not read, so that the peer is not considered silent."""
         self.is_paused = True
         if self._link is not None:
             self._link.pause(now=now)
 
     def resume(self, *, now: int) -> None:
-        """Says that it is read again.
-
-        Args:
-            now: The moment.
-        """
+        """Records that the socket is read again."""
         self.is_paused = False
         if self._link is not None:
             self._link.resume(now=now)
 
     def probe(self, *, now: int) -> None:
-        """Asks the far side for a sign of life.
-
-        Args:
-            now: The moment.
-        """
+        """Asks the peer for a sign of life."""
         if self._link is not None:
             self._link.probe(now=now)
 
     def query_role(self, broker_instance: bytes) -> None:
-        """Asks the far side what a database is.
-
-        Args:
-            broker_instance: Its broker id.
-        """
+        """Asks the peer for the mirroring role of a database."""
         if self._link is not None and self.is_usable:
             self._link.query_role(broker_instance)
 
     def reply_role(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """Answers that.
-
-        Args:
-            broker_instance: The broker id.
-            role: What the database is here.
-            number: The role's number.
-        """
+        """Answers a role query."""
         if self._link is not None and self.is_usable:
             self._link.reply_role(broker_instance, role, number)
 
     def leave(self, reason: GoodbyeReason, text: str) -> bool:
-        """Says GOODBYE behind what waits in its outboxes.
-
-        Args:
-            reason: Why.
-            text: The same for people.
-
-        Returns:
-            Whether it can: it cannot before the far side has said HELLO.
-        """
+        """Sends GOODBYE after the waiting rows; returns False if the peer has not sent HELLO, so that it cannot."""
         if self.peer_identity is None:
             return False
         self._leaving = self._leaving or (reason, text)
@@ -524,23 +453,23 @@ class SecureLink:
         return self._link
 
     def _encode(self, link: Link, now: int) -> None:
-        """Asks the link for what is to be written next."""
+        """Takes frames from the link, in pieces to encrypt."""
         self._fill_link(link, now)
         for data in link.data_to_send(now=now):
             view = memoryview(data)
             self._unencrypted.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
         waiting, _ = link.waiting
         self.settle(waiting=waiting)
-        if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing
+        if not waiting:  # a link with rows to send is not idle, even if the socket accepts nothing
             self._fill_link(link, now)
 
     def _encrypt(self, max_unsent_bytes: int = PIECE_BYTES) -> None:
-        """Passes pieces to the channel until it holds that many unsent bytes."""
+        """Encrypts pieces until the channel holds that many unsent bytes."""
         while self._unencrypted and self.channel.unsent_bytes < max_unsent_bytes:
             self.channel.seal(self._unencrypted.popleft())
 
     def _fill_link(self, link: Link, now: int) -> None:
-        """Gives the link as much as one frame takes, from each outbox in turn."""
+        """Passes rows of each outbox in turn to the link, up to its buffer size."""
         if link.peer is None or link.is_leaving:
             return
         empty = 0
@@ -565,11 +494,13 @@ class SecureLink:
         outbox.notify_if_drained()
         try:
             link.send(rows)
-        except ProtocolError:  # rows that nobody makes; those after them go
-            LOGGER.exception("rows were not sent_by_priority")
+        except ProtocolError:  # invalid rows must not block those after them
+            LOGGER.exception(
+                "%d invalid rows to %s were not sent", rows.num_rows, link.peer.name if link.peer else "a peer"
+            )
 
 
-# Service Broker's numbers (fact 153).
+# Service Broker's error numbers.
 CONNECT_FAILED: Final = 9754
 RECEIVE_FAILED: Final = 9755
 SEND_FAILED: Final = 9759
@@ -579,7 +510,7 @@ NAME_UNKNOWN: Final = 9783
 
 
 class ConnectionState(IntEnum):
-    """How far a connection has come, with the numbers of `sys.dm_broker_connections` (fact 158)."""
+    """The state of a connection, with the numbers of `sys.dm_broker_connections`."""
 
     NEW = 1
     CONNECTING = 2
@@ -593,26 +524,26 @@ class CloseReason:
     """Why a connection ends.
 
     Attributes:
-        text: Why, for people.
-        error: Service Broker's number for it, 0 where nothing is wrong.
-        reason: What GOODBYE said; None where there was none.
+        text: The reason, for messages.
+        error: Service Broker's error number; 0 if it is not an error.
+        goodbye: The reason of GOODBYE; None if none was sent or received.
     """
 
     text: str
     error: int = 0
-    reason: GoodbyeReason | None = None
+    goodbye: GoodbyeReason | None = None
 
 
 @dataclass(slots=True)
 class ConnectionCounters:
-    """What has gone over a connection.
+    """The traffic of a connection.
 
     Attributes:
-        bytes_sent: Bytes given to the socket.
-        bytes_received: Bytes that it brought.
-        fragments_received: Rows that it brought.
-        sends: How often the socket was written.
-        receives: How often it was read.
+        bytes_sent: Bytes written to the socket.
+        bytes_received: Bytes read from it.
+        fragments_received: Rows received.
+        sends: Number of writes.
+        receives: Number of reads.
     """
 
     bytes_sent: int = 0
@@ -623,36 +554,32 @@ class ConnectionCounters:
 
 
 class ConnectionOwner(Protocol):
-    """Who has all connections. It is called in the endpoint's thread."""
+    """Manages the connections of an endpoint, in the endpoint's thread."""
 
     @property
     def buffer(self) -> memoryview:
-        """Where sockets are read into, one at a time."""
+        """The buffer that sockets are read into, one at a time."""
 
     def now(self) -> int:
-        """The moment, in microseconds since 1970."""
+        """Returns the time in microseconds since 1970."""
 
     def accepted(self, connection: PeerConnection) -> None:
-        """The socket of a connection that others have dialled is there."""
+        """Handles a new connection that a peer has dialled."""
 
     def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
-        """Something has come over a connection."""
+        """Handles an event of a connection."""
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
-        """One of the sides says GOODBYE, or falls silent."""
+        """Handles a GOODBYE of either side, or a silent peer."""
 
     def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
-        """A connection's socket is closed."""
+        """Handles the closed socket of a connection."""
 
 
 def ip_of(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host is given as.
+    """Returns the IP address that a host is given as; None for a name.
 
-    Args:
-        host: A name or an address, which may name its zone (`fe80::1%eth0`).
-
-    Returns:
-        The address without its zone, an IPv4 one that is mapped into IPv6 as itself; None for a name.
+    A zone is removed, and an IPv4 address mapped into IPv6 is returned as IPv4.
 
     Examples:
         >>> ip_of("::ffff:192.0.2.1"), ip_of("fe80::1%eth0"), ip_of("localhost")
@@ -668,13 +595,7 @@ def ip_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def address_of(name: object) -> str:
-    """The address of a socket's other end.
-
-    Args:
-        name: As the operating system has it.
-
-    Returns:
-        As routes have it.
+    """Returns the address of a socket's peer name in the form of routes.
 
     Examples:
         >>> address_of(("127.0.0.1", 4022)), address_of(("::1", 4022, 0, 0))
@@ -689,28 +610,21 @@ def address_of(name: object) -> str:
 
 READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 512 << 10
-_TURN_BYTES: Final = 2 << 20
+_PUMP_BYTES: Final = 2 << 20
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """One connection, from the moment that its socket is wanted.
-
-    Args:
-        owner: Who has all connections.
-        line: What is spoken.
-        connection_id: Its id.
-        address: The far side's; None until the far side has dialled.
-        limits: How long it waits.
+    """One connection as an asyncio protocol, from before its socket exists.
 
     Attributes:
-        state: How far it has come.
-        counters: What has gone over it.
-        connected_at: When the socket was there, in microseconds since 1970.
-        logged_in_at: When the far side had said who it is.
-        active_at: When the last bytes came or went.
-        is_send_paused: Whether the operating system takes no more for now.
-        reason: Why it ends, once that is known.
-        peer: Who the far side is, once it has said so.
+        state: Its state.
+        counters: Its traffic.
+        connected_at: When the socket was connected, in microseconds since 1970.
+        logged_in_at: When the peer sent HELLO.
+        active_at: When bytes were last read or written.
+        is_send_paused: Whether the socket's write buffer is full.
+        close_reason: Why it ends, once known.
+        peer: The peer, once it has sent HELLO.
     """
 
     def __init__(
@@ -729,7 +643,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._loop.call_later(limits.login_wait / SECOND, self._login_timed_out)
         self._is_closing = False
-        self.reason: CloseReason | None = None
+        self.close_reason: CloseReason | None = None
         self.peer: Peer | None = None
         self.link: Final = link
         self.connection_id: Final = connection_id
@@ -744,23 +658,23 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether rows that wait in its outboxes go over it."""
-        return not self._is_closing and self.reason is None and self.link.is_usable
+        """Whether rows of its outboxes are sent over it."""
+        return not self._is_closing and self.close_reason is None and self.link.is_usable
 
     @property
     def unsent_bytes(self) -> int:
-        """What the operating system has not taken yet."""
+        """The bytes that the operating system has not accepted yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def descriptor(self) -> int:
-        """The number of its socket; -1 where it has none."""
+        """The file descriptor of its socket; -1 if it has none."""
         found: int = -1 if self._transport is None else self._transport.get_extra_info("socket").fileno()
         return found
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a stream protocol is given
+        """Handles the connected socket."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - always so for a stream protocol
         self._transport = transport
         self.state = ConnectionState.CONNECTED
         self.connected_at = self.active_at = self._owner.now()
@@ -773,13 +687,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: no more of them than are taken of who is not proven yet."""
+        """Returns the buffer for the next bytes, limited while the peer is unauthenticated."""
         del sizehint
-        room = self.link.bytes_to_read
-        return self._owner.buffer if room is None else self._owner.buffer[: max(room, 1)]
+        limit = self.link.bytes_to_read
+        return self._owner.buffer if limit is None else self._owner.buffer[: max(limit, 1)]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Handles received bytes."""
         self.counters.bytes_received += nbytes
         self.counters.receives += 1
         self.active_at = self._owner.now()
@@ -789,7 +703,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             events = self.link.received(self._owner.buffer[:nbytes], now=self._clock())
         except PeerError as error:
             is_proven = self.link.channel.is_open
-            self.end(CloseReason(str(error), PROTOCOL_BROKEN if is_proven else LOGIN_REFUSED))
+            self.set_close_reason(CloseReason(str(error), PROTOCOL_BROKEN if is_proven else LOGIN_REFUSED))
             self.pump()
             self._close()
             return
@@ -797,28 +711,24 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.pump()
 
     def eof_received(self) -> None:
-        """The far side writes no more; asyncio closes the socket."""
+        """Does nothing: asyncio closes the socket."""
 
     def pause_writing(self) -> None:
-        """The operating system takes no more for now."""
+        """Handles a full write buffer."""
         self.is_send_paused = True
 
     def resume_writing(self) -> None:
-        """It does again. What a transport calls may not close it, so the writing goes on after this."""
+        """Continues to write, outside of this callback: a transport must not be closed in it."""
         self.is_send_paused = False
         self._loop.call_soon(self.pump)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
-        why = "the far side closed the connection" if exc is None else f"the connection broke: {exc}"
-        self.lost(CloseReason(why, RECEIVE_FAILED))
+        """Handles the closed socket."""
+        text = "the peer closed the connection" if exc is None else f"the connection broke: {exc}"
+        self.lost(CloseReason(text, RECEIVE_FAILED))
 
     def lost(self, reason: CloseReason) -> None:
-        """There is no socket, or no longer.
-
-        Args:
-            reason: Why, where it is not known better.
-        """
+        """Ends the connection, whose socket is closed or was never connected; an earlier reason takes precedence."""
         if self.state is ConnectionState.CLOSED:
             return
         self._deadline.cancel()
@@ -827,10 +737,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._is_closing = True
         self.state = ConnectionState.CLOSED
         self.link.settle()
-        self._owner.ended(self, self.reason or reason)
+        self._owner.ended(self, self.close_reason or reason)
 
     def pump(self) -> None:
-        """Writes what there is to write, as long as it is taken."""
+        """Writes what waits, as long as the socket accepts it."""
         transport = self._transport
         if transport is None or self._is_closing:
             return
@@ -844,7 +754,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.counters.bytes_sent += len(data)
             self.counters.sends += 1
             self.active_at = self._owner.now()
-            if written >= _TURN_BYTES:  # others read and write meanwhile
+            if written >= _PUMP_BYTES:  # let other connections run
                 self._loop.call_soon(self.pump)
                 break
         if self.link.is_finished:
@@ -853,42 +763,33 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._schedule_timer()
 
     def leave(self, reason: GoodbyeReason, text: str) -> None:
-        """Says GOODBYE behind what waits.
-
-        Args:
-            reason: Why.
-            text: The same for people.
-        """
-        self.end(CloseReason(text, reason=reason))
+        """Sends GOODBYE after the waiting rows."""
+        self.set_close_reason(CloseReason(text, goodbye=reason))
         if self.link.leave(reason, text):
             self.pump()
         else:
             self.cut()
 
     def probe(self) -> None:
-        """Asks the far side for a sign of life."""
+        """Asks the peer for a sign of life."""
         self.link.probe(now=self._clock())
         self.pump()
 
-    def end(self, reason: CloseReason) -> None:
-        """Says why it ends, where that is not known yet.
-
-        Args:
-            reason: Why.
-        """
-        if self.reason is None:
-            self.reason = reason
-            if reason.reason is not None and self.peer is not None:
+    def set_close_reason(self, reason: CloseReason) -> None:
+        """Records why the connection ends, unless it is known already."""
+        if self.close_reason is None:
+            self.close_reason = reason
+            if reason.goodbye is not None and self.peer is not None:
                 self._owner.closing(self, reason)
 
     def cut(self) -> None:
-        """Closes the socket at once, without GOODBYE."""
+        """Closes the socket immediately, without GOODBYE."""
         self._is_closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def pause(self) -> None:
-        """Reads no more, so that TCP slows the far side down; who is not proven is read all the same."""
+        """Stops reading, so that TCP slows the peer down; unauthenticated peers are read anyway."""
         if self._transport is not None and self.link.peer_identity is not None and not self.link.is_paused:
             self.link.pause(now=self._clock())
             self._transport.pause_reading()
@@ -905,16 +806,16 @@ class PeerConnection(asyncio.BufferedProtocol):
             if isinstance(event, PeerGreeted):
                 self._greeted(event.peer)
             elif isinstance(event, PeerLeft):
-                self.end(CloseReason(event.text or event.reason.name.lower(), reason=event.reason))
+                self.set_close_reason(CloseReason(event.text or event.reason.name.lower(), goodbye=event.reason))
             self._owner.event_received(self, event)
 
-    def _greeted(self, far: PeerIdentity) -> None:
+    def _greeted(self, identity: PeerIdentity) -> None:
         self._deadline.cancel()
         self.state = ConnectionState.LOGGED_IN
         self.logged_in_at = self._owner.now()
         self.peer = Peer(
-            instance_id=far.instance_id,
-            name=far.name,
+            instance_id=identity.instance_id,
+            name=identity.name,
             principal=self.link.channel.principal,
             address=self.address,
             connection_id=self.connection_id,
@@ -922,7 +823,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         )
 
     def _close(self) -> None:
-        """Closes the socket once what was written is gone, or a while later."""
+        """Closes the socket once its data is written, or after the GOODBYE timeout."""
         if self._transport is not None and not self._is_closing:
             self._is_closing = True
             if data := self.link.close():
@@ -932,10 +833,10 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._deadline = self._loop.call_later(self._limits.link.goodbye_timeout / SECOND, self._transport.abort)
 
     def _schedule_timer(self) -> None:
-        moment = self.link.next_timeout()
-        if moment is None:
+        timeout = self.link.next_timeout()
+        if timeout is None:
             return
-        at = (moment + 1) / SECOND
+        at = (timeout + 1) / SECOND
         if self._timer is not None:
             if self._timer.when() <= at:
                 return
@@ -946,12 +847,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._timer = None
         self._process_events(self.link.handle_timeout(now=self._clock()))
         if self.link.is_leaving:
-            self.end(CloseReason("the connection carried nothing", reason=GoodbyeReason.IDLE))
+            self.set_close_reason(CloseReason("the connection was idle", goodbye=GoodbyeReason.IDLE))
         self.pump()
 
     def _login_timed_out(self) -> None:
         waited = self._limits.login_wait / SECOND
-        self.end(CloseReason(f"the far side has not said who it is in {waited:g} s", LOGIN_REFUSED))
+        self.set_close_reason(CloseReason(f"the peer did not authenticate within {waited:g} s", LOGIN_REFUSED))
         self.cut()
 
     def _clock(self) -> int:

@@ -41,14 +41,14 @@ _Network: TypeAlias = IPv4Network | IPv6Network
 
 
 class DialFilter:
-    """Which hosts and networks may be dialled.
+    """The hosts and networks that may be dialled.
 
     Args:
-        entries: Networks (`10.0.0.0/8`), addresses, names of hosts, and all names below a domain (`*.example.com`). Where there are
-            none, everything may be dialled.
+        entries: Networks (`10.0.0.0/8`), addresses, host names, and all names below a domain (`*.example.com`). If empty, everything may
+            be dialled.
 
     Raises:
-        OptionError: One of them is none of these.
+        OptionError: An entry is invalid.
 
     Examples:
         >>> dial_filter = DialFilter(["10.0.0.0/8", "*.example.com"])
@@ -58,7 +58,7 @@ class DialFilter:
         (True, False, True)
         >>> DialFilter(["10.0.0.1/8"])
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: dial_only: '10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set
+        ssbroker.exceptions.OptionError: dial_only: '10.0.0.1/8' is not a valid network: 10.0.0.1/8 has host bits set
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
@@ -78,35 +78,21 @@ class DialFilter:
         elif _is_name(entry):
             self._names.add(entry.lower())
         else:
-            raise OptionError(
-                f"dial_only: expected a network, an address, the name of a host, or *.DOMAIN; got {entry!r:.80}"
-            )
+            raise OptionError(f"dial_only: expected a network, an address, a host name or *.DOMAIN; got {entry!r:.80}")
 
     def has_name(self, host: str) -> bool:
-        """Whether a host may be dialled wherever its name leads.
-
-        Args:
-            host: A name or an address, in lower case.
-        """
+        """Returns whether a lower-case host may be dialled, whatever address its name has."""
         return self._is_everything or host in self._names or any(host.endswith(domain) for domain in self._domains)
 
     def has_ip(self, host: str) -> bool:
-        """Whether an address may be dialled.
-
-        Args:
-            host: The address; a name is in no network.
-        """
+        """Returns whether an IP address may be dialled; False for a name."""
         if self._is_everything:
             return True
         ip = ip_of(host)
         return ip is not None and any(ip in network for network in self._networks)
 
     def refuses(self, host: str) -> bool:
-        """Whether a host may not be dialled, as far as that is known before its name is looked up.
-
-        Args:
-            host: A name or an address, in lower case.
-        """
+        """Returns whether a lower-case host may not be dialled, as far as known before its name is looked up."""
         if self.has_name(host):
             return False
         if ip_of(host) is None:
@@ -119,7 +105,7 @@ def _network(entry: str) -> _Network | None:
         return ip_network(entry)
     except ValueError as error:
         if "/" in entry:
-            raise OptionError(f"dial_only: {entry!r:.80} is no network: {error}") from error
+            raise OptionError(f"dial_only: {entry!r:.80} is not a valid network: {error}") from error
         return None
 
 
@@ -128,36 +114,28 @@ def _is_name(entry: str) -> bool:
 
 
 _NEXT_ADDRESS_DELAY: Final = 2.0
-"""The seconds after which another address of a name is tried."""
+"""Seconds after which the next address of a name is tried."""
 _LOOKUPS_MAX: Final = 256
 _LOOKUPS: Final = threading.BoundedSemaphore(_LOOKUPS_MAX)
-"""A name server that does not answer holds each look-up for half a minute or so; in this process there are no more than these."""
+"""Limits the look-ups of this process: if the name server does not answer, each takes about half a minute."""
 
 _Found: TypeAlias = list[Any]
-"""As `socket.getaddrinfo` has it."""
+"""The result of `socket.getaddrinfo`."""
 
 
 class _Socket(socket.socket):
-    """One that a forked process lets go of."""
+    """A socket that is closed after a fork."""
 
     def descriptors(self) -> Iterable[int]:
-        """See `forks.Holder`."""
+        """Returns the sockets to close after a fork."""
         return (self.fileno(),)
 
 
 async def connect_socket(host: str, port: int, dial_filter: DialFilter) -> socket.socket:
-    """Dials. Whoever cancels this leaves no socket open, which asyncio's own way does not promise.
-
-    Args:
-        host: A name or an address, in lower case.
-        port: The port.
-        dial_filter: What may be dialled.
-
-    Returns:
-        A socket that is connect_socket.
+    """Returns a connected socket; if cancelled, it leaves no socket open, which asyncio does not guarantee.
 
     Raises:
-        OSError: Nobody answers, the name is not known, or nothing that it leads to may be dialled.
+        OSError: No address answers, the lower-case host name is unknown, or none of its addresses may be dialled.
     """
     if dial_filter.refuses(host):
         raise PermissionError(_dial_only_message(host))
@@ -172,24 +150,24 @@ async def connect_socket(host: str, port: int, dial_filter: DialFilter) -> socke
 
 
 def _dial_only_message(host: str) -> str:
-    return f"{host} is not among what may be dialled (dial_only)"
+    return f"{host} is not allowed by dial_only"
 
 
 def _numeric(host: str, port: int) -> _Found:
-    """What is an address has not to be looked up; of a name, nothing."""
+    """Returns the address without a look-up; nothing for a name."""
     if ip_of(host) is None:
         return []
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 
 
 async def _look_up(look: Callable[[], _Found]) -> _Found:
-    """Looks a name up in a thread that nobody has to wait for: neither other names, nor the end of the process."""
+    """Looks up a name in a thread of its own, so that neither other names nor the end of the process wait for it."""
     if not _LOOKUPS.acquire(blocking=False):
-        raise OSError("too many names are being looked up")
+        raise OSError(f"too many name look-ups at the same time; at most {_LOOKUPS_MAX} are allowed")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[_Found] = loop.create_future()
 
-    def tell(found: _Found | None, error: Exception | None) -> None:
+    def set_answer(found: _Found | None, error: Exception | None) -> None:
         if answer.done():
             return
         if error is not None:
@@ -208,8 +186,8 @@ async def _look_up(look: Callable[[], _Found]) -> _Found:
             _LOOKUPS.release()
         if not loop.is_closed():
             try:
-                loop.call_soon_threadsafe(tell, found, failed)
-            except RuntimeError:  # it was closed in this moment
+                loop.call_soon_threadsafe(set_answer, found, failed)
+            except RuntimeError:  # it was closed meanwhile
                 return
 
     threading.Thread(target=work, name="ssbroker name look-up", daemon=True).start()
@@ -234,27 +212,27 @@ async def _connect_first(found: _Found) -> socket.socket:
             raise
         else:
             return opened
-    raise OSError("the name has no address")
+    raise OSError("the host name has no address")
 
 
 PeerKey: TypeAlias = tuple[bytes, str | None]
-"""An instance id and the principal that claims it: who shows another certificate is another instance (T14)."""
+"""An instance id and the principal that states it: the same id with another certificate is another instance."""
 
 
 class Destination:
-    """What is known of one address. All but the outbox belongs to the endpoint's thread.
+    """The state of one address. All but the outbox belongs to the endpoint's thread.
 
     Attributes:
-        address: The address, as routes have it.
-        outbox: What waits to go there.
-        connection: Over which it goes; None where there is none.
-        peer_key: Who answered there last.
-        role_queries: Whose roles are to be pending_queries for.
-        pending_queries: Whose roles were pending_queries for, without an answer yet.
-        failures: How often it has failed in a row.
-        why: Why it has failed last; None where that is over.
-        is_dialled: Whether its connection is one that was dialled for it, and has not answered yet.
-        retry: What ends the wait after a failure.
+        address: The address, in the form of routes.
+        outbox: The rows that wait to be sent there.
+        connection: The connection for its rows; None if there is none.
+        peer_key: The peer that answered there last.
+        role_queries: The broker ids whose roles are to be queried.
+        pending_queries: The broker ids that were queried and not answered yet.
+        failures: The number of failures in a row.
+        failure_reason: Why it failed last; None after a success.
+        is_dialled: Whether a connection is being dialled for it and has not answered yet.
+        retry: The timer of the wait after a failure.
     """
 
     __slots__ = (
@@ -304,20 +282,16 @@ class Destination:
 
     @property
     def has_pending(self) -> bool:
-        """Whether anything waits to go there."""
+        """Whether rows or role queries wait to be sent."""
         return not self.outbox.is_empty or bool(self.role_queries)
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything goes there, or a dial or the wait after one is not over."""
+        """Whether anything waits or is being sent, dialled or retried."""
         return self.has_pending or self.is_dialled or self.connection is not None or self.retry is not None
 
     def attach(self, connection: PeerConnection) -> None:
-        """Has what waits go over a connection.
-
-        Args:
-            connection: The connection; the far side has said who it is.
-        """
+        """Sends its rows over a connection whose peer has sent HELLO."""
         self.detach()
         self.connection = connection
         self.is_dialled = False
@@ -326,7 +300,7 @@ class Destination:
         self.stop_waiting()
 
     def detach(self) -> None:
-        """Has it go over none."""
+        """Removes its connection; unanswered role queries wait again."""
         if self.connection is not None and self.outbox in self.connection.link.outboxes:
             self.connection.link.outboxes.remove(self.outbox)
         self.connection = None
@@ -341,7 +315,7 @@ class Destination:
             self.outbox.unblock()
 
     def discard(self) -> None:
-        """Forgets what waits to go there, and takes nothing until the wait is over."""
+        """Discards what waits, and accepts no rows until the wait has ended."""
         self.outbox.block()
         self.outbox.clear()
         self.role_queries.clear()
@@ -349,13 +323,7 @@ class Destination:
 
 
 def host_of(address: str) -> str:
-    """The host of an address.
-
-    Args:
-        address: As routes have it, normalised.
-
-    Returns:
-        The host, an IPv6 address without its brackets.
+    """Returns the host of a normalised address, an IPv6 address without brackets.
 
     Examples:
         >>> host_of("TCP://[::1]:4022"), host_of("TCP://shop.example.com:4022")
@@ -373,15 +341,15 @@ class EndpointSetup:
     """What the parts of an endpoint share.
 
     Attributes:
-        own: What this instance says of itself.
-        listener: Who is told what connections bring.
-        credentials: What TLS is agreed with; None takes and makes connections without it.
-        limits: How long it waits, and for how much.
-        dial_filter: What may be dialled.
-        sent_by_priority: How many rows of each priority were written to connections.
-        events: Where events go.
-        clock: Tells the moment, in microseconds since 1970.
-        random: Where ids and jitter come from.
+        own: The identity of this instance.
+        listener: Receives the events of connections.
+        credentials: The TLS credentials; None for unencrypted connections.
+        limits: Time and size limits.
+        events: Where events are emitted.
+        clock: Returns the time in microseconds since 1970.
+        random: The source of ids and jitter.
+        sent_by_priority: The number of rows of each priority that were written to connections.
+        dial_filter: The hosts and networks that may be dialled.
     """
 
     own: OwnIdentity
@@ -395,20 +363,13 @@ class EndpointSetup:
     dial_filter: DialFilter = field(default_factory=lambda: DialFilter(()))
 
     def channel(self, *, is_accept: bool) -> Channel:
-        """What the bytes of a new connection go through.
-
-        Args:
-            is_accept: Whether the far side dialled.
-
-        Returns:
-            TLS, or nothing.
-        """
+        """Returns the channel of a new connection."""
         if self.credentials is None:
             return UnencryptedChannel()
         return TlsChannel(self.credentials.contexts, is_accept=is_accept)
 
     def new_id(self) -> uuid.UUID:
-        """A random id."""
+        """Returns a random id."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
     def emit_step(
@@ -420,62 +381,43 @@ class EndpointSetup:
         text: str = "",
         is_repeated: bool = False,
     ) -> None:
-        """Tells of a connection's step.
+        """Emits the event of a connection's step.
 
-        Args:
-            connection: The connection.
-            step: What happened.
-            error: Service Broker's number for what went wrong.
-            text: What went wrong; what the far side said is shortened, and kept from looking like more than one line.
-            is_repeated: Whether the dial before has failed in the same way.
+        Text from the peer is shortened, and its unprintable characters are replaced so that it cannot forge log lines. `is_repeated` marks
+        a dial that failed as the one before.
         """
-        line = "".join(character if character.isprintable() else " " for character in text)[:_TEXT_MAX]
+        printable = "".join(character if character.isprintable() else " " for character in text)[:_TEXT_MAX]
         event = ConnectionEvent(
             at=self.clock(),
             connection_id=connection.connection_id,
             step=step,
             address=connection.address,
             error=error,
-            text=line,
+            text=printable,
             is_repeated=is_repeated,
         )
         self.events.emit(event)
 
     def call_listener(self, what: Callable[[], None]) -> None:
-        """Calls the listener; what it raises harms no connection.
-
-        Args:
-            what: The call.
-        """
+        """Calls the listener; its exceptions are logged and do not affect connections."""
         try:
             what()
         except Exception:
-            LOGGER.exception("what a connection brought could not be handed over")
+            LOGGER.exception("an event of a connection could not be processed")
 
 
 KNOWN_MAX: Final = 1024
-"""The addresses beyond which those are forgotten to which nothing goes."""
+"""The number of known addresses above which idle ones are forgotten."""
 
 
 def route_addresses(routes: pa.Table) -> Collection[str]:
-    """The addresses that routes name; a live instance's are normalised.
-
-    Args:
-        routes: `schemas.ROUTES`.
-
-    Returns:
-        The addresses, those of mirrors too.
-    """
+    """Returns the normalised addresses that routes (`schemas.ROUTES`) name, including those of mirrors."""
     columns = [routes[name].unique().to_pylist() for name in ("address", "mirror_address")]
     return frozenset(address for column in columns for address in column if address is not None)
 
 
 class Destinations:
-    """The addresses that are sent to. All but `forget_idle` may be called from any thread.
-
-    Args:
-        setup: What the parts of an endpoint share.
-    """
+    """The addresses that are sent to. All methods but `forget_idle` may be called from any thread."""
 
     def __init__(self, setup: EndpointSetup) -> None:
         self._setup: Final = setup
@@ -486,99 +428,64 @@ class Destinations:
         self._first_row = 0
 
     def all(self) -> list[Destination]:
-        """What is known of all of them."""
+        """Returns all known addresses."""
         with self._lock:
             return list(self._destinations.values())
 
     def destination(self, address: str) -> Destination:
-        """What is known of an address.
-
-        Args:
-            address: The address.
-
-        Returns:
-            The same object at each call, for as long as the address is in use.
-        """
+        """Returns the state of an address: the same object as long as the address is in use."""
         with self._lock:
             return self._destination(address)
 
     def put(self, address: str, rows: pa.Table) -> tuple[Destination, bool, int]:
-        """Has rows wait to go to an address.
-
-        Args:
-            address: The address.
-            rows: The rows.
-
-        Returns:
-            What is known of the address, and what its outbox says (`Outbox.put`).
-        """
-        with self._lock:  # so that it is not forgotten in between
+        """Queues rows for an address; returns its state and the result of `SharedOutbox.put`."""
+        with self._lock:  # so that the address is not forgotten in between
             destination = self._destination(address)
             return (destination, *destination.outbox.put(rows))
 
     def progress(self, address: str) -> tuple[int, int]:
-        """How far what was sent to an address has come.
-
-        Args:
-            address: The address.
-
-        Returns:
-            How many rows were taken for it, and how many of these are done with (`Outbox.progress`).
-        """
+        """Returns the `SharedOutbox.progress` of an address."""
         with self._lock:
             found = self._destinations.get(address)
             return (self._first_row, self._first_row) if found is None else found.outbox.progress
 
     def pending(self) -> tuple[int, int]:
-        """How many rows wait to go to all addresses, or are being written; and how many bytes those count that wait."""
+        """Returns the number of rows that wait or are being written, and the bytes of those that wait."""
         with self._lock:
             each = [destination.outbox.pending for destination in self._destinations.values()]
         return sum(rows for rows, _ in each), sum(size for _, size in each)
 
     def refusal_reason(self, address: str) -> str | None:
-        """Why nothing new is begun with an address.
-
-        Args:
-            address: The address.
-
-        Returns:
-            Why not; None where nothing is in the way.
-        """
+        """Returns why nothing new may be sent to an address; None if it may."""
         if self._setup.dial_filter.refuses(host_of(address)):
-            return "it is not among what may be dialled (dial_only)"
-        most = self._setup.limits.learnt_most
+            return "it is not allowed by dial_only"
+        learnt_max = self._setup.limits.learnt_most
         with self._lock:
-            if address in self._routed or address in self._destinations or len(self._destinations) < most:
+            if address in self._routed or address in self._destinations or len(self._destinations) < learnt_max:
                 return None
             learnt = sum(each.is_busy and each.address not in self._routed for each in self._destinations.values())
-        return f"{learnt} addresses that no route names are in use already" if learnt >= most else None
+        return (
+            f"limit of {learnt_max} addresses without a route reached (learnt_most)" if learnt >= learnt_max else None
+        )
 
     def is_learnt(self, address: str) -> bool:
-        """Whether no route names an address, so that a neighbour has chosen it.
-
-        Args:
-            address: The address.
-        """
+        """Returns whether no route names an address, so that a peer has chosen it."""
         with self._lock:
             return address not in self._routed
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
-        """Says which addresses routes name.
-
-        Args:
-            addresses: The addresses.
-        """
+        """Sets the addresses that routes name."""
         with self._lock:
             self._routed = addresses
 
     def forget_idle(self) -> None:
-        """Forgets the addresses to which nothing goes, where there are many; in the endpoint's thread."""
+        """Forgets idle addresses if there are many; runs in the endpoint's thread."""
         with self._lock:
             if len(self._destinations) <= self._forget_beyond:
                 return
             for address, destination in list(self._destinations.items()):
                 if not destination.is_busy:
-                    # Who role_queries how far it has come is told a number that is no smaller than it was.
+                    # Numbering continues above its rows, so that `progress` never decreases.
                     self._first_row = max(self._first_row, destination.outbox.progress[0])
                     del self._destinations[address]
             self._forget_beyond = max(KNOWN_MAX, 2 * len(self._destinations))
@@ -596,63 +503,51 @@ class Destinations:
 
 
 class DialSlots:
-    """A number of turns; who finds none waits, in the order of asking.
-
-    Args:
-        most: How many have a turn at once.
+    """A limited number of slots; callers without one wait in order.
 
     Examples:
-        >>> turns, begun = DialSlots(1), []
+        >>> slots, started = DialSlots(1), []
         >>> for name in ("a", "b", "c"):
-        ...     turns.take(name, lambda name=name: begun.append(name) is None)
-        >>> begun
+        ...     slots.acquire(name, lambda name=name: started.append(name) is None)
+        >>> started
         ['a']
-        >>> turns.release("a"), turns.release("a"), begun
+        >>> slots.release("a"), slots.release("a"), started
         (None, None, ['a', 'b'])
     """
 
-    def __init__(self, most: int) -> None:
-        self._most: Final = most
+    def __init__(self, slots: int) -> None:
+        self._slots: Final = slots
         self._holders: Final[set[Hashable]] = set()
         self._waiting: Final[deque[tuple[Hashable, Callable[[], bool]]]] = deque()
 
-    def acquire(self, who: Hashable, begin: Callable[[], bool]) -> None:
-        """Begins, now or when it is its turn.
-
-        Args:
-            who: Whose turn it is.
-            begin: Begins, and tells whether a turn is needed for it.
-        """
-        self._waiting.append((who, begin))
+    def acquire(self, holder: Hashable, begin: Callable[[], bool]) -> None:
+        """Calls `begin` when a slot is free; it returns whether it needs the slot."""
+        self._waiting.append((holder, begin))
         self._start_waiting()
 
-    def release(self, who: Hashable) -> None:
-        """Ends a turn, if there is one.
-
-        Args:
-            who: Whose.
-        """
-        self._holders.discard(who)
+    def release(self, holder: Hashable) -> None:
+        """Releases the slot of a holder, if it has one."""
+        self._holders.discard(holder)
         self._start_waiting()
 
     def clear(self) -> None:
-        """Has nobody wait any more."""
+        """Drops all waiting callers."""
         self._waiting.clear()
 
     def _start_waiting(self) -> None:
-        while self._waiting and len(self._holders) < self._most:
-            who, begin = self._waiting.popleft()
+        while self._waiting and len(self._holders) < self._slots:
+            holder, begin = self._waiting.popleft()
             if begin():
-                self._holders.add(who)
+                self._holders.add(holder)
 
 
 class Dialer:
-    """Dials the addresses that are sent to. All of it is called in the endpoint's thread.
+    """Dials the addresses that are sent to; its methods run in the endpoint's thread.
 
     Args:
         setup: What the parts of an endpoint share.
-        begin: Takes a connection in that is about to be dialled.
-        usable: The connection of a peer_key that takes rows, if there is one.
+        begin: Registers a connection that is about to be dialled.
+        usable_connection: Returns the usable connection to a peer, if any.
 
     Attributes:
         addresses: The addresses that are sent to.
@@ -675,11 +570,7 @@ class Dialer:
         self._is_stopped = False
 
     def attend(self, destination: Destination) -> None:
-        """Has what waits for an address go, or dials.
-
-        Args:
-            destination: The address.
-        """
+        """Sends what waits for an address, or dials it."""
         self.addresses.forget_idle()
         if destination.connection is not None and destination.connection.is_usable:
             self._send_queries(destination)
@@ -703,23 +594,13 @@ class Dialer:
                     begin()
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
-        """Asks an address for a role, now or when it is reached.
-
-        Args:
-            address: The address.
-            broker_instance: Whose role.
-        """
+        """Asks an address for a role, now or once it is connected."""
         destination = self.addresses.destination(address)
         destination.role_queries.add(broker_instance)
         self.attend(destination)
 
     def greeted(self, connection: PeerConnection, peer_key: PeerKey) -> None:
-        """Has what waits for the far side go over a connection: one that was dialled, or what ends the wait for it.
-
-        Args:
-            connection: The connection.
-            peer_key: Who it leads to.
-        """
+        """Sends what waits for a peer over its new connection."""
         for destination in self._by_connection.get(connection, ()):
             destination.peer_key = peer_key
             self._dial_slots.release(destination)
@@ -728,22 +609,13 @@ class Dialer:
             self._attach(destination, connection)
 
     def move(self, loser: PeerConnection, survivor: PeerConnection) -> None:
-        """Has what goes over one connection go over another.
-
-        Args:
-            loser: The one.
-            survivor: The other.
-        """
+        """Moves the addresses of one connection to another."""
         for destination in list(self._by_connection.get(loser, ())):
             if destination.connection is loser:
                 self._attach(destination, survivor)
 
     def own_address_reached(self, connection: PeerConnection) -> None:
-        """The far side of a connection that was dialled is this instance.
-
-        Args:
-            connection: The connection.
-        """
+        """Handles a dialled connection whose peer is this instance."""
         for destination in self._by_connection.pop(connection, ()):
             self._dial_slots.release(destination)
             destination.is_dialled = False
@@ -754,28 +626,15 @@ class Dialer:
     def role_received(
         self, connection: PeerConnection, broker_instance: bytes, role: MirroringRole, number: int
     ) -> None:
-        """The far side has told a role.
-
-        Args:
-            connection: Over which it came.
-            broker_instance: Whose role.
-            role: The role.
-            number: Its number.
-        """
+        """Handles the reply to a role query."""
         for destination in list(self._by_connection.get(connection, ())):
             if broker_instance in destination.pending_queries:
                 destination.pending_queries.discard(broker_instance)
-                told = partial(self._setup.listener.role_received, destination.address, broker_instance, role, number)
-                self._setup.call_listener(told)
+                report = partial(self._setup.listener.role_received, destination.address, broker_instance, role, number)
+                self._setup.call_listener(report)
 
     def ended(self, connection: PeerConnection, reason: CloseReason, peer_key: PeerKey | None) -> None:
-        """A connection is closed.
-
-        Args:
-            connection: The connection.
-            reason: Why.
-            peer_key: Who it led to, if that was known.
-        """
+        """Handles a closed connection."""
         for destination in self._by_connection.pop(connection, ()):
             self._dial_slots.release(destination)
             if destination.connection is connection or destination.is_dialled:
@@ -784,12 +643,7 @@ class Dialer:
                 self._ended(destination, connection, reason, peer_key)
 
     def has_failed_before(self, connection: PeerConnection, reason: CloseReason) -> bool:
-        """Whether the dials before have ended as this one does.
-
-        Args:
-            connection: The connection, which is about to be told of as ended.
-            reason: Why it ends.
-        """
+        """Returns whether the previous dials of a failed connection ended for the same reason."""
         destinations = self._by_connection.get(connection, ())
         return bool(destinations) and all(
             each.is_dialled and each.failure_reason == reason.text for each in destinations
@@ -816,11 +670,11 @@ class Dialer:
         )
         if is_steady or connection.counters.fragments_received:
             destination.failures = 0
-        if reason.reason is GoodbyeReason.IDLE and peer_key is not None and is_steady:
+        if reason.goodbye is GoodbyeReason.IDLE and peer_key is not None and is_steady:
             self.attend(destination)
-        elif reason.reason is GoodbyeReason.SUPERSEDED and peer_key is not None:
+        elif reason.goodbye is GoodbyeReason.SUPERSEDED and peer_key is not None:
             survivor = self._usable(peer_key)
-            if survivor is None:  # it is about to come
+            if survivor is None:  # it is about to be reported
                 destination.failures += 1
                 self._schedule_retry(destination)
             else:
@@ -861,7 +715,7 @@ class Dialer:
         self.attend(destination)
 
     def _dial(self, destination: Destination) -> bool:
-        """Dials, unless a connection has been found meanwhile; whether it does."""
+        """Dials unless a connection was found meanwhile; returns whether it does."""
         if self._is_stopped or not destination.is_dialled:
             return False
         loop = asyncio.get_running_loop()
@@ -883,9 +737,9 @@ class Dialer:
 
     def _opened(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():  # maybe before its first step
-            connection.lost(CloseReason("the instance stops"))
-        elif (error := task.exception()) is not None:  # such as a name that cannot be one
+        if task.cancelled():  # perhaps before its first step
+            connection.lost(CloseReason("the instance is stopping"))
+        elif (error := task.exception()) is not None:  # such as an invalid host name
             connection.lost(CloseReason(f"the dial failed: {error}", CONNECT_FAILED))
 
     async def _open(self, connection: PeerConnection, host: str, port: int) -> None:
@@ -896,8 +750,10 @@ class Dialer:
                     lambda: connection, sock=await connect_socket(host, port, self._setup.dial_filter)
                 )
         except socket.gaierror as error:
-            connection.lost(CloseReason(f"the name {host} is not known: {error.strerror}", NAME_UNKNOWN))
+            connection.lost(CloseReason(f"the host name {host} cannot be resolved: {error.strerror}", NAME_UNKNOWN))
         except TimeoutError:
-            connection.lost(CloseReason("nobody has answered the dial", CONNECT_FAILED))
+            connection.lost(
+                CloseReason(f"the dial timed out after {self._setup.limits.login_wait / SECOND:g} s", CONNECT_FAILED)
+            )
         except OSError as error:
             connection.lost(CloseReason(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))

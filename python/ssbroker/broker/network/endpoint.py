@@ -43,19 +43,16 @@ from ssbroker.protocol.wire.connection import (
 from ssbroker.protocol.wire.frames import GoodbyeReason, check_rows
 
 ANSWER_INTERVAL: Final = 0.01
-"""The seconds that lie between two looks, unless many ask."""
+"""Minimum seconds between two answers, unless many queries wait."""
 QUERIES_MAX: Final = 512
-"""So many questions do not wait: a connection on which twice as many do is ended."""
+"""So many queries are answered immediately: a connection with twice as many unanswered queries is closed."""
 
 
 class RoleAnswers:
-    """Answers questions, in the endpoint's thread.
+    """Answers role queries of peers, in the endpoint's thread.
 
-    An answer is never older than its question, so there has to be a look at the files for each; and neighbours ask as fast as they like.
-    So what is asked soon after a look is answered after the next one, all of it together.
-
-    Args:
-        setup: What the parts of an endpoint share.
+    An answer must not be older than its query, so each needs a look at the files, and peers query as fast as they like. Queries soon after
+    an answer therefore wait, and are answered together.
     """
 
     def __init__(self, setup: EndpointSetup) -> None:
@@ -65,62 +62,45 @@ class RoleAnswers:
         self._answered_at = -math.inf
 
     def query_received(self, connection: PeerConnection, broker_instance: bytes) -> None:
-        """The far side of a connection asks.
-
-        Args:
-            connection: The connection.
-            broker_instance: The broker id of the database.
-        """
+        """Handles the role query of a peer."""
         self._queries.append((connection, broker_instance))
         if len(self._queries) >= QUERIES_MAX:
-            self._look()
+            self._answer_all()
         elif self._due is None:
             loop = asyncio.get_running_loop()
-            self._due = loop.call_at(max(loop.time(), self._answered_at + ANSWER_INTERVAL), self._look)
+            self._due = loop.call_at(max(loop.time(), self._answered_at + ANSWER_INTERVAL), self._answer_all)
 
-    def _look(self) -> None:
+    def _answer_all(self) -> None:
         if self._due is not None:
             self._due.cancel()
             self._due = None
-        asked, self._queries = self._queries, []
-        self._setup.call_listener(partial(self._answer, asked))
+        queries, self._queries = self._queries, []
+        self._setup.call_listener(partial(self._answer, queries))
         self._answered_at = asyncio.get_running_loop().time()
 
-    def _answer(self, asked: list[tuple[PeerConnection, bytes]]) -> None:
+    def _answer(self, queries: list[tuple[PeerConnection, bytes]]) -> None:
         roles = self._setup.listener.mirroring_roles([broker_instance for _, broker_instance in asked])
-        for (connection, broker_instance), (role, number) in zip(asked, roles, strict=True):
+        for (connection, broker_instance), (role, number) in zip(queries, roles, strict=True):
             connection.link.reply_role(broker_instance, role, number)
-        for connection in dict(asked):
+        for connection in dict(queries):
             connection.pump()
 
 
 class TrafficCounters:
-    """Counts by the names of `sys.dm_broker_connections`. The numbers only grow, whichever thread asks for them while connections end."""
+    """Counts traffic by column name of `sys.dm_broker_connections`; totals never decrease, in any thread."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.RLock()
         self._ended: Final[Counter[str]] = Counter()
 
     def remove(self, connections: dict[uuid.UUID, PeerConnection], connection: PeerConnection) -> None:
-        """Takes out a connection that is closed, and keeps what went over it.
-
-        Args:
-            connections: All that there are.
-            connection: The one.
-        """
+        """Removes a closed connection and keeps its traffic."""
         with self._lock:
             if connections.pop(connection.connection_id, None) is not None:
                 self._ended.update(_traffic_of(connection))
 
     def totals(self, connections: Mapping[uuid.UUID, PeerConnection]) -> Mapping[str, int]:
-        """What has gone over those that there are, and over those that have ended.
-
-        Args:
-            connections: Those that there are.
-
-        Returns:
-            The numbers.
-        """
+        """Returns the traffic of open and closed connections."""
         with self._lock:
             totals = Counter(self._ended)
             for connection in list(connections.values()):
@@ -145,17 +125,14 @@ _CONNECTIONS_PER_PEER_MAX: Final = 16
 
 
 class ConnectionManager:
-    """All connections of an endpoint. What its methods do, they do in the endpoint's thread.
-
-    Args:
-        setup: What the parts of an endpoint share.
+    """All connections of an endpoint; its methods run in the endpoint's thread.
 
     Attributes:
-        buffer: Where sockets are read into, one at a time.
-        connections: All connections, by their ids, in the order in which they began.
-        dialling: The addresses that are sent to.
-        refusals: How many connections were cut off since their address dials too often.
-        traffic: What has gone over connections that have ended.
+        buffer: The buffer that sockets are read into, one at a time.
+        connections: All connections by id, oldest first.
+        dialer: Dials the addresses that rows are sent to.
+        refusals: How many connections were closed because their address dials too often.
+        traffic: The traffic of connections.
     """
 
     def __init__(self, setup: EndpointSetup) -> None:
@@ -168,8 +145,8 @@ class ConnectionManager:
         limits = setup.limits
         self._rate_limiter: Final = RateLimiter(burst=limits.dials_at_once, per_second=limits.dials_per_second)
         self._rate_message: Final = (
-            f"the far side dials too often: {limits.dials_at_once} at once and {limits.dials_per_second} a second"
-            " are taken from one address"
+            f"the peer dials too often: one address may dial {limits.dials_at_once} connections at once and"
+            f" {limits.dials_per_second} a second"
         )
         self.refusals = 0
         self.traffic: Final = TrafficCounters()
@@ -181,15 +158,11 @@ class ConnectionManager:
         self.dialer: Final = Dialer(setup, begin=self._outgoing, usable=self.usable_connection)
 
     def now(self) -> int:
-        """The moment, in microseconds since 1970."""
+        """Returns the time in microseconds since 1970."""
         return self._setup.clock()
 
     def accept(self) -> PeerConnection:
-        """Begins a connection that others have dialled.
-
-        Returns:
-            The connection, whose socket is about to be there; it may as well never be, such as where the instance stops.
-        """
+        """Returns a new connection for a socket that a peer has dialled; it may never be connected."""
         link = SecureLink(
             self._setup.channel(is_accept=True),
             own=self._setup.own,
@@ -201,50 +174,35 @@ class ConnectionManager:
         return self._new(link, None)
 
     def accepted(self, connection: PeerConnection) -> None:
-        """Takes in a connection that others have dialled, unless they dial too often (T13).
+        """Adds a connection that a peer has dialled, unless its address dials too often.
 
-        One that has waited longest to be proven goes for it, if there are many.
-
-        Args:
-            connection: The connection.
+        If there are too many unauthenticated connections, the oldest is closed.
         """
         self.connections[connection.connection_id] = connection
         if self._on_closed is not None:
-            connection.end(CloseReason("the instance stops"))
+            connection.set_close_reason(CloseReason("the instance is stopping"))
             connection.cut()
             return
         if not self._rate_limiter.take(host_of(connection.address), now=self.now()):
             self.refusals += 1
-            connection.end(CloseReason(self._rate_message, LOGIN_REFUSED))
+            connection.set_close_reason(CloseReason(self._rate_message, LOGIN_REFUSED))
             connection.cut()
             return
         self._unauthenticated[connection] = None
         if len(self._unauthenticated) > self._unauthenticated_max:
             oldest = next(iter(self._unauthenticated))
             del self._unauthenticated[oldest]
-            oldest.end(
-                CloseReason("too many connect and do not say who they are; the oldest goes first", LOGIN_REFUSED)
+            oldest.set_close_reason(
+                CloseReason("too many unauthenticated connections; the oldest is closed", LOGIN_REFUSED)
             )
             oldest.cut()
 
     def usable_connection(self, peer_key: PeerKey) -> PeerConnection | None:
-        """The connection to an instance that takes rows.
-
-        Args:
-            peer_key: The instance.
-
-        Returns:
-            The youngest, since who dials twice knows why; None where there is none.
-        """
+        """Returns the newest usable connection to a peer: a peer that dials twice has a reason. None if there is none."""
         return next((each for each in reversed(self._by_peer.get(peer_key, [])) if each.is_usable), None)
 
     def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
-        """Something has come over a connection.
-
-        Args:
-            connection: The connection.
-            event: What it is.
-        """
+        """Handles an event of a connection."""
         peer = connection.peer
         match event:
             case PeerGreeted(is_self=is_self):
@@ -258,21 +216,11 @@ class ConnectionManager:
                 self.dialer.role_received(connection, broker_instance, role, number)
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
-        """One of the sides says GOODBYE, or falls silent.
-
-        Args:
-            connection: The connection.
-            reason: Why.
-        """
+        """Handles a GOODBYE of either side, or a silent peer."""
         self._setup.emit_step(connection, ConnectionStep.CLOSING, text=reason.text)
 
     def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
-        """A connection is closed.
-
-        Args:
-            connection: The connection.
-            reason: Why.
-        """
+        """Handles a closed connection."""
         self.traffic.remove(self.connections, connection)
         self._unauthenticated.pop(connection, None)
         peer_key = _peer_key(connection)
@@ -286,11 +234,7 @@ class ConnectionManager:
             self._on_closed()
 
     def pause(self, *, is_paused: bool) -> None:
-        """Reads no connection, or all of them again (N12).
-
-        Args:
-            is_paused: Which of the two.
-        """
+        """Stops or resumes reading from all connections."""
         self._is_paused = is_paused
         for connection in list(self.connections.values()):
             if is_paused:
@@ -299,24 +243,18 @@ class ConnectionManager:
                 connection.resume()
 
     def stop(self, on_closed: Callable[[], None]) -> None:
-        """Dials no more, and has all connections end once what waits is written.
-
-        Args:
-            on_closed: Called when the last one has ended.
-        """
+        """Dials no more, and ends all connections after their waiting rows; calls `on_closed` when the last has ended."""
         self._on_closed = on_closed
-        self._discards_rows = (
-            self._is_paused
-        )  # what comes before their GOODBYE is read to get there, and comes again (P17)
+        self._discards_rows = self._is_paused  # rows before their GOODBYE are discarded; they are sent again (P17)
         self.pause(is_paused=False)
         self.dialer.stop()
         for connection in list(self.connections.values()):
-            connection.leave(GoodbyeReason.STOPPING, "the instance stops")
+            connection.leave(GoodbyeReason.STOPPING, "the instance is stopping")
         if not self.connections:
             on_closed()
 
     def cut(self) -> None:
-        """Ends all connections at once."""
+        """Closes all connections immediately."""
         for connection in list(self.connections.values()):
             connection.cut()
 
@@ -341,7 +279,9 @@ class ConnectionManager:
         if self._is_paused:
             connection.pause()
         if is_self:
-            connection.end(CloseReason("the address is this instance's own", reason=GoodbyeReason.ITSELF))
+            connection.set_close_reason(
+                CloseReason("the address belongs to this instance", goodbye=GoodbyeReason.ITSELF)
+            )
             self.dialer.own_address_reached(connection)
             return
         self.dialer.greeted(connection, peer_key)
@@ -350,14 +290,14 @@ class ConnectionManager:
             self._enforce_principal_limit(peer_key[1])
 
     def _enforce_principal_limit(self, principal: str) -> None:
-        """Has one principal keep only some of the connections that it has dialled: it may call itself as many instances as it likes (T13)."""
+        """Closes the oldest connections that one principal has dialled beyond its limit, whatever instance ids it states."""
         accepted = [each for each in self.connections.values() if each.is_accept]
         dialled = [each for each in accepted if each.peer is not None and each.peer.principal == principal]
         for oldest in dialled[: -self._per_principal_max]:
             oldest.cut()
 
     def _arbitrate(self, connection: PeerConnection, peer_key: PeerKey) -> None:
-        """Has one connection stay for each peer_key of instances."""
+        """Keeps one connection for each pair of instances."""
         for rival in [each for each in self._by_peer[peer_key] if each is not connection and each.is_usable]:
             which = self._arbitrate_pair(rival, connection)
             if which is KeptConnection.SECOND:
@@ -365,7 +305,7 @@ class ConnectionManager:
             elif which is KeptConnection.FIRST:
                 self._supersede(connection, rival)
                 rival.probe()
-        # Who dials again and again, and neither leaves what it had nor answers a goodbye, keeps a few all the same.
+        # A peer that keeps dialling without closing its connections or answering GOODBYE keeps only a few.
         for older in [each for each in self._by_peer[peer_key] if each.is_usable][:-_USABLE_PER_PEER_MAX]:
             self._supersede(older, connection)
         for oldest in self._by_peer[peer_key][:-_CONNECTIONS_PER_PEER_MAX]:
@@ -385,7 +325,7 @@ class ConnectionManager:
         if not (loser.is_usable and survivor.is_usable):
             return
         self.dialer.move(loser, survivor)
-        loser.leave(GoodbyeReason.SUPERSEDED, "another connection of the same two instances stays")
+        loser.leave(GoodbyeReason.SUPERSEDED, "another connection between the same two instances is kept")
 
     def _emit_end(self, connection: PeerConnection, reason: CloseReason, *, is_proven: bool) -> None:
         step = ConnectionStep.CLOSED
@@ -424,7 +364,7 @@ def _row(connection: PeerConnection) -> tuple[Any, ...]:
     counters, peer = connection.counters, connection.peer
     return (
         connection.connection_id.bytes,
-        connection.connection_id.bytes,  # a connection has one socket for as long as it is there
+        connection.connection_id.bytes,  # a connection has one socket
         int(connection.state),
         connection.state.name,
         connection.connected_at,
@@ -454,7 +394,7 @@ def _row(connection: PeerConnection) -> tuple[Any, ...]:
 def _login(connection: PeerConnection) -> tuple[int, str]:
     if connection.state is ConnectionState.LOGGED_IN:
         return _ONLINE
-    if connection.state is ConnectionState.CLOSED or connection.reason is not None:
+    if connection.state is ConnectionState.CLOSED or connection.close_reason is not None:
         return _ERROR
     if connection.state is not ConnectionState.CONNECTED:
         return _NEW
@@ -463,16 +403,16 @@ def _login(connection: PeerConnection) -> tuple[int, str]:
 
 _BACKLOG: Final = 1024
 _ACCEPT_BATCH: Final = 1
-"""More would be accepted before any of them is judged (N11, N33). And where no file is left, asyncio tries that often, and again for each."""
+"""A larger backlog would let asyncio accept more sockets before their limits are checked, and retry as often when no file is left."""
 
 
 class SocketEndpoint:
-    """The endpoint of an instance; see `seam.Endpoint`.
+    """The network endpoint of an instance (`NetworkEndpoint`), with a thread for its connections.
 
     Args:
-        setup: Who it is, who is told, whom it believes, how long it waits.
-        host: Where it listens.
-        port: The port; 0 takes any that is free.
+        setup: The identity, listener, credentials and limits of the endpoint.
+        host: The host to listen on.
+        port: The port; 0 for any free port.
     """
 
     def __init__(self, setup: EndpointSetup, *, host: str, port: int) -> None:
@@ -492,80 +432,79 @@ class SocketEndpoint:
 
     @property
     def is_alive(self) -> bool:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return self._thread.is_alive()
 
     def start(self) -> tuple[str, int]:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         process_locks.close_after_fork(self)
         self._thread.start()
         started = self._started.get()
         if isinstance(started, Exception):
             self._thread.join()
-            # asyncio says where as Python writes a tuple, and then why.
+            # asyncio prefixes the reason with the address as a tuple.
             reason = str(getattr(started, "strerror", None) or started).rpartition("): ")[2]
-            where = host_and_port(self._host, self._port)
-            raise EndpointError(f"{where}: cannot be listened on: {reason}") from started
+            raise EndpointError(f"cannot listen on {host_and_port(self._host, self._port)}: {reason}") from started
         return started
 
     def send(self, address: str, rows: pa.Table) -> int:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         check_rows(rows)
-        destination, is_taken, room = self._manager.dialer.addresses.put(address, rows)
-        if is_taken:
+        destination, is_accepted, space = self._manager.dialer.addresses.put(address, rows)
+        if is_accepted:
             self._schedule_sending(destination)
-        return room
+        return space
 
     def progress(self, address: str) -> tuple[int, int]:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return self._manager.dialer.addresses.progress(address)
 
     def refusal_reason(self, address: str) -> str | None:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return self._manager.dialer.addresses.refusal_reason(address)
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         self._manager.dialer.addresses.set_routed_addresses(addresses)
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         self._call(lambda: self._manager.dialer.query_role(address, broker_instance))
 
     def pause(self) -> None:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         self._call(lambda: self._manager.pause(is_paused=True))
 
     def resume(self) -> None:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         self._call(lambda: self._manager.pause(is_paused=False))
 
     @property
     def sent_by_priority(self) -> Mapping[int, int]:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return self._setup.sent_by_priority
 
     @property
     def pending(self) -> tuple[int, int]:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return self._manager.dialer.addresses.pending()
 
     @property
     def refusals(self) -> int:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return self._manager.refusals
 
     @property
     def traffic(self) -> Mapping[str, int]:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return self._manager.traffic.totals(self._manager.connections)
 
     def view_rows(self) -> Iterable[tuple[Any, ...]]:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         return rows(self._manager)
 
     def close(self, timeout: float) -> None:
-        """See `seam.Endpoint`."""
+        """See `NetworkEndpoint`."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is not None:
@@ -579,20 +518,20 @@ class SocketEndpoint:
         return self._manager
 
     def descriptors(self) -> Iterator[int]:
-        """See `forks.Holder`: where it listens, and whoever has dialled; what it has dialled itself tells of itself."""
+        """Returns the listening and connected sockets to close after a fork; dialled sockets register themselves."""
         if self._server is not None:
             yield from (listening.fileno() for listening in self._server.sockets)
         yield from (connection.descriptor for connection in list(self._manager.connections.values()))
 
     def _schedule_sending(self, destination: Destination) -> None:
-        """Has the thread look at what waits; many calls come to one look."""
+        """Sends what waits in the thread; many calls share one pass."""
         with self._lock:
             is_first = not self._unsent
             self._unsent.add(destination)
         if is_first:
-            self._call(self._look)
+            self._call(self._send_waiting)
 
-    def _look(self) -> None:
+    def _send_waiting(self) -> None:
         with self._lock:
             waiting = list(self._unsent)
             self._unsent.clear()
@@ -600,7 +539,7 @@ class SocketEndpoint:
             self._manager.dialer.attend(destination)
 
     def _call(self, what: Callable[[], None]) -> None:
-        """Has the thread call something soon."""
+        """Calls a function soon, in the thread."""
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(what)
@@ -609,9 +548,9 @@ class SocketEndpoint:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._serve())
-        except (OSError, RuntimeError) as error:  # such as no file left for the loop itself
+        except (OSError, RuntimeError) as error:  # such as too many open files for the loop itself
             if self._loop is not None:
-                LOGGER.exception("%s: its connections have ended", self._setup.own.name)
+                LOGGER.exception("%s: the endpoint failed; all connections are closed", self._setup.own.name)
             self._started.put(error)
 
     async def _serve(self) -> None:
@@ -621,9 +560,9 @@ class SocketEndpoint:
             server = await loop.create_server(self._manager.accept, self._host, self._port, backlog=_ACCEPT_BATCH)
             self._server = server
             for listening in server.sockets:
-                with listening.dup() as same:
-                    same.listen(_BACKLOG)
-        except (OSError, ValueError) as error:  # such as a host that cannot be a name
+                with listening.dup() as duplicate:
+                    duplicate.listen(_BACKLOG)
+        except (OSError, ValueError) as error:  # such as an invalid host name
             self._started.put(error)
             return
         with self._lock:
@@ -633,14 +572,14 @@ class SocketEndpoint:
         await self._stopped.wait()
 
     def _log_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Tells of what has no connection that it could be told of, such as that no file is left for the next one."""
+        """Logs an error that belongs to no connection, such as too many open files on accept."""
         name, message, now = self._setup.own.name, str(context["message"]), self._setup.clock()
         if self._setup.events.allows_line(message, level=logging.ERROR, source=name, now=now):
             error = context.get("exception")
             LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
     def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
-        """Ends, in the thread: who dials now finds nobody, what waits is written, and nothing lasts longer than `timeout`."""
+        """Stops listening, writes what waits, and cuts connections that are left after `timeout` seconds."""
         if self._server is not None:
             self._server.close()
         loop.call_later(timeout, self._manager.cut)

@@ -20,10 +20,10 @@ from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, F
 from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE
 
 ROW_BYTES: Final = 512
-"""What a row counts beside its values of no fixed length (N21)."""
+"""The size that a row counts in addition to its values of variable length."""
 
 Key: TypeAlias = tuple[bytes, bool, int, int, bytes]
-"""What makes two rows the same: conversation, direction, numbers, and the signature of the header."""
+"""Identifies a row: conversation, direction, numbers, and the signature of the header."""
 
 _KEY: Final = (
     "conversation_id",
@@ -52,7 +52,7 @@ _SECONDS_MAX: Final = 2**31 - 1
 
 
 class ForwardRoute(NamedTuple):
-    """Where rows go, as routing decided."""
+    """Where rows are forwarded to, as routing decided."""
 
     address: str
     mirror_address: str | None = None
@@ -60,30 +60,18 @@ class ForwardRoute(NamedTuple):
 
 
 NO_HOP: Final = ForwardRoute("")
-"""That of rows that are not passed on."""
+"""The route of rows that are not forwarded."""
 
 
 def values(rows: pa.Table, column: str) -> list[Any]:
-    """The values of a column.
-
-    Args:
-        rows: Rows of `WIRE`.
-        column: Its name.
-
-    Returns:
-        The values.
-    """
+    """Returns the values of a column."""
     return column_values(rows[column])
 
 
 def rows_by_route(decisions: pa.Table) -> dict[ForwardRoute, Sequence[int]]:
-    """Where rows go; the broker id matters to mirrored routes only, so that without one all rows to an address go together.
+    """Returns the row numbers of each route of decisions (`schemas.DECISIONS`); `NO_HOP` has those that are not forwarded.
 
-    Args:
-        decisions: `schemas.DECISIONS`, a row for each.
-
-    Returns:
-        The rows of each route; `NO_HOP` is that of those that are not passed on.
+    The broker id matters for mirrored routes only; without a mirror, all rows to an address share a route.
     """
     addresses = decisions["next_hop_address"].unique().to_pylist()
     if len(addresses) == 1 and decisions["mirror_address"].null_count == decisions.num_rows:
@@ -99,54 +87,33 @@ def rows_by_route(decisions: pa.Table) -> dict[ForwardRoute, Sequence[int]]:
 
 
 def keys_of(rows: pa.Table) -> list[Key]:
-    """What tells rows from each other.
-
-    Args:
-        rows: Rows of `WIRE`.
-
-    Returns:
-        The keys.
-    """
+    """Returns the keys of rows of `WIRE`."""
     return [*zip(*(values(rows, name) for name in _KEY), strict=True)]
 
 
 def sizes_of(rows: pa.Table) -> list[int]:
-    """What rows count against `message_forward_size`.
-
-    Args:
-        rows: Rows of `WIRE`.
-
-    Returns:
-        Their bytes.
-    """
+    """Returns the bytes that each row of `WIRE` counts against `message_forward_size`."""
     lengths = (pc.fill_null(pc.binary_length(rows[name]), 0).to_pylist() for name in _VARYING)
     return [ROW_BYTES + sum(each) for each in zip(*lengths, strict=True)]
 
 
-def hops_after(rows: pa.Table) -> list[int]:
-    """How many hops are left once this instance has counted its own; a neighbour cannot give more than there are.
-
-    Args:
-        rows: Rows of `WIRE`.
-
-    Returns:
-        The hops; at 0 a row goes no further.
-    """
+def remaining_hops(rows: pa.Table) -> list[int]:
+    """Returns the hops that are left after this instance, at most `HOPS_MAX`, whatever the peer states; at 0 a row is not forwarded."""
     return [max(min(hops, HOPS_MAX) - 1, 0) for hops in values(rows, "hops_remaining")]
 
 
 @dataclass(slots=True)
 class ForwardedRows:
-    """Rows of others that go one resolve_mirror together.
+    """Rows that are forwarded together.
 
     Attributes:
-        rows: Rows of `WIRE`, as they go on.
-        keys: What tells them from each other.
-        sizes: What they count.
-        since: When they came.
-        source_instance_id: The instance that brought them.
-        route: Where they go.
-        end: How many rows their outbox had taken when it had taken these.
+        rows: Rows of `WIRE` to send.
+        keys: The key of each row.
+        sizes: The size of each row.
+        since: When they arrived.
+        source_instance_id: The instance that sent them.
+        route: Where they are forwarded to.
+        end: The number of rows that the outbox had accepted including these.
     """
 
     rows: pa.Table
@@ -158,11 +125,11 @@ class ForwardedRows:
     end: int = 0
 
     def with_route(self, route: ForwardRoute) -> ForwardedRows:
-        """The rows with another route."""
+        """Returns the rows with another route."""
         return replace(self, route=route)
 
     def picked(self, indices: Sequence[int]) -> ForwardedRows:
-        """Some of the rows, in the order given. What they do not hold is not kept alive by them."""
+        """Returns some of the rows, in the given order, copied so that they do not keep the others in memory."""
         if len(indices) == len(self.keys):
             return self
         return ForwardedRows(
@@ -175,43 +142,43 @@ class ForwardedRows:
         )
 
     def without(self, indices: Collection[int]) -> ForwardedRows:
-        """The rows but for some."""
+        """Returns the rows except some."""
         return self.picked([each for each in range(len(self.keys)) if each not in indices])
 
     def consumed(self, *, now: int) -> list[int]:
-        """The seconds that each row has been on its resolve_mirror, those here among them."""
+        """Returns the seconds that each row has been in transit, including the time here."""
         held = max(now - self.since, 0) // SECOND
         return [min(max(each, 0) + held, _SECONDS_MAX) for each in values(self.rows, "time_consumed")]
 
     def expired(self, *, now: int) -> list[int]:
-        """The rows whose time to live is over."""
+        """Returns the rows whose time to live has ended."""
         lives = values(self.rows, "time_to_live")
         return [row for row, (used, life) in enumerate(zip(self.consumed(now=now), lives, strict=True)) if used >= life]
 
     def deadline(self) -> int:
-        """When the time to live of the first row is over."""
+        """Returns when the time to live of the first row ends."""
         lives: Any = self.rows["time_to_live"].cast(pa.int64())
         left = pc.min(pc.subtract(lives, pa.array(self.consumed(now=self.since), pa.int64()))).as_py()
         return self.since + SECOND * (left or 0)
 
     def aged(self, *, now: int) -> pa.Table:
-        """The rows as they go on now."""
+        """Returns the rows with the time that they have consumed by now."""
         at = WIRE.get_field_index("time_consumed")
         return self.rows.set_column(at, WIRE.field(at), pa.array(self.consumed(now=now), pa.int32()))
 
     def view_rows(self, *, now: int) -> Iterator[tuple[Any, ...]]:
-        """What `sys.dm_broker_forwarded_messages` shows of them (fact 78)."""
+        """Returns their rows of `sys.dm_broker_forwarded_messages`."""
         columns = [values(self.rows, name) for name in _EVENT_COLUMNS]
         for *shown, message_id, used in zip(*columns, self.consumed(now=now), strict=True):
             yield (*shown[:_SERVICES], self.route.address, *shown[_SERVICES:], used, message_id)
 
     def sent(self, *, at: int, next_hop: str) -> Iterator[ForwardedMessageSent]:
-        """The events of rows that go on."""
+        """Returns the events of sent rows."""
         for fields in self._event_fields(range(len(self.keys)), at=at):
             yield ForwardedMessageSent(next_hop_address=next_hop, **fields)
 
     def dropped(self, indices: Collection[int], *, at: int, error: int, text: str) -> Iterator[ForwardedMessageDropped]:
-        """The events of rows that go no further."""
+        """Returns the events of dropped rows."""
         for fields in self._event_fields(indices, at=at):
             yield ForwardedMessageDropped(next_hop_address=self.route.address, error=error, text=text, **fields)
 
@@ -238,24 +205,24 @@ NO_ROUTE: Final = 11294
 RETURNING: Final = 28071
 
 REASONS: Final = {
-    HOPS_EXHAUSTED: "its hops are used up",
-    DUPLICATE: "the same message is being forwarded already",
+    HOPS_EXHAUSTED: "its hop limit is reached",
+    DUPLICATE: "the same message is already being forwarded",
     SIZE_EXCEEDED: "it would exceed message_forward_size",
-    EXPIRED: "its time to live is over",
+    EXPIRED: "its time to live has ended",
     UNREACHABLE: "the next hop cannot be reached",
-    NO_ROUTE: "no route leads it on any more",
-    RETURNING: "it would go back to the instance that brought it",
+    NO_ROUTE: "it no longer has a route",
+    RETURNING: "it would be sent back to the instance that it came from",
 }
-"""Why a row is dropped, by Service Broker's numbers (facts 70 to 75). Its sender has it still, and sends it again."""
+"""Why a row is dropped, by Service Broker's error numbers. Its sender still has it, and sends it again."""
 
 
 @dataclass(slots=True)
 class ForwardingCounters:
-    """What has passed, for the performance counters of fact 168.
+    """Counts forwarded messages for the performance counters.
 
     Attributes:
-        messages: Rows passed on.
-        bytes: What they counted.
+        messages: Rows forwarded.
+        bytes: Their size.
         discarded: Rows dropped.
     """
 
@@ -265,14 +232,10 @@ class ForwardingCounters:
 
 
 class ForwardingBuffer:
-    """Counts the rows that are held for others, and collects what is to be fields of them.
+    """Counts the held rows against the size limit, and collects the events to emit.
 
     Attributes:
-        counters: What has passed so far.
-
-    Args:
-        max_bytes: How many bytes may be held.
-        events: Who is interested in events.
+        counters: The rows forwarded and dropped so far.
     """
 
     def __init__(self, *, max_bytes: Callable[[], int], events: EventLog) -> None:
@@ -285,19 +248,13 @@ class ForwardingBuffer:
 
     @property
     def pending(self) -> tuple[int, int]:
-        """How many rows are held, and what they count."""
+        """The number of held rows and their size."""
         return len(self._keys), self._bytes
 
     def admit(self, batch: ForwardedRows, *, now: int, free_space: Callable[[], None]) -> ForwardedRows:
-        """Holds what may be held.
+        """Holds received rows and returns those that are held; the others are dropped, each for the first reason that applies.
 
-        Args:
-            batch: Rows that have come.
-            now: The moment.
-            free_space: Drops what may go for them, where they would exceed the limit.
-
-        Returns:
-            The rows that are held now; the others are dropped, each for its first reason.
+        `free_space` is called to drop other rows if these would exceed the limit.
         """
         dropped_rows: dict[int, int] = dict.fromkeys(batch.expired(now=now), EXPIRED)
         dropped_rows |= {
@@ -321,35 +278,16 @@ class ForwardingBuffer:
         return batch.without(dropped_rows)
 
     def drop(self, batch: ForwardedRows, *, error: int, now: int, why: str = "") -> None:
-        """Drops rows that are held.
-
-        Args:
-            batch: The rows.
-            error: Why, as `REASONS` has it.
-            now: The moment.
-            why: More about it.
-        """
+        """Drops held rows for a reason of `REASONS`; `why` is appended to it."""
         self._release(batch)
         self._discard(batch, dict.fromkeys(range(len(batch.keys)), error), now=now, why=why)
 
     def allow_duplicates(self, batch: ForwardedRows) -> None:
-        """Has the same rows taken, should they come: those that are held go another resolve_mirror than they would.
-
-        Args:
-            batch: Rows that are held.
-        """
+        """Accepts the same rows again, because the held ones go to a route that is no longer valid."""
         self._keys.difference_update(batch.keys)
 
     def drop_expired(self, parcels: Iterable[ForwardedRows], *, now: int) -> Iterator[ForwardedRows]:
-        """Drops rows whose time to live is over.
-
-        Args:
-            parcels: Rows that are held.
-            now: The moment.
-
-        Yields:
-            What is left of each, where there is something.
-        """
+        """Drops rows whose time to live has ended; yields the others."""
         for batch in parcels:
             expired = batch.expired(now=now)
             if expired:
@@ -358,13 +296,7 @@ class ForwardingBuffer:
                 yield batch.without(expired)
 
     def sent(self, batch: ForwardedRows, *, next_hop: str, now: int) -> None:
-        """Tells that rows have been written to their connection, and holds them no longer.
-
-        Args:
-            batch: The rows.
-            next_hop: To where.
-            now: The moment.
-        """
+        """Records that rows were written to their connection, and no longer holds them."""
         self._release(batch)
         self.counters.messages += len(batch.keys)
         self.counters.bytes += sum(batch.sizes)
@@ -372,7 +304,7 @@ class ForwardingBuffer:
             self._events += batch.sent(at=now, next_hop=next_hop)
 
     def take_events(self) -> list[Event]:
-        """What is to be fields since the last time."""
+        """Returns the events since the last call."""
         take_events, self._events = self._events, []
         return take_events
 
@@ -391,14 +323,14 @@ class ForwardingBuffer:
 
 @dataclass(slots=True)
 class ForwardingHop:
-    """An address to which rows go.
+    """The state of an address that rows are forwarded to.
 
     Attributes:
-        waiting: What its outbox has not taken.
-        in_transit: What its outbox has taken and not written.
-        is_full: Whether its outbox takes nothing now.
-        is_failing: Whether it could not be reached.
-        instance_id: Which instance has answered there.
+        waiting: Rows that its outbox has not accepted.
+        in_transit: Rows that its outbox has accepted but not written.
+        is_full: Whether its outbox accepts no rows at present.
+        is_failing: Whether it cannot be reached.
+        instance_id: The instance that answered there.
     """
 
     waiting: deque[ForwardedRows] = field(default_factory=deque)
@@ -409,25 +341,25 @@ class ForwardingHop:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rows go there."""
+        """Whether no rows are sent there."""
         return not self.waiting and not self.in_transit
 
 
-LOOK_EVERY: Final = SECOND
-"""How often what has been written is let go where nothing else asks for it."""
-HOPS_KNOWN: Final = 1024
-"""The addresses of which something is known while nothing goes there."""
+PROGRESS_INTERVAL: Final = SECOND
+"""How often written rows are released if nothing else causes it."""
+KNOWN_HOPS_MAX: Final = 1024
+"""The number of known addresses above which idle ones are forgotten."""
 
 
 class MessageForwarder:
-    """The rows that an instance holds for others. It implements `hooks.Forwards`; what it shows may be asked for by any thread.
+    """The rows that an instance holds for others (`ForwardingService`); its views may be read from any thread.
 
     Args:
-        endpoint: What sends.
-        resolve_mirror: Which of the addresses of a mirrored route is the principal, as `hooks.Mirrors.resolve_mirror`; None is to hold.
-        max_bytes: How many bytes may be held.
-        events: Where it is fields what is passed on and what is dropped.
-        clock: The moment, in microseconds since 1970.
+        endpoint: Sends the rows.
+        resolve_mirror: Returns which address of a mirrored route is the principal, as `MirrorResolver.resolve`; None to wait.
+        max_bytes: Returns the bytes that may be held.
+        events: Where forwarded and dropped messages are reported.
+        clock: Returns the time in microseconds since 1970.
     """
 
     def __init__(
@@ -451,20 +383,20 @@ class MessageForwarder:
 
     @property
     def counters(self) -> ForwardingCounters:
-        """What has passed so far."""
+        """The rows forwarded and dropped so far."""
         with self._lock:
             self._release()
             return replace(self._buffer.counters)
 
     @property
     def pending(self) -> tuple[int, int]:
-        """How many rows are held, and what they count."""
+        """The number of held rows and their size."""
         with self._lock:
             self._release()
             return self._buffer.pending
 
     def view_rows(self) -> list[tuple[Any, ...]]:
-        """The rows of `sys.dm_broker_forwarded_messages`: what is held until it has been written to its connection."""
+        """Returns the rows of `sys.dm_broker_forwarded_messages`: messages that are not yet written to their connection."""
         now = self._clock()
         with self._lock:
             self._release()
@@ -475,16 +407,10 @@ class MessageForwarder:
         return [row for batch in held for row in batch.view_rows(now=now)]
 
     def forward(self, peer: Peer, rows: pa.Table, decisions: pa.Table) -> None:
-        """Takes rows that routing would have passed on.
-
-        Args:
-            peer: Who brought them.
-            rows: Rows of `WIRE`, as they came.
-            decisions: `schemas.DECISIONS`, a row for each.
-        """
+        """See `ForwardingService`."""
         now = self._clock()
         at = WIRE.get_field_index("hops_remaining")
-        counted = rows.set_column(at, WIRE.field(at), pa.array(hops_after(rows), pa.int8()))
+        counted = rows.set_column(at, WIRE.field(at), pa.array(remaining_hops(rows), pa.int8()))
         whole = ForwardedRows(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
         with self._emitting():
             self._release()
@@ -494,48 +420,31 @@ class MessageForwarder:
                 if admitted.keys:
                     self._next_expiry = min(admitted.deadline(), self._next_expiry or admitted.deadline())
                     self._enqueue(admitted, now=now)
-                elif route.mirror_address is not None:  # what comes again while it is held still wants to go (N23)
+                elif route.mirror_address is not None:  # repeated rows still request the role
                     self._resolve_mirror(route.address, route.mirror_address, route.broker_instance)
 
     def outbox_full(self, address: str) -> None:
-        """The outbox of an address is full, with what this instance sends itself: what comes waits for `has_room`.
-
-        Args:
-            address: The address.
-        """
+        """See `ForwardingService`."""
         with self._lock:
             if address in self._hops:
                 self._hops[address].is_full = True
 
     def outbox_drained(self, address: str) -> None:
-        """The outbox of an address takes rows again.
-
-        Args:
-            address: The address.
-        """
+        """See `ForwardingService`."""
         with self._emitting():
             self._hops[address].is_full = False
             self._drain(address, now=self._clock())
 
     def connected(self, address: str, peer: Peer) -> None:
-        """A connection to an address stands; `has_room` follows.
-
-        Args:
-            address: The address.
-            peer: Who has answered.
-        """
+        """See `ForwardingService`."""
         with self._lock:
             hop = self._hops[address]
             hop.instance_id, hop.is_failing = peer.instance_id, False
 
     def connection_failed(self, address: str, why: str) -> None:
-        """An address cannot be reached, or its connection broke: what was under resolve_mirror is dropped, since its senders have it.
+        """Drops the rows in the outbox of an address: their senders still have them.
 
-        What its outbox had not taken yet waits until it is dialled again.
-
-        Args:
-            address: The address.
-            why: Why not.
+        Rows that the outbox had not accepted wait until it is dialled again.
         """
         now = self._clock()
         with self._emitting():
@@ -543,10 +452,10 @@ class MessageForwarder:
             while hop.in_transit:
                 self._buffer.drop(hop.in_transit.popleft(), error=UNREACHABLE, now=now, why=f": {why}")
             hop.is_failing, hop.is_full = True, False
-            self._drain(address, now=now)  # so that its outbox says when it takes something again
+            self._drain(address, now=now)  # so that its outbox reports when it accepts rows again
 
     def mirrors_changed(self) -> None:
-        """Another address of a mirrored route may be the principal now: what waits for the one before goes there no more (R53)."""
+        """Chooses the address of mirrored routes again, for rows that no outbox has accepted (R53)."""
         with self._emitting():
             held: list[ForwardedRows] = []
             for hop in self._hops.values():
@@ -558,12 +467,9 @@ class MessageForwarder:
                 self._enqueue(batch, now=self._clock())
 
     def reroute(self, route: Callable[[pa.Table], pa.Table]) -> None:
-        """The catalog has changed: what no outbox has taken goes where it leads now, and is dropped where it leads nowhere on (N21).
+        """Routes rows again after a change of the catalog; those without a route are dropped.
 
-        What an outbox has taken for another resolve_mirror than the one of now may come again meanwhile: it is no double there.
-
-        Args:
-            route: Gives `schemas.DECISIONS` for rows of `WIRE`.
+        Rows that an outbox has accepted are not moved. If their route changed, the same rows are accepted again: they are not duplicates there.
         """
         now = self._clock()
         with self._emitting():
@@ -585,27 +491,20 @@ class MessageForwarder:
                     self._buffer.allow_duplicates(batch)
 
     def run_due(self, *, now: int) -> int | None:
-        """Drops what has been held for too long, and lets go what has been written.
-
-        Args:
-            now: The moment.
-
-        Returns:
-            When to call again; None where nothing is held.
-        """
+        """Drops expired rows and releases written ones; returns when to call it again, None if nothing is held."""
         with self._emitting():
             self._release()
             if self._next_expiry is not None and self._next_expiry <= now:
                 self._drop_expired(now=now)
             self._forget_idle()
-            looks = [now + LOOK_EVERY] if any(hop.in_transit for hop in self._hops.values()) else []
+            times = [now + PROGRESS_INTERVAL] if any(hop.in_transit for hop in self._hops.values()) else []
             is_held = self._awaiting_mirror or any(hop.waiting for hop in self._hops.values())
             return min(
                 (*looks, *([self._next_expiry] if is_held and self._next_expiry is not None else [])), default=None
             )
 
     def _enqueue(self, batch: ForwardedRows, *, now: int) -> None:
-        """Puts rows on the resolve_mirror that is theirs now."""
+        """Queues rows for their next hop."""
         address, mirror, broker_instance = batch.route
         chosen = address if mirror is None else self._resolve_mirror(address, mirror, broker_instance)
         if chosen is None:
@@ -637,12 +536,12 @@ class MessageForwarder:
                 batch.end, _ = self._endpoint.progress(address)
                 if batch.end > before:
                     hop.in_transit.append(batch)
-                else:  # its outbox was full, or a failed dial has to be waited for
+                else:  # its outbox was full, or the wait after a failed dial has not ended
                     hop.is_full = True
                     hop.waiting.appendleft(batch)
 
     def _drop_expired(self, *, now: int) -> None:
-        """Drops what has been held for too long, and finds out when there is more of it."""
+        """Drops expired rows, and computes when the next ones expire."""
         self._awaiting_mirror = [*self._buffer.drop_expired(self._awaiting_mirror, now=now)]
         for hop in self._hops.values():
             hop.waiting = deque(self._buffer.drop_expired(hop.waiting, now=now))
@@ -650,7 +549,7 @@ class MessageForwarder:
         self._next_expiry = min((batch.deadline() for batch in held), default=None)
 
     def _free_space(self, *, now: int) -> None:
-        """Drops what waits for those who cannot be reached, so that it is in nobody else's resolve_mirror."""
+        """Drops the rows that wait for unreachable addresses, so that they do not block others."""
         stuck, self._awaiting_mirror = self._awaiting_mirror, []
         for hop in self._hops.values():
             if hop.is_failing:
@@ -660,7 +559,7 @@ class MessageForwarder:
             self._buffer.drop(batch, error=SIZE_EXCEEDED, now=now)
 
     def _release(self) -> None:
-        """Tells of what has been written, and holds it no longer."""
+        """Releases the rows that have been written."""
         for address, hop in self._hops.items():
             if hop.in_transit:
                 _, done = self._endpoint.progress(address)
@@ -668,16 +567,16 @@ class MessageForwarder:
                     self._buffer.sent(hop.in_transit.popleft(), next_hop=address, now=self._clock())
 
     def _forget_idle(self) -> None:
-        """Addresses may come from the names of services (R23), so from anybody."""
-        if len(self._hops) > HOPS_KNOWN:
+        """Forgets idle addresses: they may come from service names (R23), so from any peer."""
+        if len(self._hops) > KNOWN_HOPS_MAX:
             for address in [address for address, hop in self._hops.items() if hop.is_idle]:
                 del self._hops[address]
 
     @contextmanager
     def _emitting(self) -> Iterator[None]:
-        """Changes what is held, and tells of it afterwards, when a subscriber may ask for the view."""
+        """Changes the held rows under the lock, and emits the events after it, because subscribers may read the view."""
         with self._lock:
             yield
-            take_events = self._buffer.take_events()
-        for event in take_events:
+            events = self._buffer.take_events()
+        for event in events:
             self._log.emit(event)

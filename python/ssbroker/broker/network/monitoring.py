@@ -408,7 +408,7 @@ class Monitor:
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             where = host_and_port(self._host, self._port)
-            raise EndpointError(f"{where}: cannot be listened on: {reason}") from error
+            raise EndpointError(f"cannot listen on {where}: {reason}") from error
         self._server = server
         self._thread = threading.Thread(target=server.serve_forever, name="ssbroker monitor", daemon=True)
         self._thread.start()

@@ -19,29 +19,32 @@ from ssbroker.protocol.wire.frames import Data
 from ssbroker.security.certificates import can_sign, read_all_der, validity_period
 
 PROTOCOL: Final = "ssbroker/1"
-"""What both sides name inside of TLS (ALPN), so that no other protocol's bytes are ever taken for ours."""
+"""The ALPN name that both sides must offer, so that bytes of other protocols are never accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Who this instance is, and whom it believes. All certificates are files in PEM.
+    """The certificate of this instance, and the peers that it trusts. All certificates are PEM files.
 
     Attributes:
-        certificate: The instance's own certificate, with those between it and its authority behind it, if there are any.
-        key: Its private key, not encrypted.
-        pinned: Certificates that may connect, by principal. A principal may have several, in one file or in many: those of a mirrored
-            pair, or an old one and its successor.
-        authority: The certificates of authorities, if any. Who shows a certificate that one of them has signed is the principal of its
-            first DNS name.
-        names: The principals that an authority may vouch for.
+        certificate: File with the instance's own certificate, followed by any intermediate certificates.
+        key: File with its unencrypted private key.
+        pinned: Files with the certificates that may connect, by principal. A principal may have several, in one file or in many: for
+            example those of a mirrored pair, or an old certificate and its successor.
+        authority: File with the certificates of one or more certificate authorities, if any. The principal of a certificate signed by one
+            of them is its first DNS name.
+        names: The principals that may connect with a certificate signed by `authority`.
+
+    Raises:
+        OptionError: The values do not fit together, or no peer could be authenticated.
 
     Examples:
         >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"), authority=Path("authority.pem"))
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: names: an authority vouches only for names that are given; give at least one
+        ssbroker.exceptions.OptionError: names: required with an authority; give at least one principal that it may vouch for
         >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"))
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: nobody could connect: give pinned certificates, or an authority and names
+        ssbroker.exceptions.OptionError: no peer can be authenticated: give pinned certificates, or an authority and names
     """
 
     certificate: Path
@@ -61,24 +64,21 @@ class Trust:
             if not isinstance(file, Path):
                 raise OptionError(f"{name}: expected a pathlib.Path; got {type(file).__name__}")
         if self.authority is not None and not self.names:
-            raise OptionError("names: an authority vouches only for names that are given; give at least one")
+            raise OptionError("names: required with an authority; give at least one principal that it may vouch for")
         if self.authority is None and self.names:
-            raise OptionError("names: they are those that an authority may vouch for, and none is given")
+            raise OptionError("names: only used with an authority; give one, or omit the names")
         if self.authority is None and not any(self.pinned.values()):
-            raise OptionError("nobody could connect: give pinned certificates, or an authority and names")
+            raise OptionError("no peer can be authenticated: give pinned certificates, or an authority and names")
         if not all(self.pinned):
-            raise OptionError("pinned: the name of a principal is empty")
+            raise OptionError("pinned: a principal must not be empty")
 
 
 class Principals:
-    """The principals of certificates.
-
-    Args:
-        trust: Whom the instance believes.
+    """Maps certificates to principals.
 
     Raises:
-        InputError: A file holds no certificate, or cannot be read.
-        OptionError: A certificate stands under two principals, or could vouch for others without being asked.
+        InputError: A file cannot be read, or does not contain a certificate.
+        OptionError: A certificate is pinned for two principals, or a pinned certificate can sign others while an authority is given.
     """
 
     __slots__ = ("_names", "_pins", "certificates")
@@ -101,24 +101,19 @@ class Principals:
             raise InputError(f"{file}: {error}") from error
         if is_signer and has_authority:
             raise OptionError(
-                f"{file}: the pinned certificate of {principal} may sign others, so it cannot stand beside an authority;"
-                " make it without CA:TRUE, or leave the authority out"
+                f"{file}: the pinned certificate of {principal} can sign other certificates, which is not allowed together with"
+                " an authority; issue it without CA:TRUE, or omit the authority"
             )
         for binary in certificates:
             known = self._pins.setdefault(hashlib.sha256(binary).digest(), principal)
             if known != principal:
-                raise OptionError(f"{file}: the certificate is pinned as that of {known} and of {principal}")
+                raise OptionError(
+                    f"{file}: the certificate is pinned for two principals, {known} and {principal}; pin it for one"
+                )
         self.certificates.extend((file, binary) for binary in certificates)
 
     def principal_of(self, connection: ssl.SSLObject) -> str | None:
-        """Who the far side has proven to be.
-
-        Args:
-            connection: TLS as agreed; it has verified the far side's certificate.
-
-        Returns:
-            The principal, or None where it is none that may connect.
-        """
+        """Returns the principal of the peer, whose certificate TLS has verified; None if it may not connect."""
         binary = connection.getpeercert(binary_form=True)
         if binary is None:
             return None
@@ -130,31 +125,24 @@ class Principals:
 
 
 def name_of(connection: ssl.SSLObject) -> str | None:
-    """The first DNS name of the far side's certificate.
-
-    Args:
-        connection: TLS as agreed; it has verified the certificate.
-
-    Returns:
-        The name; None where there is none, or the names are not to be read.
-    """
+    """Returns the first DNS name of the peer's verified certificate; None if it has none or its names cannot be read."""
     try:
         alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())
-    except ValueError:  # such as bytes that are no characters
+    except ValueError:  # such as names that are not valid text
         return None
     return next((str(pair[1]) for pair in alternatives if pair[0] == "DNS"), None)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsContexts:
-    """What TLS is agreed with, at each end.
+    """The TLS contexts of both directions.
 
     Attributes:
-        accept: For connections that others have dialled.
-        dial: For those that this instance dials.
-        principals: Whose certificates are whose.
-        valid_from: From when on the instance's own certificate is valid.
-        valid_until: Until when.
+        accept: For accepted connections.
+        dial: For dialled connections.
+        principals: The principals of certificates.
+        valid_from: Start of the validity period of the instance's own certificate.
+        valid_until: End of that period.
     """
 
     accept: ssl.SSLContext
@@ -165,27 +153,21 @@ class TlsContexts:
 
     @classmethod
     def load(cls, trust: Trust) -> TlsContexts:
-        """Reads the files.
-
-        Args:
-            trust: Where they are.
-
-        Returns:
-            What TLS is agreed with: 1.3 alone, certificates on both sides, no tickets that would stand for them later.
+        """Reads the files of `trust`, and allows TLS 1.3 only, with certificates on both sides and without session tickets.
 
         Raises:
-            InputError: A file cannot be read, or is not what it should be.
-            OptionError: They do not fit each other.
+            InputError: A file cannot be read, or its contents are invalid.
+            OptionError: The files do not fit together.
         """
         principals = Principals(trust)
         own = _read(trust.certificate)
-        _read(trust.key)  # OpenSSL does not say which of the two it cannot read
+        _read(trust.key)  # OpenSSL does not report which of the two it cannot read
         accept, dial = (
             _context(protocol, trust, principals) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
         )
         try:
             valid_from, valid_until = validity_period(own)
-        except InputError as error:  # of what OpenSSL took
+        except InputError as error:  # OpenSSL accepts some certificates that the other library rejects
             raise InputError(f"{trust.certificate}: {error}") from error
         return cls(accept, dial, principals, valid_from, valid_until)
 
@@ -200,7 +182,7 @@ def _read(file: Path) -> bytes:
 def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # A name in the certificate is a principal, not a host: who may answer is said by `names` and `pinned` (fact 174).
+    # A name in the certificate is a principal, not a host; `names` and `pinned` decide who may answer.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -211,15 +193,13 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
     for file, certificate in principals.certificates:
         try:
             context.load_verify_locations(cadata=certificate)
-        except (
-            ssl.SSLError
-        ) as error:  # such as names that are no characters, which the other library does not reload_if_changed at
-            raise InputError(f"{file}: expected a certificate that TLS can use; OpenSSL cannot read it") from error
+        except ssl.SSLError as error:  # such as names that are not valid text
+            raise InputError(f"{file}: expected a certificate for TLS; OpenSSL cannot read it") from error
     if trust.authority is not None:
         try:
             context.load_verify_locations(cafile=trust.authority)
         except ssl.SSLError as error:
-            raise InputError(f"{trust.authority}: expected certificates of an authority in PEM") from error
+            raise InputError(f"{trust.authority}: expected CA certificates in PEM format") from error
         except OSError as error:
             raise InputError(f"{trust.authority}: cannot be read: {error.strerror}") from error
     return context
@@ -228,14 +208,14 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
 def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
     def refuse() -> str:
         raise OptionError(
-            f"{trust.key}: the private key is encrypted; give one that is not, readable by its user alone"
+            f"{trust.key}: the private key is encrypted; give an unencrypted one that only its user can read"
         )
 
     try:
         context.load_cert_chain(trust.certificate, trust.key, password=refuse)
     except ssl.SSLError as error:
         raise InputError(
-            f"{trust.certificate}, {trust.key}: expected a certificate in PEM and its private key"
+            f"{trust.certificate}, {trust.key}: expected a certificate in PEM format and its private key"
         ) from error
 
 
@@ -254,60 +234,51 @@ _CERTIFICATE_ALERTS: Final = frozenset(
         "unsupported certificate",
     }
 )
-"""What alerts of TLS say to whom has shown a certificate."""
+"""The TLS alerts with which a peer rejects a certificate."""
 
 
 class Channel(Protocol):
-    """Both directions of a connection, as what goes over the wire and as what it means."""
+    """Encrypts and decrypts the bytes of one connection; does no I/O."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is known who the far side is, so that it may be spoken to."""
+        """Whether the peer is authenticated, so that data may be sent."""
 
     @property
     def principal(self) -> str | None:
-        """Who the far side has proven to be."""
+        """The principal that the peer has proven; None if unknown."""
 
     @property
     def method(self) -> str | None:
-        """How it has proven that, for people."""
+        """How the peer was authenticated, for `sys.dm_broker_connections`; None if it was not."""
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits to be given to the socket."""
+        """The number of bytes that wait for the socket."""
 
     def received(self, data: Data) -> Data:
-        """Takes what the socket brought.
-
-        Args:
-            data: The bytes.
-
-        Returns:
-            What they mean.
+        """Returns the decrypted contents of received bytes.
 
         Raises:
-            PeerError: They mean nothing, or the far side is nobody who may connect.
+            PeerError: The bytes are invalid, or the peer may not connect.
         """
 
     def seal(self, data: Data) -> None:
-        """Takes what is to be said; only where it is open.
-
-        Args:
-            data: The bytes.
+        """Encrypts data to send; requires an open channel.
 
         Raises:
-            PeerError: The far side has ended it.
+            PeerError: The peer has ended TLS.
         """
 
     def data_to_send(self) -> bytes:
-        """What the socket is to be given."""
+        """Returns the bytes for the socket."""
 
     def close(self) -> None:
-        """Says that nothing more comes."""
+        """Ends the sending direction."""
 
 
 class UnencryptedChannel:
-    """Bytes as they are, from anybody (`allow_unencrypted`)."""
+    """Passes bytes through unchanged, for any peer (`allow_unencrypted`)."""
 
     __slots__ = ("_outgoing",)
 
@@ -342,14 +313,10 @@ class UnencryptedChannel:
 
 
 class TlsChannel:
-    """TLS 1.3 with certificates on both sides (N8).
+    """TLS 1.3 with certificates on both sides.
 
-    An accepted connection costs no more than the bytes that it has sent until its first record is whole: only then TLS is set up, which
-    takes more memory than a slow and unproven far side is worth (N11).
-
-    Args:
-        contexts: What it is agreed with.
-        is_accept: Whether the far side dialled.
+    An accepted connection gets its TLS object only once its first record is complete: the object takes more memory than a slow,
+    unauthenticated peer should be able to occupy.
     """
 
     __slots__ = ("_contexts", "_first_record", "_incoming", "_is_accept", "_outgoing", "_tls", "principal")
@@ -413,7 +380,7 @@ class TlsChannel:
         """See `Channel`."""
         if self._tls is None or not self.is_open:
             return
-        with suppress(ssl.SSLError):  # the far side's own farewell is not waited for
+        with suppress(ssl.SSLError):  # does not wait for the close_notify of the peer
             self._tls.unwrap()
 
     def _tls_object(self) -> ssl.SSLObject:
@@ -423,7 +390,7 @@ class TlsChannel:
         return self._tls
 
     def _handshake(self, tls: ssl.SSLObject) -> bool:
-        """Goes on agreeing; whether it is done."""
+        """Continues the handshake; returns whether it is complete."""
         try:
             tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -431,41 +398,41 @@ class TlsChannel:
         except ssl.SSLError as error:
             raise PeerError(_describe(error)) from error
         if tls.selected_alpn_protocol() != PROTOCOL:
-            raise PeerError(f"the far side speaks TLS, but not {PROTOCOL}")
+            raise PeerError(f"the peer does not offer the protocol {PROTOCOL} (ALPN)")
         self.principal = self._contexts.principals.principal_of(tls)
         if self.principal is None:
             name = name_of(tls)
             raise PeerError(
-                "the far side's certificate is valid, but has no name of DNS, and is not pinned"
+                "the peer's certificate is valid, but is not pinned and has no DNS name"
                 if name is None
-                else f"the far side's certificate is valid, but {name} is not among those who may connect"
+                else f"the peer's certificate is valid, but {name} is not allowed to connect"
             )
         return True
 
 
 def _is_complete_record(data: bytes) -> bool:
-    """Whether the first record of TLS is there; a PeerError where it is none."""
+    """Returns whether the first TLS record is complete; raises PeerError if it is not a handshake record."""
     if data[0] != _HANDSHAKE or (len(data) > 1 and data[1] != _VERSION):
-        raise PeerError("the far side does not speak TLS, which is asked for here")
+        raise PeerError("the peer does not use TLS, which is required")
     if len(data) < _HEADER_BYTES:
         return False
     length = int.from_bytes(data[3:_HEADER_BYTES])
     if length > _RECORD_BYTES_MAX:
-        raise PeerError(f"a record of TLS has at most {_RECORD_BYTES_MAX} bytes; the first one says {length}")
+        raise PeerError(f"the first TLS record has {length} bytes; at most {_RECORD_BYTES_MAX} are allowed")
     return len(data) >= _HEADER_BYTES + length
 
 
 def _describe(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the far side's certificate is not trusted: {error.verify_message}"
+        return f"the peer's certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
-        return "the far side ended TLS"
-    if error.reason == "WRONG_VERSION_NUMBER":  # what OpenSSL says of bytes that are no TLS
-        return "TLS: the far side does not speak it"
+        return "the peer ended TLS"
+    if error.reason == "WRONG_VERSION_NUMBER":  # OpenSSL reports this for bytes that are not TLS
+        return "the peer does not use TLS"
     reason = (error.reason or str(error)).replace("_", " ").lower()
     alert = reason.partition(" alert ")[2]
     if alert in _CERTIFICATE_ALERTS:
-        return f"the far side does not believe the certificate of this instance: {alert}"
+        return f"the peer rejects the certificate of this instance: {alert}"
     return f"TLS: {reason}"
 
 
@@ -474,17 +441,14 @@ _FileStates: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsCredentials:
-    """What new connections agree on TLS with. Those that are there go on with what they began with.
-
-    Args:
-        trust: Where the files are.
+    """The TLS contexts for new connections, reloaded when the files change; existing connections keep theirs.
 
     Attributes:
-        contexts: What was read last; replaced as a whole.
+        contexts: The contexts as last read.
 
     Raises:
-        InputError: A file cannot be read, or is not what it should be.
-        OptionError: They do not fit each other.
+        InputError: A file cannot be read, or its contents are invalid.
+        OptionError: The files do not fit together.
     """
 
     def __init__(self, trust: Trust) -> None:
@@ -500,11 +464,11 @@ class TlsCredentials:
         self._log_validity_problem()
 
     def reload(self) -> None:
-        """Reads the files again, now. Where one of them is broken, what was read before goes on to be used.
+        """Reads the files again; if one is invalid, the previous contexts remain in use.
 
         Raises:
-            InputError: A file cannot be read, or is not what it should be.
-            OptionError: They do not fit each other.
+            InputError: A file cannot be read, or its contents are invalid.
+            OptionError: The files do not fit together.
         """
         self._seen = self._file_states()
         try:
@@ -516,39 +480,38 @@ class TlsCredentials:
         self._log_validity_problem()
 
     def validity_problem(self) -> str | None:
-        """Why every other instance refuses the certificate of this one now; None where its dates are no reason to."""
+        """Returns the message that the own certificate is not valid yet or has expired; None if it is valid now."""
         now, contexts = datetime.now(UTC), self.contexts
         if contexts.valid_from <= now <= contexts.valid_until:
             return None
-        what, when = (
-            ("valid_from", contexts.valid_from) if now < contexts.valid_from else ("ended", contexts.valid_until)
-        )
-        return f"{self._trust.certificate}: this certificate {what} at {when:%Y-%m-%d %H:%M:%S} UTC; other instances refuse it"
+        if now < contexts.valid_from:
+            problem = f"the certificate is not valid before {contexts.valid_from:%Y-%m-%d %H:%M:%S} UTC"
+        else:
+            problem = f"the certificate expired at {contexts.valid_until:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self._trust.certificate}: {problem}; peers refuse it"
 
     def reload_if_changed(self) -> None:
-        """Reads the files again where they have changed since, and have not for one reload_if_changed, so that nobody is still writing them.
+        """Reads the files again if they have changed, but not since the previous call: then nobody is still writing them.
 
-        What is wrong with them is logged once for each change, and they are read again at each reload_if_changed until nothing is: what was in the
-        way may not be in them, such as the rights of a file. That the own certificate has ended is logged once.
+        An invalid file is logged once for each change. It is read again on each call, because the cause may lie outside of it, such as its
+        permissions. An expired certificate is logged once.
         """
         self._log_validity_problem()
-        seen, self._seen = self._seen, self._file_states()
-        if self._seen == self._read or self._seen != seen:
+        previous, self._seen = self._seen, self._file_states()
+        if self._seen == self._read or self._seen != previous:
             return
         failed = self._failed
         try:
             self.reload()
         except (InputError, OptionError) as error:
             if self._failed != failed:
-                LOGGER.warning(
-                    "the certificates have changed, and cannot be used: %s; those from before go on to be used", error
-                )
+                LOGGER.warning("the changed certificates cannot be used: %s; the previous ones remain in use", error)
         else:
-            LOGGER.info("the certificates have changed, and were read again: new connections use them")
+            LOGGER.info("changed certificates were loaded; new connections use them")
 
     def _log_validity_problem(self) -> None:
-        told, self._reported_problem = self._reported_problem, self.validity_problem()
-        if self._reported_problem is not None and self._reported_problem != told:
+        previous, self._reported_problem = self._reported_problem, self.validity_problem()
+        if self._reported_problem is not None and self._reported_problem != previous:
             LOGGER.warning("%s", self._reported_problem)
 
     def _file_states(self) -> _FileStates:
@@ -557,7 +520,7 @@ class TlsCredentials:
 
 def _file_state(file: Path) -> tuple[int, int, int] | None:
     try:
-        said = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return said.st_mtime_ns, said.st_size, said.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
