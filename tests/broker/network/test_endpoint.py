@@ -337,7 +337,7 @@ def test_an_endpoint_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(asyncio, "Runner", runner)
-    with pytest.raises(EndpointError, match="cannot listen on .*: Too many open files"):
+    with pytest.raises(EndpointError, match=r"cannot listen on .*: Too many open files"):
         Party("shop")
 
 

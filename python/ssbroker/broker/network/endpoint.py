@@ -79,7 +79,7 @@ class RoleAnswers:
         self._answered_at = asyncio.get_running_loop().time()
 
     def _answer(self, queries: list[tuple[PeerConnection, bytes]]) -> None:
-        roles = self._setup.listener.mirroring_roles([broker_instance for _, broker_instance in asked])
+        roles = self._setup.listener.mirroring_roles([broker_instance for _, broker_instance in queries])
         for (connection, broker_instance), (role, number) in zip(queries, roles, strict=True):
             connection.link.reply_role(broker_instance, role, number)
         for connection in dict(queries):
@@ -155,7 +155,7 @@ class ConnectionManager:
         self._on_closed: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
         self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
-        self.dialer: Final = Dialer(setup, begin=self._outgoing, usable=self.usable_connection)
+        self.dialer: Final = Dialer(setup, begin=self._add_dialled, usable=self.usable_connection)
 
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
@@ -258,7 +258,7 @@ class ConnectionManager:
         for connection in list(self.connections.values()):
             connection.cut()
 
-    def _outgoing(self, link: SecureLink, address: str) -> PeerConnection:
+    def _add_dialled(self, link: SecureLink, address: str) -> PeerConnection:
         connection = self._new(link, address)
         self.connections[connection.connection_id] = connection
         return connection

@@ -500,7 +500,7 @@ class MessageForwarder:
             times = [now + PROGRESS_INTERVAL] if any(hop.in_transit for hop in self._hops.values()) else []
             is_held = self._awaiting_mirror or any(hop.waiting for hop in self._hops.values())
             return min(
-                (*looks, *([self._next_expiry] if is_held and self._next_expiry is not None else [])), default=None
+                (*times, *([self._next_expiry] if is_held and self._next_expiry is not None else [])), default=None
             )
 
     def _enqueue(self, batch: ForwardedRows, *, now: int) -> None:
