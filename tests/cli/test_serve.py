@@ -186,8 +186,7 @@ def test_port_in_use_has_the_retryable_exit_status(folder: Path, run: Run, optio
     with socket.create_server(("127.0.0.1", 0)) as other:
         result = run("serve", folder, *UNENCRYPTED, option, f"127.0.0.1:{other.getsockname()[1]}")
     assert (result.status, result.out) == (1, "")
-    assert result.err.splitlines()[-1].startswith("ssbroker: 127.0.0.1:")
-    assert "cannot listen on " in result.err
+    assert result.err.splitlines()[-1].startswith("ssbroker: cannot listen on 127.0.0.1:")
 
 
 def test_options_override_the_settings_file(folder: Path, tmp_path: Path) -> None:

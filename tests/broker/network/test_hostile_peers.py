@@ -126,7 +126,7 @@ def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
     with Party("bank", trust=trust, limits=limits) as bank:
         event = told(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
         assert "16384 bytes without authenticating" in event.text
-        assert "a record of TLS has at most 16384 bytes" in told(bank, b"\x16\x03\x01\xff\xff").text
+        assert "TLS record has 65535 bytes; at most 16384 are allowed" in told(bank, b"\x16\x03\x01\xff\xff").text
 
 
 @pytest.mark.threat("T13")

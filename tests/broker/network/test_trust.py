@@ -179,7 +179,7 @@ def test_another_protocol_inside_tls_is_rejected(authority: Authority, bank_trus
     with Party("bank", trust=bank_trust) as bank:
         assert stranger(bank.address, context) != "it was taken"
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
-        assert "not ssbroker/1" in bank.events[-1].text
+        assert "does not offer the protocol ssbroker/1" in bank.events[-1].text
 
 
 @pytest.mark.threat("T14")
