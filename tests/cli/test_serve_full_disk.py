@@ -67,7 +67,7 @@ def test_health_reports_write_failures_until_a_write_succeeds(tmp_path: Path) ->
         wait_for(lambda: health(served)[0] == 503)
         problems = health(served)[1]
         assert list(problems) == ["database Stock"]
-        assert problems["database Stock"].startswith(f"could not be written: {tmp_path / 'stock' / 'Stock.sqlite'}: ")
+        assert problems["database Stock"].startswith(f"cannot be written: {tmp_path / 'stock' / 'Stock.sqlite'}: ")
         limit_file_size(served.process.pid, None)
         with Instance.open(tmp_path / "stock") as stock, stock.database("Stock").transaction() as t:
             assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [BODY]

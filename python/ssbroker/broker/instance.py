@@ -551,7 +551,7 @@ class Instance:
             settings=ProtocolSettings() if settings is None else settings,
             close_timeout=close_timeout,
         )
-        return Server(self._context, self._background, options, changed=self._set_server)
+        return Server(self._context, self._background, options, on_change=self._set_server)
 
     def _set_server(self, server: Server | None) -> None:
         self._server = server

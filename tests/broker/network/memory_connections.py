@@ -179,8 +179,8 @@ class Pipes:
             instance_context(made),
             background_of(made),
             settings,
-            connect=lambda reception: Pipe(self, name, reception),
-            changed=made._set_server,
+            create_endpoint=lambda events: Pipe(self, name, events),
+            on_change=made._set_server,
         )
         self.servers[name] = server.start()
         self.instances[name] = made

@@ -109,7 +109,7 @@ def test_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Ta
     steps: list[tuple[Callable[[], None], str]] = [
         (lambda: knows(bare.sales, "Bank"), "CREATE REMOTE SERVICE BINDING"),
         (lambda: bare.sales.create_remote_service_binding("B", service=STOCK, user="Bank"), "binding"),
-        (lambda: has_own_certificate(bare.sales, "Shop", SHOP), "no certificate with a private key"),
+        (lambda: has_own_certificate(bare.sales, "Shop", SHOP), "no valid certificate with a private key"),
     ]
     for mended, missing in steps:
         with bare.sales.transaction() as t:

@@ -92,13 +92,13 @@ def test_a_large_body_is_read_once_over_many_turns(both: Pair) -> None:
 def test_messages_read_ahead_equal_the_stored_ones(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
     chance = Random(seed)
-    monkeypatch.setattr(dialog_storage, "HELD_BYTES_MAX", chance.choice([100, 1000, 5000]))
+    monkeypatch.setattr(dialog_storage, "READ_AHEAD_MAX", chance.choice([100, 1000, 5000]))
     bodies = {both.shop.key(both.begin(body)): body for body in (chance.randbytes(4000) for _ in range(3))}
     places = dict.fromkeys(bodies, 0)
     for _ in range(200):
         key = chance.choice(list(bodies))
         if chance.random() < 0.1:
-            both.shop.ledger.let_go()
+            both.shop.ledger.drop_read_ahead()
         step, place = chance.randint(0, 400), places[key]
         again = sorted(chance.sample(range(place + 1), 2)) if place and chance.random() < 0.3 else None
         spans = [*([(again[0], again[1])] if again else []), (place, place + step)]

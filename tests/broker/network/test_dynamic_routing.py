@@ -14,7 +14,7 @@ from ssbroker.broker.configuration_service import ConfigurationService, FileDire
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance, background_of
-from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND
+from ssbroker.broker.network.database_dialogs import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.protocol.config import SYSTEM_SERVICE
@@ -112,12 +112,15 @@ def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> Non
         names(both, "mill", "//Wheat")
         both.pipes.turn()
         pending = database_context(msdb).file.query(registry.pending_services)
-        assert len(pending) == ASKS_AT_ONCE + 1
+        assert len(pending) == REQUESTS_BURST + 1
         assert "//Wheat" in pending
         both.pipes.clock.advance(seconds=1)
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         both.pipes.turn()
-        assert len(database_context(msdb).file.query(registry.pending_services)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
+        assert (
+            len(database_context(msdb).file.query(registry.pending_services))
+            == REQUESTS_BURST + 1 + REQUESTS_PER_SECOND
+        )
 
 
 def test_a_service_with_many_broker_ids_is_requested_once(tmp_path: Path) -> None:

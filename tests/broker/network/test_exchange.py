@@ -132,7 +132,7 @@ def test_rows_without_a_route_are_dropped_and_reported(both: Talk) -> None:
     both.pipes.settle(seconds=1)
     (told,) = both.pipes.told("bank", MessageUndeliverable)
     assert told.error == 11210
-    assert told.text.startswith('service_not_found: nothing here takes what is for "//Nobody", from ')
+    assert told.text.startswith('service_not_found: no service or route for "//Nobody"; received from ')
     assert len(waiting(both.sales)) == 1
 
 
@@ -357,10 +357,10 @@ def test_a_temporarily_unreadable_file_does_not_delay_others(
     other.create_route("There", address="TCP://bank:4022", service_name=STOCK)
     exchange = both.pipes.servers["shop"].exchange
     exchange.turn()
-    machine = exchange._machines.named("Sales")
-    assert machine is not None
+    dialogs = exchange._dialogs.by_name("Sales")
+    assert dialogs is not None
     with monkeypatch.context() as patched:
-        patched.setattr(machine.ledger, method, fails)
+        patched.setattr(dialogs.storage, method, fails)
         both.send(b"waits")
         with other.transaction() as t:
             t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"goes")
@@ -403,5 +403,5 @@ def test_another_databases_principal_does_not_release_held_dialogs(both: Talk) -
     both.send(b"goes")
     both.pipes.settle()
     assert both.ordered() == [b"goes"]
-    machines = both.pipes.servers["shop"].exchange._machines.all()
-    assert all(machine.dialogs.next_timeout() != 0 for machine in machines)
+    all_dialogs = both.pipes.servers["shop"].exchange._dialogs.all()
+    assert all(dialogs.engine.next_timeout() != 0 for dialogs in all_dialogs)

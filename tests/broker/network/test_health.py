@@ -81,7 +81,7 @@ def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
             pass
         # The network may have met with the full disk as well, in any database.
         full = "database or disk is full"
-        assert problems(instance)["database Sales"] == f"could not be written: {sales.path}: {full}"
+        assert problems(instance)["database Sales"] == f"cannot be written: {sales.path}: {full}"
         disk.fails_at = 0
         sales.create_queue("Orders")
         assert "database Sales" not in problems(instance)

@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker.broker.network import inbound
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
-from ssbroker.broker.network.inbound import CULPRITS_MOST
+from ssbroker.broker.network.inbound import FAILED_ROWS_MAX
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX, MessageUndeliverable
 from ssbroker.protocol.storage import Refusal
@@ -90,8 +90,8 @@ def test_only_some_of_many_bad_rows_are_isolated(
         both.send(BAD)
     both.pipes.settle()
     assert tries[0] == 8 * MANY
-    assert len(tries) < 4 * CULPRITS_MOST
-    assert len(told(both)) in (CULPRITS_MOST, CULPRITS_MOST + 1), "one of the halves that are left has one row"
+    assert len(tries) < 4 * FAILED_ROWS_MAX
+    assert len(told(both)) in (FAILED_ROWS_MAX, FAILED_ROWS_MAX + 1), "one of the halves that are left has one row"
     for _ in range(5):
         both.pipes.settle(seconds=5)
     assert sum(record.exc_info is not None for record in caplog.records) <= LOG_LINES_MAX + 1

@@ -15,7 +15,7 @@ import pytest
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
+from ssbroker.broker.network.key_exchange import RSA_BURST, RSA_PER_SECOND, RSA_PER_TURN
 from ssbroker.protocol.wire.frames import WIRE
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, parse_blob
 from tests.broker.network.secured_pair import begin, plain, secured
@@ -79,27 +79,27 @@ def test_new_keys_of_one_peer_cost_limited_time(both: Talk, paid: list[None]) ->
     begin(both, b"two chairs")
     both.pipes.settle()
     assert b"two chairs" in both.ordered()
-    assert len(paid) <= NEW_AT_ONCE + 2, "the shop's key, and the bank's own for the way back"
+    assert len(paid) <= RSA_BURST + 2, "the shop's key, and the bank's own for the way back"
 
 
 def test_the_allowance_of_a_peer_recovers(both: Talk, paid: list[None]) -> None:
     row = recorded(both)
     floods(both, row, "mallory", batches=2, rows=100)
     both.pipes.turn()
-    assert len(paid) == NEW_AT_ONCE
+    assert len(paid) == RSA_BURST
     both.pipes.clock.advance(seconds=1)
     floods(both, row, "mallory", batches=2, rows=100)
     both.pipes.turn()
-    assert len(paid) == NEW_AT_ONCE + NEW_PER_SECOND
+    assert len(paid) == RSA_BURST + RSA_PER_SECOND
 
 
 def test_new_keys_of_many_peers_cost_limited_time_in_one_turn(both: Talk, paid: list[None]) -> None:
     """What was left out of an honest one comes again when their buckets are empty."""
     row = recorded(both)
-    for number in range(2 * NEW_IN_A_TURN // NEW_AT_ONCE):
-        floods(both, row, f"mal{number}", batches=2, rows=NEW_AT_ONCE)
+    for number in range(2 * RSA_PER_TURN // RSA_BURST):
+        floods(both, row, f"mal{number}", batches=2, rows=RSA_BURST)
     begin(both, b"two chairs")
     both.pipes.servers["bank"].exchange.turn()
-    assert len(paid) == NEW_IN_A_TURN
+    assert len(paid) == RSA_PER_TURN
     both.pipes.settle(seconds=5)
     assert b"two chairs" in both.ordered()

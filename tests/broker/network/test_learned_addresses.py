@@ -150,11 +150,11 @@ def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(many_na
 
 
 def test_reasons_are_kept_for_the_latest_unreachable_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbound, "WHY_MOST", 3)
+    monkeypatch.setattr(outbound, "UNREACHABLE_MAX", 3)
     carried = ConversationsInTransit(principal=lambda address, *_: address)
     for number in (1, 2, 3, 1, 4):
-        carried.failed(f"TCP://{number}:4022", f"no {number}")
-    assert list(carried.why) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]
+        carried.mark_unreachable(f"TCP://{number}:4022", f"no {number}")
+    assert list(carried.unreachable) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]
 
 
 def test_rows_to_a_disallowed_address_are_dropped_with_the_reason() -> None:
@@ -204,7 +204,7 @@ def test_a_silent_name_server_delays_neither_other_names_nor_closing(
 
 def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them has all conversations find their ways again, and an instance has more addresses than anybody has named."""
-    monkeypatch.setattr(exchange, "OWN_MOST", 2)
+    monkeypatch.setattr(exchange, "OWN_ADDRESSES_MAX", 2)
     for both in talk(tmp_path):
         told = both.pipes.servers["shop"].exchange
         for number in (1, 2, 2, 3, 4):

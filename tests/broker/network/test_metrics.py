@@ -112,7 +112,7 @@ def test_service_names_of_peers_create_a_limited_number_of_series(
     sales: Database, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that were told apart stay so, and of all others there is the sum and the oldest."""
-    monkeypatch.setattr(service_metrics, "SERVICES", 3)
+    monkeypatch.setattr(service_metrics, "SERVICES_MAX", 3)
 
     def waiting() -> dict[str, float]:
         name = "ssbroker_transmission_queue_messages["

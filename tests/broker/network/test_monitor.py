@@ -67,7 +67,7 @@ def test_metrics(address: tuple[str, int]) -> None:
 def test_health(address: tuple[str, int], told: Told) -> None:
     response, body = get(address, "/health?verbose")
     assert (response.status, json.loads(body)) == (200, {"status": "ok", "problems": {}})
-    told.problems["database Sales"] = "its file is not there"
+    told.problems["database Sales"] = "its file is missing"
     response, body = get(address, "/health")
     assert (response.status, json.loads(body)["problems"]) == (503, told.problems)
 

@@ -134,7 +134,7 @@ def test_a_refusal_names_the_missing_or_invalid_certificate(both: Talk, monkeypa
     monkeypatch.setattr(instance_context(both.shop), "clock", lambda: both.pipes.clock() + timedelta(minutes=4))
     both.shop.run_due()
     both.pipes.settle(seconds=MINUTE)
-    assert 'certificate "Tomorrow" holds from ' in undelivered(both)
+    assert 'certificate "Tomorrow" is not valid now: its validity is ' in undelivered(both)
     both.pipes.settle(seconds=3 * MINUTE)
     assert both.ordered() == [b"two chairs"]
 

@@ -81,5 +81,5 @@ def test_replies_leave_nothing_in_memory(both: Talk) -> None:
     answered(both, ["//Shop"] * 100)
     both.pipes.clock.advance(seconds=60)
     both.pipes.settle(seconds=1)
-    machines = both.pipes.servers["bank"].exchange._machines.all()
+    machines = both.pipes.servers["bank"].exchange._dialogs.all()
     assert sum(len(machine._decisions) for machine in machines) == 0

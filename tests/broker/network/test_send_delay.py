@@ -15,7 +15,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs
-from ssbroker.broker.network.outbound import LONGEST, SHORTEST, TIMES, SendDelay
+from ssbroker.broker.network.outbound import DELAY_FACTOR, DELAY_MAX, DELAY_MIN, SendDelay
 from ssbroker.broker.network.server import Server
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import talk
@@ -55,37 +55,37 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
     ("took", "left"),
     [
         (0.0, 0.0),
-        (0.9 * SHORTEST / TIMES, 0.0),
-        (0.002, TIMES * 0.002),
-        (LONGEST, LONGEST),
-        (10.0, LONGEST),
+        (0.9 * DELAY_MIN / DELAY_FACTOR, 0.0),
+        (0.002, DELAY_FACTOR * 0.002),
+        (DELAY_MAX, DELAY_MAX),
+        (10.0, DELAY_MAX),
     ],
 )
 def test_the_delay_is_three_times_the_duration_and_limited(took: float, left: float) -> None:
     clock = Clock()
     rest = SendDelay(clock=clock)
-    assert rest.left == 0.0
-    with rest.after():
+    assert rest.remaining == 0.0
+    with rest.measure():
         clock.now += took
-    assert rest.left == pytest.approx(left)
+    assert rest.remaining == pytest.approx(left)
     clock.now += left / 2
-    assert rest.left == pytest.approx(left / 2)
+    assert rest.remaining == pytest.approx(left / 2)
     clock.now += left
-    assert rest.left == 0.0
+    assert rest.remaining == 0.0
 
 
 def test_an_ended_delay_is_over() -> None:
     clock = Clock()
     rest = SendDelay(clock=clock)
-    with rest.after():
+    with rest.measure():
         clock.now += 1.0
-    rest.end()
-    assert rest.left == 0.0
+    rest.cancel()
+    assert rest.remaining == 0.0
 
 
 def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would call it when the wait is over."""
-    monkeypatch.setattr(outbound, "WORTH_GATHERING", 0)
+    monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 0)
     monkeypatch.setattr(
         outbound, "SendDelay", lambda: SendDelay(clock=iter(float(second) for second in range(10**6)).__next__)
     )
@@ -98,11 +98,11 @@ def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch:
 
 def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of each commit, and no more; with waits of a tenth of a second, more commits go together."""
-    monkeypatch.setattr(outbound, "WORTH_GATHERING", 1)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.TIMES", 10**6)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.LONGEST", 0.1)
+    monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 1)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_FACTOR", 10**6)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_MAX", 0.1)
     batches: list[int] = []
-    departures = DatabaseDialogs.departures
+    departures = DatabaseDialogs.data_to_send
 
     def counted(machine: DatabaseDialogs, *, now: int) -> Any:
         found = departures(machine, now=now)
@@ -110,7 +110,7 @@ def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, m
             batches.append(sum(each.rows.num_rows for each in found))
         return found
 
-    monkeypatch.setattr(DatabaseDialogs, "departures", counted)
+    monkeypatch.setattr(DatabaseDialogs, "data_to_send", counted)
     with served(tmp_path) as (sales, stock, _, dialog):
         batches.clear()
         sent = [b"%d" % number for number in range(200)]
@@ -129,9 +129,9 @@ def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, m
 
 def test_a_closing_server_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What gathers goes before the goodbye."""
-    monkeypatch.setattr(outbound, "WORTH_GATHERING", 1)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.TIMES", 10**6)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.LONGEST", 3600.0)
+    monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 1)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_FACTOR", 10**6)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_MAX", 3600.0)
     with served(tmp_path) as (sales, stock, server, dialog):
         with sales.transaction() as t:
             t.send(dialog, b"second")

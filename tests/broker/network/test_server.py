@@ -167,10 +167,10 @@ def test_the_error_of_an_ended_server_names_the_call_for_a_new_one(tmp_path: Pat
         for error in (EndpointError, ProtocolError):
             with pytest.raises(error):
                 taken.start()
-        with pytest.raises(ProtocolError, match="served by this object already"):
+        with pytest.raises(ProtocolError, match="already running"):
             ended.start()
         assert ended.is_alive
-    with pytest.raises(ProtocolError, match=r"Instance\.serve makes another"):
+    with pytest.raises(ProtocolError, match=r"can be started only once; call Instance\.serve again"):
         ended.start()
     with instance.serve(port=0, allow_unencrypted=True) as another:
         assert another.is_alive
@@ -197,7 +197,7 @@ def test_an_invalid_address_is_rejected_before_anything_is_opened(tmp_path: Path
                 "allow_unencrypted": True,
                 "trust": Trust(certificate=Path("a"), key=Path("b"), authority=Path("c"), names=["d"]),
             },
-            "expected one of them",
+            "expected only one of them",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_replaced_database_receives_nothing(both: Pair, option: str) -> None:
         else:
             both.stock.database.set_broker("DISABLE_BROKER")
 
-    assert overtaken(both.stock, both.shop.rows(), change) == StalePlan(is_whole=True)
+    assert overtaken(both.stock, both.shop.rows(), change) == StalePlan(is_database_changed=True)
 
 
 def test_nothing_to_write_needs_no_transaction(both: Pair) -> None:

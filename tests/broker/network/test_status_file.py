@@ -11,7 +11,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.forwarding import ForwardedRows
 from ssbroker.broker.network.monitoring import Monitor, overview_of
-from ssbroker.broker.network.server import FILE, StatusFile, read
+from ssbroker.broker.network.server import FILE_NAME, StatusFile, read
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.exceptions import EndpointError
 from tests.broker import sample_databases
@@ -33,8 +33,8 @@ def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) ->
                 t.send(t.receive(ORDERS, timeout=DEADLINE)["conversation_handle"][0].as_py(), b"done")
             with sales.transaction() as t:
                 assert t.receive(REPLIES, timeout=DEADLINE).num_rows == 1
-            assert here._bulletin is not None
-            here._bulletin.write()
+            assert here._status_file is not None
+            here._status_file.write()
             with Instance.open(tmp_path / "near", background=False) as another:
                 said = overview_of(another)["serving"]
         assert overview_of(near)["serving"] is None
@@ -42,7 +42,7 @@ def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) ->
     found = [each for each in said["connections"] if each["state_desc"] == "LOGGED_IN"]
     assert [each["remote_user_name"] for each in found] == ["far"]
     assert found[0]["total_bytes_sent"] > 0
-    assert not (tmp_path / "near" / FILE).exists()
+    assert not (tmp_path / "near" / FILE_NAME).exists()
 
 
 def test_held_rows_are_counted_without_iterating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ def test_held_rows_are_counted_without_iterating(tmp_path: Path, monkeypatch: py
         with between.serve(port=0, allow_unencrypted=True) as server:
             held = onwards("TCP://127.0.0.1:1", 3, mirror="TCP://127.0.0.1:2")
             server.forwarding.forward(peer(), wire([row(number) for number in range(3)]), held)
-            assert server._bulletin is not None
-            server._bulletin.write()
+            assert server._status_file is not None
+            server._status_file.write()
             said = read(between.folder)
     assert said is not None
     assert said["forwarded_pending"] == 3
@@ -71,7 +71,7 @@ def test_the_file_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
         lock.acquire()
         assert read(instance.folder) is not None
         for content in ("{half", '{"process": 1, "listens": "127.0.0.1:2"}'):  # the latter was left by another process
-            (instance.folder / FILE).write_text(content)
+            (instance.folder / FILE_NAME).write_text(content)
             found = read(instance.folder)
             assert found is not None
             assert (found["process"], found["listens"]) == (os.getpid(), None)
@@ -92,11 +92,11 @@ def test_a_file_that_cannot_be_removed_does_not_prevent_closing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
-        (instance.folder / FILE / "something").mkdir(parents=True)
+        (instance.folder / FILE_NAME / "something").mkdir(parents=True)
         with instance.serve(port=0, allow_unencrypted=True):
             pass
         assert not ServeLock.is_held(instance.folder)
-    assert f"{FILE}: cannot be removed: " in caplog.text
+    assert f"{FILE_NAME}: cannot be removed: " in caplog.text
 
 
 def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,7 +81,7 @@ def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(both: Talk, wr
 def test_only_some_of_many_conversations_are_written_per_turn(
     both: Talk, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbound, "NOTES_MOST", 2)
+    monkeypatch.setattr(outbound, "UPDATES_MAX", 2)
     breaks(both)
     assert statuses(both.sales) == {"", "9754"}
     for _ in range(2):

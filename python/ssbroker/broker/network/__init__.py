@@ -1,1 +1,1 @@
-"""An instance among others: its connections, what goes over them, and what is carried for others."""
+"""Connects the instance to its peers: connections, dialog exchange, forwarding, monitoring."""

@@ -37,134 +37,102 @@ if TYPE_CHECKING:
 
 
 class DialogsByNextHop:
-    """The gates through which the dialogs of one machine go; a gate is an address, or two of which one will be known.
+    """Groups the dialogs of one database by next hop: an address, or a pair of mirrored addresses while the principal is unknown.
 
-    Args:
-        dialogs: The machine.
-        closed: The gates that are closed, for all machines; whoever owns it keeps it.
+    `closed` holds the next hops with a full buffer; all databases share it.
     """
 
     def __init__(self, dialogs: DialogEngine, closed: set[str]) -> None:
         self._dialogs: Final = dialogs
         self._closed: Final = closed
-        self._gate_of: dict[Key, str] = {}
+        self._next_hop_of: dict[Key, str] = {}
         self._keys: dict[str, set[Key]] = {}
 
-    def lead(self, key: Key, gate: str) -> None:
-        """Notes through which gate a dialog goes from now on.
-
-        Args:
-            key: The dialog's endpoint.
-            gate: The gate.
-        """
-        before = self._gate_of.get(key)
-        if before == gate:
+    def assign(self, key: Key, next_hop: str) -> None:
+        """Assigns a dialog to a next hop."""
+        previous = self._next_hop_of.get(key)
+        if previous == next_hop:
             return
-        if before is not None:
-            self._keys[before].discard(key)
-        self._gate_of[key] = gate
-        self._keys.setdefault(gate, set()).add(key)
-        if gate in self._closed:
+        if previous is not None:
+            self._keys[previous].discard(key)
+        self._next_hop_of[key] = next_hop
+        self._keys.setdefault(next_hop, set()).add(key)
+        if next_hop in self._closed:
             self._dialogs.hold([key])
-        elif before is not None and before in self._closed:
+        elif previous is not None and previous in self._closed:
             self._dialogs.release([key])
 
-    def gate_of(self, key: Key) -> str | None:
-        """Through which gate a dialog goes, as far as that is known."""
-        return self._gate_of.get(key)
+    def next_hop_of(self, key: Key) -> str | None:
+        """Returns the next hop of a dialog, if known."""
+        return self._next_hop_of.get(key)
 
-    def keys(self, gate: str) -> set[Key]:
-        """The dialogs that go through a gate."""
-        return self._keys.get(gate, set())
+    def keys(self, next_hop: str) -> set[Key]:
+        """Returns the dialogs of a next hop."""
+        return self._keys.get(next_hop, set())
 
-    def closes(self, gate: str) -> None:
-        """Has the dialogs of a gate rest."""
-        self._dialogs.hold(self.keys(gate))
+    def close(self, next_hop: str) -> None:
+        """Holds the dialogs of a next hop."""
+        self._dialogs.hold(self.keys(next_hop))
 
-    def opens(self, gate: str) -> None:
-        """Has the dialogs of a gate send again."""
-        self._dialogs.release(self.keys(gate))
+    def open(self, next_hop: str) -> None:
+        """Releases the dialogs of a next hop."""
+        self._dialogs.release(self.keys(next_hop))
 
-    def lost(self, gate: str) -> None:
-        """What has gone through a gate did not arrive."""
-        self._dialogs.retransmit(self.keys(gate))
+    def retransmit(self, next_hop: str) -> None:
+        """Retransmits everything in transit to a next hop."""
+        self._dialogs.retransmit(self.keys(next_hop))
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forgets where dialogs go: it is to be found out again."""
+        """Removes dialogs whose next hop has to be determined again."""
         for key in keys:
-            gate = self._gate_of.pop(key, None)
-            if gate is not None:
-                self._keys[gate].discard(key)
-                if gate in self._closed:
+            next_hop = self._next_hop_of.pop(key, None)
+            if next_hop is not None:
+                self._keys[next_hop].discard(key)
+                if next_hop in self._closed:
                     self._dialogs.release([key])
 
     def keep(self, is_kept: Callable[[Key], bool]) -> None:
-        """Forgets the dialogs that are not in memory any more."""
-        self.forget([key for key in self._gate_of if not is_kept(key)])
-        self._keys = {gate: keys for gate, keys in self._keys.items() if keys}
+        """Removes the dialogs that are no longer in memory."""
+        self.forget([key for key in self._next_hop_of if not is_kept(key)])
+        self._keys = {next_hop: keys for next_hop, keys in self._keys.items() if keys}
 
     def clear(self) -> None:
-        """Forgets all."""
-        self.forget(list(self._gate_of))
+        """Removes all dialogs."""
+        self.forget(list(self._next_hop_of))
         self._keys = {}
 
 
 class PendingKeyExchanges:
-    """The blobs of the dialogs of one database. For one thread.
+    """The key exchange blobs of one database's dialogs. For one thread.
 
-    A blob rides with every row of its endpoint, acknowledgements and errors as well, so that it is there with whichever arrives first,
-    until the far side has shown that it has the key.
-
-    Args:
-        database: The database.
-        keys: Who settles keys.
+    Every row of an endpoint carries its blob, acknowledgements and errors included, until the remote endpoint has shown that it has the key:
+    any row may be the first to arrive.
     """
 
     def __init__(self, database: DatabaseContext, keys: KeyExchange) -> None:
         self._database: Final = database
         self._keys: Final = keys
         self._offers: dict[Key, KeyOffer] = {}
-        self._done: set[Key] = set()
+        self._confirmed: set[Key] = set()
 
-    def settle(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
-        """Settles how the messages of an endpoint leave, unless that is settled.
-
-        Args:
-            sender: The endpoint, as committed.
-
-        Returns:
-            Why they have to wait; None where they may go.
-
-        Raises:
-            SsbrokerError: The keys cannot be read or written.
-        """
+    def prepare(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
+        """Prepares the keys of an endpoint; returns the status that blocks its messages, if any."""
         key = (sender.conversation_id, bool(sender.is_initiator))
-        if key in self._done or key in self._offers:
+        if key in self._confirmed or key in self._offers:
             return None
         answer = self._keys.prepare_sending(self._database, sender)
         if isinstance(answer, KeyWait):
             return answer.status
-        self._note(key, answer)
+        self._store(key, answer)
         return None
 
     def has_blob(self, key: Key) -> bool:
-        """Whether something rides with what an endpoint sends."""
+        """Whether the rows of an endpoint carry a blob."""
         offer = self._offers.get(key)
         return offer is not None and offer.key_exchange is not None
 
-    def column(self, rows: pa.Table, *, now: int) -> pa.Array[Any]:
-        """The blobs that ride with rows of which some are secured.
-
-        Args:
-            rows: The rows (`envelope.ENVELOPE`).
-            now: The moment.
-
-        Returns:
-            The column `key_exchange`.
-
-        Raises:
-            SsbrokerError: The keys cannot be read.
-        """
+    def key_exchange_column(self, rows: pa.Table, *, now: int) -> pa.Array[Any]:
+        """Returns the column `key_exchange` for rows of which some are secured."""
         levels: list[Any] = rows["security"].to_pylist()
         conversations: list[Any] = column_values(rows["conversation_id"])
         sides: list[Any] = rows["is_initiator"].to_pylist()
@@ -174,40 +142,28 @@ class PendingKeyExchanges:
         blobs = {sender: offer.key_exchange for sender in secured if (offer := self._offers.get(sender)) is not None}
         return pa.array([blobs.get(sender) for sender in senders], pa.binary())
 
-    def answered(self, keys: Iterable[Key]) -> None:
-        """Notes that the far sides of endpoints have shown that they have the keys.
-
-        Args:
-            keys: The endpoints.
-        """
+    def confirm(self, keys: Iterable[Key]) -> None:
+        """Notes that remote endpoints have shown that they have the keys."""
         for key in keys:
             self._offers.pop(key, None)
-            self._done.add(key)
+            self._confirmed.add(key)
 
-    def anew(self, keys: Iterable[Key]) -> None:
-        """Has what rides with endpoints made anew: their far sides have other certificates.
-
-        Args:
-            keys: The endpoints.
-        """
+    def discard(self, keys: Iterable[Key]) -> None:
+        """Discards blobs, because the certificates of the remote endpoints have changed."""
         for key in keys:
             self._offers.pop(key, None)
 
     def forget(self) -> None:
-        """Has all that is not answered settled again: the catalog has changed."""
+        """Discards all unconfirmed blobs, because the catalog has changed."""
         self._offers.clear()
 
     def keep(self, is_kept: Callable[[Key], bool]) -> None:
-        """Forgets the endpoints that are not in memory any more.
-
-        Args:
-            is_kept: Whether an endpoint is.
-        """
+        """Removes the endpoints that are no longer in memory."""
         self._offers = {key: offer for key, offer in self._offers.items() if is_kept(key)}
-        self._done = {key for key in self._done if is_kept(key)}
+        self._confirmed = {key for key in self._confirmed if is_kept(key)}
 
     def _is_current(self, key: Key, now: int) -> bool:
-        if key in self._done:
+        if key in self._confirmed:
             return True
         offer = self._offers.get(key)
         return offer is not None and (offer.valid_until is None or now < offer.valid_until)
@@ -220,24 +176,24 @@ class PendingKeyExchanges:
         for key in keys:
             self._offers.pop(key, None)
             answer = KeyOffer() if key not in found else self._keys.prepare_sending(self._database, found[key])
-            if isinstance(answer, KeyOffer):  # else it goes without, and the far side does not take it
-                self._note(key, answer)
+            if isinstance(answer, KeyOffer):  # without a blob the remote endpoint rejects the row
+                self._store(key, answer)
 
-    def _note(self, key: Key, offer: KeyOffer) -> None:
+    def _store(self, key: Key, offer: KeyOffer) -> None:
         if offer == KeyOffer():
-            self._done.add(key)
+            self._confirmed.add(key)
         else:
             self._offers[key] = offer
 
 
-ASKS_AT_ONCE: Final = 32
-"""The requests for routes that neighbours have begun at once, by naming services to which none leads (N26)."""
-ASKS_PER_SECOND: Final = 4
-"""And how many more in a second."""
+REQUESTS_BURST: Final = 32
+"""The burst of route requests that peers can trigger by naming services without a route."""
+REQUESTS_PER_SECOND: Final = 4
+"""The route requests a second beyond the burst."""
 
 
 class RouteQuery(NamedTuple):
-    """A sender, as routing has to know it."""
+    """The routing input for a sender."""
 
     conversation_id: bytes
     is_initiator: bool
@@ -246,13 +202,9 @@ class RouteQuery(NamedTuple):
 
 
 class RouteRequester:
-    """Asks for what the dialogs of a database lack. Delivery asks for those with messages that wait; these may only have to acknowledge.
+    """Requests missing routes for the dialogs of a database.
 
-    Args:
-        database: The database.
-        background: The background work of the instance.
-        mirrors: Who knows the principals of mirrored routes; None where nobody does.
-        patience: The seconds to wait for whoever writes to a file.
+    Delivery requests them for conversations with waiting messages; these dialogs may only have acknowledgements to send.
     """
 
     def __init__(
@@ -262,74 +214,70 @@ class RouteRequester:
         self._background: Final = background
         self._patience: Final = patience
         self._mirrors: Final = mirrors
-        self._asks: Final = RateLimiter(burst=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
+        self._limiter: Final = RateLimiter(burst=REQUESTS_BURST, per_second=REQUESTS_PER_SECOND)
 
-    def principals(self, ways: Iterable[Decision]) -> None:
-        """Has both addresses of mirrored routes asked, for as long as something wants to go there (N23).
-
-        Args:
-            ways: The routes.
-        """
+    def ask_principals(self, decisions: Iterable[Decision]) -> None:
+        """Keeps asking both addresses of mirrored routes for their role, as long as messages wait for them."""
         for address, mirror, broker in {
-            (each.next_hop_address, each.mirror_address, each.broker_instance) for each in ways
+            (each.next_hop_address, each.mirror_address, each.broker_instance) for each in decisions
         }:
             if self._mirrors is not None and address is not None and mirror is not None:
                 self._mirrors.resolve(address, mirror, broker)
 
-    def routes(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
-        """Asks for routes that are missing, unless that was done lately.
-
-        Args:
-            decided: Senders, and where their rows go.
-        """
-        lost = {(each.far_service, each.far_broker_instance): (each, way) for each, way in decided if way.is_nowhere}
-        if not lost:
+    def request_missing(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
+        """Requests missing routes, unless that was done recently."""
+        missing = {
+            (each.far_service, each.far_broker_instance): (each, decision)
+            for each, decision in decided
+            if decision.is_nowhere
+        }
+        if not missing:
             return
         now = self._database.now()
-        may_begin = partial(self._asks.take, "", now=epoch_microseconds(now))
+        may_begin = partial(self._limiter.take, "", now=epoch_microseconds(now))
         try:
             router = self._background.routes.router()
             pending = frozenset(router.catalog.pending_requests)
             explained = {
                 service: explain(router, self._database.name, one, now=now)
-                for service, (one, way) in lost.items()
-                if way.is_requested or one.far_service in pending
+                for service, (one, decision) in missing.items()
+                if decision.is_requested or one.far_service in pending
             }
-            asks = [
-                RouteRequest(database_missing_route(way), *service)
-                for service, way in explained.items()
-                if needs_route_request(way)
+            requests = [
+                RouteRequest(database_missing_route(decision), *service)
+                for service, decision in explained.items()
+                if needs_route_request(decision)
             ]
-            self._background.dynamic_routing.request(asks, lock_timeout=self._patience, may_begin=may_begin)
+            self._background.dynamic_routing.request(requests, lock_timeout=self._patience, may_begin=may_begin)
         except SsbrokerError as error:
-            log_failure(self._database, "missing routes could not be asked for, and are later", error)
+            log_failure(self._database, "missing routes could not be requested; the request is repeated later", error)
 
 
 ROWS_MAX: Final = 1024
-"""About how many rows a machine gives at once."""
+"""The approximate number of rows that one call of `data_to_send` returns."""
 BYTES_MAX: Final = 1 << 20
-"""And how many bytes of bodies."""
-PATIENCE: Final = 0.25
-"""The seconds to wait for whoever writes to a file: while the exchange waits, nobody's messages go."""
+"""The approximate number of body bytes that one call of `data_to_send` returns."""
+LOCK_TIMEOUT: Final = 0.25
+"""Seconds to wait for the write lock of a database; the exchange sends nothing meanwhile."""
 LOCAL: Final = "LOCAL"
-"""The gate of what is for a database of this instance."""
-NOWHERE: Final = "NOWHERE"
-"""The gate of what has no way; it opens when the catalog changes."""
-MIRRORED: Final = " or "
-"""Stands between the two addresses of a gate behind which nobody knows the principal."""
+"""The next hop of messages for a database of this instance."""
+NO_ROUTE: Final = "NOWHERE"
+"""The next hop of messages without a route; it opens when the catalog changes."""
+MIRROR_SEPARATOR: Final = " or "
+"""Separates the two addresses in the name of a next hop whose principal is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboundRows:
-    """Rows that go one way.
+    """Rows for one next hop.
 
     Attributes:
-        gate: Where they go: an address, or `LOCAL`.
+        next_hop: An address, or `LOCAL`.
         rows: The rows (`wire.frames.WIRE`).
-        keys: Who sends them.
+        keys: The sending endpoints.
     """
 
-    gate: str
+    next_hop: str
     rows: pa.Table
     keys: set[Key]
 
@@ -337,22 +285,12 @@ class OutboundRows:
 class DatabaseDialogs:
     """The dialogs of a database. For one thread.
 
-    Args:
-        database: The database.
-        settings: How the protocol is set up.
-        keys: Who settles keys.
-        closed: The gates that are closed.
-        mirrors: Who knows the principals of mirrored routes; None where nobody does.
-
     Attributes:
         database: The database.
-        dialogs: The machine of the protocol.
-        ledger: What is durable.
-        gates: Where the dialogs send.
-        riders: What rides with rows until far sides have the keys (N19).
-
-    Raises:
-        StorageError: The file cannot be used.
+        engine: The protocol engine.
+        storage: The durable state.
+        next_hops: The next hops of the dialogs.
+        key_exchanges: The key exchange blobs that remote endpoints have not confirmed yet.
     """
 
     def __init__(
@@ -368,151 +306,115 @@ class DatabaseDialogs:
         instance = database.instance
         self._background: Final = background
         self.database: Final = database
-        self.ledger: Final = SqliteDialogStorage(database)
-        # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
-        chance = Random(instance.random.getrandbits(64))  # noqa: S311
-        self.dialogs: Final = DialogEngine(self.ledger, random=chance.random, settings=settings, log=instance.events)
-        self.gates: Final = DialogsByNextHop(self.dialogs, closed)
-        self.riders: Final = PendingKeyExchanges(database, keys)
+        self.storage: Final = SqliteDialogStorage(database)
+        # Only for jitter, drawn for each batch; the operating system's generator would be too slow.
+        random = Random(instance.random.getrandbits(64))  # noqa: S311
+        self.engine: Final = DialogEngine(self.storage, random=random.random, settings=settings, log=instance.events)
+        self.next_hops: Final = DialogsByNextHop(self.engine, closed)
+        self.key_exchanges: Final = PendingKeyExchanges(database, keys)
         self._mirrors: Final = mirrors
         self._closed: Final = closed
         self._decisions: dict[SenderKey, tuple[RouteQuery, Decision]] = {}
-        self._seeking: Final = RouteRequester(database, background, mirrors, patience=PATIENCE)
+        self._route_requester: Final = RouteRequester(database, background, mirrors, patience=LOCK_TIMEOUT)
 
-    def settle_keys(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
-        """Settles how the messages of an endpoint leave, unless that is settled.
-
-        Args:
-            sender: The endpoint, as committed.
-
-        Returns:
-            Why they have to wait; None where they may go.
-
-        Raises:
-            SsbrokerError: The keys cannot be read or written.
-        """
-        waits = self.riders.settle(sender)
+    def prepare_keys(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
+        """Prepares the keys of an endpoint; returns the status that blocks its messages, if any."""
+        waits = self.key_exchanges.prepare(sender)
         key = (sender.conversation_id, bool(sender.is_initiator))
-        if waits is None and sender.session_key is None and self.riders.has_blob(key):
-            self.dialogs.forget([key])  # it may have been read before it had its key
+        if waits is None and sender.session_key is None and self.key_exchanges.has_blob(key):
+            self.engine.forget([key])  # the engine may have loaded it before it had its key
         return waits
 
     def take(
         self, rows: pa.Table, *, peer: bytes | None, session_keys: SessionKeys, now: int
     ) -> BatchChanges | StalePlan:
-        """Takes rows that have arrived, durably.
+        """Receives rows and commits the result.
 
-        Args:
-            rows: The rows (`wire.frames.WIRE`).
-            peer: Who brought them, as the certificate says.
-            session_keys: Keys that came with them.
-            now: The moment.
-
-        Returns:
-            What they came to; or why nothing was written, and they are to be taken again (N3).
-
-        Raises:
-            LockTimeoutError: Others were writing to the file.
-            StorageError: The file cannot be written. Nothing has changed.
+        Returns a `StalePlan`, with nothing written, if other writers have changed the endpoints meanwhile: the rows are to be received again.
+        On an error nothing has changed.
         """
-        effects = self.dialogs.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
+        effects = self.engine.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
         stale: StalePlan | None = None
         if not effects.is_empty:
             try:
-                stale = self.ledger.commit(effects, lock_timeout=PATIENCE)
+                stale = self.storage.commit(effects, lock_timeout=LOCK_TIMEOUT)
             except BaseException:
-                self.dialogs.undo(effects)
+                self.engine.undo(effects)
                 raise
         if stale is not None:
-            self.dialogs.undo(effects)
-            self.read_anew(stale.keys)
+            self.engine.undo(effects)
+            self.reload(stale.keys)
             return stale
-        self.dialogs.confirm(effects, now=now)
+        self.engine.confirm(effects, now=now)
         for endpoint in effects.bound:
-            self.gates.forget([endpoint.key])
-        self.riders.answered((*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)))
+            self.next_hops.forget([endpoint.key])
+        self.key_exchanges.confirm((*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)))
         return effects
 
-    def read_anew(self, keys: Iterable[Key]) -> None:
-        """Forgets endpoints in memory: they are not what they were.
-
-        Args:
-            keys: The endpoints.
-        """
+    def reload(self, keys: Iterable[Key]) -> None:
+        """Drops endpoints from memory, because they have changed in the database."""
         keys = list(keys)
-        self.dialogs.forget(keys)
-        self.dialogs.notify_queued(keys)
+        self.engine.forget(keys)
+        self.engine.notify_queued(keys)
 
-    def renewed(self, keys: Iterable[Key]) -> None:
-        """Notes that the far sides of endpoints have other certificates than before.
-
-        Args:
-            keys: The endpoints.
-        """
+    def change_certificates(self, keys: Iterable[Key]) -> None:
+        """Handles changed certificates of remote endpoints."""
         keys = list(keys)
-        self.riders.anew(keys)
-        self.read_anew(keys)
+        self.key_exchanges.discard(keys)
+        self.reload(keys)
 
-    def departures(self, *, now: int) -> list[OutboundRows] | None:
-        """What the dialogs send now.
-
-        Args:
-            now: The moment.
-
-        Returns:
-            The rows by where they go, without those that have no way; None where nothing is due.
-
-        Raises:
-            StorageError: The file cannot be read.
-        """
-        rows = self.dialogs.data_to_send(now=now, max_rows=ROWS_MAX, max_bytes=BYTES_MAX)
+    def data_to_send(self, *, now: int) -> list[OutboundRows] | None:
+        """Returns the rows to send now by next hop, without those that have no route; None if nothing is due."""
+        rows = self.engine.data_to_send(now=now, max_rows=ROWS_MAX, max_bytes=BYTES_MAX)
         if rows is None:
             return None
         senders, are_plain = sender_runs(rows)
-        gates = self._gates(rows, senders)
-        blobs = pa.nulls(rows.num_rows, pa.binary()) if are_plain else self.riders.column(rows, now=now)
-        whole = to_wire_rows(rows, now=now, key_exchanges=blobs)
-        if len({*gates.values()}) == 1:
-            places: Mapping[str | None, list[int] | None] = dict.fromkeys(gates.values())
+        next_hops = self._next_hops(rows, senders)
+        blobs = (
+            pa.nulls(rows.num_rows, pa.binary()) if are_plain else self.key_exchanges.key_exchange_column(rows, now=now)
+        )
+        wire_rows = to_wire_rows(rows, now=now, key_exchanges=blobs)
+        if len({*next_hops.values()}) == 1:
+            positions: Mapping[str | None, list[int] | None] = dict.fromkeys(next_hops.values())
         else:
-            places = _places(senders, gates)
+            positions = _rows_by_hop(senders, next_hops)
         return [
             OutboundRows(
-                gate,
-                whole if numbers is None else whole.take(pa.array(numbers, pa.int64())),
-                {(conversation, side) for (conversation, side, _), its in gates.items() if its == gate},
+                next_hop,
+                wire_rows if numbers is None else wire_rows.take(pa.array(numbers, pa.int64())),
+                {(conversation, side) for (conversation, side, _), hop in next_hops.items() if hop == next_hop},
             )
-            for gate, numbers in places.items()
-            if gate is not None
+            for next_hop, numbers in positions.items()
+            if next_hop is not None
         ]
 
     def reroute(self) -> None:
-        """Has every dialog find its way again: the catalog has changed."""
+        """Routes every dialog again, because the catalog has changed."""
         self._decisions = {}
-        self.riders.forget()
-        self.gates.clear()
+        self.key_exchanges.forget()
+        self.next_hops.clear()
 
     def flush(self, *, now: int) -> None:
-        """Puts aside what has been idle (P32).
-
-        Args:
-            now: The moment.
-        """
-        self.dialogs.flush(now=now)
-        self.ledger.let_go()
-        self.database.instance.counters.objects_marked(self.dialogs.take_newly_dirty())
-        # Of conversations that nobody here has, too: what answers them has a way, and no end here.
-        self.gates.keep(self.dialogs.is_loaded)
-        self.riders.keep(self.dialogs.is_loaded)
-        self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.is_loaded(each[:2])}
-        resting = [
-            way for each, (_, way) in self._decisions.items() if MIRRORED in (self.gates.gate_of(each[:2]) or "")
+        """Writes idle dialogs to the database and frees their memory (P32)."""
+        self.engine.flush(now=now)
+        self.storage.drop_read_ahead()
+        self.database.instance.counters.objects_marked(self.engine.take_newly_dirty())
+        # Includes replies to unknown conversations: they have a next hop, and no endpoint here.
+        self.next_hops.keep(self.engine.is_loaded)
+        self.key_exchanges.keep(self.engine.is_loaded)
+        self._decisions = {
+            each: decision for each, decision in self._decisions.items() if self.engine.is_loaded(each[:2])
+        }
+        held = [
+            decision
+            for each, (_, decision) in self._decisions.items()
+            if MIRROR_SEPARATOR in (self.next_hops.next_hop_of(each[:2]) or "")
         ]
-        self._seeking.principals(resting)
-        self._seeking.routes(self._decisions.values())
+        self._route_requester.ask_principals(held)
+        self._route_requester.request_missing(self._decisions.values())
 
-    def _gates(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
-        """Through which gate each sender goes; None for nowhere."""
+    def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
+        """Returns the next hop of each sender; None without a route."""
         distinct = dict.fromkeys(sender for sender, _ in senders)
         new = [sender for sender in distinct if sender not in self._decisions]
         if new:
@@ -522,62 +424,54 @@ class DatabaseDialogs:
             asked = [RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
             decided = list(zip(asked, self._background.routes.decisions(self.database.name, asked), strict=True))
             self._decisions.update(zip(new, decided, strict=True))
-            self._seeking.routes(each for each in decided if self.dialogs.is_loaded(each[0][:2]))
-        return {sender: self._gate(sender) for sender in distinct}
+            self._route_requester.request_missing(each for each in decided if self.engine.is_loaded(each[0][:2]))
+        return {sender: self._next_hop_for(sender) for sender in distinct}
 
-    def _gate(self, sender: SenderKey) -> str | None:
+    def _next_hop_for(self, sender: SenderKey) -> str | None:
         (_, decision), key = self._decisions[sender], sender[:2]
         if decision.is_local:
             return LOCAL
         address, mirror = decision.next_hop_address, decision.mirror_address
         if address is None:
-            self._rest(key, NOWHERE)
+            self._hold(key, NO_ROUTE)
             return None
         if mirror is not None and self._mirrors is not None:
             found = self._mirrors.resolve(address, mirror, decision.broker_instance)
             if found is None:
-                self._rest(key, address + MIRRORED + mirror)
+                self._hold(key, address + MIRROR_SEPARATOR + mirror)
                 return None
             address = found
-        self.gates.lead(key, address)
+        self.next_hops.assign(key, address)
         return address
 
-    def _rest(self, key: Key, gate: str) -> None:
-        """Has a dialog rest behind a closed gate; what it has just given goes when that opens."""
-        self._closed.add(gate)
-        self.gates.lead(key, gate)
-        self.dialogs.hold([key])  # it was let go to find that the gate is closed still
-        self.dialogs.retransmit([key])
+    def _hold(self, key: Key, next_hop: str) -> None:
+        """Holds a dialog behind a closed next hop; its last rows are sent again when that opens."""
+        self._closed.add(next_hop)
+        self.next_hops.assign(key, next_hop)
+        self.engine.hold([key])  # it was released, and the next hop is still closed
+        self.engine.retransmit([key])
 
 
-def _places(
-    senders: list[tuple[SenderKey, int]], gates: Mapping[SenderKey, str | None]
+def _rows_by_hop(
+    senders: list[tuple[SenderKey, int]], next_hops: Mapping[SenderKey, str | None]
 ) -> Mapping[str | None, list[int] | None]:
-    places: dict[str | None, list[int]] = {}
-    at = 0
+    positions: dict[str | None, list[int]] = {}
+    start = 0
     for sender, number in senders:
-        places.setdefault(gates[sender], []).extend(range(at, at + number))
-        at += number
-    return places
+        positions.setdefault(next_hops[sender], []).extend(range(start, start + number))
+        start += number
+    return positions
 
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class DialogsByDatabase:
-    """Makes machines, and makes them anew where a database has become another. For one thread.
-
-    Args:
-        instance: The instance.
-        background: Its background work.
-        settings: How the protocol is set up.
-        keys: Who settles the keys of dialogs.
-        closed: The gates that are closed.
-        mirrors: Who knows the principals of mirrored routes; None where nobody does.
+    """Creates the dialogs of each database, and replaces them when the database has changed. For one thread.
 
     Attributes:
-        is_due: Whether `renew` has something to do, whatever the catalog says.
-        has_failed: Whether a database has no machine because its file could not be used; to be tried again some time.
+        needs_refresh: Whether `refresh` has work to do even without a catalog change.
+        has_failed: Whether the file of a database could not be used; `refresh` is to be called again later.
     """
 
     def __init__(
@@ -596,45 +490,45 @@ class DialogsByDatabase:
         self._settings: Final = settings
         self._closed: Final = closed
         self._mirrors: Final = mirrors
-        self.is_due = True
+        self.needs_refresh = True
         self.has_failed = False
-        self._machines: dict[int, DatabaseDialogs] = {}
-        self._marks: dict[int, tuple[bytes, bool]] = {}
+        self._dialogs: dict[int, DatabaseDialogs] = {}
+        self._versions: dict[int, tuple[bytes, bool]] = {}
         self._watches: dict[int, FileWatch] = {}
 
     def all(self) -> list[DatabaseDialogs]:
-        """The machines, in the order of their databases."""
-        return list(self._machines.values())
+        """Returns the dialogs of all databases that can send and receive."""
+        return list(self._dialogs.values())
 
-    def named(self, name: str) -> DatabaseDialogs | None:
-        """The machine of a database, by its name; None where it cannot send or receive now."""
-        return next((each for each in self._machines.values() if each.database.name == name), None)
+    def by_name(self, name: str) -> DatabaseDialogs | None:
+        """Returns the dialogs of a database; None if it cannot send or receive now."""
+        return next((each for each in self._dialogs.values() if each.database.name == name), None)
 
-    def numbered(self, database_id: int) -> DatabaseDialogs | None:
-        """The same by its number."""
-        return self._machines.get(database_id)
+    def by_id(self, database_id: int) -> DatabaseDialogs | None:
+        """Returns the dialogs of a database; None if it cannot send or receive now."""
+        return self._dialogs.get(database_id)
 
-    def drop(self, machine: DatabaseDialogs) -> None:
-        """Drops a machine whose database has become another; `renew` makes a new one."""
-        self._machines.pop(machine.database.database_id, None)
-        self.is_due = True
+    def drop(self, dialogs: DatabaseDialogs) -> None:
+        """Drops the dialogs of a database that has changed; `refresh` creates new ones."""
+        self._dialogs.pop(dialogs.database.database_id, None)
+        self.needs_refresh = True
 
-    def renew(self) -> None:
-        """Makes the machines that are missing, and drops those whose database is gone, disabled, a mirror or another broker now."""
-        before, self._machines = self._machines, {}
-        self.is_due = self.has_failed = False
+    def refresh(self) -> None:
+        """Creates missing dialogs, and drops those of databases that are gone, disabled, mirrors, or have another broker id."""
+        previous, self._dialogs = self._dialogs, {}
+        self.needs_refresh = self.has_failed = False
         for database in self._instance.databases:
-            number = database.database_id
+            database_id = database.database_id
             try:
-                mark = _mark(database)
-                if mark is None:
+                version = _version(database)
+                if version is None:
                     continue
-                known = before.get(number)
-                if known is not None and known.database is database and self._marks.get(number) == mark:
-                    self._machines[number] = known
+                known = previous.get(database_id)
+                if known is not None and known.database is database and self._versions.get(database_id) == version:
+                    self._dialogs[database_id] = known
                     continue
-                settings = replace(self._settings, honor_priority=mark[1])
-                self._machines[number] = DatabaseDialogs(
+                settings = replace(self._settings, honor_priority=version[1])
+                self._dialogs[database_id] = DatabaseDialogs(
                     database,
                     self._background,
                     settings=settings,
@@ -642,29 +536,21 @@ class DialogsByDatabase:
                     closed=self._closed,
                     mirrors=self._mirrors,
                 )
-                self._marks[number] = mark
+                self._versions[database_id] = version
             except StorageError as error:
                 self.has_failed = True
-                LOGGER.warning("%s: sends and receives nothing over the network for now: %s", database.name, error)
-        for number in self._watches.keys() - self._machines.keys():
-            self._watches.pop(number).close()
+                LOGGER.warning("%s: cannot send or receive over the network for now: %s", database.name, error)
+        for database_id in self._watches.keys() - self._dialogs.keys():
+            self._watches.pop(database_id).close()
 
-    def waiting_anew(
-        self, machine: DatabaseDialogs, sent: Callable[[], Mapping[int, tuple[bytes, int]]]
+    def newly_waiting(
+        self, dialogs: DatabaseDialogs, sent: Callable[[], Mapping[int, tuple[bytes, int]]]
     ) -> list[OutgoingConversation]:
-        """What was committed to a database since the last look, by whomever, and goes to other instances (N16).
+        """Returns the conversations with other instances that any process has committed messages to since the last call.
 
-        Args:
-            machine: The database's machine.
-            sent: Tells up to which message conversations are carried: handle, and number of the next one, by endpoint.
-
-        Returns:
-            The conversations.
-
-        Raises:
-            StorageError: The file cannot be read.
+        `sent` returns, by endpoint id, the conversation handle and the next sequence number of the conversations in transit.
         """
-        database = machine.database
+        database = dialogs.database
         watch = self._watches.get(database.database_id)
         if watch is None:
             watch = self._watches[database.database_id] = database.file.watch()
@@ -672,8 +558,8 @@ class DialogsByDatabase:
             return []
         with database.file.read() as connection:
             waiting = transmission_queue.waiting_endpoints(connection)
-            carried = sent() if waiting else {}
-            new = [endpoint_id for endpoint_id, number in waiting.items() if carried.get(endpoint_id) != number]
+            in_transit = sent() if waiting else {}
+            new = [endpoint_id for endpoint_id, number in waiting.items() if in_transit.get(endpoint_id) != number]
             senders = transmission_queue.endpoints_by_id(connection, new)
         if not senders:
             return []
@@ -685,14 +571,14 @@ class DialogsByDatabase:
         ]
 
     def close(self) -> None:
-        """Gives back what it holds of the files."""
-        self._machines = {}
+        """Closes the file watches."""
+        self._dialogs = {}
         for watch in self._watches.values():
             watch.close()
         self._watches = {}
 
 
-def _mark(database: DatabaseContext) -> tuple[bytes, bool] | None:
-    """What makes a machine the one of its database: the broker id, and whether priorities count; None where it rests."""
+def _version(database: DatabaseContext) -> tuple[bytes, bool] | None:
+    """Returns what identifies the state of a database: its broker id, and whether priorities apply; None if it does not deliver."""
     broker = database.objects().broker
     return (broker.service_broker_guid, broker.is_honor_broker_priority_on) if broker.is_delivering else None

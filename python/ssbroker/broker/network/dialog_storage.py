@@ -43,7 +43,6 @@ from ssbroker.protocol.storage import (
     StoredFragmentInfo,
     fragments_table,
 )
-from ssbroker.protocol.storage import DialogEndpoint as Planned
 from ssbroker.store import endpoints, fragments, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects
@@ -61,18 +60,8 @@ _CONTENT: Final = (*_HEADER, "message_body")
 _KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
 
 
-def envelope_of(endpoint: DialogEndpoint) -> MessageHeader:
-    """What the initiator says of a conversation that begins here.
-
-    Args:
-        endpoint: The target's endpoint.
-
-    Returns:
-        The envelope of its messages.
-
-    Raises:
-        ValueError: The endpoint has no lifetime, which `admitted` gives it.
-    """
+def message_header(endpoint: DialogEndpoint) -> MessageHeader:
+    """Returns the header of the messages of a conversation that starts at a target endpoint, which has passed `complete_target`."""
     if endpoint.lifetime is None or endpoint.far_broker_instance is None:
         raise ValueError(endpoint)
     return MessageHeader(
@@ -88,20 +77,14 @@ def envelope_of(endpoint: DialogEndpoint) -> MessageHeader:
     )
 
 
-def admitted(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogEndpoint | Refusal:
-    """A conversation that begins here, with what is settled here, or why it does not.
+def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogEndpoint | Refusal:
+    """Returns a new target endpoint, completed with what this database defines, or the refusal.
 
-    Args:
-        objects: What stands in the database.
-        endpoint: The target's endpoint, as the first row says.
-        now: The moment, from which no lifetime is longer than the longest that there is.
-
-    Returns:
-        The endpoint or the refusal.
+    The lifetime is limited to the longest valid one from now on.
     """
     latest = now + LIFETIME_MAX * SECOND
     asked = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
-    found = find_target(objects, envelope_of(asked))
+    found = find_target(objects, message_header(asked))
     if isinstance(found, DeliveryOutcome):
         if found.error is not None:
             return _refusal(found.error)
@@ -118,17 +101,8 @@ def admitted(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogE
     return replace(asked, broker_instance=objects.broker.service_broker_guid, priority=priority)
 
 
-def are_plain(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
-    """Whether there is nothing to be judged about messages: of each kind among them any may come, whatever it holds.
-
-    Args:
-        objects: What stands in the database.
-        messages: The messages (`protocol.storage.MESSAGES`).
-        contracts: The contract of each.
-
-    Returns:
-        Whether it is so.
-    """
+def need_no_validation(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
+    """Whether messages need no validation: none is a system message, and their types accept any body."""
     columns: list[list[Any]] = [messages[name].to_pylist() for name in _KIND]
     for contract_name, side, name, is_end, is_error in set(zip(contracts, *columns, strict=True)):
         contract = objects.contracts.get(contract_name)
@@ -140,21 +114,13 @@ def are_plain(objects: Objects, messages: pa.Table, contracts: Sequence[str]) ->
     return True
 
 
-def judged(
+def refused_messages(
     objects: Objects, messages: pa.Table, contracts: Mapping[Key, tuple[Contract, ConversationState]]
 ) -> Mapping[int, Refusal]:
-    """Which messages cannot be taken.
+    """Returns the messages that must be refused, by row.
 
-    What comes after this side has ended is dropped, whatever it is; what comes after an error is judged, so that a sender that has
-    not heard of it yet is told again.
-
-    Args:
-        objects: What stands in the database.
-        messages: The messages (`protocol.storage.MESSAGES`).
-        contracts: The contract and the state of each endpoint that they are for; messages of others are not judged.
-
-    Returns:
-        The refusals by row.
+    Messages after this endpoint has ended are dropped without validation. Messages after an error are validated, so that a sender that
+    does not know of the error yet receives it again. Messages for endpoints without a contract here are skipped.
     """
     kinds: dict[tuple[int, bool, str], MessageType | ConversationError] = {}
     found: dict[int, Refusal] = {}
@@ -190,10 +156,10 @@ def _refusal(why: ConversationError) -> Refusal:
 
 
 class StalePlanError(Exception):
-    """What the plan was made with has changed meanwhile: nothing may be written.
+    """Endpoints have changed since the batch was planned; nothing may be written.
 
     Attributes:
-        keys: The endpoints that are others now.
+        keys: The changed endpoints.
     """
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
@@ -203,7 +169,7 @@ class StalePlanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _StoredFragment:
-    """A fragment that is to be kept, for which endpoint."""
+    """A fragment of an incomplete message, to be stored."""
 
     key: Key
     number: int
@@ -211,15 +177,7 @@ class _StoredFragment:
 
 
 class BatchWriter:
-    """Effects on their way into the file; used once.
-
-    Args:
-        work: A transaction of the database.
-        effects: What a batch has come to.
-
-    Raises:
-        OvertakenError: They do not fit the endpoints as these are now.
-    """
+    """Writes the changes of one batch; raises `StalePlanError` if the endpoints have changed since it was planned."""
 
     def __init__(self, work: Work, effects: BatchChanges) -> None:
         self._work: Final = work
@@ -232,11 +190,7 @@ class BatchWriter:
         self._check(keys)
 
     def write(self) -> None:
-        """Writes all of it.
-
-        Raises:
-            OvertakenError: A message cannot be taken any more; the transaction is to be rolled back.
-        """
+        """Writes all changes; after an error the transaction must be rolled back."""
         effects = self._effects
         for planned in effects.created:
             self._create(planned)
@@ -246,9 +200,9 @@ class BatchWriter:
         remaining = {key: each for key, each in self._arrivals.items() if self._rows[key].endpoint_id not in received}
         for key, messages in _messages(effects.messages, remaining).items():
             self._deliver(key, messages)
-        self._keep(received)
+        self._store_fragments(received)
         self._acknowledge()
-        self._break_off()
+        self._end_failed()
 
     def _keys(self) -> set[Key]:
         effects = self._effects
@@ -265,7 +219,7 @@ class BatchWriter:
             raise StalePlanError(wrong)
 
     def _fits(self, key: Key) -> bool:
-        """Whether an endpoint is as the plan has it, as far as that goes into what is written."""
+        """Whether an endpoint is still as planned, as far as the changes depend on it."""
         row = self._rows.get(key)
         if (row is None) != (key in self._created):
             return False
@@ -275,28 +229,30 @@ class BatchWriter:
             return False
         return self._effects.received.get(key, expected) >= expected
 
-    def _create(self, planned: Planned) -> None:
+    def _create(self, planned: DialogEndpoint) -> None:
         arrival = self._arrivals.get(planned.key)
         if arrival is not None and arrival.begins_with_error:
             # The end of an unknown conversation: there is nothing to write, however often it arrives.
             del self._arrivals[planned.key]
             return
-        envelope = envelope_of(planned)
-        found = find_target(self._work.objects, envelope)
+        header = message_header(planned)
+        found = find_target(self._work.objects, header)
         if isinstance(found, DeliveryOutcome):
             raise StalePlanError((planned.key,))
-        row = create_target_endpoint(self._work, envelope, *found, is_whole=arrival is not None)
+        row = create_target_endpoint(self._work, header, *found, is_whole=arrival is not None)
         self._note(row, planned)
 
-    def _bind(self, planned: Planned) -> None:
+    def _bind(self, planned: DialogEndpoint) -> None:
         row = self._rows[planned.key]
-        far = planned.far_broker_instance
-        if far is None or (row.is_bound and row.far_broker_instance != far):
+        peer_broker_instance = planned.far_broker_instance
+        if peer_broker_instance is None or (row.is_bound and row.far_broker_instance != peer_broker_instance):
             raise StalePlanError((planned.key,))
-        endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=far)
-        self._note(row._replace(is_bound=1, far_broker_instance=far, transmission_status=DELIVERED), planned)
+        endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=peer_broker_instance)
+        self._note(
+            row._replace(is_bound=1, far_broker_instance=peer_broker_instance, transmission_status=DELIVERED), planned
+        )
 
-    def _note(self, row: ConversationEndpoint, planned: Planned) -> None:
+    def _note(self, row: ConversationEndpoint, planned: DialogEndpoint) -> None:
         row = row._replace(
             is_remote=1,
             far_peer=planned.far_peer,
@@ -322,8 +278,8 @@ class BatchWriter:
         if InboundDialog(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
             raise StalePlanError((key,))
 
-    def _keep(self, enqueued: dict[int, int]) -> None:
-        """Fragments come and go; what the state of an endpoint did not take counts as taken, since it never will be."""
+    def _store_fragments(self, enqueued: dict[int, int]) -> None:
+        """Stores and removes fragments; messages that an ended endpoint dropped count as received."""
         connection, now = self._work.connection, self._work.now()
         ids = {key: row.endpoint_id for key, row in self._rows.items()}
         rows = [
@@ -344,27 +300,27 @@ class BatchWriter:
             fragments.remove_below(connection, received.items())
 
     def _acknowledge(self) -> None:
-        """What the far sides have leaves the transmission queue; whoever has waited for that, to be bound or to close, is looked at by itself."""
-        plain: list[tuple[int, int]] = []
+        """Removes acknowledged messages; endpoints that wait for this to be bound or to close are handled one by one."""
+        simple: list[tuple[int, int]] = []
         for key, acked in self._effects.acknowledged.items():
             row = self._rows[key]
-            far = row.far_broker_instance
-            if far is None:
+            peer_broker_instance = row.far_broker_instance
+            if peer_broker_instance is None:
                 raise StalePlanError((key,))
-            if row.is_bound and row.end_dialog_sequence is None and not self._comes(key):
-                plain.append((row.endpoint_id, acked + 1))
+            if row.is_bound and row.end_dialog_sequence is None and not self._has_messages(key):
+                simple.append((row.endpoint_id, acked + 1))
             else:
-                settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far)
+                settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=peer_broker_instance)
             if row.transmission_status != DELIVERED:
                 endpoints.set_transmission_status(self._work.connection, row.endpoint_id, DELIVERED)
-        remove_acknowledged(self._work, plain)
+        remove_acknowledged(self._work, simple)
 
-    def _comes(self, key: Key) -> bool:
-        """Whether a message comes for an endpoint."""
+    def _has_messages(self, key: Key) -> bool:
+        """Whether the batch has messages for an endpoint."""
         return key in self._arrivals
 
-    def _break_off(self) -> None:
-        """Conversations that cannot go on end with an error."""
+    def _end_failed(self) -> None:
+        """Ends conversations that cannot continue with an error."""
         effects = self._effects
         for key, body in effects.errors.items():
             row = self._row_now(key)
@@ -376,13 +332,15 @@ class BatchWriter:
                 end_after_data_loss(self._work, row)
         for key, why in effects.refusals.items():
             row = self._row_now(key)
-            if row is not None and row.state not in fragments.ENDED_STATES:  # else its application has been told
+            if (
+                row is not None and row.state not in fragments.ENDED_STATES
+            ):  # otherwise the application has received the end already
                 InboundDialog(self._work, row, queue_of(self._work, row)).refuse(
                     ConversationError(why.code, why.description)
                 )
 
     def _row_now(self, key: Key) -> ConversationEndpoint | None:
-        """An endpoint after what was written of it so far; None where that was its end."""
+        """Returns an endpoint as changed so far; None if it was removed."""
         return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
 
@@ -397,7 +355,7 @@ class _Arrival:
 
 
 def _arrivals(effects: BatchChanges) -> dict[Key, _Arrival]:
-    """The messages of a batch by endpoint: first the runs that the batch names, then the remaining rows, joined to runs."""
+    """Returns the messages of a batch by endpoint: first the runs that the batch names, then the remaining rows, joined to runs."""
     found: dict[Key, _Arrival] = {}
     start = 0
     for key, first, rows, name in effects.runs:
@@ -421,7 +379,7 @@ def _arrivals(effects: BatchChanges) -> dict[Key, _Arrival]:
 
 
 def _messages(table: pa.Table, arrivals: Mapping[Key, _Arrival]) -> dict[Key, list[DialogMessage]]:
-    """The messages of each endpoint, in order."""
+    """Returns the messages of each endpoint, in order."""
     found: dict[Key, list[DialogMessage]] = {key: [] for key in arrivals}
     if not arrivals:
         return found
@@ -443,13 +401,13 @@ def _stored(effects: BatchChanges) -> Iterator[_StoredFragment]:
         yield _StoredFragment((conversation_id, not side), number, kept)
 
 
-HELD_BYTES_MAX: Final = 16 << 20
-"""How many bytes are read ahead of all bodies together; held are twice as many at most, with what was asked for."""
+READ_AHEAD_MAX: Final = 16 << 20
+"""The bytes to read ahead of all bodies together; at most twice as much is buffered, with what was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class _BufferedBody:
-    """A piece of a body that was read last."""
+    """The part of a body that was read last."""
 
     sequence: int
     transmission_id: int
@@ -466,146 +424,117 @@ class _BufferedBody:
 
 
 class BodyReader:
-    """Reads parts of bodies, and holds what follows them; that of messages which were not read for the longest time goes. For one thread."""
+    """Reads parts of bodies, and buffers what follows them; drops the least recently read messages first. For one thread."""
 
     def __init__(self) -> None:
-        self._held: Final[OrderedDict[Key, _BufferedBody]] = OrderedDict()
+        self._buffered: Final[OrderedDict[Key, _BufferedBody]] = OrderedDict()
 
-    def parts(
+    def read(
         self, connection: Connection, key: Key, sequence: int, spans: Sequence[tuple[int, int]]
     ) -> list[bytes] | None:
-        """Parts of the body of a message that an endpoint sends.
+        """Returns byte ranges of the body of a message; None if the message is gone.
 
-        Args:
-            connection: The database, within a transaction.
-            key: The endpoint.
-            sequence: The message.
-            spans: From which byte to before which, in order; what is beyond the end is left out.
-
-        Returns:
-            The bytes of each; None where the message is not there any more.
+        `spans` are sorted (start, end) pairs; bytes beyond the end are omitted.
         """
-        place = endpoints.transmission_id_of(connection, key, sequence)
-        held = self._held.pop(key, None)
-        if place is None:
+        transmission_id = endpoints.transmission_id_of(connection, key, sequence)
+        buffered = self._buffered.pop(key, None)
+        if transmission_id is None:
             return None
-        if held is not None and (held.sequence, held.transmission_id) == (sequence, place):
-            self._held[key] = held
-            if all(held.has(*span) for span in spans):
-                return [held.data[begin - held.begin : end - held.begin] for begin, end in spans]
-            if spans[-1][1] <= held.end:  # something goes again, and what is held is still to come
-                return endpoints.read_body_ranges(connection, place, spans)
-            del self._held[key]
+        if buffered is not None and (buffered.sequence, buffered.transmission_id) == (sequence, transmission_id):
+            self._buffered[key] = buffered
+            if all(buffered.has(*span) for span in spans):
+                return [buffered.data[begin - buffered.begin : end - buffered.begin] for begin, end in spans]
+            if spans[-1][1] <= buffered.end:  # a retransmission; the buffered part is still to be sent
+                return endpoints.read_body_ranges(connection, transmission_id, spans)
+            del self._buffered[key]
         if not spans:
             return []
         *earlier, (begin, end) = spans
-        asked = end + HELD_BYTES_MAX // (len(self._held) + 1)
-        *found, read = endpoints.read_body_ranges(connection, place, [*earlier, (begin, asked)])
-        self._hold(key, _BufferedBody(sequence, place, begin, read, reaches_end=len(read) < asked - begin))
+        asked = end + READ_AHEAD_MAX // (len(self._buffered) + 1)
+        *found, read = endpoints.read_body_ranges(connection, transmission_id, [*earlier, (begin, asked)])
+        self._buffer(key, _BufferedBody(sequence, transmission_id, begin, read, reaches_end=len(read) < asked - begin))
         return [*found, read[: end - begin]]
 
-    def let_go(self) -> None:
-        """Holds nothing any more."""
-        self._held.clear()
+    def clear(self) -> None:
+        """Drops all buffered parts."""
+        self._buffered.clear()
 
-    def _hold(self, key: Key, held: _BufferedBody) -> None:
-        self._held[key] = held
-        while sum(len(each.data) for each in self._held.values()) > 2 * HELD_BYTES_MAX:
-            self._held.popitem(last=False)
+    def _buffer(self, key: Key, buffered: _BufferedBody) -> None:
+        self._buffered[key] = buffered
+        while sum(len(each.data) for each in self._buffered.values()) > 2 * READ_AHEAD_MAX:
+            self._buffered.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StalePlan:
-    """Why nothing of a batch was written: what it was planned with has changed meanwhile (N3).
+    """The reason why nothing of a batch was written: what it was planned with has changed meanwhile.
 
-    The plan is to be undone, the endpoints are to be forgotten by the machine, and the batch is to be routed and taken again.
+    The caller undoes the plan, drops the endpoints from the engine, and routes and receives the batch again.
 
     Attributes:
-        keys: The endpoints that are not as the machine has them.
-        is_whole: Whether the database itself is another now, such as disabled, a mirror, or under another broker id: the machine and
-            its ledger are to be made anew.
+        keys: The endpoints that have changed.
+        is_database_changed: Whether the database itself has changed (disabled, a mirror, another broker id): its dialogs are to be created again.
     """
 
     keys: tuple[Key, ...] = ()
-    is_whole: bool = False
+    is_database_changed: bool = False
 
 
 class SqliteDialogStorage:
-    """Implements `protocol.storage.Ledger` for one database of an instance. For one thread at a time, the one of its machine.
+    """Implements `protocol.storage.DialogStorage` for one database. For one thread at a time, the one of its engine.
 
-    Args:
-        database: The database. The work table of a process before this one is emptied (P32).
-
-    Raises:
-        LockTimeoutError: Others were writing to the file.
-        StorageError: The file cannot be used.
+    Removes the stored send states of an earlier process (P32).
     """
 
     def __init__(self, database: DatabaseContext) -> None:
         self._database: Final = database
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
-        self._ahead: Final = BodyReader()
+        self._body_reader: Final = BodyReader()
         if not database.file.query(transmission_queue.has_no_objects):
             with database.file.write() as connection:
                 transmission_queue.remove_objects(connection)
 
     @property
     def broker_instance(self) -> bytes:
-        """The broker id under which its endpoints send; where the database has another by now, commits are stale."""
+        """The broker id that its endpoints send under; commits are stale once the database has another."""
         return self._broker_instance
 
     def waiting(self) -> list[Key]:
-        """The endpoints with messages in the transmission queue, wherever they are for: what a machine is told of after a restart."""
+        """Returns all endpoints with messages in the transmission queue."""
         with self._database.file.read() as connection:
             return list(endpoints.sides_by_id(connection, endpoints.deliverable_endpoints(connection)).values())
 
     def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, Key]:
-        """Endpoints by the ids that deliveries name; those that are gone are left out.
-
-        Args:
-            endpoint_ids: The ids.
-
-        Returns:
-            The key of each.
-        """
+        """Returns endpoints by their ids, without those that are gone."""
         with self._database.file.read() as connection:
             return endpoints.sides_by_id(connection, endpoint_ids)
 
     def commit(self, effects: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
-        """Writes what a batch has come to, as one transaction; then whoever it concerns is told.
+        """Writes the changes of a batch in one transaction, then notifies whom they concern.
 
-        Args:
-            effects: What `Dialogs.arrived` gave.
-            lock_timeout: The seconds to wait for the write lock; None is as long as always.
-
-        Returns:
-            None where it is durable; else why nothing was written.
-
-        Raises:
-            LockTimeoutError: Others were writing to the file.
-            StorageError: The file cannot be written; nothing has changed.
+        Returns None once they are durable, or the reason why nothing was written. On an error nothing has changed.
         """
         if effects.is_empty:
             return None
         try:
             with instance_transaction(self._database, lock_timeout=lock_timeout) as work:
                 if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
-                    return StalePlan(is_whole=True)
+                    return StalePlan(is_database_changed=True)
                 BatchWriter(work, effects).write()
         except StalePlanError as error:
             return StalePlan(error.keys)
         return None
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
             rows = endpoints.by_sides(connection, keys)
-        return [_planned(objects, rows[key]) if key in rows else None for key in keys]
+        return [_dialog_endpoint(objects, rows[key]) if key in rows else None for key in keys]
 
     def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         with self._database.file.read() as connection:
             if transmission_queue.is_fragment_size_uniform(connection, max_fragment_bytes):
                 return {}
@@ -613,35 +542,35 @@ class SqliteDialogStorage:
             return transmission_queue.set_fragment_size(connection, max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         with self._database.file.read() as connection:
-            found, counts = connection.statements.read_transmission_queue([_asked(each) for each in wanted])
-            there = {each.key for each, count in zip(wanted, counts, strict=True) if count}
-            if missing := dict.fromkeys(each.key for each in wanted if each.key not in there):
+            found, counts = connection.statements.read_transmission_queue([_range_query(each) for each in wanted])
+            found_keys = {each.key for each, count in zip(wanted, counts, strict=True) if count}
+            if missing := dict.fromkeys(each.key for each in wanted if each.key not in found_keys):
                 errors = [
                     MessageRange(key, at, at, 1, 1)
                     for key, at in endpoints.error_sequence_numbers(connection, missing).items()
                 ]
-                found += connection.statements.read_transmission_queue([_asked(each) for each in errors])[0]
-        # A body that was not read is null, though there is one.
+                found += connection.statements.read_transmission_queue([_range_query(each) for each in errors])[0]
+        # The body of a message that was only partly requested is null.
         return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
 
     def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         with self._database.file.read() as connection:
             return endpoints.error_sequence_numbers(connection, keys)
 
     def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         with self._database.file.read() as connection:
-            return self._ahead.parts(connection, key, sequence, spans)
+            return self._body_reader.read(connection, key, sequence, spans)
 
-    def let_go(self) -> None:
-        """Holds nothing any more of what was read ahead."""
-        self._ahead.let_go()
+    def drop_read_ahead(self) -> None:
+        """Drops the buffered parts of bodies."""
+        self._body_reader.clear()
 
     def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         with self._database.file.read() as connection:
             return [
                 StoredFragmentInfo((conversation, bool(side)), (number, fragment), count, digest, size)
@@ -651,7 +580,7 @@ class SqliteDialogStorage:
             ]
 
     def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         sender = (key[0], not key[1])
         with self._database.file.read() as connection:
             found = fragments.read(connection, key, first, end, bytes_max=most_bytes)
@@ -659,20 +588,20 @@ class SqliteDialogStorage:
         return fragments_table(rows)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         objects = self._database.objects()
         now = epoch_microseconds(self._database.now())
-        answers = [admitted(objects, endpoint, now=now) for endpoint in endpoints]
+        answers = [complete_target(objects, endpoint, now=now) for endpoint in endpoints]
         self._admitted = {answer.key: answer for answer in answers if isinstance(answer, DialogEndpoint)}
         return answers
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
-        """See `Ledger`."""
-        if are_plain(self._database.objects(), messages, contracts):
+        """See `DialogStorage`."""
+        if need_no_validation(self._database.objects(), messages, contracts):
             return {}
-        return self._judge_each(messages)
+        return self._validate_each(messages)
 
-    def _judge_each(self, messages: pa.Table) -> Mapping[int, Refusal]:
+    def _validate_each(self, messages: pa.Table) -> Mapping[int, Refusal]:
         conversations: list[Any] = column_values(messages["conversation_id"])
         sides: list[Any] = messages["is_initiator"].to_pylist()
         keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
@@ -682,11 +611,11 @@ class SqliteDialogStorage:
             for key, (contract_id, state) in endpoints.contracts_of(connection, keys).items():
                 contracts[key] = (objects.contracts_by_id[contract_id], ConversationState(state))
         for key in keys - contracts.keys():
-            begins = self._admitted.get(key)
-            contract = None if begins is None else objects.contracts.get(begins.service_contract_name)
-            if contract is not None:  # else endpoint or contract have gone meanwhile, and the commit finds that
+            created = self._admitted.get(key)
+            contract = None if created is None else objects.contracts.get(created.service_contract_name)
+            if contract is not None:  # otherwise the endpoint or contract is gone, and the commit reports a stale plan
                 contracts[key] = (contract, INITIAL_STATE)
-        return judged(objects, messages, contracts)
+        return refused_messages(objects, messages, contracts)
 
     def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
         """See `DialogStorage`."""
@@ -697,7 +626,7 @@ class SqliteDialogStorage:
         self._database.instance.counters.objects_written(len(objects), seconds=time.perf_counter() - start)
 
     def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
-        """See `Ledger`."""
+        """See `DialogStorage`."""
         found: dict[Key, bytes] = {}
         with self._database.file.read() as connection:
             if transmission_queue.has_no_objects(connection):
@@ -710,8 +639,8 @@ class SqliteDialogStorage:
         return found
 
 
-def _planned(objects: Objects, row: endpoints.ConversationEndpoint) -> DialogEndpoint:
-    """A row as the protocol has to know it."""
+def _dialog_endpoint(objects: Objects, row: endpoints.ConversationEndpoint) -> DialogEndpoint:
+    """Converts a row to the endpoint that the protocol works with."""
     return DialogEndpoint(
         conversation_id=row.conversation_id,
         is_initiator=bool(row.is_initiator),
@@ -733,19 +662,19 @@ def _planned(objects: Objects, row: endpoints.ConversationEndpoint) -> DialogEnd
     )
 
 
-def _asked(wanted: MessageRange) -> tuple[bytes, bool, int, int, int, int, int, bytes]:
-    return (*wanted.key, *wanted[1:], _first_id(wanted.key))
+def _range_query(wanted: MessageRange) -> tuple[bytes, bool, int, int, int, int, int, bytes]:
+    return (*wanted.key, *wanted[1:], _first_message_id(wanted.key))
 
 
 @lru_cache(maxsize=4096)
-def _first_id(key: Key) -> bytes:
-    """The id of an endpoint's first message, the same whenever it is sent: made of its conversation and its sender, as a GUID of version 8.
+def _first_message_id(key: Key) -> bytes:
+    """Returns the id of an endpoint's first message: a GUID of version 8 derived from the conversation and the side, so that it never changes.
 
-    The number of another message changes the last bits of it.
+    The ids of further messages differ from it in the last bits.
     """
     conversation_id, is_initiator = key
-    place = conversation_id + is_initiator.to_bytes()
-    made = bytearray(hashlib.blake2b(place, digest_size=16, person=b"ssb message id").digest())
-    made[6] = made[6] & 0x0F | 0x80
-    made[8] = made[8] & 0x3F | 0x80
-    return bytes(made)
+    side = conversation_id + is_initiator.to_bytes()
+    digest = bytearray(hashlib.blake2b(side, digest_size=16, person=b"ssb message id").digest())
+    digest[6] = digest[6] & 0x0F | 0x80
+    digest[8] = digest[8] & 0x3F | 0x80
+    return bytes(digest)

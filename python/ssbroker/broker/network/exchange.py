@@ -31,38 +31,29 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, KeyExchange, MirrorResolver, NetworkEndpoint
 
 
-FLUSH_EVERY: Final = 10 * SECOND
-LOOK_EVERY: Final = SECOND // 20
-"""How soon is seen what other processes have committed (N16)."""
-LOOK_SHARE: Final = 20
-"""How many times longer than a look the wait for the next one is, at least."""
-OWN_MOST: Final = 100
-"""How many addresses are learnt to be this instance's own by dialling them; neighbours may choose these too (N34)."""
-BUSY_WAIT: Final = SECOND // 10
-"""When what could not be written is tried again."""
+FLUSH_INTERVAL: Final = 10 * SECOND
+POLL_INTERVAL: Final = SECOND // 20
+"""How often the databases are polled for commits of other processes."""
+POLL_PAUSE_FACTOR: Final = 20
+"""The pause between two polls is at least this many times as long as a poll."""
+OWN_ADDRESSES_MAX: Final = 100
+"""How many of its own addresses the instance learns by dialing them; peers can choose such addresses, too."""
+RETRY_INTERVAL: Final = SECOND // 10
+"""When a batch that hit a locked database is tried again."""
 
 
 class MessageExchange:
-    """What a serving instance has between its databases and its connections.
+    """Exchanges messages between the databases of a serving instance and its connections.
 
-    Everything belongs to one thread but `carry`, which may be called from any. `turn` does all that is due.
-
-    Args:
-        instance: The instance.
-        background: Its background work, which routes conversations and asks for routes.
-        reception: What connections tell, with the connections.
-        settings: How the protocol is set up.
-        keys: Who settles the keys of dialogs.
-        forwards: Who passes on what is for others; None where nobody does.
-        mirrors: Who knows the principals of mirrored routes; None where nobody does.
-        wake: Has `turn` called soon.
+    Only `carry` and `more` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake` schedules
+    a call of `turn`.
     """
 
     def __init__(
         self,
         instance: InstanceContext,
         background: Background,
-        reception: EndpointEvents,
+        events: EndpointEvents,
         *,
         settings: ProtocolSettings,
         keys: KeyExchange,
@@ -75,242 +66,223 @@ class MessageExchange:
         self._forwards: Final = forwards
         self._mirrors: Final = mirrors
         self._wake: Final = wake
-        self._reception: Final = reception
+        self._events: Final = events
         self._settings: Final = settings
-        self._picture: object = None
-        self._flushed = self._looked = 0
+        self._snapshot: object = None
+        self._flushed = self._polled_at = 0
         self._own_addresses: Final[set[str]] = set()
-        self._opened: Final[dict[str, None]] = {}
-        self._others_first = False
-        self._look_wait = LOOK_EVERY
+        self._writable: Final[dict[str, None]] = {}
+        self._forwards_first = False
+        self._poll_interval = POLL_INTERVAL
         closed: set[str] = set()
-        self._inbox: Final = reception.inbox
+        self._inbox: Final = events.inbox
         principal = (lambda address, *_: address) if mirrors is None else mirrors.principal
-        self._carrying: Final = ConversationsInTransit(principal=principal)
-        self._noting: Final = StatusWriter(self._carrying, clock=self._now)
-        self._machines: Final = DialogsByDatabase(
+        self._in_transit: Final = ConversationsInTransit(principal=principal)
+        self._status_writer: Final = StatusWriter(self._in_transit, clock=self._now)
+        self._dialogs: Final = DialogsByDatabase(
             instance, background, settings=settings, keys=keys, closed=closed, mirrors=mirrors
         )
-        self._dispatch: Final = InboundRouter(
-            instance, background, machines=self._machines.all, machine=self._machines.named, forwards=forwards
-        )
-        self._arriving: Final = InboundProcessor(
-            self._machines, self._dispatch, FirstRowCheck(keys, self._dispatch), self._carrying, events=instance.events
-        )
-        itself = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
-        self._departing: Final = OutboundSender(
+        self._router: Final = InboundRouter(
             instance,
-            reception.endpoint,
-            self._machines,
+            background,
+            all_dialogs=self._dialogs.all,
+            dialogs_by_name=self._dialogs.by_name,
+            forwards=forwards,
+        )
+        self._processor: Final = InboundProcessor(
+            self._dialogs, self._router, FirstRowCheck(keys, self._router), self._in_transit, events=instance.events
+        )
+        this_instance = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
+        self._sender: Final = OutboundSender(
+            instance,
+            events.endpoint,
+            self._dialogs,
             closed=closed,
-            closes=self._closes,
-            loop_back=lambda rows: self._inbox.put(itself, rows),
+            on_full=self._on_full,
+            loop_back=lambda rows: self._inbox.put(this_instance, rows),
         )
 
     def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """See `Transport`."""
-        hindered = self._carrying.add(conversations, now=self._now())
+        blocked = self._in_transit.add(conversations, now=self._now())
         self._wake()
-        return hindered
+        return blocked
 
     def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> list[int]:
         """See `Transport`."""
-        left = self._carrying.more(database.database_id, endpoint_ids)
-        if len(left) < len(endpoint_ids) and not self._departing.rests:  # else a turn follows
+        others = self._in_transit.add_more(database.database_id, endpoint_ids)
+        if (
+            len(others) < len(endpoint_ids) and not self._sender.is_delaying
+        ):  # otherwise a turn follows when the delay ends
             self._wake()
-        return left
+        return others
 
     def turn(self) -> int:
-        """Does all that is due: what was told, what arrived, what is to be sent.
-
-        Returns:
-            When it is to be called again, in microseconds since 1970, if nobody wakes it before.
-        """
+        """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
         now = self._now()
-        while self._reception.told:
-            self._reception.told.popleft()(self)
-        self._follow_the_catalog()
-        if not 0 <= now - self._looked < self._look_wait:
-            self._look(now)
-            # Where looking takes long, it is done less often.
-            self._looked = now
-            self._look_wait = max(LOOK_EVERY, LOOK_SHARE * (self._now() - now))
-        left = self._arriving.take(self._inbox.take(), now=now)
-        self._inbox.put_back(left)
-        self._take_conversations()
-        moments = [self._noting.write(now=now)]
-        self._others_first ^= bool(self._opened)  # in turn, so that nobody is kept out by what the other has to send
-        if self._others_first:
-            self._pass_on()
-        moments += self._departing.send_all(now=now)
-        self._pass_on()
-        moments += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors) if hook is not None]
-        if not 0 <= now - self._flushed < FLUSH_EVERY:
+        while self._events.callbacks:
+            self._events.callbacks.popleft()(self)
+        self._follow_catalog()
+        if not 0 <= now - self._polled_at < self._poll_interval:
+            self._poll(now)
+            # The longer a poll takes, the less often it runs.
+            self._polled_at = now
+            self._poll_interval = max(POLL_INTERVAL, POLL_PAUSE_FACTOR * (self._now() - now))
+        deferred = self._processor.process(self._inbox.take(), now=now)
+        self._inbox.put_back(deferred)
+        self._start_conversations()
+        due_times = [self._status_writer.write(now=now)]
+        self._forwards_first ^= bool(self._writable)  # alternate, so that neither starves the other
+        if self._forwards_first:
+            self._resume_forwarding()
+        due_times += self._sender.send_all(now=now)
+        self._resume_forwarding()
+        due_times += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors) if hook is not None]
+        if not 0 <= now - self._flushed < FLUSH_INTERVAL:
             self._flushed = now
             self._flush(now)
-        if left:
-            moments.append(now + BUSY_WAIT)
-        elif not self._inbox.is_empty or self._reception.told or (self._carrying.has_new and not self._departing.rests):
-            moments.append(now)
-        return min([now + LOOK_EVERY, *(each for each in moments if each is not None)])
+        if deferred:
+            due_times.append(now + RETRY_INTERVAL)
+        elif (
+            not self._inbox.is_empty
+            or self._events.callbacks
+            or (self._in_transit.has_new and not self._sender.is_delaying)
+        ):
+            due_times.append(now)
+        return min([now + POLL_INTERVAL, *(each for each in due_times if each is not None)])
 
-    def opens(self, address: str) -> None:
-        """An address takes something again.
+    def outbox_drained(self, address: str) -> None:
+        """Resumes sending to an address whose buffer has space again."""
+        self._sender.open(address)
+        self._writable[address] = None
 
-        Args:
-            address: The address.
-        """
-        self._departing.opens(address)
-        self._opened[address] = None
-
-    def broke(self, address: str, why: str) -> None:
-        """An address cannot be reached, or the connection to it broke.
-
-        Args:
-            address: The address.
-            why: What dialling it, or the connection, said.
-        """
-        self._carrying.failed(address, why)
-        self._departing.broke(address)
+    def connection_failed(self, address: str, why: str) -> None:
+        """Handles an address that cannot be reached or whose connection broke."""
+        self._in_transit.mark_unreachable(address, why)
+        self._sender.retransmit(address)
         if self._forwards is not None:
             self._forwards.connection_failed(address, why)
         if self._mirrors is not None:
             self._mirrors.connection_failed(address)
-        self._noting.changed([address])
+        self._status_writer.mark_changed([address])
 
-    def stands(self, address: str, peer: Peer) -> None:
-        """An address has answered.
-
-        Args:
-            address: The address.
-            peer: Who is there.
-        """
-        self._carrying.why.pop(address, None)
+    def connected(self, address: str, peer: Peer) -> None:
+        """Handles an address that has been reached."""
+        self._in_transit.unreachable.pop(address, None)
         if self._forwards is not None:
             self._forwards.connected(address, peer)
-        self.opens(address)
+        self.outbox_drained(address)
         if self._mirrors is not None:
             self._mirrors.connected(address)
-        self._noting.changed([address])
+        self._status_writer.mark_changed([address])
 
     def own_address_reached(self, address: str) -> None:
-        """An address is this instance's (R41).
-
-        Args:
-            address: The address.
-        """
-        if len(self._own_addresses) < OWN_MOST:  # each has all find their ways again
+        """Handles an address that turned out to be this instance's own (R41)."""
+        if len(self._own_addresses) < OWN_ADDRESSES_MAX:  # each new one makes all dialogs route again
             self._own_addresses.add(address)
             self._background.catalog.add_addresses([address])
 
-    def settled(self, addresses: Collection[str]) -> None:
-        """`Mirrors.way` may have another answer.
-
-        Args:
-            addresses: For which addresses.
-        """
-        self._departing.settled()
+    def mirrors_changed(self, addresses: Collection[str]) -> None:
+        """Handles a change of the principals of mirrored routes."""
+        self._sender.open_mirrored()
         if self._forwards is not None:
             self._forwards.mirrors_changed()
-        self._noting.changed(addresses)
+        self._status_writer.mark_changed(addresses)
 
     def finish(self) -> None:
-        """Takes all that has arrived, and acknowledges it without waiting for a message that could carry that."""
-        self._departing.hurry()
+        """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement."""
+        self._sender.cancel_delay()
         self.turn()
-        while not self._inbox.is_empty and not self._arriving.take(self._inbox.take(), now=self._now()):
+        while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
             pass
         now = self._now() + self._settings.acknowledgement_wait
-        for machine in self._machines.all():
-            self._departing.send(machine, now=now)
+        for dialogs in self._dialogs.all():
+            self._sender.send(dialogs, now=now)
 
     def close(self) -> None:
-        """Gives back what it holds of the files."""
-        self._machines.close()
+        """Closes the file watches."""
+        self._dialogs.close()
 
-    def _follow_the_catalog(self) -> None:
-        """Has all find their ways again when the catalog has changed."""
-        picture = self._background.routes.snapshot
-        if picture is not self._picture or self._machines.is_due:
-            if self._picture is not None:
-                self._carrying.forget()
-            self._reception.endpoint.set_routed_addresses(route_addresses(self._background.catalog.catalog().routes))
-            self._machines.renew()
-            for machine in self._machines.all():
-                machine.reroute()
+    def _follow_catalog(self) -> None:
+        """Routes every dialog again if the catalog has changed."""
+        snapshot = self._background.routes.snapshot
+        if snapshot is not self._snapshot or self._dialogs.needs_refresh:
+            if self._snapshot is not None:
+                self._in_transit.clear()
+            self._events.endpoint.set_routed_addresses(route_addresses(self._background.catalog.catalog().routes))
+            self._dialogs.refresh()
+            for dialogs in self._dialogs.all():
+                dialogs.reroute()
             if self._forwards is not None:
-                self._forwards.reroute(self._dispatch.decisions)
-            self._picture = picture  # where something failed before, all of it is done in the next turn
+                self._forwards.reroute(self._router.decisions)
+            self._snapshot = snapshot  # set last: after an error the next turn repeats all of it
 
-    def _look(self, now: int) -> None:
-        """Takes up what was committed, by whichever process (N16)."""
-        for machine in self._machines.all():
+    def _poll(self, now: int) -> None:
+        """Collects the messages that any process has committed since the last poll."""
+        for dialogs in self._dialogs.all():
             try:
-                sent = partial(self._carrying.sent_of, machine.database.database_id)
-                found = self._machines.waiting_anew(machine, sent)
+                sent = partial(self._in_transit.sent_up_to, dialogs.database.database_id)
+                found = self._dialogs.newly_waiting(dialogs, sent)
             except SsbrokerError as error:
-                log_failure(machine.database, "what waits could not be looked for", error)
+                log_failure(dialogs.database, "waiting messages could not be read", error)
                 continue
             if found:
-                self._carrying.add(found, now=now)
+                self._in_transit.add(found, now=now)
 
-    def _take_conversations(self) -> None:
-        """Has machines send what was committed, as far as its keys are settled."""
-        for database_id, conversations in self._carrying.take().items():
-            machine = self._machines.numbered(database_id)
-            if machine is not None:
-                ready = [key for key, outgoing in conversations.items() if self._may_leave(machine, key, outgoing)]
-                machine.dialogs.notify_queued(ready)
+    def _start_conversations(self) -> None:
+        """Starts sending newly committed messages whose keys are ready."""
+        for database_id, conversations in self._in_transit.take().items():
+            dialogs = self._dialogs.by_id(database_id)
+            if dialogs is not None:
+                ready = [key for key, outgoing in conversations.items() if self._may_send(dialogs, key, outgoing)]
+                dialogs.engine.notify_queued(ready)
 
-    def _may_leave(self, machine: DatabaseDialogs, key: Key, outgoing: OutgoingConversation) -> bool:
-        database = machine.database
+    def _may_send(self, dialogs: DatabaseDialogs, key: Key, outgoing: OutgoingConversation) -> bool:
+        database = dialogs.database
         try:
-            waits = machine.settle_keys(outgoing.sender)
+            blocked_by = dialogs.prepare_keys(outgoing.sender)
         except SsbrokerError as error:
-            log_failure(database, "the keys of a conversation could not be settled", error)
-            waits = outbound.without_keys(str(error))
-        self._carrying.waits(database.database_id, key, waits)
-        if waits is not None:
-            self._noting.changed()
-        return waits is None
+            log_failure(database, "the keys of a conversation could not be prepared", error)
+            blocked_by = outbound.without_keys(str(error))
+        self._in_transit.set_blocked(database.database_id, key, blocked_by)
+        if blocked_by is not None:
+            self._status_writer.mark_changed()
+        return blocked_by is None
 
-    def _closes(self, address: str) -> None:
-        """An address takes no more, so that what is forwarded does not take the room for which the instance's own waits."""
+    def _on_full(self, address: str) -> None:
+        """Stops forwarding to an address with a full buffer, so that this instance's own messages get the space."""
         if self._forwards is not None:
             self._forwards.outbox_full(address)
 
-    def _pass_on(self) -> None:
-        """Has what is forwarded go to addresses that take something again."""
+    def _resume_forwarding(self) -> None:
+        """Resumes forwarding to addresses that have space again."""
         if self._forwards is not None:
-            for address in self._opened:
+            for address in self._writable:
                 self._forwards.outbox_drained(address)
-        self._opened.clear()
+        self._writable.clear()
 
     def _flush(self, now: int) -> None:
         self._instance.events.log_suppressed(now=now)
-        self._carrying.keep(now=now)
-        self._machines.is_due |= self._machines.has_failed
-        for machine in self._machines.all():
+        self._in_transit.remove_idle(now=now)
+        self._dialogs.needs_refresh |= self._dialogs.has_failed
+        for dialogs in self._dialogs.all():
             try:
-                machine.flush(now=now)
+                dialogs.flush(now=now)
             except SsbrokerError as error:
-                log_failure(machine.database, "what is idle could not be put aside", error)
+                log_failure(dialogs.database, "idle dialogs could not be written to the database", error)
 
     def _now(self) -> int:
         return epoch_microseconds(self._instance.clock())
 
 
 class EndpointEvents:
-    """Implements `seam.Receiver`: it takes notes, and wakes the exchange.
-
-    Args:
-        wake: Has the exchange look soon.
+    """Queues the events of the network endpoint for the exchange, and wakes it.
 
     Attributes:
-        endpoint: The connections; set before they begin.
-        mirrors: Who knows the roles of the databases; None where nobody does.
-        inbox: What has arrived.
-        told: What the exchange is to do, in order.
+        endpoint: The network endpoint; set before it starts.
+        mirrors: Resolves the roles of databases, if the instance has mirrored routes.
+        inbox: Received batches.
+        callbacks: Callbacks to run in the exchange's thread, in order.
     """
 
     endpoint: NetworkEndpoint
@@ -319,48 +291,44 @@ class EndpointEvents:
         self._wake: Final = wake
         self.mirrors: MirrorResolver | None = None
         self.inbox: Final = Inbox(pause=self._pause, resume=self._resume)
-        self.told: Final[deque[Callable[[MessageExchange], None]]] = deque()
+        self.callbacks: Final[deque[Callable[[MessageExchange], None]]] = deque()
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
-        """See `Receiver`."""
+        """See `EndpointListener`."""
         self.inbox.put(peer, rows)
         self._wake()
 
     def outbox_drained(self, address: str) -> None:
-        """See `Receiver`."""
-        self.tell(lambda exchange: exchange.opens(address))
+        """See `EndpointListener`."""
+        self.post(lambda exchange: exchange.outbox_drained(address))
 
     def connection_failed(self, address: str, why: str) -> None:
-        """See `Receiver`."""
-        self.tell(lambda exchange: exchange.broke(address, why))
+        """See `EndpointListener`."""
+        self.post(lambda exchange: exchange.connection_failed(address, why))
 
     def connected(self, address: str, peer: Peer) -> None:
-        """See `Receiver`."""
-        self.tell(lambda exchange: exchange.stands(address, peer))
+        """See `EndpointListener`."""
+        self.post(lambda exchange: exchange.connected(address, peer))
 
     def own_address_reached(self, address: str) -> None:
-        """See `Receiver`."""
-        self.tell(lambda exchange: exchange.own_address_reached(address))
+        """See `EndpointListener`."""
+        self.post(lambda exchange: exchange.own_address_reached(address))
 
     def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
-        """See `Receiver`."""
+        """See `EndpointListener`."""
         if self.mirrors is None:
             return [UNKNOWN] * len(broker_instances)
         return self.mirrors.mirroring_roles(broker_instances)
 
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """See `Receiver`."""
+        """See `EndpointListener`."""
         mirrors = self.mirrors
         if mirrors is not None:
-            self.tell(lambda _: mirrors.role_received(address, broker_instance, role, number))
+            self.post(lambda _: mirrors.role_received(address, broker_instance, role, number))
 
-    def tell(self, what: Callable[[MessageExchange], None]) -> None:
-        """Has the exchange do something in its thread, soon.
-
-        Args:
-            what: Is called with the exchange.
-        """
-        self.told.append(what)
+    def post(self, callback: Callable[[MessageExchange], None]) -> None:
+        """Schedules a callback in the exchange's thread."""
+        self.callbacks.append(callback)
         self._wake()
 
     def _pause(self) -> None:

@@ -19,7 +19,12 @@ from ssbroker._text import quoted, restore_spaces
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
-from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND, DatabaseDialogs, DialogsByDatabase
+from ssbroker.broker.network.database_dialogs import (
+    REQUESTS_BURST,
+    REQUESTS_PER_SECOND,
+    DatabaseDialogs,
+    DialogsByDatabase,
+)
 from ssbroker.broker.network.dialog_storage import StalePlan
 from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
 from ssbroker.broker.network.limits import RateLimiter
@@ -37,34 +42,21 @@ if TYPE_CHECKING:
 
 
 Batch: TypeAlias = "tuple[Peer, pa.Table]"
-"""Rows of `wire.frames.WIRE`, and who brought them."""
+"""Rows of `wire.frames.WIRE`, and the peer that sent them."""
 
 ROWS_MAX: Final = 4096
-"""How many rows one turn of the exchange takes (N15), a batch as a whole; when so many wait, no connection is read."""
+"""The rows that one turn processes, in whole batches; with that many waiting, connections are not read."""
 BYTES_MAX: Final = 8 << 20
-"""The same in bytes."""
-_RESUMED_AT: Final = 0.5
-"""Connections are read again when so much of that is left."""
+"""The same limit in bytes."""
+_RESUME_SHARE: Final = 0.5
+"""Connections are read again when the inbox has shrunk to this share of the limits."""
 
 
 class Inbox:
-    """Batches in the order of their arrival; the endpoint's thread puts them in, the exchange's takes them out.
+    """Received batches in order; the endpoint's thread adds them, the exchange's thread takes them.
 
-    It holds what one turn takes. What is read beyond that only waits, and the longer it does, the more of it is sent again in vain (P17).
-
-    Args:
-        pause: Has no connection read.
-        resume: Has them read again.
-        rows_max: From how many rows on nothing is read.
-        bytes_max: The same in bytes.
-
-    Examples:
-        >>> inbox = Inbox(pause=lambda: print("pause"), resume=lambda: print("resume"), rows_max=2)
-        >>> inbox.put(None, pa.table({"number": [1, 2]}))
-        pause
-        >>> [rows.num_rows for _, rows in inbox.take()]
-        resume
-        [2]
+    It holds about what one turn processes: the longer rows wait, the more of them the sender retransmits needlessly (P17). `pause` stops
+    reading from connections, and `resume` continues.
     """
 
     def __init__(
@@ -86,67 +78,54 @@ class Inbox:
 
     @property
     def bytes(self) -> int:
-        """How many bytes wait."""
+        """The size of the waiting batches."""
         return self._bytes
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no batch waits."""
         return not self._batches
 
     def put(self, peer: Peer, rows: pa.Table) -> None:
-        """Puts a batch in.
-
-        Args:
-            peer: Who brought it.
-            rows: The rows.
-        """
+        """Adds a batch."""
         size = rows.nbytes
         with self._guard:
             self._batches.append(((peer, rows), size))
             self._rows += rows.num_rows
             self._bytes += size
-            self._settle()
+            self._pause_or_resume()
 
     def take(self) -> list[Batch]:
-        """Takes out what fits into one turn: at least one batch, where there is any.
-
-        Returns:
-            The batches, in the order of their arrival.
-        """
+        """Removes the batches for one turn: at least one, if any waits."""
         taken: list[Batch] = []
         rows = size = 0
         with self._guard:
             while self._batches and rows < ROWS_MAX and size < BYTES_MAX:
-                batch, its_size = self._batches.popleft()
+                batch, batch_size = self._batches.popleft()
                 taken.append(batch)
                 rows += batch[1].num_rows
-                size += its_size
+                size += batch_size
             self._rows -= rows
             self._bytes -= size
-            self._settle()
+            self._pause_or_resume()
         return taken
 
     def put_back(self, batches: Sequence[Batch]) -> None:
-        """Puts batches in again, before all others: they could not be taken now.
-
-        Args:
-            batches: In their order.
-        """
+        """Puts batches that could not be written back at the front."""
         with self._guard:
             for batch in reversed(batches):
                 size = batch[1].nbytes
                 self._batches.appendleft((batch, size))
                 self._rows += batch[1].num_rows
                 self._bytes += size
-            self._settle()
+            self._pause_or_resume()
 
-    def _settle(self) -> None:
+    def _pause_or_resume(self) -> None:
         share = max(self._rows / self._rows_max, self._bytes / self._bytes_max)
         if not self._is_paused and share >= 1:
             self._is_paused = True
             self._pause()
-        elif self._is_paused and share <= _RESUMED_AT:
+        elif self._is_paused and share <= _RESUME_SHARE:
             self._is_paused = False
             self._resume()
 
@@ -160,135 +139,105 @@ _ERRORS: Final = {
     "sender_disabled": 9791,
     "service_not_found": 11210,
 }
-"""Service Broker's number for each `reason` for which what arrives is dropped (R26)."""
-_NOT_MATCHED: Final = 9798
-_ASKING_STEP: Final = 4
+"""Service Broker's error number for each `reason` to drop a received row (R26)."""
+_DEFAULT_ERROR: Final = 9798
+_REQUEST_STEP: Final = 4
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 @dataclass(frozen=True, slots=True)
 class InboundRows:
-    """Rows that one machine takes.
+    """Received rows for one database.
 
     Attributes:
-        machine: The machine.
+        dialogs: The dialogs of the database.
         rows: The rows (`wire.frames.WIRE`).
-        keys: For each row, the endpoint that it is for.
-        fresh: The endpoints among them that are not there yet.
+        keys: The receiving endpoint of each row.
+        new: The endpoints among them that do not exist yet.
     """
 
-    machine: DatabaseDialogs
+    dialogs: DatabaseDialogs
     rows: pa.Table
     keys: Sequence[Key]
-    fresh: set[Key]
+    new: set[Key]
 
 
 class InboundRouter:
-    """Sorts arrivals by databases, hands on what is for other instances, and tells of what nobody takes.
-
-    Args:
-        instance: The instance.
-        background: Its background work.
-        machines: The machines of the databases that are enabled.
-        machine: The machine of a database by its name; None where it cannot take anything now.
-        forwards: Who passes on what is for others; None where nobody does.
-    """
+    """Splits received rows by database, passes rows for other instances to forwarding, and reports undeliverable rows."""
 
     def __init__(
         self,
         instance: InstanceContext,
         background: Background,
         *,
-        machines: Callable[[], Iterable[DatabaseDialogs]],
-        machine: Callable[[str], DatabaseDialogs | None],
+        all_dialogs: Callable[[], Iterable[DatabaseDialogs]],
+        dialogs_by_name: Callable[[str], DatabaseDialogs | None],
         forwards: ForwardingService | None,
     ) -> None:
         self._instance: Final = instance
         self._background: Final = background
-        self._machines: Final = machines
-        self._machine: Final = machine
+        self._all_dialogs: Final = all_dialogs
+        self._dialogs_by_name: Final = dialogs_by_name
         self._forwards: Final = forwards
-        self._asks: Final = RateLimiter(burst=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
+        self._limiter: Final = RateLimiter(burst=REQUESTS_BURST, per_second=REQUESTS_PER_SECOND)
 
-    def sort(self, peer: Peer, rows: pa.Table) -> list[InboundRows]:
-        """Sorts a batch.
-
-        Args:
-            peer: Who brought it.
-            rows: The rows (`wire.frames.WIRE`).
-
-        Returns:
-            What is for databases of this instance.
-
-        Raises:
-            StorageError: A file cannot be read.
-        """
+    def route(self, peer: Peer, rows: pa.Table) -> list[InboundRows]:
+        """Returns the rows for databases of this instance; forwards, or drops and reports, the others."""
         sides: list[Any] = rows["is_initiator"].to_pylist()
         conversations: list[Any] = column_values(rows["conversation_id"])
         keys: list[Key] = [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
-        left = dict(zip(keys, column_values(rows["to_broker_instance"]), strict=True))
-        homes = self._homes(left)
-        fresh = {key for key in left if key not in homes}
-        if fresh:
-            self._route(peer, rows, keys, fresh, homes)
-        return list(_parcels(rows, keys, homes, fresh))
+        endpoints = dict(zip(keys, column_values(rows["to_broker_instance"]), strict=True))
+        owners = self._owners(endpoints)
+        new = {key for key in endpoints if key not in owners}
+        if new:
+            self._route_new(peer, rows, keys, new, owners)
+        return list(_split(rows, keys, owners, new))
 
     def decisions(self, rows: pa.Table) -> pa.Table:
-        """What routing says of rows that come from outside.
-
-        Args:
-            rows: The rows.
-
-        Returns:
-            `schemas.DECISIONS`, a row for each.
-
-        Raises:
-            StorageError: A file cannot be read.
-        """
-        # Rows that came one by one are as many chunks, and each would be routed, and found again, by itself.
+        """Routes rows received from outside; returns one row of `schemas.DECISIONS` for each."""
+        # One chunk: rows that were received one by one would be routed one by one.
         return self._background.catalog.router().route(
             _conversations(rows).combine_chunks(), now=self._instance.clock()
         )
 
-    def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, DatabaseDialogs]:
-        """Where the endpoints are that are here. What names another broker id than their databases have is for a copy, maybe elsewhere.
+    def _owners(self, endpoints: Mapping[Key, bytes | None]) -> dict[Key, DatabaseDialogs]:
+        """Finds the databases that hold endpoints.
 
-        Args:
-            left: The endpoints, and the broker id by which each is named, if any.
+        A row that names another broker id than the endpoint's database belongs to a copy of that database, perhaps elsewhere.
         """
-        homes: dict[Key, DatabaseDialogs] = {}
-        machines = list(self._machines())
+        owners: dict[Key, DatabaseDialogs] = {}
+        all_dialogs = list(self._all_dialogs())
 
-        def has(machine: DatabaseDialogs, keys: Iterable[Key]) -> None:
+        def add(dialogs: DatabaseDialogs, keys: Iterable[Key]) -> None:
             for key in keys:
-                if left[key] in (None, machine.ledger.broker_instance):
-                    homes.setdefault(key, machine)
+                if endpoints[key] in (None, dialogs.storage.broker_instance):
+                    owners.setdefault(key, dialogs)
 
-        for machine in machines:
-            has(machine, (key for key in left if machine.dialogs.is_loaded(key)))
-        for machine in machines:
-            if unknown := [key for key in left if key not in homes]:
-                with machine.database.file.read() as connection:
-                    has(machine, transmission_queue.existing_sides(connection, unknown))
-        return homes
+        for dialogs in all_dialogs:
+            add(dialogs, (key for key in endpoints if dialogs.engine.is_loaded(key)))
+        for dialogs in all_dialogs:
+            if unknown := [key for key in endpoints if key not in owners]:
+                with dialogs.database.file.read() as connection:
+                    add(dialogs, transmission_queue.existing_sides(connection, unknown))
+        return owners
 
-    def _route(
-        self, peer: Peer, rows: pa.Table, keys: Sequence[Key], fresh: set[Key], homes: dict[Key, DatabaseDialogs]
+    def _route_new(
+        self, peer: Peer, rows: pa.Table, keys: Sequence[Key], new: set[Key], owners: dict[Key, DatabaseDialogs]
     ) -> None:
-        """Routes what has no endpoint here as arrivals are routed: with msdb's table, or to the database that a reply names."""
-        places = [place for place, key in enumerate(keys) if key in fresh]
-        asked = rows if len(places) == len(keys) else rows.take(pa.array(places, pa.int64()))
+        """Routes rows without an endpoint here: with the routes of msdb, or to the database that a reply names."""
+        positions = [position for position, key in enumerate(keys) if key in new]
+        asked = rows if len(positions) == len(keys) else rows.take(pa.array(positions, pa.int64()))
         decisions = self.decisions(asked)
         outcomes: list[Any] = decisions["outcome"].to_pylist()
         databases: list[Any] = decisions["target_database"].to_pylist()
         forwarded: list[int] = []
         dropped: dict[Key, int] = {}
-        for number, (place, outcome, database) in enumerate(zip(places, outcomes, databases, strict=True)):
-            key = keys[place]
+        for number, (position, outcome, database) in enumerate(zip(positions, outcomes, databases, strict=True)):
+            key = keys[position]
             if outcome == "LOCAL":
-                machine = homes.get(key) or self._machine(database)
-                if machine is not None:
-                    homes[key] = machine
+                dialogs = owners.get(key) or self._dialogs_by_name(database)
+                if dialogs is not None:
+                    owners[key] = dialogs
             elif outcome == "FORWARD" and self._forwards is not None:
                 forwarded.append(number)
             else:
@@ -300,52 +249,50 @@ class InboundRouter:
             self._ask_for_routes(peer, asked, decisions, dropped.values())
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
-            error = _ERRORS.get(reason, _NOT_MATCHED)
+            error = _ERRORS.get(reason, _DEFAULT_ERROR)
             service = restore_spaces(quoted(asked["to_service_name"][number].as_py()))
-            self.tell(
+            self.report(
                 asked,
                 number,
                 error=error,
-                text=f"{reason}: nothing here takes what is for {service}, from {peer.address}",
+                text=f"{reason}: no service or route for {service}; received from {peer.address}",
                 principal=peer.principal,
             )
 
     def _ask_for_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
-        """What comes again finds the route that is asked for now (R14); neighbours without a principal are one."""
+        """Requests missing routes, so that the retransmitted rows find them (R14).
+
+        Peers without a principal share one rate limit.
+        """
         now = epoch_microseconds(self._instance.clock())
-        asks = {
+        requests = {
             RouteRequest(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
             for number in numbers
             if decisions["reason"][number].as_py() == "route_requested"
         }
-        # Where another database has asked, the step was passed over; what that one is answered makes no route in msdb (R1).
+        # If another database has already requested the route, routing skipped that step; its answer creates no route in msdb (R1).
         routing = self._background.dynamic_routing
         is_asking = routing.has_configuration_service(self._instance.msdb, now=now)
         pending = frozenset(self._background.catalog.catalog().pending_requests if is_asking else ())
-        asks |= {
+        requests |= {
             RouteRequest(MSDB_NAME, service, rows["to_broker_instance"][number].as_py())
             for number in numbers
             if (service := rows["to_service_name"][number].as_py()) in pending
-            and (decisions["match_step"][number].as_py() or 0) > _ASKING_STEP
+            and (decisions["match_step"][number].as_py() or 0) > _REQUEST_STEP
         }
-        if not asks:
+        if not requests:
             return
-        may_begin = partial(self._asks.take, peer.principal or "", now=now)
+        may_begin = partial(self._limiter.take, peer.principal or "", now=now)
         try:
-            routing.request(sorted(asks, key=repr), may_begin=may_begin)
+            routing.request(sorted(requests, key=repr), may_begin=may_begin)
         except SsbrokerError as error:
-            LOGGER.warning("missing routes could not be asked for, and are when the messages come again: %s", error)
+            LOGGER.warning(
+                "missing routes could not be requested; the request is repeated when the messages arrive again: %s",
+                error,
+            )
 
-    def tell(self, rows: pa.Table, number: int, *, error: int, text: str, principal: str | None) -> None:
-        """Tells that nobody takes a row.
-
-        Args:
-            rows: Rows.
-            number: Which one.
-            error: Service Broker's number.
-            text: Why.
-            principal: Who has brought it; None where connections have no principals.
-        """
+    def report(self, rows: pa.Table, number: int, *, error: int, text: str, principal: str | None) -> None:
+        """Emits the event for a row that cannot be delivered."""
         row: Mapping[str, Any] = rows.slice(number, 1).to_pylist()[0]
         self._instance.events.emit(
             MessageUndeliverable(
@@ -363,7 +310,7 @@ class InboundRouter:
 
 
 def _conversations(rows: pa.Table) -> pa.Table:
-    """What routing has to know of arrivals; that they come from outside is the null in `database`."""
+    """Returns the routing input for received rows; a null `database` means that they come from outside."""
     columns: list[Any] = [
         rows["conversation_id"],
         pa.nulls(rows.num_rows, pa.string()),
@@ -374,20 +321,20 @@ def _conversations(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=CONVERSATIONS)
 
 
-def _parcels(
-    rows: pa.Table, keys: Sequence[Key], homes: Mapping[Key, DatabaseDialogs], fresh: set[Key]
+def _split(
+    rows: pa.Table, keys: Sequence[Key], owners: Mapping[Key, DatabaseDialogs], new: set[Key]
 ) -> Iterable[InboundRows]:
-    by_machine: dict[int, tuple[DatabaseDialogs, list[int]]] = {}
-    for place, key in enumerate(keys):
-        machine = homes.get(key)
-        if machine is not None:
-            by_machine.setdefault(id(machine), (machine, []))[1].append(place)
-    for machine, places in by_machine.values():
-        if len(places) == len(keys):
-            yield InboundRows(machine, rows, keys, fresh)
+    by_database: dict[int, tuple[DatabaseDialogs, list[int]]] = {}
+    for position, key in enumerate(keys):
+        dialogs = owners.get(key)
+        if dialogs is not None:
+            by_database.setdefault(id(dialogs), (dialogs, []))[1].append(position)
+    for dialogs, positions in by_database.values():
+        if len(positions) == len(keys):
+            yield InboundRows(dialogs, rows, keys, new)
         else:
             yield InboundRows(
-                machine, rows.take(pa.array(places, pa.int64())), [keys[place] for place in places], fresh
+                dialogs, rows.take(pa.array(positions, pa.int64())), [keys[position] for position in positions], new
             )
 
 
@@ -402,222 +349,198 @@ _COLUMNS: Final = (
 
 
 class FirstRowCheck:
-    """Asks for the keys of what begins, and leaves out what may not.
+    """Checks the first rows of each direction of a dialog: their keys, and who may send."""
 
-    Args:
-        keys: Who settles keys.
-        dispatch: Who tells of what nobody takes.
-    """
-
-    def __init__(self, keys: KeyExchange, dispatch: InboundRouter) -> None:
+    def __init__(self, keys: KeyExchange, router: InboundRouter) -> None:
         self._keys: Final = keys
-        self._dispatch: Final = dispatch
+        self._router: Final = router
 
     def start_round(self) -> None:
-        """A turn of the exchange begins."""
+        """Resets the limits that apply to one turn."""
         self._keys.start_round()
 
-    def open(self, peer: Peer, parcel: InboundRows) -> tuple[pa.Table, SessionKeys]:
-        """Opens what came with first rows.
-
-        Args:
-            peer: Who brought them.
-            parcel: The rows.
-
-        Returns:
-            The rows that may be taken, and the keys of conversations that begin with them.
-        """
-        rows = parcel.rows
-        asked, taken = self._asked(parcel)
+    def open(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:
+        """Returns the rows that may be received, and the session keys that came with them."""
+        rows = part.rows
+        asked, taken = self._directions_to_check(part)
         if not asked and not taken:
             return rows, {}
-        self._renew(peer, parcel, taken)
-        beginnings = _beginnings(peer, rows, asked)
-        answers = self._keys.accept_directions(parcel.machine.database, beginnings)
+        self._renew(peer, part, taken)
+        first_rows = _first_rows(peer, rows, asked)
+        answers = self._keys.accept_directions(part.dialogs.database, first_rows)
         refused: set[Key] = set()
         keys: dict[bytes, ExchangedKeys] = {}
-        for (key, place), one, answer in zip(asked.items(), beginnings, answers, strict=True):
+        for (key, position), one, answer in zip(asked.items(), first_rows, answers, strict=True):
             if isinstance(answer, RefusedDirection):
                 refused.add(key)
-                self._dispatch.tell(rows, place, error=answer.error, text=answer.text, principal=one.principal)
+                self._router.report(rows, position, error=answer.error, text=answer.text, principal=one.principal)
             elif answer.keys is not None:
                 of = (one.is_initiator, one.from_service_name, one.to_service_name)
                 keys[key[0]] = replace(answer.keys, valid_for=of)
         if refused:
-            rows = rows.filter(pa.array([key not in refused for key in parcel.keys], pa.bool_()))
+            rows = rows.filter(pa.array([key not in refused for key in part.keys], pa.bool_()))
         return rows, keys
 
-    def _renew(self, peer: Peer, parcel: InboundRows, taken: Mapping[DialogEndpoint, int]) -> None:
-        """Looks whether the senders of conversations that were taken before have other certificates by now."""
-        machine = parcel.machine
-        came = _beginnings(peer, parcel.rows, {endpoint.key: place for endpoint, place in taken.items()})
+    def _renew(self, peer: Peer, part: InboundRows, taken: Mapping[DialogEndpoint, int]) -> None:
+        """Notes new certificates of the senders of established conversations."""
+        dialogs = part.dialogs
+        came = _first_rows(peer, part.rows, {endpoint.key: position for endpoint, position in taken.items()})
         renewed = [
             endpoint.key
             for endpoint, one in zip(taken, came, strict=True)
-            if self._keys.update_certificate(machine.database, endpoint, one)
+            if self._keys.update_certificate(dialogs.database, endpoint, one)
         ]
         if renewed:
-            machine.renewed(renewed)
+            dialogs.change_certificates(renewed)
 
     @staticmethod
-    def _asked(parcel: InboundRows) -> tuple[dict[Key, int], dict[DialogEndpoint, int]]:
-        """The directions to ask for, and the targets' endpoints that were taken before; with a row of each: one with a blob where there is any."""
+    def _directions_to_check(part: InboundRows) -> tuple[dict[Key, int], dict[DialogEndpoint, int]]:
+        """Returns the directions to check, and the established targets that sent a blob; each with a row, one with a blob if there is any."""
         asked: dict[Key, int] = {}
-        if parcel.fresh:
-            for place, key in enumerate(parcel.keys):
-                if key in parcel.fresh:
-                    asked.setdefault(key, place)
-        blobs = parcel.rows["key_exchange"]
+        if part.new:
+            for position, key in enumerate(part.keys):
+                if key in part.new:
+                    asked.setdefault(key, position)
+        blobs = part.rows["key_exchange"]
         if blobs.null_count == len(blobs):
             return asked, {}
         with_blob: dict[Key, int] = {}
-        for place, (key, blob) in enumerate(zip(parcel.keys, blobs.to_pylist(), strict=True)):
+        for position, (key, blob) in enumerate(zip(part.keys, blobs.to_pylist(), strict=True)):
             if blob is not None:
-                with_blob.setdefault(key, place)
-        known = [key for key in with_blob if key not in parcel.fresh]
-        senders = parcel.rows["from_broker_instance"]
-        endpoints = [each for each in parcel.machine.ledger.endpoints(known) if each is not None]
+                with_blob.setdefault(key, position)
+        known = [key for key in with_blob if key not in part.new]
+        senders = part.rows["from_broker_instance"]
+        endpoints = [each for each in part.dialogs.storage.endpoints(known) if each is not None]
         unanswered = {
             endpoint.key
             for endpoint in endpoints
             if endpoint.is_initiator
             and not (endpoint.is_bound and senders[with_blob[endpoint.key]].as_py() == endpoint.far_broker_instance)
         }
-        for key, place in with_blob.items():
+        for key, position in with_blob.items():
             if key in asked or key in unanswered:
-                asked[key] = place
+                asked[key] = position
         return asked, {
             each: with_blob[each.key] for each in endpoints if each.far_certificate and not each.is_initiator
         }
 
 
-def _beginnings(peer: Peer, rows: pa.Table, places: Mapping[Key, int]) -> list[FirstRow]:
+def _first_rows(peer: Peer, rows: pa.Table, positions: Mapping[Key, int]) -> list[FirstRow]:
     columns: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
     return [
         FirstRow(
             conversation_id=key[0],
             is_initiator=not key[1],
             principal=peer.principal,
-            **{name: column[place].as_py() for name, column in columns.items()},
+            **{name: column[position].as_py() for name, column in columns.items()},
         )
-        for key, place in places.items()
+        for key, position in positions.items()
     ]
 
 
-STALE_MAX: Final = 10
-"""How often a batch is planned again at once, when others are faster (N3)."""
-CULPRITS_MOST: Final = 16
-"""How many rows that nothing can be made of are looked for among those of one batch (N15)."""
-_NOTHING_MADE: Final = 9736
+ATTEMPTS_MAX: Final = 10
+"""How often a batch is planned again at most when other writers change its endpoints meanwhile."""
+FAILED_ROWS_MAX: Final = 16
+"""How many failing rows are isolated in one batch at most."""
+_UNEXPECTED_ERROR: Final = 9736
 
 
 class InboundProcessor:
-    """Takes batches. For one thread.
-
-    Args:
-        machines: The machines.
-        dispatch: Where rows go.
-        beginnings: Whether what begins may.
-        carrying: Who hears of acknowledgements.
-        events: Where lines of the log are counted.
-    """
+    """Writes received batches to the databases. For one thread."""
 
     def __init__(
         self,
-        machines: DialogsByDatabase,
-        dispatch: InboundRouter,
-        beginnings: FirstRowCheck,
-        carrying: ConversationsInTransit,
+        dialogs: DialogsByDatabase,
+        router: InboundRouter,
+        first_rows: FirstRowCheck,
+        in_transit: ConversationsInTransit,
         *,
         events: EventLog,
     ) -> None:
-        self._machines: Final = machines
-        self._dispatch: Final = dispatch
-        self._beginnings: Final = beginnings
-        self._carrying: Final = carrying
+        self._dialogs: Final = dialogs
+        self._router: Final = router
+        self._first_rows: Final = first_rows
+        self._in_transit: Final = in_transit
         self._events: Final = events
 
-    def take(self, batches: Sequence[Batch], *, now: int) -> list[Batch]:
-        """Takes batches. What fails for a reason that does not pass is dropped: its senders keep it, and send it again.
+    def process(self, batches: Sequence[Batch], *, now: int) -> list[Batch]:
+        """Processes batches; returns those that could not be written because the database was locked.
 
-        Where nobody knows the reason, a row may be to blame that would have all others fail with it, as often as it comes: the batch is
-        halved until it stands alone (N15).
-
-        Args:
-            batches: The batches.
-            now: The moment.
-
-        Returns:
-            What could not be taken because others were writing to a file.
+        Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
+        failing row is alone, so that one invalid row cannot block all others.
         """
-        self._beginnings.start_round()
-        left: list[Batch] = []
+        self._first_rows.start_round()
+        deferred: list[Batch] = []
         for peer, joined in _joined(batches):
-            parts, culprits = [joined], 0
-            while parts:
-                for rows, error in self._try(peer, parts.pop(), now, left):
-                    if rows.num_rows > 1 and culprits < CULPRITS_MOST:
+            remaining, isolated = [joined], 0
+            while remaining:
+                for rows, error in self._try(peer, remaining.pop(), now, deferred):
+                    if rows.num_rows > 1 and isolated < FAILED_ROWS_MAX:
                         half = rows.num_rows // 2
-                        parts += [rows.slice(half), rows.slice(0, half)]
+                        remaining += [rows.slice(half), rows.slice(0, half)]
                     else:
-                        culprits += 1
+                        isolated += 1
                         self._drop(peer, rows, error, now)
-        return left
+        return deferred
 
-    def _try(self, peer: Peer, rows: pa.Table, now: int, left: list[Batch]) -> list[tuple[pa.Table, Exception]]:
-        """Takes rows; those that failed for a reason that nobody knows."""
+    def _try(self, peer: Peer, rows: pa.Table, now: int, deferred: list[Batch]) -> list[tuple[pa.Table, Exception]]:
+        """Processes rows; returns those that failed unexpectedly."""
         try:
-            parcels = self._dispatch.sort(peer, rows)
+            parts = self._router.route(peer, rows)
         except StorageError as error:
-            source = peer.principal or "somebody"
+            source = peer.principal or "unknown peer"
             if self._events.allows_line(
-                "what came could not be looked at", level=logging.WARNING, source=source, now=now
+                "received messages could not be checked", level=logging.WARNING, source=source, now=now
             ):
-                LOGGER.warning("what came from %s could not be looked at, and will come again: %s", peer.address, error)
+                LOGGER.warning(
+                    "messages from %s could not be checked; the peer will send them again: %s", peer.address, error
+                )
             return []
         except Exception as error:  # noqa: BLE001 - the caller tells of it
             return [(rows, error)]
         failed: list[tuple[pa.Table, Exception]] = []
-        for parcel in parcels:
+        for part in parts:
             try:
-                self._take(peer, parcel, now)
+                self._write(peer, part, now)
             except LockTimeoutError:
-                left.append((peer, parcel.rows))
+                deferred.append((peer, part.rows))
             except StorageError as error:
-                log_failure(parcel.machine.database, "what came could not be taken, and will come again", error)
+                log_failure(
+                    part.dialogs.database, "received messages could not be stored; the peer will send them again", error
+                )
             except Exception as error:  # noqa: BLE001 - the caller tells of it
-                failed.append((parcel.rows, error))
+                failed.append((part.rows, error))
         return failed
 
     def _drop(self, peer: Peer, rows: pa.Table, error: Exception, now: int) -> None:
-        """Tells of rows that cannot be taken."""
-        source = peer.principal or "somebody"
-        if self._events.allows_line(str(_NOTHING_MADE), level=logging.ERROR, source=source, now=now):
-            text = "%d rows that came from %s, %s, were dropped, since taking them failed"
+        """Logs and reports rows that cannot be processed."""
+        source = peer.principal or "unknown peer"
+        if self._events.allows_line(str(_UNEXPECTED_ERROR), level=logging.ERROR, source=source, now=now):
+            text = "dropped %d rows from %s, %s, after an unexpected error"
             LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)
         if rows.num_rows == 1:
-            text = f"taking it failed: {type(error).__name__}, from {peer.address}"
-            with suppress(Exception):  # it may be the telling that fails
-                self._dispatch.tell(rows, 0, error=_NOTHING_MADE, text=text, principal=peer.principal)
+            text = f"unexpected error: {type(error).__name__}; received from {peer.address}"
+            with suppress(Exception):  # emitting the event may be what fails
+                self._router.report(rows, 0, error=_UNEXPECTED_ERROR, text=text, principal=peer.principal)
 
-    def _take(self, peer: Peer, parcel: InboundRows, now: int) -> None:
-        rows, keys = self._beginnings.open(peer, parcel)
-        machine = parcel.machine
+    def _write(self, peer: Peer, part: InboundRows, now: int) -> None:
+        rows, keys = self._first_rows.open(peer, part)
+        dialogs = part.dialogs
         principal = None if peer.principal is None else peer.principal.encode()
-        for _ in range(STALE_MAX):
+        for _ in range(ATTEMPTS_MAX):
             if not rows.num_rows:
                 return
-            taken = machine.take(rows, peer=principal, session_keys=keys, now=now)
+            taken = dialogs.take(rows, peer=principal, session_keys=keys, now=now)
             if not isinstance(taken, StalePlan):
-                self._carrying.acknowledged(machine.database.database_id, taken.acknowledged, now=now)
+                self._in_transit.acknowledged(dialogs.database.database_id, taken.acknowledged, now=now)
                 return
-            if taken.is_whole:
-                self._machines.drop(machine)
+            if taken.is_database_changed:
+                self._dialogs.drop(dialogs)
                 return
 
 
 def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Batches of one principal that follow each other, as one: they go into one transaction (N15)."""
+    """Joins consecutive batches of one principal, to write them in one transaction."""
     waiting: list[pa.Table] = []
     last: Peer | None = None
     for peer, rows in batches:

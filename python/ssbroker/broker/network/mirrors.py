@@ -1,4 +1,4 @@
-"""Asks the two addresses of mirrored routes which one is the principal, and sends everything there (R51 to R54, N23, N24)."""
+"""Determines which of the two addresses of a mirrored route is the principal, and sends everything there (R51 to R54)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 UNKNOWN: Final[tuple[MirroringRole, int]] = ("unknown", 0)
-"""What is answered about a database that is not in this instance; it claims nothing (N24)."""
+"""The role reported for a database that is not in this instance."""
 ROUTES_MAX: Final = 10_000
-"""The mirrored routes of which something is known; beyond that, what is known of the one that was used longest ago is forgotten."""
+"""The mirrored routes to track; beyond that, the least recently used is forgotten."""
 
 
 class MirroredAddresses(NamedTuple):
@@ -32,31 +32,28 @@ class MirroredAddresses(NamedTuple):
     mirror_address: str
     broker_instance: bytes
 
-    def at(self, side: MirrorSide) -> str:
-        """The address of one side."""
+    def address_of(self, side: MirrorSide) -> str:
+        """Returns the address of a side."""
         return self.address if side is MirrorSide.ADDRESS else self.mirror_address
 
     def sides(self, address: str) -> Iterator[MirrorSide]:
-        """The sides that have an address."""
-        return (side for side in MirrorSide if self.at(side) == address)
+        """Returns the sides that have an address."""
+        return (side for side in MirrorSide if self.address_of(side) == address)
 
 
 @dataclass(slots=True)
-class _PairState:
-    """What is known of a mirrored route."""
+class _RouteState:
+    """The state of a mirrored route."""
 
     mirroring: MirroredRoute
-    told: MirroredRouteState = field(default=MirroredRouteState.UNKNOWN)
-    """The state that was last told of."""
+    reported: MirroredRouteState = field(default=MirroredRouteState.UNKNOWN)
+    """The state that was last reported."""
 
 
 class MirroredRoutes:
-    """The principals of mirrored routes. It implements `hooks.Mirrors`, and belongs to the exchange's thread.
+    """Implements `MirrorResolver`; belongs to the exchange's thread.
 
-    Args:
-        instance: The instance that sends.
-        endpoint: What asks.
-        changed: Called when `way` may have another answer for a route; never from within `way`.
+    `changed` is called, never from within `resolve`, when the principal of a route may have changed.
     """
 
     def __init__(
@@ -66,21 +63,12 @@ class MirroredRoutes:
         self._endpoint: Final = endpoint
         self._changed: Final = changed
         self._clock: Final = MonotonicClock()
-        self._known: Final[OrderedDict[MirroredAddresses, _PairState]] = OrderedDict()
-        self._at: Final[defaultdict[str, set[MirroredAddresses]]] = defaultdict(set)
+        self._known: Final[OrderedDict[MirroredAddresses, _RouteState]] = OrderedDict()
+        self._by_address: Final[defaultdict[str, set[MirroredAddresses]]] = defaultdict(set)
         self._due: int | None = None
 
     def resolve(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
-        """Where to send now.
-
-        Args:
-            address: The address of a mirrored route.
-            mirror_address: Its other address.
-            broker_instance: The broker id whose principal is meant. Without one nobody can be asked; routes that are made by DDL have one.
-
-        Returns:
-            The principal's address; None: nothing is to be sent.
-        """
+        """See `MirrorResolver`. Without a broker id no address can be asked; routes created by DDL have one."""
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
@@ -94,32 +82,16 @@ class MirroredRoutes:
         return self.principal(*pair)
 
     def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
-        """What `way` would say, without wanting to send. It may be asked for by any thread.
-
-        Args:
-            address: The address of a mirrored route.
-            mirror_address: Its other address.
-            broker_instance: The broker id whose principal is meant.
-
-        Returns:
-            The principal's address; None where none is known.
-        """
+        """See `MirrorResolver`."""
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
         known = self._known.get(pair)
         principal = None if known is None else known.mirroring.principal
-        return None if principal is None else pair.at(principal)
+        return None if principal is None else pair.address_of(principal)
 
     def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
-        """What the databases with some broker ids are here. It may be asked for by any thread.
-
-        Args:
-            broker_instances: The broker ids.
-
-        Returns:
-            For each the role and its number.
-        """
+        """See `MirrorResolver`."""
         try:
             brokers = [objects.broker for _, objects in self._instance.databases_list.readable()]
         except SsbrokerError:
@@ -132,85 +104,63 @@ class MirroredRoutes:
         return [roles.get(each, UNKNOWN) for each in broker_instances]
 
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """An address has said what its database is.
-
-        Args:
-            address: Who.
-            broker_instance: The database's broker id.
-            role: What it is.
-            number: The role's number.
-        """
+        """See `MirrorResolver`."""
         now = self._now()
         for pair in self._pairs(address):
             if pair.broker_instance == broker_instance:
                 for side in pair.sides(address):
                     self._known[pair].mirroring.role_received(side, role, number, now=now)
-                self._proceed(pair, now=now)
+                self._update(pair, now=now)
 
     def connected(self, address: str) -> None:
-        """A connection to an address stands.
-
-        Args:
-            address: The address.
-        """
+        """See `MirrorResolver`."""
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
                 self._known[pair].mirroring.mark_reachable(side, now=now)
-            self._proceed(pair, now=now)
+            self._update(pair, now=now)
 
     def connection_failed(self, address: str) -> None:
-        """A connection to an address failed or broke.
-
-        Args:
-            address: The address.
-        """
+        """See `MirrorResolver`."""
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
                 self._known[pair].mirroring.mark_silent(side, now=now)
-            self._proceed(pair, now=now)
+            self._update(pair, now=now)
 
     def run_due(self, *, now: int) -> int | None:
-        """Asks whom it is time to ask, and takes those for silent who have not answered.
-
-        Args:
-            now: The moment.
-
-        Returns:
-            When to call again; None where nobody wants to send.
-        """
-        steady = self._clock.monotonic(now)
-        if self._due is not None and self._due <= steady:
+        """See `MirrorResolver`."""
+        monotonic = self._clock.monotonic(now)
+        if self._due is not None and self._due <= monotonic:
             self._due = None
             for pair, known in [*self._known.items()]:
-                known.mirroring.handle_timeout(now=steady)
-                self._proceed(pair, now=steady)
+                known.mirroring.handle_timeout(now=monotonic)
+                self._update(pair, now=monotonic)
         return None if self._due is None else self._clock.wall_time(self._due)
 
-    def _add(self, pair: MirroredAddresses) -> _PairState:
+    def _add(self, pair: MirroredAddresses) -> _RouteState:
         while len(self._known) >= ROUTES_MAX:
-            gone, _ = self._known.popitem(last=False)
+            oldest, _ = self._known.popitem(last=False)
             for side in MirrorSide:
-                self._at[gone.at(side)].discard(gone)
-                if not self._at[gone.at(side)]:
-                    del self._at[gone.at(side)]
-        known = self._known[pair] = _PairState(MirroredRoute(random=self._instance.random.random))
+                self._by_address[oldest.address_of(side)].discard(oldest)
+                if not self._by_address[oldest.address_of(side)]:
+                    del self._by_address[oldest.address_of(side)]
+        known = self._known[pair] = _RouteState(MirroredRoute(random=self._instance.random.random))
         for side in MirrorSide:
-            self._at[pair.at(side)].add(pair)
+            self._by_address[pair.address_of(side)].add(pair)
         return known
 
     def _pairs(self, address: str) -> list[MirroredAddresses]:
-        return sorted(self._at[address]) if address in self._at else []
+        return sorted(self._by_address[address]) if address in self._by_address else []
 
-    def _proceed(self, pair: MirroredAddresses, *, now: int) -> None:
-        """Asks who is to be asked now, and tells of a new state."""
+    def _update(self, pair: MirroredAddresses, *, now: int) -> None:
+        """Asks for the roles that are due, and reports a new state."""
         known = self._known[pair]
         mirroring = known.mirroring
         self._ask(pair, mirroring, now=now)
-        if mirroring.state is known.told:
+        if mirroring.state is known.reported:
             return
-        known.told = mirroring.state
+        known.reported = mirroring.state
         principal = mirroring.principal
         self._instance.events.emit(
             MirroredRouteStateChanged(
@@ -219,7 +169,7 @@ class MirroredRoutes:
                 address=pair.address,
                 mirror_address=pair.mirror_address,
                 state=str(mirroring.state),
-                principal_address=None if principal is None else pair.at(principal),
+                principal_address=None if principal is None else pair.address_of(principal),
                 text=_TEXTS[mirroring.state],
             )
         )
@@ -227,7 +177,7 @@ class MirroredRoutes:
 
     def _ask(self, pair: MirroredAddresses, mirroring: MirroredRoute, *, now: int) -> None:
         for side in mirroring.sides_to_ask(now=now):
-            self._endpoint.query_role(pair.at(side), pair.broker_instance)
+            self._endpoint.query_role(pair.address_of(side), pair.broker_instance)
         due = mirroring.next_timeout()
         if due is not None and (self._due is None or due < self._due):
             self._due = due
@@ -237,14 +187,14 @@ class MirroredRoutes:
 
 
 _TEXTS: Final = {
-    MirroredRouteState.UNKNOWN: "neither is known to be the principal: nothing is sent",
+    MirroredRouteState.UNKNOWN: "the principal is unknown: nothing is sent",
     MirroredRouteState.PRINCIPAL_IS_ADDRESS: "the address is the principal: everything goes there",
     MirroredRouteState.PRINCIPAL_IS_MIRROR: "the mirror address is the principal: everything goes there",
-    MirroredRouteState.LOST_ADDRESS: "the address was the principal, and is silent or says that it is no longer: "
-    "nothing is sent until it is again, or the mirror address says that it has taken over",
-    MirroredRouteState.LOST_MIRROR: "the mirror address was the principal, and is silent or says that it is no longer: "
-    "nothing is sent until it is again, or the address says that it has taken over",
-    MirroredRouteState.CONTESTED: "both say, or said last, that they are the principal, with the same number: nothing is sent. "
-    'Have the wrong one be the mirror, with set_mirroring_role("mirror"), '
-    'or the right one the principal with a greater number, with set_mirroring_role("principal", number=...)',
+    MirroredRouteState.LOST_ADDRESS: "the address was the principal, and no longer answers or no longer has that role: "
+    "nothing is sent until it is the principal again or the mirror address has taken over",
+    MirroredRouteState.LOST_MIRROR: "the mirror address was the principal, and no longer answers or no longer has that role: "
+    "nothing is sent until it is the principal again or the address has taken over",
+    MirroredRouteState.CONTESTED: "both addresses report, or last reported, the principal role with the same number: nothing is sent. "
+    'Make the wrong one the mirror with set_mirroring_role("mirror"), '
+    'or the right one the principal with a greater number with set_mirroring_role("principal", number=...)',
 }

@@ -48,16 +48,9 @@ Rows = list[dict[str, Any]]
 
 
 def overview_of(instance: Instance) -> dict[str, Any]:
-    """Databases, queues, conversations by state, what waits in the transmission queues and why, and who serves with which connections.
+    """Returns the databases, queues, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
 
-    Args:
-        instance: The instance.
-
-    Returns:
-        Names, lists and numbers, as JSON has them. A database that cannot be read is SUSPECT, with its problem, and nothing is counted of it.
-
-    Raises:
-        StorageError: The file of msdb cannot be read.
+    A database that cannot be read is SUSPECT, with its problem, and contributes no counts.
     """
     counted: dict[str, Rows] = {"queues": [], "conversations": [], "transmission_queue": []}
     unread: dict[str, str] = {}
@@ -65,7 +58,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
         try:
             for name, rows in _counted(database).items():
                 counted[name] += rows
-        except StorageError as error:  # of the others there is something to tell (B42)
+        except StorageError as error:  # report the other databases
             unread[database.name] = str(error)
     databases = instance.view("sys.databases").select(
         ["name", "state_desc", "service_broker_guid", "is_broker_enabled"]
@@ -87,7 +80,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
 
 
 def _counted(database: Database) -> dict[str, Rows]:
-    """What stands in a file, all of it or nothing."""
+    """Counts the rows of a database in one snapshot."""
     name, now = database.name, epoch_microseconds(database_context(database).instance.clock())
     with database_context(database).file.read() as connection:
         return {
@@ -122,48 +115,45 @@ def _counted(database: Database) -> dict[str, Rows]:
 
 
 _TRANSPORT: Final = {
-    "transport_send_ios": ("total_sends", "Writes to connections of other instances."),
-    "transport_receive_ios": ("total_receives", "Reads from connections of other instances."),
-    "transport_send_bytes": ("total_bytes_sent", "Bytes written to connections of other instances."),
-    "transport_receive_bytes": ("total_bytes_received", "Bytes read from connections of other instances."),
-    "message_fragment_sends": ("total_fragments_sent", "Fragments of messages written to connections."),
-    "message_fragment_receives": ("total_fragments_received", "Fragments of messages read from connections."),
+    "transport_send_ios": ("total_sends", "Writes to connections with other instances."),
+    "transport_receive_ios": ("total_receives", "Reads from connections with other instances."),
+    "transport_send_bytes": ("total_bytes_sent", "Bytes written to connections with other instances."),
+    "transport_receive_bytes": ("total_bytes_received", "Bytes read from connections with other instances."),
+    "message_fragment_sends": ("total_fragments_sent", "Message fragments written to connections."),
+    "message_fragment_receives": ("total_fragments_received", "Message fragments read from connections."),
 }
 _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
-    "corrupted_messages": (lambda event: isinstance(event, CorruptedMessage), "Fragments that were damaged or forged."),
+    "corrupted_messages": (
+        lambda event: isinstance(event, CorruptedMessage),
+        "Received fragments that were damaged or forged.",
+    ),
     "dropped_messages": (
         lambda event: isinstance(event, MessageUndeliverable),
-        "Arrived messages that nothing here takes.",
+        "Received messages that could not be delivered.",
     ),
     "tasks_started": (
         lambda event: isinstance(event, ActivationEvent) and event.step is ActivationStep.STARTED,
-        "Readers of queues that were started.",
+        "Queue readers that were started.",
     ),
     "tasks_aborted": (
         lambda event: isinstance(event, ActivationEvent) and event.step is ActivationStep.ABORTED,
-        "Readers of queues that ended with an exception.",
+        "Queue readers that ended with an exception.",
     ),
     "connections_failed": (
         lambda event: (
             isinstance(event, ConnectionEvent) and (event.step is ConnectionStep.CONNECT_FAILED or event.error != 0)
         ),
-        "Connections to other instances that could not be made, were refused or broke.",
+        "Connections with other instances that could not be established, were refused, or broke.",
     ),
 }
 _STATES: Final = ("ready", "incomplete", "retained")
-SERVICES: Final = 1000
-"""The services for which something waits that are told apart; all further ones are one. Neighbours name those that answers go to."""
+SERVICES_MAX: Final = 1000
+"""The services to count separately in metrics of the transmission queue; peers can choose service names."""
 _OTHERS: Final = "(others)"
 
 
 class Metrics:
-    """Counts from now on what happens in an instance, and reads what stands in its files when it is asked.
-
-    Args:
-        instance: The instance.
-
-    Raises:
-        MissingDependencyError: `prometheus_client` is not installed.
+    """The Prometheus metrics of an instance: events counted since its creation, and the state of the databases at each request.
 
     Examples:
         >>> import tempfile
@@ -176,7 +166,7 @@ class Metrics:
 
     def __init__(self, instance: Instance) -> None:
         try:
-            from prometheus_client.core import CollectorRegistry  # noqa: PLC0415 - only who serves needs it
+            from prometheus_client.core import CollectorRegistry  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
             raise MissingDependencyError(
                 "metrics need prometheus-client: pip install 'ssbroker[broker]'", name="prometheus_client"
@@ -196,80 +186,75 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """The numbers of now, as Prometheus reads them.
-
-        Returns:
-            The text, in UTF-8.
-
-        Raises:
-            StorageError: A file cannot be read.
-        """
-        from prometheus_client import generate_latest  # noqa: PLC0415 - only who serves needs it
+        """Returns the current metrics in the Prometheus text format, encoded in UTF-8."""
+        from prometheus_client import generate_latest  # noqa: PLC0415 - an optional dependency
 
         return generate_latest(self._registry)
 
     def close(self) -> None:
-        """Counts no more."""
+        """Stops counting events."""
         self._stop()
 
     def describe(self) -> list[Metric]:
-        """Nothing: Prometheus asks for the numbers only when it wants them."""
+        """Returns nothing, so that Prometheus does not collect the metrics on registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers of now; Prometheus calls it."""
+        """Yields the current metrics; called by Prometheus."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
         done = instance_context(self._instance).counters.counts()
-        for name, meaning in counters.NAMES.items():
-            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=done[name])
+        for name, help_text in counters.NAMES.items():
+            yield CounterMetricFamily(f"ssbroker_{name}", help_text, value=done[name])
         with self._guard:
             events = dict(self._events)
-        for name, (_, meaning) in _EVENTS.items():
-            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=events[name])
+        for name, (_, help_text) in _EVENTS.items():
+            yield CounterMetricFamily(f"ssbroker_{name}", help_text, value=events[name])
         yield GaugeMetricFamily(
             "ssbroker_open_connections",
-            "Connections to other instances that are open.",
+            "Open connections with other instances.",
             value=self._instance.view("sys.dm_broker_connections").num_rows,
         )
         server = self._instance.server
         traffic = {} if server is None else server.endpoint.traffic
-        for name, (column, meaning) in _TRANSPORT.items():
-            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=traffic.get(column, 0))
+        for name, (column, help_text) in _TRANSPORT.items():
+            yield CounterMetricFamily(f"ssbroker_{name}", help_text, value=traffic.get(column, 0))
         yield CounterMetricFamily(
             "ssbroker_connections_refused",
-            "Connections that were cut off before TLS, since their address dials too often.",
+            "Connections closed before TLS because their address connects too often.",
             value=0 if server is None else server.endpoint.refusals,
         )
         if server is not None and server.credentials is not None:
             yield GaugeMetricFamily(
                 "ssbroker_certificate_expiry_timestamp_seconds",
-                "When the certificate of this instance ends, in seconds since 1970, UTC.",
+                "Expiry of this instance's certificate, in seconds since 1970, UTC.",
                 value=server.credentials.contexts.valid_until.timestamp(),
             )
         sent = {} if server is None else server.endpoint.sent_by_priority
         for priority in LEVELS:
             yield CounterMetricFamily(
                 f"ssbroker_message_fragment_p{priority}_sends",
-                f"Fragments of messages of priority {priority} written to connections.",
+                f"Message fragments of priority {priority} written to connections.",
                 value=sent.get(priority, 0),
             )
         rows, held = (0, 0) if server is None else server.endpoint.pending
         yield GaugeMetricFamily(
             "ssbroker_pending_msg_frags_for_send_io",
-            "Fragments and acknowledgements that wait to be written.",
+            "Fragments and acknowledgements waiting to be written.",
             value=rows,
         )
         yield GaugeMetricFamily(
-            "ssbroker_pending_bytes_for_send_io", "What those count that wait, in bytes.", value=held
+            "ssbroker_pending_bytes_for_send_io",
+            "Bytes of the fragments and acknowledgements waiting to be written.",
+            value=held,
         )
-        yield from self._forwarded()
+        yield from self._forwarding()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
-        yield GaugeMetricFamily("ssbroker_tasks_running", "Readers of queues that run now.", value=running)
-        yield from self._files()
+        yield GaugeMetricFamily("ssbroker_tasks_running", "Queue readers that are running.", value=running)
+        yield from self._databases()
 
-    def _forwarded(self) -> Iterator[Metric]:
-        """What was passed on for others: counted where that is done, since there are too many for events."""
+    def _forwarding(self) -> Iterator[Metric]:
+        """Yields the metrics of forwarding, which keeps its own counters: there are too many messages for events."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
         server = self._instance.server
@@ -278,25 +263,25 @@ class Metrics:
             if server is None
             else (server.forwarding.counters, server.forwarding.pending)
         )
-        for name, meaning, value in (
-            ("messages", "Messages that were passed on.", passed.messages),
-            ("bytes", "Bytes that were passed on.", passed.bytes),
-            ("messages_discarded", "Messages that should have been passed on and were dropped.", passed.discarded),
+        for name, help_text, value in (
+            ("messages", "Messages forwarded.", passed.messages),
+            ("bytes", "Bytes forwarded.", passed.bytes),
+            ("messages_discarded", "Messages to be forwarded that were dropped.", passed.discarded),
         ):
-            yield CounterMetricFamily(f"ssbroker_forwarded_{name}", meaning, value=value)
+            yield CounterMetricFamily(f"ssbroker_forwarded_{name}", help_text, value=value)
         messages, held = pending
         yield GaugeMetricFamily(
-            "ssbroker_forwarded_pending_messages", "Messages that wait to be passed on.", value=messages
+            "ssbroker_forwarded_pending_messages", "Messages waiting to be forwarded.", value=messages
         )
-        yield GaugeMetricFamily("ssbroker_forwarded_pending_bytes", "Bytes that wait to be passed on.", value=held)
+        yield GaugeMetricFamily("ssbroker_forwarded_pending_bytes", "Bytes waiting to be forwarded.", value=held)
 
-    def _files(self) -> Iterator[Metric]:
-        """What stands in the files, whichever process put it there."""
+    def _databases(self) -> Iterator[Metric]:
+        """Yields the metrics of the databases, whichever process changed them."""
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
 
         found = overview_of(self._instance)
         enabled = GaugeMetricFamily(
-            "ssbroker_database_enabled", "Whether a database can be used and sends and receives.", labels=["database"]
+            "ssbroker_database_enabled", "Whether a database is usable and its broker is enabled.", labels=["database"]
         )
         for row in found["databases"]:
             enabled.add_metric([row["name"]], float(row["is_broker_enabled"] and row["state_desc"] == "ONLINE"))
@@ -304,7 +289,9 @@ class Metrics:
             "ssbroker_queue_messages", "Messages in a queue.", labels=["database", "queue", "status"]
         )
         is_on = GaugeMetricFamily(
-            "ssbroker_queue_enabled", "Whether a queue takes and gives messages.", labels=["database", "queue"]
+            "ssbroker_queue_enabled",
+            "Whether a queue is enabled for enqueue and receive.",
+            labels=["database", "queue"],
         )
         for row in found["queues"]:
             for status in _STATES:
@@ -313,44 +300,46 @@ class Metrics:
                 [row["database"], row["queue"]], float(row["is_receive_enabled"] and row["is_enqueue_enabled"])
             )
         conversations = GaugeMetricFamily(
-            "ssbroker_conversations", "Ends of conversations.", labels=["database", "state"]
+            "ssbroker_conversations", "Conversation endpoints.", labels=["database", "state"]
         )
         for row in found["conversations"]:
             conversations.add_metric([row["database"], row["state"]], row["count"])
         yield from (enabled, messages, is_on, conversations)
         with self._guard:
-            waiting = [{**row, "to_service_name": self._told_apart(row)} for row in found["transmission_queue"]]
-        yield from _waiting(waiting)
+            rows = [{**row, "to_service_name": self._service_label(row)} for row in found["transmission_queue"]]
+        yield from _transmission_queues(rows)
 
-    def _told_apart(self, row: dict[str, Any]) -> str:
-        """The service of a row, as it is called in the figures for as long as the process lives."""
+    def _service_label(self, row: dict[str, Any]) -> str:
+        """Returns the label for the service of a row, which stays the same for the life of the process."""
         key = (row["database"], row["to_service_name"])
-        if len(self._services) < SERVICES:
+        if len(self._services) < SERVICES_MAX:
             self._services.add(key)
         return key[1] if key in self._services else _OTHERS
 
     def _count(self, event: Event) -> None:
         with self._guard:
-            self._events.update(name for name, (is_one, _) in _EVENTS.items() if is_one(event))
+            self._events.update(name for name, (matches, _) in _EVENTS.items() if matches(event))
 
 
-def _waiting(rows: list[dict[str, Any]]) -> Iterator[Metric]:
-    """What waits to be delivered, by Service Broker's number of why; the words of a status would be a label of their own each."""
+def _transmission_queues(rows: list[dict[str, Any]]) -> Iterator[Metric]:
+    """Yields the metrics of the transmission queues by error number; a label for each status text would be too many."""
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
 
     labels = ["database", "service", "reason"]
     messages: Counter[tuple[str, str, str]] = Counter()
     oldest: dict[tuple[str, str, str], int] = {}
     for row in rows:
-        number, _, words = row["transmission_status"].partition(":")
-        key = (row["database"], row["to_service_name"], number if words else "")
+        number, _, text = row["transmission_status"].partition(":")
+        key = (row["database"], row["to_service_name"], number if text else "")
         messages[key] += row["messages"]
         oldest[key] = max(oldest.get(key, 0), row["oldest_seconds"])
     count = GaugeMetricFamily(
-        "ssbroker_transmission_queue_messages", "Messages that wait to be delivered.", labels=labels
+        "ssbroker_transmission_queue_messages", "Messages waiting to be delivered.", labels=labels
     )
     age = GaugeMetricFamily(
-        "ssbroker_transmission_queue_oldest_seconds", "For how long the oldest of them has waited.", labels=labels
+        "ssbroker_transmission_queue_oldest_seconds",
+        "Age of the oldest message waiting to be delivered, in seconds.",
+        labels=labels,
     )
     for key, number_of in messages.items():
         count.add_metric(key, number_of)
@@ -358,21 +347,17 @@ def _waiting(rows: list[dict[str, Any]]) -> Iterator[Metric]:
     yield from (count, age)
 
 
-_SECONDS_TO_ASK: Final = 5.0
-_ANSWERS_AT_ONCE: Final = 16
+_REQUEST_TIMEOUT: Final = 5.0
+_CONNECTIONS_MAX: Final = 16
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _JSON: Final = "application/json"
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Monitor:
-    """Answers `GET` and `HEAD` of `/metrics` and `/health` in threads of its own. It is for a network that the operator trusts.
+    """Answers `GET` and `HEAD` of `/metrics` and `/health`. It has no access control: use it in a trusted network only.
 
-    Args:
-        host: Where it listens.
-        port: The port; 0 takes any that is free.
-        metrics: Makes the text of `/metrics`.
-        health: Tells what is wrong; an empty answer is healthy.
+    `health` returns the problems; the instance is healthy without any.
 
     Examples:
         >>> from urllib.request import urlopen
@@ -394,14 +379,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
 
     def start(self) -> tuple[str, int]:
-        """Begins to listen.
-
-        Returns:
-            The host and port that it listens on.
-
-        Raises:
-            EndpointError: It cannot.
-        """
+        """Starts listening; returns the host and port."""
         handler = type("_Answers", (_Handler,), {"metrics": self._metrics, "health": self._health})
         try:
             server = _Server((self._host, self._port), handler)
@@ -416,7 +394,7 @@ class Monitor:
         return str(host), int(port)
 
     def close(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -432,46 +410,45 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._free: Final = threading.BoundedSemaphore(_ANSWERS_AT_ONCE)
-        self._asking: Final[dict[Any, float]] = {}
+        self._free: Final = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._receiving: Final[dict[Any, float]] = {}
         super().__init__(address, handler)
         process_locks.close_after_fork(self)
 
     def descriptors(self) -> Iterable[int]:
-        """See `forks.Holder`."""
-        return (self.fileno(), *(request.fileno() for request in list(self._asking)))
+        """See `ForkSensitive`."""
+        return (self.fileno(), *(request.fileno() for request in list(self._receiving)))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread; whoever comes while too many ask is not answered."""
+        """Answers in a thread, or closes the connection if too many are open."""
         if self._free.acquire(blocking=False):
-            self._asking[request] = time.monotonic()
+            self._receiving[request] = time.monotonic()
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers, in the thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.has_asked(request)
+            self.request_received(request)
             self._free.release()
 
-    def has_asked(self, request: Any) -> None:
-        """Takes note that a request has come."""
-        self._asking.pop(request, None)
+    def request_received(self, request: Any) -> None:
+        """Notes that a request has arrived completely."""
+        self._receiving.pop(request, None)
 
     def service_actions(self) -> None:
-        """Hangs up on those that take too long to ask, however little they say at a time; called twice a second."""
-        latest = time.monotonic() - _SECONDS_TO_ASK
-        for request, since in list(self._asking.items()):
+        """Closes connections that take too long to send a request; called twice a second."""
+        latest = time.monotonic() - _REQUEST_TIMEOUT
+        for request, since in list(self._receiving.items()):
             if since < latest:
-                with suppress(OSError):  # it is closed already
+                with suppress(OSError):  # already closed
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever asks may hang up whenever they like."""
-        LOGGER.debug("%s: a request of %s broke off: %s", type(self).__name__, client_address, request)
+        """Ignores clients that close the connection early."""
+        LOGGER.debug("%s: request of %s failed: %s", type(self).__name__, client_address, request)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -479,37 +456,35 @@ class _Handler(BaseHTTPRequestHandler):
     health: ClassVar[Callable[[], Mapping[str, str]]]
     server_version = "ssbroker"
     sys_version = ""
-    timeout = _SECONDS_TO_ASK
+    timeout = _REQUEST_TIMEOUT
 
     def do_GET(self) -> None:
-        """Answers."""
-        assert isinstance(self.server, _Server)  # noqa: S101 - who makes it
-        self.server.has_asked(self.connection)
-        self._answer(*self._answer_to(self.path.partition("?")[0]))
+        assert isinstance(self.server, _Server)  # noqa: S101 - the only server that uses it
+        self.server.request_received(self.connection)
+        self._respond(*self._response_to(self.path.partition("?")[0]))
 
     def do_HEAD(self) -> None:
-        """Answers without a body, as load balancers ask."""
+        """Answers without a body, for load balancers."""
         self.do_GET()
 
-    def _answer_to(self, asked: str) -> tuple[HTTPStatus, str, bytes]:
+    def _response_to(self, path: str) -> tuple[HTTPStatus, str, bytes]:
         try:
-            if asked == "/metrics":
+            if path == "/metrics":
                 return HTTPStatus.OK, _TEXT, type(self).metrics()
-            if asked == "/health":
+            if path == "/health":
                 problems = dict(type(self).health())
                 status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-                said: dict[str, Any] = {"status": "failing" if problems else "ok", "problems": problems}
-                return status, _JSON, json.dumps(said, ensure_ascii=False).encode()
+                content: dict[str, Any] = {"status": "failing" if problems else "ok", "problems": problems}
+                return status, _JSON, json.dumps(content, ensure_ascii=False).encode()
         except (SsbrokerError, OSError, ValueError, RuntimeError) as error:
-            LOGGER.warning("%s could not be answered: %s", asked, error)
+            LOGGER.warning("request for %s failed: %s", path, error)
             return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{error}\n".encode(errors="replace")
-        return HTTPStatus.NOT_FOUND, _TEXT, b"there are /metrics and /health\n"
+        return HTTPStatus.NOT_FOUND, _TEXT, b"not found; available: /metrics and /health\n"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server passes
-        """Who asks, for those who debug."""
         LOGGER.debug("%s: %s", self.address_string(), format % args)
 
-    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _respond(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -519,13 +494,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def problems(instance: Instance) -> dict[str, str]:
-    """What is wrong. What other instances do is not: they are expected to be away now and then.
-
-    Args:
-        instance: The instance.
-
-    Returns:
-        For each thing that is not as it should be, what it is; nothing where all is well.
+    """Returns the problems of an instance by subject. An unreachable peer is not a problem.
 
     Examples:
         >>> import tempfile
@@ -543,17 +512,16 @@ def problems(instance: Instance) -> dict[str, str]:
     try:
         for row in instance.view("sys.databases").to_pylist():
             if row["state_desc"] != "ONLINE":
-                found[f"database {row['name']}"] = "its file is not there, or cannot be used"
+                found[f"database {row['name']}"] = "its file is missing or cannot be used"
         for database in instance.databases:
-            database_context(
-                database
-            ).file.retry_failed_write()  # nobody else may have a reason to write for a long time
+            # Otherwise the failure would be reported until something is written again.
+            database_context(database).file.retry_failed_write()
             trouble = database_context(database).file.read_failure
             if trouble is not None:
                 found.setdefault(f"database {database.name}", trouble)
             if database_context(database).file.failure is not None:
                 found.setdefault(
-                    f"database {database.name}", f"could not be written: {database_context(database).file.failure}"
+                    f"database {database.name}", f"cannot be written: {database_context(database).file.failure}"
                 )
     except SsbrokerError as error:
         found["databases"] = str(error)

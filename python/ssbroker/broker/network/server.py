@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import NetworkEndpoint
 
 
-FILE: Final = "serving.json"
-EVERY_SECONDS: Final = 2.0
+FILE_NAME: Final = "serving.json"
+WRITE_INTERVAL: Final = 2.0
 _COLUMNS: Final = (
     "remote_user_name",
     "principal_name",
@@ -61,14 +61,9 @@ LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class StatusFile:
-    """Writes the file every two seconds, in a thread of its own, for as long as the instance is served.
+    """Writes the status file of a serving instance every two seconds, in a thread.
 
-    Args:
-        instance: The instance.
-        listens: The host and port that it listens on.
-        connections: Returns the rows of `sys.dm_broker_connections`.
-        forwarded_pending: Returns how many messages wait to be forwarded.
-        look: Is called as often as the file is written.
+    `on_write` is called each time, too.
     """
 
     def __init__(
@@ -78,51 +73,53 @@ class StatusFile:
         *,
         connections: Callable[[], list[dict[str, Any]]] = list,
         forwarded_pending: Callable[[], int] = int,
-        look: Callable[[], None] = lambda: None,
+        on_write: Callable[[], None] = lambda: None,
     ) -> None:
         self._instance: Final = instance
         self._connections: Final = connections
         self._forwarded_pending: Final = forwarded_pending
         self._listens: Final = listens
-        self._look: Final = look
-        self._path: Final = instance.folder / FILE
+        self._on_write: Final = on_write
+        self._path: Final = instance.folder / FILE_NAME
         self._guard: Final = threading.RLock()
-        self._is_over: Final = threading.Event()
-        self._is_told = False  # that the file cannot be written, for as long as it cannot
-        self._thread: Final = threading.Thread(target=self._run, name=f"ssbroker {instance.name} bulletin", daemon=True)
+        self._is_closed: Final = threading.Event()
+        self._is_failure_logged = False
+        self._thread: Final = threading.Thread(
+            target=self._run, name=f"ssbroker {instance.name} status file", daemon=True
+        )
 
     def start(self) -> None:
-        """Writes the file, and begins to write it again and again."""
+        """Writes the file, and starts the thread that keeps it current."""
         self.write()
         if self._instance.background:
             self._thread.start()
 
     def close(self) -> None:
-        """Writes no more, and removes the file."""
-        self._is_over.set()
+        """Stops writing, and removes the file."""
+        self._is_closed.set()
         if self._thread.is_alive():
             self._thread.join()
         try:
             self._path.unlink(missing_ok=True)
-        except OSError as error:  # who reads it looks whether the instance is served first
+        except OSError as error:  # harmless: readers check first whether the instance is served
             LOGGER.warning("%s: cannot be removed: %s", self._path, error)
 
     def write(self) -> None:
-        """Writes the file now. That it cannot be written is logged, once until it can, and no reason to serve nobody."""
+        """Writes the file now; logs the first failure of a series, since the instance can be served without it."""
         with self._guard:
             try:
-                beside = self._path.with_suffix(".new")
-                beside.write_text(json.dumps(self._said(), ensure_ascii=False), encoding="utf-8")
-                beside.replace(self._path)
-                self._is_told = False
+                temporary = self._path.with_suffix(".new")
+                temporary.write_text(json.dumps(self._status(), ensure_ascii=False), encoding="utf-8")
+                temporary.replace(self._path)
+                self._is_failure_logged = False
             except (OSError, StorageError) as error:
-                if not self._is_told:
-                    self._is_told = True
+                if not self._is_failure_logged:
+                    self._is_failure_logged = True
                     LOGGER.warning(
-                        "%s: cannot be written, so `ssbroker status` knows no connections: %s", self._path, error
+                        "%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error
                     )
 
-    def _said(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         return {
             "process": os.getpid(),
             "listens": host_and_port(*self._listens),
@@ -132,29 +129,18 @@ class StatusFile:
         }
 
     def _run(self) -> None:
-        while not self._is_over.wait(EVERY_SECONDS):
+        while not self._is_closed.wait(WRITE_INTERVAL):
             self.write()
-            self._look()
+            self._on_write()
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """What the serving process has told.
-
-    Args:
-        folder: The instance's folder.
-
-    Returns:
-        The content of the file, if the process has written it that serves the instance; else who that is, and nothing about it. None where no
-        process does.
-
-    Examples:
-        >>> read(Path("no such folder"))
-    """
+    """Returns the content of the status file, or a minimal one if the serving process did not write it; None if no process serves."""
     process = ServeLock.holder(folder)
     if process is None:
         return None
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         found = None
     if isinstance(found, dict) and process in (found.get("process"), 0):
@@ -169,38 +155,38 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = {"connection_id": str(uuid.UUID(bytes=row["connection_id"]))}
+    status: dict[str, Any] = {"connection_id": str(uuid.UUID(bytes=row["connection_id"]))}
     for name in _COLUMNS:
         value = row[name]
-        said[name] = value.isoformat(timespec="seconds") if hasattr(value, "isoformat") else value
-    return said
+        status[name] = value.isoformat(timespec="seconds") if hasattr(value, "isoformat") else value
+    return status
 
 
 PORT: Final = 4022
-"""Where a Service Broker endpoint listens by convention (P3)."""
+"""The conventional port of Service Broker endpoints (P3)."""
 _PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How an instance is served; what is not given is as the decisions have it.
+    """The options of `Instance.serve`.
 
     Attributes:
-        host: Where it listens: an address or a name of this machine; "0.0.0.0" or "::" are all of its addresses.
-        port: The port; 0 takes any that is free.
-        trust: Who the instance is and whom it believes (N8). Without, `allow_unencrypted` has to say that there is no TLS.
-        allow_unencrypted: Connections are neither encrypted nor authenticated: whoever reaches the port may talk.
-        addresses: Further addresses by which others reach this instance, such as `TCP://shop.example.com:4022` (R41).
-        dial_only: What may be dialled, whatever routes and names of services say: networks (`10.0.0.0/8`), addresses, names of hosts, and
-            all names below a domain (`*.example.com`). Left out, everything (N34).
-        limits: How long connections wait, and for how much.
-        settings: How the dialog protocol is set up; `max_fragment_bytes` from 2,048, so that far sides
-            take the largest message, to 1,048,576, which is what fits a frame (N7).
-        close_timeout: The seconds that `close` takes at most to write what is queued.
+        host: The address or host name of this machine to listen on; "0.0.0.0" or "::" listen on all addresses.
+        port: The port; 0 selects a free one.
+        trust: The certificates of this instance and of trusted peers. Required unless `allow_unencrypted` is set.
+        allow_unencrypted: Whether connections are neither encrypted nor authenticated: anyone who can reach the port can send.
+        addresses: Additional addresses of this instance as peers know them, such as `TCP://shop.example.com:4022`.
+        dial_only: The destinations that may be dialed: networks (`10.0.0.0/8`), addresses, host names, and all names below a domain
+            (`*.example.com`). If empty, any destination that a route or a service name contains may be dialed.
+        limits: The timeouts and size limits of connections.
+        settings: The settings of the dialog protocol; `max_fragment_bytes` must be between 2,048, so that peers can receive the largest
+            message, and 1,048,576, the largest that fits a frame.
+        close_timeout: The maximum time in seconds for `close` to write what is queued.
 
     Raises:
-        OptionError: One of them is not what it can be.
-        InvalidAddressError: One of `addresses` is no address.
+        OptionError: An option has an invalid value.
+        InvalidAddressError: One of `addresses` is not a valid address.
 
     Examples:
         >>> ServeOptions()
@@ -222,7 +208,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         if not self.host:
-            raise OptionError("host: expected an address or a name; got none")
+            raise OptionError("host: expected an address or a host name, got an empty string")
         whole_number(self.port, name="port", minimum=0, maximum=_PORT_MAX)
         boolean(self.allow_unencrypted, name="allow_unencrypted")
         Catalog(schemas.ROUTES.empty_table(), addresses=string_list(self.addresses, name="addresses"))
@@ -234,7 +220,7 @@ class ServeOptions:
         if self.trust is None and not self.allow_unencrypted:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:
-            raise OptionError("trust and allow_unencrypted: expected one of them, got both")
+            raise OptionError("trust and allow_unencrypted: expected only one of them, got both")
         whole_number(
             self.settings.max_fragment_bytes,
             name="settings.max_fragment_bytes",
@@ -254,31 +240,25 @@ _MEGABYTE: Final = 1 << 20
 
 
 class Server:
-    """Serves an instance from the beginning of a `with` block to its end; `Instance.serve` makes it.
-
-    Args:
-        instance: The instance.
-        background: Its background work.
-        options: How it is served.
-        connect: Makes the connections; left out, over TCP.
-        changed: Called with this server once it listens, and with None once it has closed.
+    """Serves an instance over the network for the duration of a `with` block; returned by `Instance.serve`.
 
     Attributes:
-        host: Where it listens.
-        port: The port.
-        endpoint: The connections.
-        mirrors: Which instances are the principals of mirrored routes.
-        forwarding: What is passed on for others.
-        exchange: What carries conversations.
-        credentials: Certificates and keys; None without TLS.
+        options: The options it serves with.
+        host: The address it listens on.
+        port: The port it listens on.
+        endpoint: The network connections.
+        mirrors: The principals of mirrored routes.
+        forwarding: The messages being forwarded for other instances.
+        exchange: The exchange between databases and connections.
+        credentials: The certificates and keys; None without TLS.
 
     Examples:
         >>> import tempfile
         >>> from ssbroker import Instance
         >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
         ...     with instance.serve(port=0, allow_unencrypted=True) as server:
-        ...         server.is_alive
-        True
+        ...         server.is_alive, server.address == f"TCP://127.0.0.1:{server.port}"
+        (True, True)
     """
 
     def __init__(
@@ -287,8 +267,8 @@ class Server:
         background: Background,
         options: ServeOptions,
         *,
-        connect: Callable[[EndpointEvents], NetworkEndpoint] | None = None,
-        changed: Callable[[Server | None], object] = lambda _: None,
+        create_endpoint: Callable[[EndpointEvents], NetworkEndpoint] | None = None,
+        on_change: Callable[[Server | None], object] = lambda _: None,
     ) -> None:
         self._instance: Final = instance
         self._background: Final = background
@@ -296,29 +276,33 @@ class Server:
         self.host: str = options.host
         self.port: int = options.port
         self._lock: Final = ServeLock(instance.folder)
-        self._runner: Final = WorkerThread(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
-        self._is_open = self._has_begun = False
-        self._bulletin: StatusFile | None = None
-        self._changed: Final = changed
+        self._worker: Final = WorkerThread(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
+        self._is_open = self._has_started = False
+        self._status_file: StatusFile | None = None
+        self._on_change: Final = on_change
         self.credentials: Final = None if options.trust is None else TlsCredentials(options.trust)
-        reception = EndpointEvents(self._wake)
-        self.endpoint: NetworkEndpoint = self._connect(reception) if connect is None else connect(reception)
-        reception.endpoint = self.endpoint
-        self.mirrors: Final = MirroredRoutes(
-            instance, self.endpoint, changed=lambda pair: reception.tell(lambda exchange: exchange.settled(pair[:2]))
+        events = EndpointEvents(self._wake)
+        self.endpoint: NetworkEndpoint = (
+            self._create_endpoint(events) if create_endpoint is None else create_endpoint(events)
         )
-        reception.mirrors = self.mirrors
+        events.endpoint = self.endpoint
+        self.mirrors: Final = MirroredRoutes(
+            instance,
+            self.endpoint,
+            changed=lambda pair: events.post(lambda exchange: exchange.mirrors_changed(pair[:2])),
+        )
+        events.mirrors = self.mirrors
         self.forwarding: Final = MessageForwarder(
             self.endpoint,
             resolve_mirror=self.mirrors.resolve,
-            max_bytes=self._forward_size,
+            max_bytes=self._forwarding_limit,
             events=instance.events,
             clock=self._now,
         )
         self.exchange: Final = MessageExchange(
             instance,
             background,
-            reception,
+            events,
             settings=options.settings,
             keys=DialogKeys(),
             forwards=self.forwarding,
@@ -328,33 +312,33 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where others reach it, on this machine or by the name that it listens on."""
+        """The address it listens on, as `TCP://host:port`; the local host if it listens on all addresses."""
         return _addresses(self.host, self.port)[0]
 
     @property
     def is_alive(self) -> bool:
-        """Whether it serves, and its threads run."""
-        runs = self._runner.is_alive or not self._instance.background
-        return self._is_open and runs and self.endpoint.is_alive
+        """Whether it is serving and its threads are running."""
+        is_running = self._worker.is_alive or not self._instance.background
+        return self._is_open and is_running and self.endpoint.is_alive
 
     def start(self) -> Self:
-        """Begins to serve.
+        """Starts serving; the `with` statement calls it.
 
         Returns:
-            The server.
+            The server itself.
 
         Raises:
-            StorageError: Another process serves the instance, or this one was forked from one that has it open.
-            EndpointError: The port cannot be listened on.
-            ProtocolError: It has begun before: it serves, has ended, or could not listen.
+            StorageError: Another process serves the instance, or this process was forked from one that has it open.
+            EndpointError: The address or port cannot be listened on.
+            ProtocolError: It was started before. A server starts only once, even if it has been closed or could not listen.
         """
         self._instance.databases_list.check()
         if self._is_open:
-            raise ProtocolError("the instance is being served by this object already")
-        if self._has_begun:
-            raise ProtocolError("a server begins once; Instance.serve makes another")
+            raise ProtocolError("this server is already running")
+        if self._has_started:
+            raise ProtocolError("a server can be started only once; call Instance.serve again")
         self._lock.acquire()
-        self._has_begun = True
+        self._has_started = True
         try:
             self.host, self.port = self.endpoint.start()
         except BaseException:
@@ -362,62 +346,66 @@ class Server:
             raise
         self._is_open = True
         try:
-            self._begin()
+            self._attach()
         except BaseException:
             self.close()
             raise
         return self
 
     def reload_certificates(self) -> bool:
-        """Reads certificates and keys again. New connections use them, and those that are there go on; so does the search for changes.
+        """Reads the certificates and keys from their files again.
+
+        New connections use them; existing connections are not affected. The server also does this by itself when a file changes.
 
         Returns:
-            Whether there are any: without TLS there are not.
+            True if they were read; False without TLS.
 
         Raises:
-            InputError: A file cannot be read, or is not what it should be. What was read before goes on to be used.
-            OptionError: They do not fit each other; the same.
+            InputError: A file cannot be read, or is invalid. The previous certificates and keys remain in use.
+            OptionError: The files do not match each other. The previous certificates and keys remain in use.
         """
         if self.credentials is None:
             return False
         self.credentials.reload()
         return True
 
-    def _begin(self) -> None:
-        """Has the instance use what listens by now."""
+    def _attach(self) -> None:
+        """Attaches the running endpoint to the instance."""
         instance, background = self._instance, self._background
         background.catalog.add_addresses([*_addresses(self.host, self.port), *self.options.addresses])
         instance.row_sources["sys.dm_broker_connections"] = self.endpoint.view_rows
         instance.row_sources["sys.dm_broker_forwarded_messages"] = self.forwarding.view_rows
-        self._changed(self)
+        self._on_change(self)
         background.routes.tie_break = "round_robin"
         background.delivery.transport = self.exchange
         for database in instance.databases:
-            background.changed(database)  # what waited for an endpoint goes
-        look = (lambda: None) if self.credentials is None else self.credentials.reload_if_changed
-        self._bulletin = StatusFile(
+            background.changed(database)  # send what waited for an endpoint
+        on_write = (lambda: None) if self.credentials is None else self.credentials.reload_if_changed
+        self._status_file = StatusFile(
             instance,
             (self.host, self.port),
             connections=lambda: view(instance, "sys.dm_broker_connections", None).to_pylist(),
             forwarded_pending=lambda: self.forwarding.pending[0],
-            look=look,
+            on_write=on_write,
         )
-        self._bulletin.start()
+        self._status_file.start()
         self._wake()
 
     def close(self) -> None:
-        """Serves no more: what has arrived is taken and acknowledged, what is queued is written, connections end with a goodbye."""
-        if (
-            not self._is_open or self._instance.databases_list.is_inherited
-        ):  # what was forked has let go, and its parent serves on
+        """Stops serving: stores and acknowledges what was received, sends what is queued, and closes the connections.
+
+        Sending takes at most `close_timeout` seconds. Closing a server that is not open does nothing.
+        """
+        # A forked child has closed its copies already; the parent continues to serve.
+        if not self._is_open or self._instance.databases_list.is_inherited:
             return
         self._is_open = False
-        if self._bulletin is not None:
-            self._bulletin.close()
+        if self._status_file is not None:
+            self._status_file.close()
         background = self._background
         background.delivery.transport = None
         background.routes.tie_break = "hash"
-        self._runner.close()
+        self._worker.close()
         try:
             self.exchange.finish()
         finally:
@@ -426,10 +414,10 @@ class Server:
             for name in ("sys.dm_broker_connections", "sys.dm_broker_forwarded_messages"):
                 self._instance.row_sources.pop(name, None)
             background.catalog.add_addresses(None)
-            self._changed(None)
+            self._on_change(None)
             self._lock.release()
 
-    def _connect(self, reception: EndpointEvents) -> SocketEndpoint:
+    def _create_endpoint(self, events: EndpointEvents) -> SocketEndpoint:
         instance, options = self._instance, self.options
         own = OwnIdentity(
             instance_id=instance.instance_id,
@@ -438,7 +426,7 @@ class Server:
         )
         setup = EndpointSetup(
             own=own,
-            listener=reception,
+            listener=events,
             credentials=self.credentials,
             limits=options.limits,
             events=instance.events,
@@ -453,12 +441,12 @@ class Server:
 
     def _wake(self) -> None:
         if self._is_open and self._instance.background:
-            self._runner.wake()
+            self._worker.wake()
 
     def _now(self) -> int:
         return epoch_microseconds(self._instance.clock())
 
-    def _forward_size(self) -> int:
+    def _forwarding_limit(self) -> int:
         endpoint = self._instance.msdb.objects().endpoint
         return 0 if endpoint is None else endpoint.message_forwarding_size * _MEGABYTE
 
@@ -472,7 +460,7 @@ class Server:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """The addresses of a listener, the one to tell others in front."""
+    """Returns the addresses of a listener, the one to give to peers first."""
     ip = ip_of(host)
     if ip is None:
         hosts = [host]
