@@ -39,7 +39,7 @@ class Seen:
     row: Row
 
 
-class Neighbour:
+class ControlledPeer:
     """An instance of nobody. What comes is kept, and given to `passes`, which says where each row goes on, if anywhere.
 
     Args:

@@ -102,7 +102,7 @@ class Side:
             self._changed.notify_all()
 
 
-class Scene:
+class HonestInstances:
     """Shop and stock.
 
     Args:

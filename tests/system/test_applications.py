@@ -19,7 +19,7 @@ DEADLINE = 60.0
 PLAN = Plan(lanes=3, messages=40, small_bytes=200, large=2, large_bytes=50_000, reply_every=4, batch=7)
 
 
-class Told:
+class ReportRecorder:
     """What the applications say, and who waits for it."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
         yield made
 
 
-def run(instance: Instance, told: Told, **until: int) -> bool:
+def run(instance: Instance, told: ReportRecorder, **until: int) -> bool:
     """Runs both applications until they have said so much, then ends them."""
     is_over = threading.Event()
     loops = [
@@ -73,7 +73,7 @@ def verdicts(instance: Instance) -> list[checker.Verdict]:
 
 
 def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instance) -> None:
-    told = Told()
+    told = ReportRecorder()
     assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
     there, back = verdicts(instance)
     assert (there.sent, back.sent) == (PLAN.total, PLAN.replies)
@@ -82,7 +82,7 @@ def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instan
 
 
 def test_an_interrupted_application_resumes(instance: Instance) -> None:
-    told = Told()
+    told = ReportRecorder()
     assert run(instance, told, shop_sent=7)
     assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
     assert all(verdict.is_right for verdict in verdicts(instance))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.network.tls import Trust
-from tests.system.controlled_peer import Neighbour, row
+from tests.system.controlled_peer import ControlledPeer, row
 from tests.system.serve_options import certified, served
 
 
@@ -25,9 +25,9 @@ def trusts(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Trust | 
 def test_rows_arrive_and_are_passed_on_to_a_third_peer(trusts: dict[str, Trust | None]) -> None:
     conversation = uuid.uuid4().bytes
     with (
-        Neighbour("one", trusts["one"]) as one,
-        Neighbour("three", trusts["three"]) as three,
-        Neighbour("two", trusts["two"], passes=lambda seen: (three.address, {**seen, "hops_remaining": 7})) as two,
+        ControlledPeer("one", trusts["one"]) as one,
+        ControlledPeer("three", trusts["three"]) as three,
+        ControlledPeer("two", trusts["two"], passes=lambda seen: (three.address, {**seen, "hops_remaining": 7})) as two,
     ):
         one.say(two.address, [row(number, conversation_id=conversation) for number in range(5)])
         heard = three.wait(lambda rows: len(rows) >= 5)

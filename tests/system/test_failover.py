@@ -16,7 +16,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRouteState
-from tests.broker.network.socket_instances import PATIENCE, Heard, Neighbour, order, shop
+from tests.broker.network.socket_instances import PATIENCE, EventRecorder, SocketInstance, order, shop
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.system.node_process import Node
 from tests.system.serve_options import PLAIN
@@ -83,7 +83,7 @@ def stack() -> Iterator[ExitStack]:
 def test_each_message_arrives_once_in_order_if_the_principal_is_killed(tmp_path: Path, stack: ExitStack) -> None:
     """The mirror continues with everything that the principal had committed."""
     instance = stack.enter_context(Instance.create(tmp_path / "near", name="near"))
-    near = Neighbour(instance, stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
+    near = SocketInstance(instance, stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
     first, second = (Half(tmp_path, name, stack) for name in ("first", "second"))
     database = first.instance.create_database("Stock")
     database.create_queue(ORDERS)
@@ -94,8 +94,8 @@ def test_each_message_arrives_once_in_order_if_the_principal_is_killed(tmp_path:
         half.node.start()
         stack.callback(half.node.kill)
     sales = shop(near)
-    near.leads("Sales", STOCK, first.address, mirror=second.address, broker=database.service_broker_guid)
-    heard = Heard(near, kinds=(MirroredRouteStateChanged,))
+    near.add_route("Sales", STOCK, first.address, mirror=second.address, broker=database.service_broker_guid)
+    heard = EventRecorder(near, kinds=(MirroredRouteStateChanged,))
     bodies = [b"order %d" % number for number in range(MESSAGES)]
     dialog = order(sales, *bodies[:BEFORE])
     found = first.receive(BEFORE // 2)

@@ -14,32 +14,32 @@ import pytest
 
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from tests.system.applications import INITIATOR, TARGET
-from tests.system.controlled_peer import Neighbour, Row
+from tests.system.controlled_peer import ControlledPeer, Row
 from tests.system.forged_rows import acknowledging, forged
-from tests.system.honest_instances import Handle, Scene, Side
+from tests.system.honest_instances import Handle, HonestInstances, Side
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with Scene(tmp_path) as made:
+def scene(tmp_path: Path) -> Iterator[HonestInstances]:
+    with HonestInstances(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-def gate(scene: Scene) -> Iterator[Neighbour]:
+def gate(scene: HonestInstances) -> Iterator[ControlledPeer]:
     """An honest forwarder between the two that records all rows."""
     ways = {TARGET: scene.stock.address, INITIATOR: scene.shop.address}
     trust = scene.trust("gate")
-    with Neighbour("gate", trust, passes=lambda row: (ways[row["to_service_name"]], row)) as made:
+    with ControlledPeer("gate", trust, passes=lambda row: (ways[row["to_service_name"]], row)) as made:
         scene.shop.leads(TARGET, made.address)
         scene.stock.leads(INITIATOR, made.address)
         yield made
 
 
 @pytest.fixture
-def mallory(scene: Scene) -> Iterator[Neighbour]:
+def mallory(scene: HonestInstances) -> Iterator[ControlledPeer]:
     """A peer that may connect, but is on no route."""
-    with Neighbour("mallory", scene.trust("mallory")) as made:
+    with ControlledPeer("mallory", scene.trust("mallory")) as made:
         yield made
 
 
@@ -60,7 +60,7 @@ def talk(side: Side, far: Side) -> tuple[Handle, Handle]:
 
 @pytest.mark.rule("P18")
 @pytest.mark.threat("T2")
-def test_replayed_rows_are_duplicates(scene: Scene, gate: Neighbour) -> None:
+def test_replayed_rows_are_duplicates(scene: HonestInstances, gate: ControlledPeer) -> None:
     handle, _ = talk(scene.shop, scene.stock)
     old = sequenced(gate.rows, TARGET)
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_replayed_rows_are_duplicates(scene: Scene, gate: Neighbour) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_reflected_rows_are_rejected(scene: Scene, gate: Neighbour) -> None:
+def test_reflected_rows_are_rejected(scene: HonestInstances, gate: ControlledPeer) -> None:
     handle, far_handle = talk(scene.shop, scene.stock)
     gate.say(scene.shop.address, sequenced(gate.rows, TARGET))
     gate.say(scene.stock.address, sequenced(gate.rows, INITIATOR))
@@ -84,7 +84,7 @@ def test_reflected_rows_are_rejected(scene: Scene, gate: Neighbour) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_a_message_moved_into_another_dialog_is_rejected(scene: Scene, gate: Neighbour) -> None:
+def test_a_message_moved_into_another_dialog_is_rejected(scene: HonestInstances, gate: ControlledPeer) -> None:
     """The digest of its header covers the dialog in which it was sent."""
     first, _ = talk(scene.shop, scene.stock)
     talk(scene.shop, scene.stock)
@@ -101,7 +101,7 @@ def test_a_message_moved_into_another_dialog_is_rejected(scene: Scene, gate: Nei
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
 def test_another_principal_cannot_use_a_stolen_conversation_id(
-    scene: Scene, gate: Neighbour, mallory: Neighbour
+    scene: HonestInstances, gate: ControlledPeer, mallory: ControlledPeer
 ) -> None:
     """Nor with the peer's broker id, which is an address: the conversation is bound to the principal that sent it."""
     handle, far_handle = talk(scene.shop, scene.stock)
@@ -119,7 +119,7 @@ def test_another_principal_cannot_use_a_stolen_conversation_id(
 
 @pytest.mark.threat("T14")
 def test_two_peers_may_send_the_same_broker_id_in_separate_dialogs(
-    scene: Scene, gate: Neighbour, mallory: Neighbour
+    scene: HonestInstances, gate: ControlledPeer, mallory: ControlledPeer
 ) -> None:
     """Like two forwarders, or a clone: an unsecured dialog does not authenticate its sender, and others are not affected."""
     handle, _ = talk(scene.shop, scene.stock)
@@ -137,7 +137,7 @@ def test_two_peers_may_send_the_same_broker_id_in_separate_dialogs(
 
 @pytest.mark.threat("T11")
 def test_an_acknowledgement_by_another_principal_removes_nothing(
-    scene: Scene, gate: Neighbour, mallory: Neighbour
+    scene: HonestInstances, gate: ControlledPeer, mallory: ControlledPeer
 ) -> None:
     handle, _ = talk(scene.shop, scene.stock)
     passes, gate.passes = gate.passes, lambda _: None
@@ -150,7 +150,7 @@ def test_an_acknowledgement_by_another_principal_removes_nothing(
 
 
 @pytest.mark.threat("T11")
-def test_an_acknowledgement_of_unsent_messages_is_not_trusted(scene: Scene, gate: Neighbour) -> None:
+def test_an_acknowledgement_of_unsent_messages_is_not_trusted(scene: HonestInstances, gate: ControlledPeer) -> None:
     """Not even by the peer through which the dialog is routed."""
     handle, _ = talk(scene.shop, scene.stock)
     row = sequenced(gate.rows, TARGET)[0]
@@ -162,7 +162,7 @@ def test_an_acknowledgement_of_unsent_messages_is_not_trusted(scene: Scene, gate
 
 
 @pytest.mark.threat("T17")
-def test_a_row_for_an_unknown_service_is_dropped_and_reported(scene: Scene, mallory: Neighbour) -> None:
+def test_a_row_for_an_unknown_service_is_dropped_and_reported(scene: HonestInstances, mallory: ControlledPeer) -> None:
     scene.shop.leads(TARGET, mallory.address)
     scene.shop.begin(TARGET, b"one")
     row = mallory.wait(lambda rows: bool(sequenced(rows, TARGET)))[0]

@@ -70,7 +70,7 @@ class Side:
         return self
 
     def start(self) -> None:
-        """A machine that knows only what is durable."""
+        """An engine that knows only durable state."""
         self.ledger = SqliteDialogStorage(database_context(self.database))
         self.dialogs = DialogEngine(
             self.ledger,

@@ -23,10 +23,10 @@ from tests.broker.conftest import Clock
 OUTBOX: Final = 8 << 20
 
 
-class Pipe:
-    """Implements `seam.Endpoint` for one instance of a `Pipes`."""
+class MemoryEndpoint:
+    """The network endpoint of one instance of a `MemoryNetwork`."""
 
-    def __init__(self, pipes: Pipes, name: str, receiver: EndpointEvents) -> None:
+    def __init__(self, pipes: MemoryNetwork, name: str, receiver: EndpointEvents) -> None:
         self.pipes: Final = pipes
         self.name: Final = name
         self.receiver: Final = receiver
@@ -148,19 +148,19 @@ class Pipe:
         return number
 
 
-class Pipes:
+class MemoryNetwork:
     """A number of instances that are served over pipes, with one clock that only the test moves.
 
     Attributes:
         down: Addresses that cannot be reached.
-        swallows: Addresses whose connections take everything and bring nothing there.
+        swallows: Addresses whose connections take everything and deliver nothing there.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder: Final = folder
         self.stack: Final = stack
         self.clock: Final = Clock()
-        self.pipes: Final[dict[str, Pipe]] = {}
+        self.pipes: Final[dict[str, MemoryEndpoint]] = {}
         self.servers: Final[dict[str, Server]] = {}
         self.events: Final[dict[str, list[Event]]] = {}
         self.down: Final[set[str]] = set()
@@ -179,14 +179,14 @@ class Pipes:
             instance_context(made),
             background_of(made),
             settings,
-            create_endpoint=lambda events: Pipe(self, name, events),
+            create_endpoint=lambda events: MemoryEndpoint(self, name, events),
             on_change=made._set_server,
         )
         self.servers[name] = server.start()
         self.instances[name] = made
         return made
 
-    def pipe(self, name: str) -> Pipe:
+    def pipe(self, name: str) -> MemoryEndpoint:
         """The connections of an instance."""
         return self.pipes[f"TCP://{name}:4022"]
 

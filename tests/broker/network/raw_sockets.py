@@ -22,7 +22,7 @@ from typing import Final
 
 from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.protocol.events import ConnectionStep
-from tests.broker.network.recording_endpoints import DEADLINE, Authority, Party
+from tests.broker.network.recording_endpoints import DEADLINE, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
 _HELLO_BEGINS: Final = b"\x16\x03\x01\x02\x00"
@@ -30,8 +30,8 @@ _HELLO_BEGINS: Final = b"\x16\x03\x01\x02\x00"
 
 
 @contextlib.contextmanager
-def dialled(address: str) -> Iterator[socket.socket]:
-    """A socket that has dialled an address."""
+def raw_connection(address: str) -> Iterator[socket.socket]:
+    """A socket connected to an address."""
     host, _, port = address.removeprefix("TCP://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE) as opened:
         yield opened
@@ -60,19 +60,19 @@ def _slow(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         authority = Authority(Path(folder))
         limits = EndpointLimits(dials_at_once=count + 1)
-        bank = Party("bank", trust=authority.trust("bank", "shop"), limits=limits)
+        bank = RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits)
         with bank, contextlib.ExitStack() as stack:
             before = _resident()
             began = time.monotonic()
             waiting = selectors.DefaultSelector()
             for _ in range(count):
-                opened = stack.enter_context(dialled(bank.address))
+                opened = stack.enter_context(raw_connection(bank.address))
                 opened.sendall(_HELLO_BEGINS[:1])
                 waiting.register(opened, selectors.EVENT_READ)
             most = len(bank.connections())
-            print(f"{count} have dialled in {time.monotonic() - began:.1f} s; {most} are kept")
+            print(f"{count} have dialed in {time.monotonic() - began:.1f} s; {most} are kept")
             began = time.monotonic()
-            with Party("shop", trust=authority.trust("shop", "bank"), limits=EndpointLimits()) as shop:
+            with RecordingEndpoint("shop", trust=authority.trust("shop", "bank"), limits=EndpointLimits()) as shop:
                 shop.endpoint.send(bank.address, numbered(1))
                 bank.wait_for(bank.numbers)
                 print(f"an honest instance was served in {time.monotonic() - began:.2f} s")
@@ -91,7 +91,7 @@ def _slow(count: int) -> None:
                         assert isinstance(kept.fileobj, socket.socket)
                         kept.fileobj.send(b"\x02")
             refused = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
-            print(f"all are closed {time.monotonic() - began:.1f} s after the last had dialled; {len(refused)} events")
+            print(f"all are closed {time.monotonic() - began:.1f} s after the last had dialed; {len(refused)} events")
             print(f"memory grew by {most / 2**20:.1f} MiB at most, {most / count / 1024:.1f} KiB for each")
 
 

@@ -38,7 +38,7 @@ def now() -> int:
     return epoch_microseconds(datetime.now(UTC))
 
 
-class Party:
+class RecordingEndpoint:
     """An instance that only connects."""
 
     def __init__(

@@ -13,14 +13,14 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.frames import WIRE
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import SHOP, STOCK
 from tests.security.shared_certificates import certified
 
 PASSWORD = "long and secret"
 
 
-def has_own_certificate(database: Database, user: str, service: str) -> None:
+def create_own_certificate(database: Database, user: str, service: str) -> None:
     """Gives a service to a user with a certificate and its private key."""
     database.create_user(user)
     if database_context(database).objects().security.master_key is None:
@@ -30,28 +30,28 @@ def has_own_certificate(database: Database, user: str, service: str) -> None:
     database.set_service_owner(service, user)
 
 
-def knows(database: Database, user: str, *, certificate: str | None = None) -> None:
+def import_certificate(database: Database, user: str, *, certificate: str | None = None) -> None:
     """Makes a user for somebody elsewhere, with the certificate alone."""
     database.create_user(user)
     name = certificate or user
     database.create_certificate(f"Of{name}", certificate=certified(name).certificate, owner=user)
 
 
-def secured(folder: Path, *, anonymous: bool = False) -> Iterator[Talk]:
+def secured(folder: Path, *, anonymous: bool = False) -> Iterator[ShopAndBank]:
     """A shop that is bound to the service of the bank, which only lets the shop send, or everybody where it is anonymous."""
-    for both in talk(folder):
-        has_own_certificate(both.stock, "Bank", STOCK)
-        knows(both.sales, "Bank")
+    for both in shop_and_bank_pair(folder):
+        create_own_certificate(both.stock, "Bank", STOCK)
+        import_certificate(both.sales, "Bank")
         both.sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=anonymous)
         if not anonymous:
-            has_own_certificate(both.sales, "Shop", SHOP)
-            knows(both.stock, "Shop")
+            create_own_certificate(both.sales, "Shop", SHOP)
+            import_certificate(both.stock, "Shop")
             both.stock.revoke_send(STOCK, "public")
             both.stock.grant_send(STOCK, "Shop")
         yield both
 
 
-def begin(both: Talk, *bodies: bytes, **asked: Any) -> uuid.UUID:
+def begin(both: ShopAndBank, *bodies: bytes, **asked: Any) -> uuid.UUID:
     """The shop begins a dialog as an application does that says nothing of encryption."""
     with both.sales.transaction() as t:
         handle = t.begin_dialog(SHOP, STOCK, **asked)
@@ -60,7 +60,7 @@ def begin(both: Talk, *bodies: bytes, **asked: Any) -> uuid.UUID:
     return handle
 
 
-def rows_to(both: Talk, name: str) -> list[dict[str, Any]]:
+def rows_to(both: ShopAndBank, name: str) -> list[dict[str, Any]]:
     """All that went to an instance so far, row by row."""
     sender = "shop" if name == "bank" else "bank"
     sent = [table for address, table in both.pipes.pipe(sender).sent if address == f"TCP://{name}:4022"]
@@ -72,7 +72,7 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
     return table.to_pylist()
 
 
-def bring(both: Talk, name: str, rows: Iterable[dict[str, Any]], *, principal: str | None = None) -> None:
+def deliver_rows(both: ShopAndBank, name: str, rows: Iterable[dict[str, Any]], *, principal: str | None = None) -> None:
     """Brings rows to an instance as a neighbour would."""
     peer = Peer(bytes(16), "somebody", principal, "TCP://somebody:4022", uuid.UUID(int=9), True)
     both.pipes.pipe(name).receiver.rows_received(peer, pa.Table.from_pylist(list(rows), schema=WIRE))

@@ -11,17 +11,17 @@ from typing import Any
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from tests.broker.network.memory_connections import Pipes
+from tests.broker.network.memory_connections import MemoryNetwork
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, shop, stock
 
 SALES = "Sales"
 
 
 @dataclass
-class Talk:
+class ShopAndBank:
     """The instances `shop` and `bank`, with a database each and routes to each other."""
 
-    pipes: Pipes
+    pipes: MemoryNetwork
     shop: Instance
     bank: Instance
     sales: Database
@@ -60,12 +60,12 @@ class Talk:
         return received(self.stock)
 
 
-def talk(folder: Path) -> Iterator[Talk]:
+def shop_and_bank_pair(folder: Path) -> Iterator[ShopAndBank]:
     """Both, with routes to each other."""
     with ExitStack() as stack:
-        pipes = Pipes(folder, stack)
+        pipes = MemoryNetwork(folder, stack)
         one, other = pipes.instance("shop"), pipes.instance("bank")
-        both = Talk(pipes, one, other, shop(one, SALES), stock_of(other))
+        both = ShopAndBank(pipes, one, other, shop(one, SALES), stock_of(other))
         both.sales.create_route("There", address="TCP://bank:4022", service_name=STOCK)
         both.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
         yield both

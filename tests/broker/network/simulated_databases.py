@@ -29,7 +29,7 @@ _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _LATE = 10**15
 
 
-class SqliteBook:
+class SimulatedDatabase:
     """An instance with one database and one service, in a folder of its own; see `ssbroker.testing.SimulatedInstanceStorage`."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -24,7 +24,7 @@ PATIENCE = 60.0
 
 
 @dataclass
-class Neighbour:
+class SocketInstance:
     """An instance that is served."""
 
     instance: Instance
@@ -41,7 +41,7 @@ class Neighbour:
             f"FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED, MESSAGE_FORWARD_SIZE = {megabytes})"
         )
 
-    def leads(
+    def add_route(
         self, database: str, service: str, address: str, *, mirror: str | None = None, broker: uuid.UUID | None = None
     ) -> None:
         """Makes a route."""
@@ -52,10 +52,10 @@ class Neighbour:
         )
 
 
-class Heard:
+class EventRecorder:
     """Events of instances, which a test may wait for."""
 
-    def __init__(self, *listened_to: Neighbour, kinds: tuple[type[Event], ...]) -> None:
+    def __init__(self, *listened_to: SocketInstance, kinds: tuple[type[Event], ...]) -> None:
         self._changed = threading.Condition()
         self._events: list[Event] = []
         for neighbour in listened_to:
@@ -79,16 +79,16 @@ class Heard:
 
 
 @dataclass
-class Street:
+class InstanceGroup:
     """Makes neighbours, and ends them."""
 
     folder: Path
     stack: ExitStack = field(default_factory=ExitStack)
 
-    def moves_in(self, name: str) -> Neighbour:
+    def create_instance(self, name: str) -> SocketInstance:
         """A new instance, which is served."""
         instance = self.stack.enter_context(Instance.create(self.folder / name, name=name))
-        return Neighbour(instance, self.stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
+        return SocketInstance(instance, self.stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
 
     def copy(self, database: Database, name: str) -> Path:
         """A copy of a database's file, as a backup would make it; nobody writes to it meanwhile."""
@@ -99,14 +99,14 @@ class Street:
 
 
 @contextmanager
-def street(folder: Path) -> Iterator[Street]:
+def instance_group(folder: Path) -> Iterator[InstanceGroup]:
     """Instances that end with the block, the last one first."""
-    made = Street(folder)
+    made = InstanceGroup(folder)
     with made.stack:
         yield made
 
 
-def shop(neighbour: Neighbour) -> Database:
+def shop(neighbour: SocketInstance) -> Database:
     """The database Sales with the service `//Shop`."""
     database = neighbour.instance.create_database("Sales")
     database.create_queue(REPLIES)
@@ -114,7 +114,7 @@ def shop(neighbour: Neighbour) -> Database:
     return database
 
 
-def stock(neighbour: Neighbour) -> Database:
+def stock(neighbour: SocketInstance) -> Database:
     """The database Stock with the service `//Stock`."""
     database = neighbour.instance.create_database("Stock")
     database.create_queue(ORDERS)
@@ -131,7 +131,7 @@ def order(sales: Database, *bodies: bytes, dialog: uuid.UUID | None = None) -> u
     return handle
 
 
-def taken(database: Database, count: int, *, queue: str = ORDERS) -> list[bytes]:
+def receive_count(database: Database, count: int, *, queue: str = ORDERS) -> list[bytes]:
     """Receives until so many messages have come; their bodies in order."""
     found: list[bytes] = []
     while len(found) < count:
@@ -142,7 +142,7 @@ def taken(database: Database, count: int, *, queue: str = ORDERS) -> list[bytes]
     return found
 
 
-def emptied(database: Database) -> None:
+def wait_until_sent(database: Database) -> None:
     """Waits until everything that the database has sent is acknowledged."""
     due = time.monotonic() + PATIENCE
     while instance_of(database).view("sys.transmission_queue", database.name).num_rows:

@@ -11,25 +11,25 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.tls import PROTOCOL, TlsCredentials, Trust
 from ssbroker.exceptions import InputError
-from tests.broker.network.raw_sockets import dialled
-from tests.broker.network.recording_endpoints import Authority, Party
+from tests.broker.network.raw_sockets import raw_connection
+from tests.broker.network.recording_endpoints import Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
 
-def shown(party: Party, trust: Trust) -> bytes | None:
+def shown(party: RecordingEndpoint, trust: Trust) -> bytes | None:
     """The certificate that a party shows to who dials it anew."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(trust.certificate, trust.key)
     context.set_alpn_protocols([PROTOCOL])
-    with dialled(party.address) as opened, context.wrap_socket(opened) as secured:
+    with raw_connection(party.address) as opened, context.wrap_socket(opened) as secured:
         return secured.getpeercert(binary_form=True)
 
 
 def test_new_connections_use_reloaded_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     bank_trust, shop_trust = authority.trust("bank", "shop"), authority.trust("shop", "bank")
-    with Party("bank", trust=bank_trust) as bank, Party("shop", trust=shop_trust) as shop:
+    with RecordingEndpoint("bank", trust=bank_trust) as bank, RecordingEndpoint("shop", trust=shop_trust) as shop:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
         before = shown(bank, shop_trust)
@@ -55,7 +55,7 @@ def test_the_principal_of_a_pinned_file_may_change(tmp_path: Path) -> None:
     pins.write_bytes(files["shop"][0].read_bytes())
     trust = Trust(certificate=files["bank"][0], key=files["bank"][1], pinned={"the shop": [pins]})
     new = Trust(certificate=files["new"][0], key=files["new"][1], pinned={"the bank": [files["bank"][0]]})
-    with Party("bank", trust=trust) as bank, Party("shop", trust=new) as shop:
+    with RecordingEndpoint("bank", trust=trust) as bank, RecordingEndpoint("shop", trust=new) as shop:
         shop.endpoint.send(bank.address, numbered(1))
         shop.wait_for(lambda: shop.unreachable_at)
         pins.write_bytes(files["new"][0].read_bytes())

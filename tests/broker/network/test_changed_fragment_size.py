@@ -12,19 +12,19 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.config import ProtocolSettings
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import received, waiting
 
 BANK = "TCP://bank:4022"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
-    yield from talk(tmp_path)
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+    yield from shop_and_bank_pair(tmp_path)
 
 
 @pytest.mark.rule("P13", "P16")
-def test_an_instance_served_with_another_size_continues(both: Talk) -> None:
+def test_an_instance_served_with_another_size_continues(both: ShopAndBank) -> None:
     """Half of a message is there; so is the rest of it, and what follows, once."""
     both.send(b"first")
     both.pipes.settle()
@@ -48,7 +48,7 @@ def test_an_instance_served_with_another_size_continues(both: Talk) -> None:
     assert waiting(sales) == []
 
 
-def test_waiting_messages_keep_their_fragment_size(both: Talk) -> None:
+def test_waiting_messages_keep_their_fragment_size(both: ShopAndBank) -> None:
     both.pipes.down.add(BANK)
     ledger = SqliteDialogStorage(database_context(both.sales))
     assert ledger.set_fragment_bytes(100) == {}

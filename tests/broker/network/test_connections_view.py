@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.tls import Trust
 from ssbroker.protocol.events import ConnectionEvent, Event
-from tests.broker.network.recording_endpoints import HOST, Authority, Party
+from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
 
@@ -30,7 +30,7 @@ def connections(instance: Instance) -> list[dict[str, Any]]:
 
 def meet(instance: Instance, address: str, trust: Trust | None) -> dict[str, Any]:
     """What the view shows after a party has sent three rows, and its second question, which goes behind them, is answered."""
-    with Party("shop", trust=trust) as shop:
+    with RecordingEndpoint("shop", trust=trust) as shop:
         shop.endpoint.send(address, numbered(3))
         for number in (1, 2):
             shop.endpoint.query_role(address, bytes(16))

@@ -14,8 +14,8 @@ from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep
-from tests.broker.network.raw_sockets import dialled, rest
-from tests.broker.network.recording_endpoints import Authority, Party
+from tests.broker.network.raw_sockets import raw_connection, rest
+from tests.broker.network.recording_endpoints import Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
 SECOND = 1_000_000
@@ -66,11 +66,13 @@ def test_frequent_dials_are_rejected_before_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     limits = EndpointLimits(login_wait=HOUR, unproven_most=5, dials_at_once=4, dials_per_second=1)
     with contextlib.ExitStack() as stack:
-        bank = stack.enter_context(Party("bank", trust=authority.trust("bank", "shop"), limits=limits, frozen=True))
-        shop = stack.enter_context(Party("shop", trust=authority.trust("shop", "bank")))
+        bank = stack.enter_context(
+            RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits, frozen=True)
+        )
+        shop = stack.enter_context(RecordingEndpoint("shop", trust=authority.trust("shop", "bank")))
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
-        strangers = [stack.enter_context(dialled(bank.address)) for _ in range(50)]
+        strangers = [stack.enter_context(raw_connection(bank.address)) for _ in range(50)]
         for opened in strangers:
             with contextlib.suppress(ConnectionError):
                 opened.sendall(b"\x16\x03")
@@ -87,7 +89,7 @@ def test_frequent_dials_are_rejected_before_tls(tmp_path: Path) -> None:
         bank.wait_for(lambda: bank.numbers() == list(range(10)))
         assert shop.unreachable_at == []
         bank.advance(SECOND)
-        mill = stack.enter_context(Party("mill", trust=authority.trust("shop", "bank")))
+        mill = stack.enter_context(RecordingEndpoint("mill", trust=authority.trust("shop", "bank")))
         mill.endpoint.send(bank.address, numbered(1, first=10))
         bank.wait_for(lambda: bank.numbers() == list(range(11)))
         assert mill.unreachable_at == []
@@ -107,13 +109,13 @@ def test_the_connections_of_a_principal_are_limited(tmp_path: Path) -> None:
     names = ("bank", "mallory", "shop")
     with contextlib.ExitStack() as stack:
         limits = EndpointLimits(principal_most=3)
-        bank = stack.enter_context(Party("bank", trust=authority.trust("bank", *names), limits=limits))
-        shop = stack.enter_context(Party("shop", trust=authority.trust("shop", *names)))
+        bank = stack.enter_context(RecordingEndpoint("bank", trust=authority.trust("bank", *names), limits=limits))
+        shop = stack.enter_context(RecordingEndpoint("shop", trust=authority.trust("shop", *names)))
         shop.endpoint.send(bank.address, numbered(1, first=100))
         bank.wait_for(lambda: bank.numbers() == [100])
         trust = authority.trust("mallory", *names)
         for number in range(6):
-            many = stack.enter_context(Party(f"mallory {number}", trust=trust))
+            many = stack.enter_context(RecordingEndpoint(f"mallory {number}", trust=trust))
             many.endpoint.send(bank.address, numbered(1, first=number))
             bank.wait_for(lambda number=number: bank.numbers()[-1] == number)  # type: ignore[misc]
         bank.wait_for(lambda: len(bank.connections()) == 3 + 1)

@@ -15,23 +15,23 @@ from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, encode_frame
-from tests.broker.network.recording_endpoints import HOST, QUICK, Party
+from tests.broker.network.recording_endpoints import HOST, QUICK, RecordingEndpoint
 from tests.broker.network.test_endpoint import PATIENT, free_port, sends
 from tests.protocol.wire.links import BANK, numbered, own
 
 
-def has_last(party: Party, number: int) -> bool:
+def has_last(party: RecordingEndpoint, number: int) -> bool:
     """Whether a row was the last that came."""
     return party.numbers()[-1:] == [number]
 
 
-def was_cut_off(party: Party, times: int) -> bool:
+def was_cut_off(party: RecordingEndpoint, times: int) -> bool:
     """Whether an address became unreachable so many times."""
     return len(party.unreachable_at) == times
 
 
 def test_an_unreachable_address_is_reported_and_accepts_nothing_while_waiting() -> None:
-    with Party("shop", limits=PATIENT) as shop:
+    with RecordingEndpoint("shop", limits=PATIENT) as shop:
         address = f"TCP://{HOST}:{free_port()}"
         assert shop.endpoint.send(address, numbered(2)) > 0
         shop.wait_for(lambda: [each for each, _ in shop.unreachable_at] == [address])
@@ -43,26 +43,26 @@ def test_an_unreachable_address_is_reported_and_accepts_nothing_while_waiting() 
 
 
 def test_an_address_is_dialed_again_after_the_wait() -> None:
-    with Party("shop") as shop:
+    with RecordingEndpoint("shop") as shop:
         port = free_port()
         address = f"TCP://{HOST}:{port}"
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: shop.room_at == [address])
-        with Party("bank", port=port) as bank:
+        with RecordingEndpoint("bank", port=port) as bank:
             shop.endpoint.send(address, numbered(1, first=7))
             bank.wait_for(lambda: bank.numbers() == [7])
 
 
 def test_an_incoming_connection_ends_the_wait() -> None:
     """Nobody dials within an hour, but who could not be reached dials itself."""
-    with Party("shop", limits=PATIENT) as shop:
-        with Party("bank") as bank:
+    with RecordingEndpoint("shop", limits=PATIENT) as shop:
+        with RecordingEndpoint("bank") as bank:
             port, address = bank.port, bank.address
             shop.endpoint.send(address, numbered(1))
             bank.wait_for(bank.numbers)
         shop.wait_for(lambda: shop.unreachable_at == [(address, "the instance is stopping")])
         assert shop.endpoint.send(address, numbered(1)) == 0
-        with Party("bank", port=port, number=77) as again:
+        with RecordingEndpoint("bank", port=port, number=77) as again:
             again.endpoint.send(shop.address, numbered(1))
             shop.wait_for(lambda: shop.room_at == [address])
             shop.wait_for(lambda: len(shop.reached_at) == 2)
@@ -72,7 +72,7 @@ def test_an_incoming_connection_ends_the_wait() -> None:
 
 
 def test_an_unknown_host_name_is_reported() -> None:
-    with Party("shop", limits=PATIENT) as shop:
+    with RecordingEndpoint("shop", limits=PATIENT) as shop:
         shop.endpoint.send("TCP://nowhere.invalid:4022", numbered(1))
         shop.wait_for(lambda: shop.unreachable_at)
         assert "the host name nowhere.invalid cannot be resolved" in shop.unreachable_at[0][1]
@@ -80,7 +80,7 @@ def test_an_unknown_host_name_is_reported() -> None:
 
 
 def test_a_broken_connection_is_reported_on_both_sides() -> None:
-    with Party("shop", limits=PATIENT) as shop, Party("bank", limits=PATIENT) as bank:
+    with RecordingEndpoint("shop", limits=PATIENT) as shop, RecordingEndpoint("bank", limits=PATIENT) as bank:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
         bank.endpoint._call(bank.endpoint.manager.cut)
@@ -94,7 +94,7 @@ def test_a_connection_that_breaks_after_rows_arrived_is_dialed_soon(*, answers: 
     """Else the waits grow: to an hour, were this one to break as often."""
     limits = replace(QUICK, dial_wait_most=3600_000_000, steady_after=3600_000_000)
     times = 24 if answers else 4
-    with Party("shop", limits=limits) as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop", limits=limits) as shop, RecordingEndpoint("bank") as bank:
         for time in range(times):
             sends(shop, bank, numbered(1, first=time))
             bank.wait_for(partial(has_last, bank, time))
@@ -109,7 +109,7 @@ def test_a_connection_that_breaks_after_rows_arrived_is_dialed_soon(*, answers: 
 
 @contextmanager
 def taking_leave(reason: GoodbyeReason) -> Iterator[tuple[str, list[str]]]:
-    """Somebody who says who it is and takes leave at once, of everybody who dials: its address, and who has dialled."""
+    """A peer that greets every dialer and leaves immediately: its address, and the number of its dialers."""
     said = encode_frame(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))) + encode_frame(
         FrameKind.GOODBYE, frames.pack_goodbye(reason, "")
     )
@@ -132,8 +132,8 @@ def taking_leave(reason: GoodbyeReason) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_an_immediate_goodbye_does_not_cause_endless_dials() -> None:
-    """It was dialled 700 times in a second."""
-    with taking_leave(GoodbyeReason.IDLE) as (address, dials), Party("shop", limits=PATIENT) as shop:
+    """It was dialed 700 times in a second."""
+    with taking_leave(GoodbyeReason.IDLE) as (address, dials), RecordingEndpoint("shop", limits=PATIENT) as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: shop.unreachable_at or len(dials) > 10)
         assert len(dials) == 1
@@ -141,7 +141,7 @@ def test_an_immediate_goodbye_does_not_cause_endless_dials() -> None:
 
 
 def test_repeated_immediate_goodbyes_lengthen_the_wait() -> None:
-    with taking_leave(GoodbyeReason.SUPERSEDED) as (address, dials), Party("shop") as shop:
+    with taking_leave(GoodbyeReason.SUPERSEDED) as (address, dials), RecordingEndpoint("shop") as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: len(dials) > 3)
         assert shop.endpoint.manager.dialer.addresses.destination(address).failures >= 3
@@ -152,14 +152,14 @@ def test_a_lasting_connection_resets_the_wait() -> None:
     limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
     address = f"TCP://{HOST}:{free_port()}"
     port = int(address.rpartition(":")[2])
-    with Party("shop", limits=limits) as shop:
+    with RecordingEndpoint("shop", limits=limits) as shop:
         for number in range(5):
             shop.endpoint.send(address, numbered(1))
             shop.wait_for(partial(was_cut_off, shop, number + 1))
             shop.wait_for(lambda: len(shop.room_at) > number)  # noqa: B023 - called at once
         destination = shop.endpoint.manager.dialer.addresses.destination(address)
         assert destination.failures == 5
-        with Party("bank", port=port) as bank:
+        with RecordingEndpoint("bank", port=port) as bank:
             shop.endpoint.send(address, numbered(1))
             bank.wait_for(bank.numbers)
             shop.wait_for(lambda: not shop.connections())

@@ -12,8 +12,8 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.envelope import Protection
 from tests.broker import sample_databases
-from tests.broker.network.secured_pair import begin, has_own_certificate, knows, rows_to, secured
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.secured_pair import begin, create_own_certificate, import_certificate, rows_to, secured
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, states, statuses, waiting
 from tests.internals import instance_of
 from tests.security.shared_certificates import certified, public
@@ -22,21 +22,21 @@ MINUTE = 60
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With full security."""
     yield from secured(tmp_path)
 
 
 @pytest.fixture
-def unknown(tmp_path: Path) -> Iterator[Talk]:
+def unknown(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With anonymous security."""
     yield from secured(tmp_path, anonymous=True)
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Iterator[Talk]:
+def bare(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With nothing that dialog security would need."""
-    yield from talk(tmp_path)
+    yield from shop_and_bank_pair(tmp_path)
 
 
 def keys(database: Database) -> list[tuple[bytes | None, ...]]:
@@ -50,13 +50,13 @@ def keys(database: Database) -> list[tuple[bytes | None, ...]]:
         ]
 
 
-def goes_on(both: Talk) -> None:
+def goes_on(both: ShopAndBank) -> None:
     """What the background thread does when the objects have changed."""
     both.shop.run_due()
     both.pipes.settle(seconds=65)
 
 
-def converse(both: Talk) -> None:
+def converse(both: ShopAndBank) -> None:
     """A message each way, and another."""
     dialog = begin(both, b"two secret chairs")
     both.pipes.settle()
@@ -70,7 +70,7 @@ def converse(both: Talk) -> None:
 
 
 @pytest.mark.rule("P22")
-def test_full_security_uses_a_key_for_each_direction(both: Talk) -> None:
+def test_full_security_uses_a_key_for_each_direction(both: ShopAndBank) -> None:
     """Nothing of a body is readable on the way, and both sides are known by their certificates."""
     converse(both)
     ((own, far, certificate),) = keys(both.sales)
@@ -82,7 +82,7 @@ def test_full_security_uses_a_key_for_each_direction(both: Talk) -> None:
     assert not any(b"secret" in (row["message_body"] or b"") for row in rows)
 
 
-def test_a_key_is_sent_until_it_is_acknowledged(both: Talk) -> None:
+def test_a_key_is_sent_until_it_is_acknowledged(both: ShopAndBank) -> None:
     """Of the initiator until it is answered; of the target until it is acknowledged."""
     converse(both)
     for name in ("bank", "shop"):
@@ -92,7 +92,7 @@ def test_a_key_is_sent_until_it_is_acknowledged(both: Talk) -> None:
         assert rides == sorted(rides, reverse=True)
 
 
-def test_anonymous_security_needs_no_certificate_of_the_sender(unknown: Talk) -> None:
+def test_anonymous_security_needs_no_certificate_of_the_sender(unknown: ShopAndBank) -> None:
     """One key serves both directions; the target does not know who sends."""
     converse(unknown)
     ((own, far, certificate),) = keys(unknown.sales)
@@ -102,14 +102,14 @@ def test_anonymous_security_needs_no_certificate_of_the_sender(unknown: Talk) ->
     assert {row["security"] for row in rows_to(unknown, "bank")} == {Protection.SEALED}
 
 
-def test_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Talk) -> None:
+def test_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: ShopAndBank) -> None:
     """The status says what is missing, one thing after the other; then it goes by itself."""
     dialog = begin(bare, b"two chairs")
     bare.pipes.settle()
     steps: list[tuple[Callable[[], None], str]] = [
-        (lambda: knows(bare.sales, "Bank"), "CREATE REMOTE SERVICE BINDING"),
+        (lambda: import_certificate(bare.sales, "Bank"), "CREATE REMOTE SERVICE BINDING"),
         (lambda: bare.sales.create_remote_service_binding("B", service=STOCK, user="Bank"), "binding"),
-        (lambda: has_own_certificate(bare.sales, "Shop", SHOP), "no valid certificate with a private key"),
+        (lambda: create_own_certificate(bare.sales, "Shop", SHOP), "no valid certificate with a private key"),
     ]
     for mended, missing in steps:
         with bare.sales.transaction() as t:
@@ -119,17 +119,17 @@ def test_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Ta
         assert rows_to(bare, "bank") == []
         mended()
         goes_on(bare)
-    has_own_certificate(bare.stock, "Bank", STOCK)
-    knows(bare.stock, "Shop")
+    create_own_certificate(bare.stock, "Bank", STOCK)
+    import_certificate(bare.stock, "Shop")
     bare.pipes.settle(seconds=65)
     assert bare.ordered() == [b"two chairs"]
 
 
-def test_without_binding_and_encryption_a_dialog_is_unsecured(bare: Talk) -> None:
+def test_without_binding_and_encryption_a_dialog_is_unsecured(bare: ShopAndBank) -> None:
     """And it is taken where everybody may send. A binding that is made later is for dialogs that begin later."""
     dialog = begin(bare, b"two chairs", encryption=False)
     bare.pipes.down.add("TCP://bank:4022")
-    knows(bare.sales, "Bank")
+    import_certificate(bare.sales, "Bank")
     bare.sales.create_remote_service_binding("B", service=STOCK, user="Bank")
     bare.pipes.down.clear()
     bare.pipes.settle(seconds=65)
@@ -139,14 +139,14 @@ def test_without_binding_and_encryption_a_dialog_is_unsecured(bare: Talk) -> Non
     assert {row["security"] for row in rows_to(bare, "bank")} == {Protection.PLAIN}
 
 
-def test_a_binding_secures_dialogs_without_encryption(both: Talk) -> None:
+def test_a_binding_secures_dialogs_without_encryption(both: ShopAndBank) -> None:
     begin(both, b"two secret chairs", encryption=False)
     both.pipes.settle()
     assert both.ordered() == [b"two secret chairs"]
     assert {row["security"] for row in rows_to(both, "bank")} == {Protection.SEALED}
 
 
-def test_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
+def test_without_an_open_master_key_the_dialog_waits(both: ShopAndBank) -> None:
     """28050: such as after the database was attached to another instance; its password opens it."""
     instance_of(both.sales).execute("USE Sales; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     dialog = begin(both, b"two chairs")
@@ -159,7 +159,7 @@ def test_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
     assert both.ordered() == [b"two chairs"]
 
 
-def test_without_an_open_master_key_at_the_target_messages_wait(both: Talk) -> None:
+def test_without_an_open_master_key_at_the_target_messages_wait(both: ShopAndBank) -> None:
     instance_of(both.stock).execute("USE Stock; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)
@@ -169,7 +169,7 @@ def test_without_an_open_master_key_at_the_target_messages_wait(both: Talk) -> N
     assert both.ordered() == [b"two chairs"]
 
 
-def test_the_certificate_with_the_latest_end_is_used(both: Talk) -> None:
+def test_the_certificate_with_the_latest_end_is_used(both: ShopAndBank) -> None:
     """Those of tomorrow, of yesterday and those that are not active for BEGIN DIALOG are not; what has begun goes on."""
     first = begin(both, b"under the old one")
     both.pipes.settle()
@@ -191,7 +191,7 @@ def test_the_certificate_with_the_latest_end_is_used(both: Talk) -> None:
 
 
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_keys_survive_crashes(both: Talk, side: str) -> None:
+def test_keys_survive_crashes(both: ShopAndBank, side: str) -> None:
     """In the middle of the exchange, and after it."""
     dialog = begin(both, b"two chairs")
     both.pipes.turn()
@@ -208,7 +208,7 @@ def test_keys_survive_crashes(both: Talk, side: str) -> None:
 
 
 @pytest.mark.threat("T2")
-def test_a_blob_is_renewed_without_an_answer(both: Talk) -> None:
+def test_a_blob_is_renewed_without_an_answer(both: ShopAndBank) -> None:
     """Else what waits for longer than a recorded one is believed would never arrive."""
     both.pipes.swallows.add("TCP://bank:4022")
     begin(both, b"two chairs")
@@ -226,7 +226,7 @@ def error_of(database: Database, queue: str = REPLIES) -> list[Any]:
 
 
 @pytest.mark.parametrize("verb", ["revoke_send", "deny_send"])
-def test_a_denied_sender_gets_an_encrypted_error(both: Talk, verb: str) -> None:
+def test_a_denied_sender_gets_an_encrypted_error(both: ShopAndBank, verb: str) -> None:
     """-8494, which nobody on the way could have made; the service takes nothing."""
     getattr(both.stock, verb)(STOCK, "Shop")
     begin(both, b"two chairs")
@@ -236,7 +236,7 @@ def test_a_denied_sender_gets_an_encrypted_error(both: Talk, verb: str) -> None:
     assert {row["security"] for row in rows_to(both, "shop")} == {Protection.SEALED}
 
 
-def test_anonymous_and_unsecured_senders_are_public(unknown: Talk) -> None:
+def test_anonymous_and_unsecured_senders_are_public(unknown: ShopAndBank) -> None:
     unknown.stock.revoke_send(STOCK, "public")
     begin(unknown, b"two chairs")
     unknown.pipes.settle(seconds=2)
@@ -251,14 +251,14 @@ def test_anonymous_and_unsecured_senders_are_public(unknown: Talk) -> None:
     assert unknown.ordered() == [b"two chairs"]
 
 
-def test_deny_overrides_grant(both: Talk) -> None:
+def test_deny_overrides_grant(both: ShopAndBank) -> None:
     both.stock.deny_send(STOCK, "public")
     begin(both, b"two chairs")
     both.pipes.settle(seconds=2)
     assert b"<Code>-8494</Code>" in b"".join(error_of(both.sales))
 
 
-def test_views_show_the_remote_principal(both: Talk) -> None:
+def test_views_show_the_remote_principal(both: ShopAndBank) -> None:
     """The user to whom its certificate belongs here; nobody for who is anonymous."""
     converse(both)
     principals = both.bank.view("sys.database_principals", "Stock").to_pylist()
@@ -267,7 +267,7 @@ def test_views_show_the_remote_principal(both: Talk) -> None:
     assert (row["principal_id"], row["far_principal_id"]) == (users["Bank"], users["Shop"])
 
 
-def test_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
+def test_within_an_instance_nothing_is_encrypted(both: ShopAndBank) -> None:
     """Also where a binding is there: the key goes as soon as it is known that nobody needs it."""
     other = sample_databases.stock(both.shop, "Warehouse")
     both.sales.drop_route("There")
@@ -276,12 +276,12 @@ def test_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
     assert received(other) == [b"two chairs"]
 
 
-def test_a_key_that_cannot_be_stored_is_stored_later(bare: Talk) -> None:
+def test_a_key_that_cannot_be_stored_is_stored_later(bare: ShopAndBank) -> None:
     """Whoever is writing to the file holds up its own conversations only, and not for long."""
     begin(bare, b"two chairs")
     bare.pipes.settle()
-    knows(bare.sales, "Bank")
-    has_own_certificate(bare.stock, "Bank", STOCK)
+    import_certificate(bare.sales, "Bank")
+    create_own_certificate(bare.stock, "Bank", STOCK)
     bare.sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=True)
     bare.shop.run_due()
     with bare.sales.transaction() as t:

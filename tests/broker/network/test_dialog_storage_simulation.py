@@ -9,23 +9,23 @@ import pytest
 
 from ssbroker.store import fragments
 from ssbroker.testing import Simulation
-from tests.broker.network.simulated_databases import SqliteBook
+from tests.broker.network.simulated_databases import SimulatedDatabase
 
 SEEDS = (0, 2, 3, 4, 6, 10, 65, 79)
 CRASH = (2, 4, 6, 10, 65, 79)
 """Those in which instances crash."""
-Books = Callable[[str], SqliteBook]
+Books = Callable[[str], SimulatedDatabase]
 
 
 @pytest.fixture
 def books(tmp_path: Path) -> Iterator[Books]:
     """Instances by name, a new one for each name of each seed."""
-    made: list[SqliteBook] = []
+    made: list[SimulatedDatabase] = []
 
-    def book(name: str) -> SqliteBook:
+    def book(name: str) -> SimulatedDatabase:
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        made.append(SqliteBook(folder, name))
+        made.append(SimulatedDatabase(folder, name))
         return made[-1]
 
     yield book

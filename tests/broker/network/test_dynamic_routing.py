@@ -20,7 +20,7 @@ from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.protocol.config import SYSTEM_SERVICE
 from ssbroker.store import registry
 from tests.broker import sample_databases
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 from tests.system.controlled_peer import row, table_of
 
@@ -45,7 +45,7 @@ def address(instance: Instance) -> str:
 
 
 def configured(instance: Instance, database: Database, file: Path, **services: str) -> None:
-    """Has a database ask a configuration service that knows these services."""
+    """Makes a database ask a configuration service that knows these services."""
     rows = "".join(f"//{name},{where}\n" for name, where in services.items())
     file.write_text(f"service_name,address\n{rows}")
     database.drop_route("AutoCreatedLocal")
@@ -94,7 +94,7 @@ def test_the_requests_caused_by_peers_are_limited(
     assert database_context(instance.msdb).file.query(registry.pending_services) == ("//0", "//1", "//2")
 
 
-def names(both: Talk, principal: str, *services: str) -> None:
+def names(both: ShopAndBank, principal: str, *services: str) -> None:
     """A neighbour brings the bank a row for each of some services, over a connection of its own."""
     peer = Peer(bytes(16), principal, principal, f"TCP://{principal}:4022", uuid.UUID(int=1), is_accept=True)
     rows = [
@@ -105,7 +105,7 @@ def names(both: Talk, principal: str, *services: str) -> None:
 
 def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> None:
     """Each request is a dialog that is begun and ended; those of other neighbours are begun all the same."""
-    for both in talk(tmp_path):
+    for both in shop_and_bank_pair(tmp_path):
         msdb = both.bank.msdb
         msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         names(both, "mallory", *(f"//{number}" for number in range(500)))
@@ -125,7 +125,7 @@ def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> Non
 
 def test_a_service_with_many_broker_ids_is_requested_once(tmp_path: Path) -> None:
     """It takes no more of what its neighbour may ask for than any other."""
-    for both in talk(tmp_path):
+    for both in shop_and_bank_pair(tmp_path):
         both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         asks = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
@@ -136,7 +136,7 @@ def test_a_service_with_many_broker_ids_is_requested_once(tmp_path: Path) -> Non
 @pytest.mark.rule("R1", "R26")
 def test_msdb_sends_requests_beside_those_of_other_databases(tmp_path: Path) -> None:
     """Else what comes from outside is dropped for as long as nobody answers the other one."""
-    for both in talk(tmp_path):
+    for both in shop_and_bank_pair(tmp_path):
         other = both.bank.create_database("Other")
         for database in (both.bank.msdb, other):
             database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
@@ -149,7 +149,7 @@ def test_msdb_sends_requests_beside_those_of_other_databases(tmp_path: Path) -> 
 @pytest.mark.rule("R14")
 def test_a_database_without_a_route_to_a_configuration_service_sends_no_request(tmp_path: Path) -> None:
     """Whatever others ask."""
-    for both in talk(tmp_path):
+    for both in shop_and_bank_pair(tmp_path):
         other = both.bank.create_database("Other")
         other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])

@@ -18,7 +18,7 @@ from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire.connection import Link, LinkLimits
 from ssbroker.protocol.wire.frames import OwnIdentity
-from tests.broker.network.recording_endpoints import HOST, QUICK, Authority, Party
+from tests.broker.network.recording_endpoints import HOST, QUICK, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered, table
 
 PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)
@@ -31,7 +31,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def is_taken(sender: Party, receiver: Party, rows: pa.Table) -> bool:
+def is_taken(sender: RecordingEndpoint, receiver: RecordingEndpoint, rows: pa.Table) -> bool:
     """Sends rows; whether they were taken. Where they were not, there is no room for others either."""
     before, _ = sender.endpoint.progress(receiver.address)
     room = sender.endpoint.send(receiver.address, rows)
@@ -40,14 +40,14 @@ def is_taken(sender: Party, receiver: Party, rows: pa.Table) -> bool:
     return taken > before
 
 
-def sends(sender: Party, receiver: Party, rows: pa.Table) -> None:
+def sends(sender: RecordingEndpoint, receiver: RecordingEndpoint, rows: pa.Table) -> None:
     """Sends rows, as soon as there is room for them."""
     sender.wait_for(lambda: is_taken(sender, receiver, rows))
 
 
 @pytest.mark.rule("P2")
 def test_rows_arrive_in_order_over_one_connection() -> None:
-    with Party("shop") as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
         for number in range(100):
             assert shop.endpoint.send(bank.address, numbered(3, first=3 * number)) > 0
         bank.wait_for(lambda: len(bank.numbers()) == 300)
@@ -63,8 +63,8 @@ def test_rows_arrive_in_order_over_one_connection() -> None:
 def test_with_an_authority_the_principal_is_the_first_name_of_the_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with (
-        Party("shop", trust=authority.trust("shop.example.com", "bank.example.com")) as shop,
-        Party("bank", trust=authority.trust("bank.example.com", "shop.example.com", "other")) as bank,
+        RecordingEndpoint("shop", trust=authority.trust("shop.example.com", "bank.example.com")) as shop,
+        RecordingEndpoint("bank", trust=authority.trust("bank.example.com", "shop.example.com", "other")) as bank,
     ):
         shop.endpoint.send(bank.address, numbered(1000, size=2000))
         bank.wait_for(lambda: len(bank.numbers()) == 1000)
@@ -83,9 +83,9 @@ def test_pinned_certificates_connect_under_their_configured_names(tmp_path: Path
     bank_trust = Trust(certificate=bank_files[0], key=bank_files[1], pinned={"the shop": [shop_files[0]]})
     mirror_trust = replace(bank_trust, certificate=mirror_files[0], key=mirror_files[1])
     with (
-        Party("shop", trust=shop_trust) as shop,
-        Party("bank", trust=bank_trust) as bank,
-        Party("mirror", trust=mirror_trust) as mirror,
+        RecordingEndpoint("shop", trust=shop_trust) as shop,
+        RecordingEndpoint("bank", trust=bank_trust) as bank,
+        RecordingEndpoint("mirror", trust=mirror_trust) as mirror,
     ):
         for party in (bank, mirror):
             shop.endpoint.send(party.address, numbered(1))
@@ -98,7 +98,7 @@ def test_pinned_certificates_connect_under_their_configured_names(tmp_path: Path
 @pytest.mark.rule("P2")
 def test_an_idle_connection_is_closed_and_dialed_again_on_demand() -> None:
     limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
-    with Party("shop", limits=limits) as shop, Party("bank", limits=limits) as bank:
+    with RecordingEndpoint("shop", limits=limits) as shop, RecordingEndpoint("bank", limits=limits) as bank:
         for number in range(3):
             shop.endpoint.send(bank.address, numbered(1, first=number))
             bank.wait_for(lambda: bank.numbers() == list(range(number + 1)))  # noqa: B023 - called at once
@@ -110,10 +110,10 @@ def test_an_idle_connection_is_closed_and_dialed_again_on_demand() -> None:
 def test_of_two_crossing_connections_one_remains_and_nothing_is_lost() -> None:
     """Twenty pairs, each dialling at once: whichever of the two is there first."""
     for number in range(20):
-        with Party("shop", number=number % 3) as shop, Party("bank", number=1) as bank:
+        with RecordingEndpoint("shop", number=number % 3) as shop, RecordingEndpoint("bank", number=1) as bank:
             both = threading.Barrier(2)
 
-            def dials(one: Party, other: Party, both: threading.Barrier = both) -> None:
+            def dials(one: RecordingEndpoint, other: RecordingEndpoint, both: threading.Barrier = both) -> None:
                 both.wait(60)
                 for first in range(0, 50, 10):
                     one.endpoint.send(other.address, numbered(10, first=first))
@@ -131,11 +131,11 @@ def test_of_two_crossing_connections_one_remains_and_nothing_is_lost() -> None:
 
 def test_answers_use_the_remaining_connection() -> None:
     """The bank has the greater number, so the connection that it dials stays."""
-    with Party("shop", number=1) as shop, Party("bank", number=2) as bank:
+    with RecordingEndpoint("shop", number=1) as shop, RecordingEndpoint("bank", number=2) as bank:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
         peer, _ = bank.batches[0]
-        # Who has dialled is asked at another address than its own socket's, so the bank dials.
+        # The dialer is asked at another address than that of its socket, so the bank dials.
         bank.endpoint.send(shop.address, numbered(1))
         shop.wait_for(shop.numbers)
         bank.wait_for(lambda: bank.reached_at and peer.connection_id not in bank.connections())
@@ -148,7 +148,7 @@ def test_answers_use_the_remaining_connection() -> None:
 
 
 def test_two_addresses_of_one_instance_share_a_connection() -> None:
-    with Party("shop") as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
         other = bank.address.replace(HOST, "localhost")
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
@@ -163,7 +163,7 @@ def test_two_addresses_of_one_instance_share_a_connection() -> None:
 
 
 def test_an_instance_that_dials_itself_learns_its_own_address() -> None:
-    with Party("shop") as shop:
+    with RecordingEndpoint("shop") as shop:
         shop.endpoint.send(shop.address, numbered(1))
         shop.wait_for(lambda: shop.own_addresses == [shop.address])
         shop.wait_for(lambda: not shop.endpoint.manager.connections)
@@ -173,10 +173,10 @@ def test_an_instance_that_dials_itself_learns_its_own_address() -> None:
 
 def test_a_restarted_instance_replaces_its_old_connection() -> None:
     """The bank has not noticed that the shop is gone: its old connection leads nowhere."""
-    with Party("bank") as bank, Party("shop", number=1) as before:
+    with RecordingEndpoint("bank") as bank, RecordingEndpoint("shop", number=1) as before:
         before.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
-        with Party("shop", number=2) as after:
+        with RecordingEndpoint("shop", number=2) as after:
             after.endpoint.send(bank.address, numbered(1, first=1))
             bank.wait_for(lambda: bank.numbers() == [0, 1])
             new, _ = bank.batches[1]
@@ -189,7 +189,7 @@ def test_a_restarted_instance_replaces_its_old_connection() -> None:
 def test_a_full_outbox_rejects_rows_and_reports_free_space() -> None:
     """The bank does not read. Nothing that was taken is lost, and nothing that was not is sent."""
     limits = replace(QUICK, outbox_bytes=100_000)
-    with Party("shop", limits=limits) as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop", limits=limits) as shop, RecordingEndpoint("bank") as bank:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
         bank.endpoint.pause()
@@ -204,7 +204,7 @@ def test_a_full_outbox_rejects_rows_and_reports_free_space() -> None:
 
 
 def test_a_paused_receiver_gets_the_rest_after_resuming() -> None:
-    with Party("shop") as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
         bank.on_arrival = bank.endpoint.pause
         for number in range(5):  # what an outbox takes, whatever of it has gone
             sends(shop, bank, numbered(1000, first=1000 * number, size=1000))
@@ -216,7 +216,7 @@ def test_a_paused_receiver_gets_the_rest_after_resuming() -> None:
 
 
 def test_a_role_query_to_an_address_is_answered() -> None:
-    with Party("shop") as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
         bank.role = ("principal", 3)
         shop.endpoint.query_role(bank.address, b"broker instance.")
         shop.wait_for(lambda: shop.roles == [(bank.address, b"broker instance.", "principal", 3)])
@@ -228,7 +228,7 @@ def test_a_role_query_to_an_address_is_answered() -> None:
 
 def test_many_role_queries_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours ask as fast as they like, and each look reads all files."""
-    with Party("shop") as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
         bank.role = ("principal", 3)
         shop.endpoint.query_role(bank.address, bytes(16))
         shop.wait_for(lambda: len(shop.roles) == 1)
@@ -242,15 +242,15 @@ def test_many_role_queries_share_one_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_address_that_cannot_be_queried_is_unreachable() -> None:
-    with Party("shop", limits=PATIENT) as shop:
+    with RecordingEndpoint("shop", limits=PATIENT) as shop:
         address = f"TCP://{HOST}:{free_port()}"
         shop.endpoint.query_role(address, b"broker instance.")
         shop.wait_for(lambda: [each for each, _ in shop.unreachable_at] == [address])
 
 
 def test_closing_writes_queued_rows() -> None:
-    with Party("bank") as bank:
-        with Party("shop") as shop:
+    with RecordingEndpoint("bank") as bank:
+        with RecordingEndpoint("shop") as shop:
             for number in range(7):
                 sends(shop, bank, numbered(1000, first=1000 * number, size=1000))
             bank.wait_for(bank.numbers)
@@ -259,8 +259,8 @@ def test_closing_writes_queued_rows() -> None:
 
 
 def test_closing_does_not_wait_forever_for_a_peer_that_does_not_read() -> None:
-    with Party("bank") as bank:
-        shop = Party("shop")
+    with RecordingEndpoint("bank") as bank:
+        shop = RecordingEndpoint("shop")
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
         bank.endpoint.pause()
@@ -272,7 +272,7 @@ def test_closing_does_not_wait_forever_for_a_peer_that_does_not_read() -> None:
 
 
 def test_an_endpoint_that_was_not_started_can_be_closed() -> None:
-    with Party("shop") as shop:
+    with RecordingEndpoint("shop") as shop:
         shop.endpoint.close(60.0)
         shop.endpoint.send("TCP://127.0.0.1:1", numbered(1))
         shop.endpoint.pause()
@@ -281,14 +281,14 @@ def test_an_endpoint_that_was_not_started_can_be_closed() -> None:
 @pytest.mark.rule("P3")
 def test_a_port_in_use_is_an_error() -> None:
     with (
-        Party("shop") as shop,
+        RecordingEndpoint("shop") as shop,
         pytest.raises(EndpointError, match=rf"^cannot listen on {HOST}:{shop.port}: [^(]*in use$"),
     ):
-        Party("bank", port=shop.port)
+        RecordingEndpoint("bank", port=shop.port)
 
 
 def test_rows_of_another_schema_are_rejected_by_the_sender() -> None:
-    with Party("shop") as shop:
+    with RecordingEndpoint("shop") as shop:
         with pytest.raises(ProtocolError, match="rows of the wire schema"):
             shop.endpoint.send("TCP://127.0.0.1:1", table().drop_columns(["priority"]))
         assert shop.connections() == []
@@ -298,7 +298,7 @@ def test_an_exception_of_a_receiver_does_not_end_connections() -> None:
     def fails() -> None:
         raise ValueError
 
-    with Party("shop") as shop, Party("bank") as bank:
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
         bank.on_arrival = fails
         for number in range(3):
             shop.endpoint.send(bank.address, numbered(1, first=number))
@@ -309,7 +309,7 @@ def test_an_exception_of_a_receiver_does_not_end_connections() -> None:
 def test_repeated_dial_failures_are_marked_as_such() -> None:
     port = free_port()
     address = f"TCP://{HOST}:{port}"
-    with Party("shop") as shop:
+    with RecordingEndpoint("shop") as shop:
 
         def is_sent() -> bool:
             before, _ = shop.endpoint.progress(address)
@@ -322,7 +322,7 @@ def test_repeated_dial_failures_are_marked_as_such() -> None:
             return [event.is_repeated for event in shop.steps(ConnectionStep.CONNECT_FAILED)]
 
         assert [failed(number)[-1] for number in (1, 2, 3)] == [False, True, True]
-        with Party("bank", port=port) as bank:
+        with RecordingEndpoint("bank", port=port) as bank:
             shop.wait_for(is_sent)
             bank.wait_for(bank.numbers)
         shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
@@ -338,11 +338,11 @@ def test_an_endpoint_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(asyncio, "Runner", runner)
     with pytest.raises(EndpointError, match=r"cannot listen on .*: Too many open files"):
-        Party("shop")
+        RecordingEndpoint("shop")
 
 
 def test_a_connection_without_a_socket_does_not_prevent_closing() -> None:
-    with Party("bank", trust=None) as bank:
+    with RecordingEndpoint("bank", trust=None) as bank:
         endpoint = bank.endpoint
 
         def accept() -> None:
@@ -361,7 +361,7 @@ def test_a_peer_that_stops_within_a_frame_is_disconnected() -> None:
     second = 1_000_000
     link = LinkLimits(ping_after=second // 2, silence_timeout=second, goodbye_timeout=second // 2)
     limits = replace(QUICK, link=link, outbox_bytes=64 << 20)
-    with socket.create_server((HOST, 0)) as server, Party("shop", limits=limits) as shop:
+    with socket.create_server((HOST, 0)) as server, RecordingEndpoint("shop", limits=limits) as shop:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         address = f"TCP://{HOST}:{server.getsockname()[1]}"
         shop.endpoint.send(address, numbered(1))

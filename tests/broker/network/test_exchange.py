@@ -13,18 +13,18 @@ from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
 from tests.broker import sample_databases
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
 from tests.internals import instance_of
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
-    yield from talk(tmp_path)
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+    yield from shop_and_bank_pair(tmp_path)
 
 
 @pytest.mark.rule("P16")
-def test_a_message_is_kept_until_the_other_instance_has_stored_it(both: Talk) -> None:
+def test_a_message_is_kept_until_the_other_instance_has_stored_it(both: ShopAndBank) -> None:
     both.send(b"two chairs")
     assert len(waiting(both.sales)) == 1
     both.pipes.settle()
@@ -33,7 +33,7 @@ def test_a_message_is_kept_until_the_other_instance_has_stored_it(both: Talk) ->
 
 
 @pytest.mark.rule("R7")
-def test_the_answer_is_delivered_and_both_ends_close(both: Talk) -> None:
+def test_the_answer_is_delivered_and_both_ends_close(both: ShopAndBank) -> None:
     dialog = both.send(b"two chairs")
     both.pipes.settle()
     assert both.answer(b"on their way") == [b"two chairs"]
@@ -51,7 +51,7 @@ def test_the_answer_is_delivered_and_both_ends_close(both: Talk) -> None:
 
 
 @pytest.mark.rule("P13")
-def test_large_and_small_messages_arrive_in_order(both: Talk) -> None:
+def test_large_and_small_messages_arrive_in_order(both: ShopAndBank) -> None:
     bodies = [b"a" * 300_000, b"small", b"b" * 100_000, *(b"%d" % number for number in range(500))]
     both.send(*bodies)
     both.pipes.settle()
@@ -59,7 +59,7 @@ def test_large_and_small_messages_arrive_in_order(both: Talk) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_lost_messages_are_sent_again_after_four_seconds(both: Talk) -> None:
+def test_lost_messages_are_sent_again_after_four_seconds(both: ShopAndBank) -> None:
     both.pipes.swallows.add("TCP://bank:4022")
     both.send(b"two chairs")
     both.pipes.settle()
@@ -74,7 +74,7 @@ def test_lost_messages_are_sent_again_after_four_seconds(both: Talk) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_messages_to_an_unreachable_instance_are_sent_once_it_is_reachable(both: Talk) -> None:
+def test_messages_to_an_unreachable_instance_are_sent_once_it_is_reachable(both: ShopAndBank) -> None:
     """Not after the waits of P17: the connection is told of."""
     both.pipes.down.add("TCP://bank:4022")
     dialog = both.send(b"two chairs")
@@ -90,7 +90,7 @@ def test_messages_to_an_unreachable_instance_are_sent_once_it_is_reachable(both:
         assert t.transmission_status(dialog) == ""
 
 
-def test_unacknowledged_messages_have_a_status(both: Talk) -> None:
+def test_unacknowledged_messages_have_a_status(both: ShopAndBank) -> None:
     both.stock.drop_route("Back")
     both.send(b"two chairs")
     both.pipes.settle(seconds=5)
@@ -104,7 +104,7 @@ def test_unacknowledged_messages_have_a_status(both: Talk) -> None:
     assert waiting(both.sales) == []
 
 
-def test_a_full_outbox_holds_only_its_dialogs(both: Talk) -> None:
+def test_a_full_outbox_holds_only_its_dialogs(both: ShopAndBank) -> None:
     other = both.pipes.instance("depot")
     depot = sample_databases.stock(other, "Depot")
     depot.create_service("//Depot", queue=sample_databases.ORDERS)
@@ -126,7 +126,7 @@ def test_a_full_outbox_holds_only_its_dialogs(both: Talk) -> None:
 
 
 @pytest.mark.rule("R26")
-def test_rows_without_a_route_are_dropped_and_reported(both: Talk) -> None:
+def test_rows_without_a_route_are_dropped_and_reported(both: ShopAndBank) -> None:
     both.sales.create_route("Wrong", address="TCP://bank:4022", service_name="//Nobody")
     both.send(b"lost", to="//Nobody")
     both.pipes.settle(seconds=1)
@@ -136,7 +136,7 @@ def test_rows_without_a_route_are_dropped_and_reported(both: Talk) -> None:
     assert len(waiting(both.sales)) == 1
 
 
-def test_rows_of_local_endpoints_are_delivered_whatever_the_routes(both: Talk) -> None:
+def test_rows_of_local_endpoints_are_delivered_whatever_the_routes(both: ShopAndBank) -> None:
     dialog = both.send(b"first")
     both.pipes.settle()
     sample_databases.stock(both.bank, "Stock 2")
@@ -147,7 +147,7 @@ def test_rows_of_local_endpoints_are_delivered_whatever_the_routes(both: Talk) -
 
 
 @pytest.mark.rule("R8")
-def test_a_conversation_stays_with_the_first_responding_copy(both: Talk) -> None:
+def test_a_conversation_stays_with_the_first_responding_copy(both: ShopAndBank) -> None:
     """Copies take turns, one conversation goes one way."""
     second = both.pipes.instance("bank2")
     copy = sample_databases.stock(second, "Copy")
@@ -167,7 +167,7 @@ def test_a_conversation_stays_with_the_first_responding_copy(both: Talk) -> None
 
 
 @pytest.mark.rule("R41")
-def test_an_own_address_is_not_dialed(both: Talk) -> None:
+def test_an_own_address_is_not_dialed(both: ShopAndBank) -> None:
     stock = sample_databases.stock(both.shop, "Here")
     both.sales.alter_route("There", address="TCP://shop:4022")
     both.send(b"two chairs")
@@ -177,7 +177,7 @@ def test_an_own_address_is_not_dialed(both: Talk) -> None:
 
 
 @pytest.mark.rule("R42", "R43")
-def test_a_forwarder_stores_nothing(both: Talk) -> None:
+def test_a_forwarder_stores_nothing(both: ShopAndBank) -> None:
     """Initiator, forwarder, target."""
     between = both.pipes.instance("between")
     between.execute(
@@ -196,7 +196,7 @@ def test_a_forwarder_stores_nothing(both: Talk) -> None:
     assert between.view("sys.transmission_queue").num_rows == 0
 
 
-def test_the_serving_process_sends_messages_of_other_processes(both: Talk) -> None:
+def test_the_serving_process_sends_messages_of_other_processes(both: ShopAndBank) -> None:
     with (
         Instance.open(both.shop.folder, clock=both.pipes.clock, background=False) as other,
         other.database("Sales").transaction() as t,
@@ -207,7 +207,7 @@ def test_the_serving_process_sends_messages_of_other_processes(both: Talk) -> No
     assert both.ordered() == [b"from elsewhere"]
 
 
-def test_a_second_server_is_rejected_with_the_id_of_the_first(both: Talk) -> None:
+def test_a_second_server_is_rejected_with_the_id_of_the_first(both: ShopAndBank) -> None:
     with (
         Instance.open(both.shop.folder, background=False) as other,
         pytest.raises(StorageError, match="already serves the instance"),
@@ -217,7 +217,7 @@ def test_a_second_server_is_rejected_with_the_id_of_the_first(both: Talk) -> Non
 
 @pytest.mark.rule("P16")
 @pytest.mark.parametrize("who", ["shop", "bank"])
-def test_a_crash_of_either_side_loses_and_duplicates_nothing(both: Talk, who: str) -> None:
+def test_a_crash_of_either_side_loses_and_duplicates_nothing(both: ShopAndBank, who: str) -> None:
     dialog = both.send(b"before")
     both.pipes.settle()
     both.send(b"x" * 200_000, b"between", dialog=dialog)
@@ -234,7 +234,7 @@ def test_a_crash_of_either_side_loses_and_duplicates_nothing(both: Talk, who: st
     assert waiting(sales) == []
 
 
-def test_an_end_by_the_application_overrides_a_plan(both: Talk) -> None:
+def test_an_end_by_the_application_overrides_a_plan(both: ShopAndBank) -> None:
     dialog = both.send(b"one")
     both.pipes.settle()
     both.answer(b"answer")
@@ -248,7 +248,7 @@ def test_an_end_by_the_application_overrides_a_plan(both: Talk) -> None:
 
 
 @pytest.mark.rule("R33")
-def test_a_disabled_database_receives_nothing_until_it_is_enabled(both: Talk) -> None:
+def test_a_disabled_database_receives_nothing_until_it_is_enabled(both: ShopAndBank) -> None:
     dialog = both.send(b"one")
     both.pipes.settle()
     both.stock.set_broker("DISABLE_BROKER")
@@ -260,7 +260,7 @@ def test_a_disabled_database_receives_nothing_until_it_is_enabled(both: Talk) ->
     assert both.ordered() == [b"one", b"two"]
 
 
-def test_a_sender_to_an_unknown_conversation_gets_an_error(both: Talk) -> None:
+def test_a_sender_to_an_unknown_conversation_gets_an_error(both: ShopAndBank) -> None:
     both.send(b"one")
     both.pipes.settle()
     both.sales.set_broker("NEW_BROKER")
@@ -270,7 +270,7 @@ def test_a_sender_to_an_unknown_conversation_gets_an_error(both: Talk) -> None:
     assert len(waiting(both.stock)) == 1, "the broker id is gone, so nothing can be reported"
 
 
-def test_the_exchange_does_not_wait_for_long_writers(both: Talk) -> None:
+def test_the_exchange_does_not_wait_for_long_writers(both: ShopAndBank) -> None:
     """What arrives for the database that is being written to is taken when that is over; nothing of it is lost or comes again."""
     both.send(b"held up")
     for server in both.pipes.servers.values():
@@ -285,7 +285,7 @@ def test_the_exchange_does_not_wait_for_long_writers(both: Talk) -> None:
     assert both.ordered() == [b"held up"]
 
 
-def test_run_due_runs_the_exchange_without_threads(both: Talk) -> None:
+def test_run_due_runs_the_exchange_without_threads(both: ShopAndBank) -> None:
     both.send(b"two chairs")
     both.shop.run_due()
     both.pipes.pipe("shop").deliver()
@@ -293,7 +293,7 @@ def test_run_due_runs_the_exchange_without_threads(both: Talk) -> None:
     assert both.ordered() == [b"two chairs"]
 
 
-def test_a_changed_route_redirects_waiting_messages(both: Talk) -> None:
+def test_a_changed_route_redirects_waiting_messages(both: ShopAndBank) -> None:
     both.pipes.down.add("TCP://bank:4022")
     dialog = both.send(b"one")
     both.pipes.settle()
@@ -312,7 +312,7 @@ def test_a_changed_route_redirects_waiting_messages(both: Talk) -> None:
     assert waiting(both.sales) == []
 
 
-def test_waiting_messages_are_delivered_to_a_new_local_service(both: Talk) -> None:
+def test_waiting_messages_are_delivered_to_a_new_local_service(both: ShopAndBank) -> None:
     both.pipes.down.add("TCP://bank:4022")
     dialog = both.send(b"one")
     both.pipes.settle()
@@ -326,7 +326,9 @@ def test_waiting_messages_are_delivered_to_a_new_local_service(both: Talk) -> No
     assert waiting(both.sales) == []
 
 
-def test_a_database_is_served_again_after_a_temporary_failure(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_is_served_again_after_a_temporary_failure(
+    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_given: object, **_options: object) -> None:
         raise StorageError("the disk is out of reach", file="Stock.sqlite")
 
@@ -346,7 +348,7 @@ def test_a_database_is_served_again_after_a_temporary_failure(both: Talk, monkey
 @pytest.mark.rule("P16")
 @pytest.mark.parametrize("method", ["endpoints", "load_transmissions"])
 def test_a_temporarily_unreadable_file_does_not_delay_others(
-    both: Talk, monkeypatch: pytest.MonkeyPatch, method: str
+    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Neither those of another database, nor its own when it can be read again; what opens meanwhile is not forgotten."""
 
@@ -372,7 +374,9 @@ def test_a_temporarily_unreadable_file_does_not_delay_others(
     assert both.ordered() == [b"waits"]
 
 
-def test_a_temporarily_unreadable_catalog_is_used_in_the_next_turn(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporarily_unreadable_catalog_is_used_in_the_next_turn(
+    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails() -> None:
         raise StorageError("the disk is out of reach", file="msdb.sqlite")
 
@@ -391,7 +395,7 @@ def test_a_temporarily_unreadable_catalog_is_used_in_the_next_turn(both: Talk, m
 
 
 @pytest.mark.rule("R54")
-def test_another_databases_principal_does_not_release_held_dialogs(both: Talk) -> None:
+def test_another_databases_principal_does_not_release_held_dialogs(both: ShopAndBank) -> None:
     """Two routes name the same pair of addresses; the database of the one is not there yet."""
     near, far = "TCP://bank:4022", "TCP://two:4022"
     both.sales.drop_route("There")

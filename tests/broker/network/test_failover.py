@@ -12,14 +12,21 @@ from ssbroker.broker.database import Database
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRouteState
 from tests.broker.network import socket_instances
-from tests.broker.network.socket_instances import Heard, Neighbour, Street, emptied, order, taken
+from tests.broker.network.socket_instances import (
+    EventRecorder,
+    InstanceGroup,
+    SocketInstance,
+    order,
+    receive_count,
+    wait_until_sent,
+)
 from tests.broker.sample_databases import SHOP, STOCK
 from tests.internals import instance_of
 
 
 @pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    with socket_instances.street(tmp_path) as made:
+def instance_group(tmp_path: Path) -> Iterator[InstanceGroup]:
+    with socket_instances.instance_group(tmp_path) as made:
         yield made
 
 
@@ -27,20 +34,20 @@ def street(tmp_path: Path) -> Iterator[Street]:
 class Pair:
     """A shop, and the two instances of a mirrored stock."""
 
-    street: Street
-    near: Neighbour
-    first: Neighbour
-    second: Neighbour
+    instance_group: InstanceGroup
+    near: SocketInstance
+    first: SocketInstance
+    second: SocketInstance
     sales: Database
     stock: Database
-    heard: Heard
+    heard: EventRecorder
 
-    def fail_over(self, old: Neighbour, new: Neighbour) -> Database:
+    def fail_over(self, old: SocketInstance, new: SocketInstance) -> Database:
         """What a mirroring system does: the old principal is gone, and the new one has all that was committed there."""
         database = old.instance.database("Stock")
         guid = database.service_broker_guid
         old.server.close()
-        copy = self.street.copy(database, f"{new.instance.name} {len(self.heard.events)}.sqlite")
+        copy = self.instance_group.copy(database, f"{new.instance.name} {len(self.heard.events)}.sqlite")
         if any(each.name == "Stock" for each in new.instance.databases):
             new.instance.drop_database("Stock")
         attached = new.instance.attach_database("Stock", copy)
@@ -49,15 +56,15 @@ class Pair:
         attached.set_mirroring_role("principal")
         return attached
 
-    def mirrors(self, database: Database, at: Neighbour) -> Database:
+    def mirrors(self, database: Database, at: SocketInstance) -> Database:
         """Gives the second of the pair its copy."""
-        copy = self.street.copy(database, f"{at.instance.name}.sqlite")
+        copy = self.instance_group.copy(database, f"{at.instance.name}.sqlite")
         attached = at.instance.attach_database("Stock", copy)
         attached.set_mirroring_role("mirror")
         return attached
 
     def waits_for(self, state: MirroredRouteState) -> None:
-        """Waits until the shop knows so much of its route."""
+        """Waits until the shop knows the route's state."""
         self.heard.wait_for(lambda events: states(events)[-1:] == [state])
 
 
@@ -67,13 +74,15 @@ def states(events: list[Event]) -> list[str]:
 
 
 @pytest.fixture
-def pair(street: Street) -> Pair:
+def pair(instance_group: InstanceGroup) -> Pair:
     """The first one is the principal, and the second has a copy."""
-    near, first, second = (street.moves_in(name) for name in ("near", "first", "second"))
+    near, first, second = (instance_group.create_instance(name) for name in ("near", "first", "second"))
     sales, stock = socket_instances.shop(near), socket_instances.stock(first)
-    first.leads("Stock", SHOP, near.address)
-    near.leads("Sales", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
-    pair = Pair(street, near, first, second, sales, stock, Heard(near, kinds=(MirroredRouteStateChanged,)))
+    first.add_route("Stock", SHOP, near.address)
+    near.add_route("Sales", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
+    pair = Pair(
+        instance_group, near, first, second, sales, stock, EventRecorder(near, kinds=(MirroredRouteStateChanged,))
+    )
     pair.mirrors(stock, second)
     return pair
 
@@ -82,7 +91,7 @@ def pair(street: Street) -> Pair:
 def test_everything_goes_to_the_principal(pair: Pair) -> None:
     """And nothing to the mirror, which takes nothing."""
     order(pair.sales, b"one", b"two")
-    assert taken(pair.stock, 2) == [b"one", b"two"]
+    assert receive_count(pair.stock, 2) == [b"one", b"two"]
     assert states(pair.heard.events) == [MirroredRouteState.PRINCIPAL_IS_ADDRESS]
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
 
@@ -91,10 +100,10 @@ def test_everything_goes_to_the_principal(pair: Pair) -> None:
 def test_a_conversation_continues_with_the_new_principal(pair: Pair) -> None:
     """In order, each message once."""
     dialog = order(pair.sales, b"one", b"two")
-    assert taken(pair.stock, 2) == [b"one", b"two"]
+    assert receive_count(pair.stock, 2) == [b"one", b"two"]
     new = pair.fail_over(pair.first, pair.second)
     order(pair.sales, b"three", b"four", dialog=dialog)
-    assert taken(new, 2) == [b"three", b"four"]
+    assert receive_count(new, 2) == [b"three", b"four"]
     assert states(pair.heard.events)[-1] == MirroredRouteState.PRINCIPAL_IS_MIRROR
 
 
@@ -102,17 +111,17 @@ def test_a_conversation_continues_with_the_new_principal(pair: Pair) -> None:
 def test_nothing_is_sent_without_a_claim(pair: Pair) -> None:
     """The principal is gone, and the mirror is still one."""
     dialog = order(pair.sales, b"one")
-    assert taken(pair.stock, 1) == [b"one"]
+    assert receive_count(pair.stock, 1) == [b"one"]
     pair.first.server.close()
     order(pair.sales, b"two", dialog=dialog)
     pair.waits_for(MirroredRouteState.LOST_ADDRESS)
     assert instance_of(pair.sales).view("sys.transmission_queue").num_rows >= 1
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
-    copy = pair.street.copy(pair.stock, "late.sqlite")
+    copy = pair.instance_group.copy(pair.stock, "late.sqlite")
     pair.second.instance.drop_database("Stock")
     mirror = pair.second.instance.attach_database("Stock", copy)
     mirror.set_mirroring_role("principal", number=1)
-    assert taken(mirror, 1) == [b"two"]
+    assert receive_count(mirror, 1) == [b"two"]
 
 
 @pytest.mark.rule("R54")
@@ -127,7 +136,7 @@ def test_nothing_is_sent_while_claims_are_equal(pair: Pair) -> None:
     for neighbour in (pair.first, pair.second):
         assert neighbour.instance.view("dbo.Orders").num_rows == 0
     pair.stock.set_mirroring_role("principal", number=2)
-    assert taken(pair.stock, 1) == [b"one"]
+    assert receive_count(pair.stock, 1) == [b"one"]
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
 
 
@@ -135,34 +144,38 @@ def test_nothing_is_sent_while_claims_are_equal(pair: Pair) -> None:
 def test_a_resigned_principal_gets_nothing(pair: Pair) -> None:
     """Both are reachable, as in a failover that somebody asked for."""
     order(pair.sales, b"one")
-    assert taken(pair.stock, 1) == [b"one"]
-    emptied(pair.sales)
+    assert receive_count(pair.stock, 1) == [b"one"]
+    wait_until_sent(pair.sales)
     pair.stock.set_mirroring_role("mirror")
     second = pair.second.instance.database("Stock")
     second.set_mirroring_role("principal")
     order(pair.sales, b"two")
-    assert taken(second, 1) == [b"two"]
+    assert receive_count(second, 1) == [b"two"]
     assert pair.first.instance.view("dbo.Orders").num_rows == 0
     assert states(pair.heard.events)[-1] == MirroredRouteState.PRINCIPAL_IS_MIRROR
 
 
 @pytest.mark.rule("R53", "R51", "R52", "R54", "R43")
-def test_a_forwarder_follows_the_principal_too(street: Street) -> None:
+def test_a_forwarder_follows_the_principal_too(instance_group: InstanceGroup) -> None:
     """The mirrored route stands in its msdb."""
-    near, between, first, second = (street.moves_in(name) for name in ("near", "between", "first", "second"))
+    near, between, first, second = (
+        instance_group.create_instance(name) for name in ("near", "between", "first", "second")
+    )
     sales, stock = socket_instances.shop(near), socket_instances.stock(first)
-    near.leads("Sales", STOCK, between.address)
-    between.leads("msdb", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
-    between.leads("msdb", SHOP, near.address)
-    first.leads("Stock", SHOP, between.address)
+    near.add_route("Sales", STOCK, between.address)
+    between.add_route("msdb", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
+    between.add_route("msdb", SHOP, near.address)
+    first.add_route("Stock", SHOP, between.address)
     between.forwards()
-    pair = Pair(street, near, first, second, sales, stock, Heard(between, kinds=(MirroredRouteStateChanged,)))
+    pair = Pair(
+        instance_group, near, first, second, sales, stock, EventRecorder(between, kinds=(MirroredRouteStateChanged,))
+    )
     pair.mirrors(stock, second)
     dialog = order(sales, b"one")
-    assert taken(stock, 1) == [b"one"]
+    assert receive_count(stock, 1) == [b"one"]
     new = pair.fail_over(first, second)
     order(sales, b"two", dialog=dialog)
-    assert taken(new, 1) == [b"two"]
+    assert receive_count(new, 1) == [b"two"]
     assert states(pair.heard.events) == [
         MirroredRouteState.PRINCIPAL_IS_ADDRESS,
         MirroredRouteState.LOST_ADDRESS,

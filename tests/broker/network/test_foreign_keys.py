@@ -15,8 +15,8 @@ from ssbroker.protocol import config
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_ack_ranges, rows_to_table
 from ssbroker.security import SecuredDirection
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers
-from tests.broker.network.secured_pair import begin, bring, has_own_certificate, knows, secured
-from tests.broker.network.shop_and_bank import Talk
+from tests.broker.network.secured_pair import begin, create_own_certificate, deliver_rows, import_certificate, secured
+from tests.broker.network.shop_and_bank import ShopAndBank
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received
 from tests.security.shared_certificates import certified
 
@@ -25,17 +25,17 @@ KEY = b"m" * 32
 
 
 @pytest.fixture(params=[False, True], ids=["full", "anonymous"])
-def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
-    """The shop also knows Mallory, for a service of her own."""
+def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
+    """The shop also has Mallory's certificate, for her own service."""
     for each in secured(tmp_path, anonymous=request.param):
         if request.param:
-            has_own_certificate(each.sales, "Shop", SHOP)
-        knows(each.sales, "Mallory")
+            create_own_certificate(each.sales, "Shop", SHOP)
+        import_certificate(each.sales, "Mallory")
         each.sales.create_remote_service_binding("M", service=EVIL, user="Mallory")
         yield each
 
 
-def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
+def blob(both: ShopAndBank, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
     """What brings Mallory's key, under her own certificate."""
     (row,) = [one for one in database_context(both.sales).objects().security.certificates.values() if one.name == to]
     mine = certified("Mallory")
@@ -62,7 +62,7 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
 
 @pytest.mark.rule("P25")
 @pytest.mark.parametrize("side", [False, True], ids=["as the target", "as an initiator"])
-def test_the_owner_of_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
+def test_the_owner_of_one_service_cannot_answer_for_another(both: ShopAndBank, *, side: bool) -> None:
     """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
     begin(both, b"question")
     with database_context(both.sales).file.read() as connection:
@@ -83,7 +83,9 @@ def test_the_owner_of_one_service_cannot_answer_for_another(both: Talk, *, side:
         ]
     ).to_pylist()
     hop = {"hops_remaining": 16, "time_to_live": 60, "time_consumed": 0}
-    bring(both, "shop", [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)])
+    deliver_rows(
+        both, "shop", [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)]
+    )
     assert b"pay Mallory" not in received(both.sales, REPLIES)
     query = "SELECT far_session_key FROM ssb_conversation_endpoints WHERE is_initiator"
     with database_context(both.sales).file.read() as connection:

@@ -10,7 +10,14 @@ import pytest
 from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent, MessageUndeliverable
 from tests.broker.network import socket_instances
-from tests.broker.network.socket_instances import Heard, Neighbour, Street, answered, order, taken
+from tests.broker.network.socket_instances import (
+    EventRecorder,
+    InstanceGroup,
+    SocketInstance,
+    answered,
+    order,
+    receive_count,
+)
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK
 from tests.internals import instance_of
 
@@ -18,33 +25,35 @@ MEGABYTE = 1 << 20
 
 
 @pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    with socket_instances.street(tmp_path) as made:
+def instance_group(tmp_path: Path) -> Iterator[InstanceGroup]:
+    with socket_instances.instance_group(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-def three(street: Street) -> tuple[Neighbour, Neighbour, Neighbour]:
+def three(instance_group: InstanceGroup) -> tuple[SocketInstance, SocketInstance, SocketInstance]:
     """A shop, a forwarder, and a stock."""
-    near, between, far = (street.moves_in(name) for name in ("near", "between", "far"))
-    between.leads("msdb", STOCK, far.address)
-    between.leads("msdb", SHOP, near.address)
+    near, between, far = (instance_group.create_instance(name) for name in ("near", "between", "far"))
+    between.add_route("msdb", STOCK, far.address)
+    between.add_route("msdb", SHOP, near.address)
     return near, between, far
 
 
 @pytest.mark.rule("R43", "P2")
-def test_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+def test_a_conversation_passes_through_a_forwarder(
+    three: tuple[SocketInstance, SocketInstance, SocketInstance],
+) -> None:
     """Both ways, and the forwarder keeps nothing of it."""
     near, between, far = three
     between.forwards()
     sales, stock = socket_instances.shop(near), socket_instances.stock(far)
-    near.leads("Sales", STOCK, between.address)
-    far.leads("Stock", SHOP, between.address)
-    sent = Heard(between, kinds=(ForwardedMessageSent,))
+    near.add_route("Sales", STOCK, between.address)
+    far.add_route("Stock", SHOP, between.address)
+    sent = EventRecorder(between, kinds=(ForwardedMessageSent,))
     bodies = [b"order %d" % number for number in range(20)]
     order(sales, *bodies)
     assert answered(stock, 20, b"thanks") == bodies
-    assert taken(sales, 1, queue=REPLIES) == [b"thanks"]
+    assert receive_count(sales, 1, queue=REPLIES) == [b"thanks"]
     sent.wait_for(lambda events: len(events) > 20)
     assert between.server.forwarding.counters.messages > 20
     told = dict(line.split(" ") for line in Metrics(between.instance).text().decode().splitlines() if line[0] != "#")
@@ -54,25 +63,27 @@ def test_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, Neigh
 
 
 @pytest.mark.rule("R43", "P13")
-def test_a_message_larger_than_the_limit_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+def test_a_message_larger_than_the_limit_passes(three: tuple[SocketInstance, SocketInstance, SocketInstance]) -> None:
     """In fragments, of which as many are held as the limit allows; the rest is sent again."""
     near, between, far = three
     between.forwards(megabytes=1)
     sales, stock = socket_instances.shop(near), socket_instances.stock(far)
-    near.leads("Sales", STOCK, between.address)
-    far.leads("Stock", SHOP, between.address)
+    near.add_route("Sales", STOCK, between.address)
+    far.add_route("Stock", SHOP, between.address)
     body = bytes(range(256)) * (3 * MEGABYTE // 256)
     order(sales, body)
-    assert taken(stock, 1) == [body]
+    assert receive_count(stock, 1) == [body]
 
 
 @pytest.mark.rule("R25", "R43")
-def test_nothing_is_forwarded_if_forwarding_is_off(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+def test_nothing_is_forwarded_if_forwarding_is_off(
+    three: tuple[SocketInstance, SocketInstance, SocketInstance],
+) -> None:
     """What is for others is dropped, and not acknowledged."""
     near, between, _ = three
-    heard = Heard(between, kinds=(MessageUndeliverable,))
+    heard = EventRecorder(between, kinds=(MessageUndeliverable,))
     sales = socket_instances.shop(near)
-    near.leads("Sales", STOCK, between.address)
+    near.add_route("Sales", STOCK, between.address)
     order(sales, b"two chairs")
     heard.wait_for(bool)
     event = heard.events[0]
@@ -82,15 +93,15 @@ def test_nothing_is_forwarded_if_forwarding_is_off(three: tuple[Neighbour, Neigh
 
 
 @pytest.mark.rule("R42")
-def test_a_loop_of_two_forwarders_ends(street: Street) -> None:
+def test_a_loop_of_two_forwarders_ends(instance_group: InstanceGroup) -> None:
     """The row ends at one of them, with a reason, each time that it is sent; it stays with its sender."""
-    near, one, other = (street.moves_in(name) for name in ("near", "one", "other"))
+    near, one, other = (instance_group.create_instance(name) for name in ("near", "one", "other"))
     sales = socket_instances.shop(near)
-    near.leads("Sales", STOCK, one.address)
-    one.leads("msdb", STOCK, other.address)
-    other.leads("msdb", STOCK, one.address)
-    sent = Heard(one, other, kinds=(ForwardedMessageSent,))
-    dropped = Heard(one, other, kinds=(ForwardedMessageDropped,))
+    near.add_route("Sales", STOCK, one.address)
+    one.add_route("msdb", STOCK, other.address)
+    other.add_route("msdb", STOCK, one.address)
+    sent = EventRecorder(one, other, kinds=(ForwardedMessageSent,))
+    dropped = EventRecorder(one, other, kinds=(ForwardedMessageDropped,))
     for each in (one, other):
         each.forwards()
     order(sales, b"two chairs")

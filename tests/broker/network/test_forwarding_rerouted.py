@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker import schemas
 from tests.broker.network.forwarded_rows import FAR, Forwarder, Outboxes, decided, onwards, peer, row, wire
-from tests.broker.network.memory_connections import Pipes
+from tests.broker.network.memory_connections import MemoryNetwork
 from tests.broker.sample_databases import SHOP, STOCK, received, shop, stock, waiting
 
 OLD = "TCP://old.example:4022"
@@ -50,7 +50,7 @@ def numbers(rows: list[dict[str, int]]) -> list[int]:
 def test_rows_held_for_a_mirrored_route_follow_the_changed_route(tmp_path: Path) -> None:
     """Held for partners that are gone for good, it would be a double as often as its sender sends it."""
     with ExitStack() as stack:
-        pipes = Pipes(tmp_path, stack)
+        pipes = MemoryNetwork(tmp_path, stack)
         near, between, far = (pipes.instance(name) for name in ("near", "between", "far"))
         sales, orders = shop(near), stock(far)
         sales.create_route("There", service_name=STOCK, address="TCP://between:4022")

@@ -18,8 +18,8 @@ from ssbroker.protocol.events import ConnectionEvent, ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, OwnIdentity, encode_frame
-from tests.broker.network.raw_sockets import dialled, rest
-from tests.broker.network.recording_endpoints import Authority, Party
+from tests.broker.network.raw_sockets import raw_connection, rest
+from tests.broker.network.recording_endpoints import Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
 HELLO = encode_frame(
@@ -29,17 +29,17 @@ HOUR = 3_600_000_000
 
 
 @pytest.fixture
-def bank() -> Iterator[Party]:
+def bank() -> Iterator[RecordingEndpoint]:
     """A bank without TLS, so that what is said reaches the frames; it waits an hour for everything."""
     limits = EndpointLimits(login_wait=HOUR, link=LinkLimits(hello_timeout=HOUR, idle_timeout=HOUR))
-    with Party("bank", limits=limits) as party:
+    with RecordingEndpoint("bank", limits=limits) as party:
         yield party
 
 
-def told(bank: Party, says: bytes) -> ConnectionEvent:
+def told(bank: RecordingEndpoint, says: bytes) -> ConnectionEvent:
     """What the bank tells of a far side that says something, and is put out of the door."""
     before = len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
-    with dialled(bank.address) as opened:
+    with raw_connection(bank.address) as opened:
         host, port = opened.getsockname()
         # The bank may close while there is more to say.
         with contextlib.suppress(ConnectionError):
@@ -58,13 +58,13 @@ def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 1, flags: in
 
 
 @pytest.mark.threat("T3")
-def test_a_length_is_checked_before_anything_is_stored(bank: Party) -> None:
+def test_a_length_is_checked_before_anything_is_stored(bank: RecordingEndpoint) -> None:
     for length in (4097, 1 << 20, 2**31, 2**32 - 1):
         assert "4096" in told(bank, header(length=length)).text.replace(",", "")
 
 
 @pytest.mark.threat("T3")
-def test_after_hello_the_announced_limit_applies(bank: Party) -> None:
+def test_after_hello_the_announced_limit_applies(bank: RecordingEndpoint) -> None:
     assert "8388608" in told(bank, HELLO + header(kind=2, length=2**32 - 1)).text.replace(",", "")
 
 
@@ -88,16 +88,16 @@ def test_after_hello_the_announced_limit_applies(bank: Party) -> None:
     ],
     ids=range(13),
 )
-def test_an_invalid_frame_ends_the_connection(bank: Party, says: bytes) -> None:
+def test_an_invalid_frame_ends_the_connection(bank: RecordingEndpoint, says: bytes) -> None:
     told(bank, says)
     assert bank.connections() == []
     assert bank.numbers() == []
 
 
 @pytest.mark.threat("T4")
-def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: Party) -> None:
+def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: RecordingEndpoint) -> None:
     chance = random.Random(5)
-    with Party("shop") as shop:
+    with RecordingEndpoint("shop") as shop:
         for number in range(100):
             told(bank, chance.randbytes(16 + chance.randrange(5000)))
             shop.endpoint.send(bank.address, numbered(1, first=number))
@@ -107,14 +107,14 @@ def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: P
 
 
 def test_an_incomplete_frame_is_ended_at_the_deadline() -> None:
-    with Party("bank", limits=EndpointLimits(login_wait=1000, link=LinkLimits(hello_timeout=HOUR))) as bank:
+    with RecordingEndpoint("bank", limits=EndpointLimits(login_wait=1000, link=LinkLimits(hello_timeout=HOUR))) as bank:
         for says in (b"", HELLO[:1], HELLO[:-1]):
             assert "did not authenticate within 0.001 s" in told(bank, says).text
 
 
 def test_the_deadline_includes_tls(tmp_path: Path) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
-    with Party("bank", trust=trust, limits=EndpointLimits(login_wait=1000)) as bank:
+    with RecordingEndpoint("bank", trust=trust, limits=EndpointLimits(login_wait=1000)) as bank:
         for says in (b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(511)):
             assert told(bank, says).error == 9752
 
@@ -123,7 +123,7 @@ def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
     """Records of TLS that are whole and mean nothing, or never become whole."""
     trust = Authority(tmp_path).trust("bank", "shop")
     limits = EndpointLimits(login_wait=HOUR)
-    with Party("bank", trust=trust, limits=limits) as bank:
+    with RecordingEndpoint("bank", trust=trust, limits=limits) as bank:
         event = told(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
         assert "16384 bytes without authenticating" in event.text
         assert "TLS record has 65535 bytes; at most 16384 are allowed" in told(bank, b"\x16\x03\x01\xff\xff").text
@@ -136,10 +136,10 @@ def test_of_many_unauthenticated_connections_the_oldest_are_closed(
     authority = Authority(tmp_path)
     limits = EndpointLimits(login_wait=HOUR, unproven_most=50, dials_at_once=1000)
     with contextlib.ExitStack() as stack:
-        bank = stack.enter_context(Party("bank", trust=authority.trust("bank", "shop"), limits=limits))
+        bank = stack.enter_context(RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits))
         strangers = []
         for _ in range(300):
-            opened = stack.enter_context(dialled(bank.address))
+            opened = stack.enter_context(raw_connection(bank.address))
             opened.sendall(b"\x16\x03")
             strangers.append(opened)
         bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) == 250)
@@ -148,7 +148,7 @@ def test_of_many_unauthenticated_connections_the_oldest_are_closed(
         assert {event.text for event in bank.events} == {"too many unauthenticated connections; the oldest is closed"}
         for opened in strangers[:250]:
             assert rest(opened) == b""
-        shop = stack.enter_context(Party("shop", trust=authority.trust("shop", "bank")))
+        shop = stack.enter_context(RecordingEndpoint("shop", trust=authority.trust("shop", "bank")))
         shop.endpoint.send(bank.address, numbered(10))
         bank.wait_for(lambda: len(bank.numbers()) == 10)
         assert len(bank.connections()) in (50, 51)
@@ -163,9 +163,9 @@ def test_unauthenticated_connections_use_at_most_a_quarter_of_the_files(monkeypa
 
 
 @pytest.mark.threat("T5")
-def test_an_unauthenticated_peer_changes_nothing(bank: Party) -> None:
+def test_an_unauthenticated_peer_changes_nothing(bank: RecordingEndpoint) -> None:
     """Rows, questions and farewells before HELLO are no more than noise."""
-    with Party("shop") as shop:
+    with RecordingEndpoint("shop") as shop:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
         for kind in (
@@ -190,8 +190,8 @@ def test_a_protocol_error_of_an_authenticated_peer_names_its_principal(tmp_path:
     context.load_cert_chain(trust.certificate, trust.key)
     context.set_alpn_protocols([PROTOCOL])
     with (
-        Party("bank", trust=authority.trust("bank", "shop.example.com")) as bank,
-        dialled(bank.address) as opened,
+        RecordingEndpoint("bank", trust=authority.trust("bank", "shop.example.com")) as bank,
+        raw_connection(bank.address) as opened,
         context.wrap_socket(opened) as secured,
     ):
         secured.sendall(HELLO)
@@ -204,10 +204,10 @@ def test_a_protocol_error_of_an_authenticated_peer_names_its_principal(tmp_path:
         assert event.text.startswith("stranger, shop.example.com: ")
 
 
-def test_the_connections_of_one_peer_are_limited(bank: Party) -> None:
+def test_the_connections_of_one_peer_are_limited(bank: RecordingEndpoint) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
-            opened = stack.enter_context(dialled(bank.address))
+            opened = stack.enter_context(raw_connection(bank.address))
             opened.sendall(HELLO)
         bank.wait_for(lambda: len(bank.steps(ConnectionStep.ACCEPT)) == 50)
         bank.wait_for(lambda: len(bank.steps(ConnectionStep.CLOSING)) == 46)

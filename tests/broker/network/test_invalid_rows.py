@@ -14,7 +14,7 @@ from ssbroker.broker.network.inbound import FAILED_ROWS_MAX
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX, MessageUndeliverable
 from ssbroker.protocol.storage import Refusal
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import waiting
 
 BAD = b"bad"
@@ -22,8 +22,8 @@ MANY = 40
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
-    yield from talk(tmp_path)
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+    yield from shop_and_bank_pair(tmp_path)
 
 
 def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> list[int]:
@@ -40,12 +40,12 @@ def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception
     return tries
 
 
-def told(both: Talk) -> list[MessageUndeliverable]:
+def told(both: ShopAndBank) -> list[MessageUndeliverable]:
     return [event for event in both.pipes.told("bank", MessageUndeliverable) if event.error == 9736]
 
 
 def test_a_message_that_cannot_be_processed_is_isolated(
-    both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     judging_fails(monkeypatch, lambda: ValueError("what is that?"))
     bodies = [b"%d" % number for number in range(MANY)]
@@ -63,7 +63,7 @@ def test_a_message_that_cannot_be_processed_is_isolated(
     assert str(line.exc_info[1]) == "what is that?"
 
 
-def test_a_row_that_cannot_be_routed_is_isolated(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_be_routed_is_isolated(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
     conversations = inbound._conversations
 
     def asked(rows: pa.Table) -> pa.Table:
@@ -82,7 +82,7 @@ def test_a_row_that_cannot_be_routed_is_isolated(both: Talk, monkeypatch: pytest
 
 
 def test_only_some_of_many_bad_rows_are_isolated(
-    both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log does not contain all of it."""
     tries = judging_fails(monkeypatch, lambda: ValueError("what is that?"))
@@ -97,7 +97,7 @@ def test_only_some_of_many_bad_rows_are_isolated(
     assert sum(record.exc_info is not None for record in caplog.records) <= LOG_LINES_MAX + 1
 
 
-def test_a_full_disk_blames_no_row(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_blames_no_row(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row is isolated, and all are sent again."""
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
     both.send(b"one")
@@ -110,7 +110,7 @@ def test_a_full_disk_blames_no_row(both: Talk, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_log_does_not_grow_while_a_disk_is_full(
-    both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
     for _ in range(2 * LOG_LINES_MAX):

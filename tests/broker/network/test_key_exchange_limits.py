@@ -19,7 +19,7 @@ from ssbroker.broker.network.key_exchange import RSA_BURST, RSA_PER_SECOND, RSA_
 from ssbroker.protocol.wire.frames import WIRE
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, parse_blob
 from tests.broker.network.secured_pair import begin, plain, secured
-from tests.broker.network.shop_and_bank import Talk
+from tests.broker.network.shop_and_bank import ShopAndBank
 from tests.broker.sample_databases import SHOP, STOCK
 from tests.security.shared_certificates import public
 
@@ -27,7 +27,7 @@ BANK = "TCP://bank:4022"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With full security, which lets nobody but the shop send."""
     yield from secured(tmp_path)
 
@@ -46,7 +46,7 @@ def paid(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return calls
 
 
-def recorded(both: Talk) -> dict[str, Any]:
+def recorded(both: ShopAndBank) -> dict[str, Any]:
     """A first row, with a key that comes from nobody."""
     both.pipes.swallows.add(BANK)
     begin(both, b"nobody hears of it")
@@ -58,7 +58,7 @@ def recorded(both: Talk) -> dict[str, Any]:
     return {**row, "key_exchange": KeyOffers().make_blob(bytes(32), of, receiver=public("Bank"), sender=None, now=now)}
 
 
-def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, rows: int) -> None:
+def floods(both: ShopAndBank, row: dict[str, Any], principal: str, *, batches: int, rows: int) -> None:
     """Brings as many dialogs, each with a key of its own that nobody can open, over two connections in turns."""
     blob = parse_blob(row["key_exchange"])
     assert blob is not None
@@ -73,7 +73,7 @@ def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, row
         both.pipes.pipe("bank").receiver.rows_received(peer, pa.Table.from_pylist(brought, schema=WIRE))
 
 
-def test_new_keys_of_one_peer_cost_limited_time(both: Talk, paid: list[None]) -> None:
+def test_new_keys_of_one_peer_cost_limited_time(both: ShopAndBank, paid: list[None]) -> None:
     """And the first dialog of another neighbour, which comes behind all of them in the same turn, begins."""
     floods(both, recorded(both), "mallory", batches=20, rows=100)
     begin(both, b"two chairs")
@@ -82,7 +82,7 @@ def test_new_keys_of_one_peer_cost_limited_time(both: Talk, paid: list[None]) ->
     assert len(paid) <= RSA_BURST + 2, "the shop's key, and the bank's own for the way back"
 
 
-def test_the_allowance_of_a_peer_recovers(both: Talk, paid: list[None]) -> None:
+def test_the_allowance_of_a_peer_recovers(both: ShopAndBank, paid: list[None]) -> None:
     row = recorded(both)
     floods(both, row, "mallory", batches=2, rows=100)
     both.pipes.turn()
@@ -93,7 +93,7 @@ def test_the_allowance_of_a_peer_recovers(both: Talk, paid: list[None]) -> None:
     assert len(paid) == RSA_BURST + RSA_PER_SECOND
 
 
-def test_new_keys_of_many_peers_cost_limited_time_in_one_turn(both: Talk, paid: list[None]) -> None:
+def test_new_keys_of_many_peers_cost_limited_time_in_one_turn(both: ShopAndBank, paid: list[None]) -> None:
     """What was left out of an honest one comes again when their buckets are empty."""
     row = recorded(both)
     for number in range(2 * RSA_PER_TURN // RSA_BURST):

@@ -19,8 +19,8 @@ from ssbroker.broker.network.server import ServeOptions
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
 from tests.broker.network.forwarded_rows import Outboxes, decided, peer, row, wire
-from tests.broker.network.recording_endpoints import HOST, QUICK, Party
-from tests.broker.network.shop_and_bank import talk
+from tests.broker.network.recording_endpoints import HOST, QUICK, RecordingEndpoint
+from tests.broker.network.shop_and_bank import shop_and_bank_pair
 from tests.broker.network.test_endpoint import PATIENT, free_port
 from tests.protocol.wire.links import numbered
 
@@ -40,7 +40,7 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, many_na
     """One instance that is reached by many names, one after the other: only those of which something is wanted stay."""
     monkeypatch.setattr(dialer, "KNOWN_MAX", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
-    with Party("bank", limits=limits) as bank, Party("shop", limits=limits) as shop:
+    with RecordingEndpoint("bank", limits=limits) as bank, RecordingEndpoint("shop", limits=limits) as shop:
         manager = shop.endpoint.manager
         manager.dialer.addresses._forget_beyond = 4
         names = [f"TCP://h{number}.example:{bank.port}" for number in range(1, 16)]
@@ -63,9 +63,13 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, many_na
 def test_concurrent_dials_of_learned_addresses_are_limited(
     many_names: None,
 ) -> None:
-    """Listeners that never answer hold the turns; whoever a route leads to is dialled all the same."""
+    """Listeners that never answer occupy the dials; addresses of routes are dialed nevertheless."""
     limits = EndpointLimits(learnt_dials=2, login_wait=3600_000_000)
-    with socket.create_server((HOST, 0)) as silent, Party("shop", limits=limits) as shop, Party("bank") as bank:
+    with (
+        socket.create_server((HOST, 0)) as silent,
+        RecordingEndpoint("shop", limits=limits) as shop,
+        RecordingEndpoint("bank") as bank,
+    ):
         port = silent.getsockname()[1]
         for number in range(1, 6):
             shop.endpoint.send(f"TCP://h{number}.example:{port}", numbered(1))
@@ -74,15 +78,15 @@ def test_concurrent_dials_of_learned_addresses_are_limited(
         shop.endpoint.set_routed_addresses({f"TCP://h9.example:{bank.port}"})
         shop.endpoint.send(f"TCP://h9.example:{bank.port}", numbered(1, first=1))
         bank.wait_for(bank.numbers)
-        dialled = [event.address for event in shop.steps(ConnectionStep.CONNECTING)]
-        assert dialled[2:] == [f"TCP://h9.example:{bank.port}"]
+        dialed = [event.address for event in shop.steps(ConnectionStep.CONNECTING)]
+        assert dialed[2:] == [f"TCP://h9.example:{bank.port}"]
         silent.accept()[0].close()
         shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECTING)) > 3)
 
 
 def test_the_number_of_addresses_from_peers_is_limited(many_names: None) -> None:
     limits = replace(PATIENT, learnt_most=3)
-    with Party("shop", limits=limits) as shop:
+    with RecordingEndpoint("shop", limits=limits) as shop:
         port = free_port()
         names = [f"TCP://h{number}.example:{port}" for number in range(1, 6)]
         shop.endpoint.set_routed_addresses({names[3]})
@@ -133,8 +137,11 @@ def test_an_invalid_dial_filter_is_rejected(entry: str) -> None:
 
 
 def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(many_names: None) -> None:
-    """What a name leads to is looked at when it is dialled, so that a name which leads elsewhere by now opens nothing."""
-    with Party("bank") as bank, Party("shop", limits=PATIENT, dial_only=["192.0.2.0/24", "other.example"]) as shop:
+    """A name is resolved when it is dialed, so that a changed name opens nothing."""
+    with (
+        RecordingEndpoint("bank") as bank,
+        RecordingEndpoint("shop", limits=PATIENT, dial_only=["192.0.2.0/24", "other.example"]) as shop,
+    ):
         names = [f"TCP://{host}:{bank.port}" for host in ("name.example", "127.0.0.1")]
         for name in names:
             shop.endpoint.send(name, numbered(1))
@@ -190,8 +197,8 @@ def test_a_silent_name_server_delays_neither_other_names_nor_closing(
             gave_up.set()
         raise OSError("no answer")
 
-    with Party("bank") as bank:
-        shop = Party("shop", limits=PATIENT)
+    with RecordingEndpoint("bank") as bank:
+        shop = RecordingEndpoint("shop", limits=PATIENT)
         monkeypatch.setattr(socket, "getaddrinfo", found)
         shop.endpoint.send("TCP://silent.example:1", numbered(1))
         assert asked.wait(60)
@@ -205,7 +212,7 @@ def test_a_silent_name_server_delays_neither_other_names_nor_closing(
 def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them has all conversations find their ways again, and an instance has more addresses than anybody has named."""
     monkeypatch.setattr(exchange, "OWN_ADDRESSES_MAX", 2)
-    for both in talk(tmp_path):
+    for both in shop_and_bank_pair(tmp_path):
         told = both.pipes.servers["shop"].exchange
         for number in (1, 2, 2, 3, 4):
             told.own_address_reached(f"TCP://127.0.0.{number}:4022")

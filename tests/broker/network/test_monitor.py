@@ -19,7 +19,7 @@ from ssbroker.exceptions import EndpointError
 DEADLINE = 60.0
 
 
-class Told:
+class ReportRecorder:
     """What the instance would tell."""
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told() -> ReportRecorder:
+    return ReportRecorder()
 
 
 @pytest.fixture
-def address(told: Told) -> Iterator[tuple[str, int]]:
+def address(told: ReportRecorder) -> Iterator[tuple[str, int]]:
     monitor = Monitor("127.0.0.1", 0, metrics=told.metrics, health=told.health)
     yield monitor.start()
     monitor.close()
@@ -64,7 +64,7 @@ def test_metrics(address: tuple[str, int]) -> None:
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_health(address: tuple[str, int], told: Told) -> None:
+def test_health(address: tuple[str, int], told: ReportRecorder) -> None:
     response, body = get(address, "/health?verbose")
     assert (response.status, json.loads(body)) == (200, {"status": "ok", "problems": {}})
     told.problems["database Sales"] = "its file is missing"
@@ -79,7 +79,7 @@ def test_other_paths_are_not_found(address: tuple[str, int]) -> None:
     assert "Python" not in (get(address, "/health")[0].getheader("Server") or "")
 
 
-def test_a_failing_report_is_an_error_response(address: tuple[str, int], told: Told) -> None:
+def test_a_failing_report_is_an_error_response(address: tuple[str, int], told: ReportRecorder) -> None:
     told.is_broken = True
     assert get(address, "/metrics")[0].status == 500
     told.is_broken = False
@@ -136,7 +136,7 @@ def test_a_client_that_disconnects_early_is_not_logged(
     assert [one for one in caplog.records if one.levelno >= logging.INFO] == []
 
 
-def test_an_address_in_use_is_rejected(address: tuple[str, int], told: Told) -> None:
+def test_an_address_in_use_is_rejected(address: tuple[str, int], told: ReportRecorder) -> None:
     with pytest.raises(EndpointError, match=f"cannot listen on 127.0.0.1:{address[1]}: "):
         Monitor(*address, metrics=told.metrics, health=told.health).start()
     with pytest.raises(EndpointError, match="cannot listen on "):

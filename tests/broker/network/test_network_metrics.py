@@ -13,15 +13,15 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.broker.network.server import Server
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event
-from tests.broker.network.recording_endpoints import HOST, Authority, Party
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.network.test_metrics import numbers
 from tests.protocol.wire.links import numbered
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
-    yield from talk(tmp_path)
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+    yield from shop_and_bank_pair(tmp_path)
 
 
 def test_fragments_are_counted_by_priority(instance: Instance) -> None:
@@ -29,7 +29,7 @@ def test_fragments_are_counted_by_priority(instance: Instance) -> None:
     at = rows.schema.get_field_index("priority")
     rows = rows.set_column(at, rows.schema.field(at), pa.array([3, 10, 3, 1, 3], pa.int8()))
     metrics = Metrics(instance)
-    with instance.serve(port=0, allow_unencrypted=True) as server, Party("bank") as bank:
+    with instance.serve(port=0, allow_unencrypted=True) as server, RecordingEndpoint("bank") as bank:
         server.endpoint.send(bank.address, rows)
         bank.wait_for(lambda: len(bank.numbers()) == 5)
         found = numbers(metrics)
@@ -44,7 +44,7 @@ def test_fragments_are_counted_by_priority(instance: Instance) -> None:
 
 def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int, ended: list[Event]) -> None:
     """Five fragments go to another instance, three come back, after which there were `took`, and it is cut off; `ended` begins there."""
-    with Party("bank") as bank:
+    with RecordingEndpoint("bank") as bank:
         server.endpoint.send(bank.address, numbered(5))
         bank.wait_for(lambda: len(bank.numbers()) == 5)
         bank.endpoint.send(f"TCP://{HOST}:{server.port}", numbered(3))
@@ -76,7 +76,7 @@ def test_bytes_of_a_connection_that_broke_between_scrapes_count(instance: Instan
     metrics.close()
 
 
-def test_stored_and_loaded_transmission_objects_are_counted(both: Talk) -> None:
+def test_stored_and_loaded_transmission_objects_are_counted(both: ShopAndBank) -> None:
     metrics = Metrics(both.shop)
     dialog = both.send(b"two chairs")
     both.pipes.settle()
@@ -99,7 +99,7 @@ def test_stored_and_loaded_transmission_objects_are_counted(both: Talk) -> None:
     metrics.close()
 
 
-def test_messages_from_other_instances_are_counted_separately(both: Talk) -> None:
+def test_messages_from_other_instances_are_counted_separately(both: ShopAndBank) -> None:
     """Messages, and the fragments that are kept until one is whole; at the far side, what it no longer has to keep."""
     at_shop, at_bank = Metrics(both.shop), Metrics(both.bank)
     both.send(bytes(9 << 20))

@@ -10,7 +10,7 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import CorruptedMessage
 from tests.broker.network.secured_pair import begin, secured
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, states, waiting
 
 MINUTE = 60
@@ -19,15 +19,15 @@ TAKES = f"ALTER SERVICE [{STOCK}] (ADD CONTRACT Ordering);"
 
 
 @pytest.fixture(params=["plain", "anonymous", "full"])
-def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
+def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
     """A shop and a bank."""
     if request.param == "plain":
-        yield from talk(tmp_path)
+        yield from shop_and_bank_pair(tmp_path)
     else:
         yield from secured(tmp_path, anonymous=request.param == "anonymous")
 
 
-def is_understood(both: Talk) -> None:
+def is_understood(both: ShopAndBank) -> None:
     """Nothing waits, and nothing was taken for a forgery."""
     assert waiting(both.sales) == waiting(both.stock) == []
     assert not [*both.pipes.told("shop", CorruptedMessage)]
@@ -42,7 +42,7 @@ def is_understood(both: Talk) -> None:
         (ORDERING.format("WELL_FORMED_XML", "[Order]") + TAKES, b"-8430"),
     ],
 )
-def test_the_sender_of_a_refused_first_message_gets_the_reason(both: Talk, at_bank: str, code: bytes) -> None:
+def test_the_sender_of_a_refused_first_message_gets_the_reason(both: ShopAndBank, at_bank: str, code: bytes) -> None:
     both.shop.execute(ORDERING.format("NONE", "[Order]"))
     both.bank.execute(at_bank)
     is_plain = not database_context(both.sales).objects().security.bindings
@@ -56,7 +56,7 @@ def test_the_sender_of_a_refused_first_message_gets_the_reason(both: Talk, at_ba
 
 
 @pytest.mark.parametrize("how", ["by its application", "by its broker"])
-def test_an_error_for_an_unknown_conversation_is_acknowledged(both: Talk, how: str) -> None:
+def test_an_error_for_an_unknown_conversation_is_acknowledged(both: ShopAndBank, how: str) -> None:
     both.pipes.down.add("TCP://bank:4022")
     is_plain = not database_context(both.sales).objects().security.bindings
     dialog = both.send(b"two chairs") if is_plain else begin(both, b"two chairs")

@@ -15,8 +15,8 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.protocol.events import MessageUndeliverable
 from ssbroker.security.certificates import CertificateWithKey, Validity, fingerprint, make_certificate
 from ssbroker.security.key_exchange import Direction, KeyOffers
-from tests.broker.network.secured_pair import begin, bring, rows_to, secured
-from tests.broker.network.shop_and_bank import Talk
+from tests.broker.network.secured_pair import begin, deliver_rows, rows_to, secured
+from tests.broker.network.shop_and_bank import ShopAndBank
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, waiting
 from tests.security.shared_certificates import certified, own, public
 
@@ -25,12 +25,12 @@ LATER = datetime(2041, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With full security."""
     yield from secured(tmp_path)
 
 
-def unanswered(both: Talk) -> uuid.UUID:
+def unanswered(both: ShopAndBank) -> uuid.UUID:
     """A dialog that the bank has taken, while nothing of the bank's comes to the shop."""
     both.pipes.down.add("TCP://shop:4022")
     dialog = begin(both, b"two chairs")
@@ -39,26 +39,26 @@ def unanswered(both: Talk) -> uuid.UUID:
     return dialog
 
 
-def far_certificates(both: Talk) -> list[Any]:
-    """By which certificates those have proven themselves who talk to the bank."""
+def far_certificates(both: ShopAndBank) -> list[Any]:
+    """The certificates that authenticate the peers of the bank."""
     with database_context(both.stock).file.read() as connection:
         return [one for (one,) in connection.execute("SELECT far_certificate FROM ssb_conversation_endpoints")]
 
 
-def undelivered(both: Talk) -> str:
+def undelivered(both: ShopAndBank) -> str:
     """What the bank said last of what it did not take."""
     *_, last = both.pipes.told("bank", MessageUndeliverable)
     assert isinstance(last, MessageUndeliverable)
     return last.text
 
 
-def take_in(both: Talk, made: CertificateWithKey) -> None:
+def take_in(both: ShopAndBank, made: CertificateWithKey) -> None:
     """The shop's new certificate, on both sides."""
     both.sales.create_certificate("New", certificate=made.certificate, private_key=made.key, owner="Shop")
     both.stock.create_certificate("New", certificate=made.certificate, owner="Shop")
 
 
-def is_whole(both: Talk) -> None:
+def is_whole(both: ShopAndBank) -> None:
     """A message there and one back, and nothing left."""
     both.pipes.down.clear()
     for _ in range(3):
@@ -72,7 +72,7 @@ def is_whole(both: Talk) -> None:
 
 
 @pytest.mark.parametrize("dropped", ["here", "there", "both"])
-def test_the_old_certificate_may_be_dropped_before_the_first_answer(both: Talk, dropped: str) -> None:
+def test_the_old_certificate_may_be_dropped_before_the_first_answer(both: ShopAndBank, dropped: str) -> None:
     """What the documents say of a renewal, with a dialog in the middle of it: it is answered under the new certificate."""
     unanswered(both)
     new = certified("New Shop", ends=LATER)
@@ -85,7 +85,7 @@ def test_the_old_certificate_may_be_dropped_before_the_first_answer(both: Talk, 
     assert far_certificates(both) == [fingerprint(new.certificate)]
 
 
-def test_a_certificate_may_expire_before_the_first_answer(both: Talk) -> None:
+def test_a_certificate_may_expire_before_the_first_answer(both: ShopAndBank) -> None:
     now = both.pipes.clock()
     short = make_certificate(["short"], Validity(now - timedelta(hours=1), now + timedelta(minutes=30)), kind="RSA")
     both.sales.drop_certificate("OwnShop")
@@ -100,8 +100,8 @@ def test_a_certificate_may_expire_before_the_first_answer(both: Talk) -> None:
 
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("flaw", ["another key", "who may not send"])
-def test_another_certificate_cannot_take_over_a_dialog(both: Talk, flaw: str) -> None:
-    """The bank knows the thief's certificate, and he has seen all that went by; or he had the key and may not send."""
+def test_another_certificate_cannot_take_over_a_dialog(both: ShopAndBank, flaw: str) -> None:
+    """The bank has the thief's certificate, and he has seen all traffic; or he had the key and may not send."""
     both.stock.create_user("Thief")
     both.stock.create_certificate("OfThief", certificate=certified("Thief").certificate, owner="Thief")
     if flaw == "another key":
@@ -114,12 +114,12 @@ def test_another_certificate_cannot_take_over_a_dialog(both: Talk, flaw: str) ->
     now = int(both.pipes.clock().timestamp() * 1_000_000)
     given = bytes(32) if flaw == "another key" else key
     stolen = KeyOffers().make_blob(given, of, receiver=public("Bank"), sender=own("Thief"), now=now)
-    bring(both, "bank", [row | {"key_exchange": stolen}])
+    deliver_rows(both, "bank", [row | {"key_exchange": stolen}])
     assert far_certificates(both) == [public("Shop").fingerprint]
     is_whole(both)
 
 
-def test_a_refusal_names_the_missing_or_invalid_certificate(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_names_the_missing_or_invalid_certificate(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender hears nothing; who has to mend it reads it at the target, and then it goes."""
     both.stock.drop_certificate("OfShop")
     begin(both, b"two chairs")
@@ -139,14 +139,14 @@ def test_a_refusal_names_the_missing_or_invalid_certificate(both: Talk, monkeypa
     assert both.ordered() == [b"two chairs"]
 
 
-def renewed(both: Talk) -> None:
+def renewed(both: ShopAndBank) -> None:
     """The shop's certificate is another one, on both sides, and the old one is gone."""
     take_in(both, certified("New Shop", ends=LATER))
     both.sales.drop_certificate("OwnShop")
     both.stock.drop_certificate("OfShop")
 
 
-def an_answer_arrives(both: Talk, handle: uuid.UUID) -> None:
+def an_answer_arrives(both: ShopAndBank, handle: uuid.UUID) -> None:
     with both.stock.transaction() as t:
         t.send(handle, b"on their way at last")
     both.pipes.settle(seconds=MINUTE)
@@ -155,8 +155,8 @@ def an_answer_arrives(both: Talk, handle: uuid.UUID) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_the_old_certificate_may_be_dropped_before_the_bank_answers(both: Talk, *, restarted: bool) -> None:
-    """The shop knows the bank's key since the acknowledgement, and has no more to say; the bank does not know that it does."""
+def test_the_old_certificate_may_be_dropped_before_the_bank_answers(both: ShopAndBank, *, restarted: bool) -> None:
+    """The shop has the bank's key since the acknowledgement, and nothing more to send; the bank does not know this."""
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)
     with both.stock.transaction() as t:
@@ -168,7 +168,7 @@ def test_the_old_certificate_may_be_dropped_before_the_bank_answers(both: Talk, 
 
 
 @pytest.mark.parametrize("dropped", ["the shop's", "the bank's"])
-def test_dialogs_continue_with_their_keys_after_a_restart(both: Talk, dropped: str) -> None:
+def test_dialogs_continue_with_their_keys_after_a_restart(both: ShopAndBank, dropped: str) -> None:
     """What `drop_certificate` says; after a restart the bank does not know what has been settled."""
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)

@@ -13,18 +13,18 @@ import pytest
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, rows_to_table
 from ssbroker.protocol.wire.frames import to_wire_rows
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, received
 
 MALLORY = Peer(bytes(16), "mallory", "mallory", "TCP://mallory:4022", uuid.UUID(int=9), is_accept=True)
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
-    yield from talk(tmp_path)
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+    yield from shop_and_bank_pair(tmp_path)
 
 
-def answered(both: Talk, asking: Sequence[str]) -> None:
+def answered(both: ShopAndBank, asking: Sequence[str]) -> None:
     """Has mallory send an answer in a conversation of each service's own, which the bank has never heard of."""
     rows: list[EnvelopeRow] = []
     for number, service in enumerate(asking):
@@ -60,7 +60,9 @@ def answered(both: Talk, asking: Sequence[str]) -> None:
     exchange.turn()
 
 
-def test_replies_are_dropped_if_no_more_addresses_can_be_learned(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_are_dropped_if_no_more_addresses_can_be_learned(
+    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipe = both.pipes.pipe("bank")
     both.stock.create_route("Any", address="TRANSPORT")
     answered(both, ["tcp://one:4022/x"])
@@ -77,7 +79,7 @@ def test_replies_are_dropped_if_no_more_addresses_can_be_learned(both: Talk, mon
     assert received(both.sales, REPLIES) == [b"two"]
 
 
-def test_replies_leave_nothing_in_memory(both: Talk) -> None:
+def test_replies_leave_nothing_in_memory(both: ShopAndBank) -> None:
     answered(both, ["//Shop"] * 100)
     both.pipes.clock.advance(seconds=60)
     both.pipes.settle(seconds=1)

@@ -12,22 +12,27 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.ddl.statements import BrokerOption
-from tests.broker.network.memory_connections import Pipes
+from tests.broker.network.memory_connections import MemoryNetwork
 from tests.broker.network.secured_pair import secured
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, shop, states, stock, waiting
 
 MINUTE = 60
 
 
 @pytest.fixture(params=["plain", "secured"])
-def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
+def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
     """A shop and a bank."""
-    yield from (talk if request.param == "plain" else secured)(tmp_path)
+    yield from (shop_and_bank_pair if request.param == "plain" else secured)(tmp_path)
 
 
 def moved(
-    both: Talk, side: str, *, kept: Path | None = None, back: Path | None = None, option: BrokerOption | None = None
+    both: ShopAndBank,
+    side: str,
+    *,
+    kept: Path | None = None,
+    back: Path | None = None,
+    option: BrokerOption | None = None,
 ) -> None:
     """Takes the database of a side away and attaches it again: a copy of it is kept, or one that was kept takes its place."""
     instance: Instance = getattr(both, side)
@@ -44,7 +49,7 @@ def moved(
 
 @pytest.mark.rule("I6")
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_both_ends_get_an_error_after_a_restore(both: Talk, tmp_path: Path, side: str) -> None:
+def test_both_ends_get_an_error_after_a_restore(both: ShopAndBank, tmp_path: Path, side: str) -> None:
     """The error is no duplicate of what was sent under its number since the backup, nor acknowledged as one."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -72,7 +77,7 @@ def test_both_ends_get_an_error_after_a_restore(both: Talk, tmp_path: Path, side
 @pytest.mark.parametrize("side", ["shop", "bank"])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_copy_with_a_new_id_receives_nothing_for_the_original(
-    both: Talk, tmp_path: Path, side: str, *, is_first: bool
+    both: ShopAndBank, tmp_path: Path, side: str, *, is_first: bool
 ) -> None:
     """Both have an endpoint of the conversation, whichever was attached first; the broker id tells whose it is."""
     dialog = both.send(b"one")
@@ -94,7 +99,7 @@ def test_a_copy_with_a_new_id_receives_nothing_for_the_original(
 
 
 @pytest.mark.rule("I6")
-def test_a_pending_end_is_replaced_by_the_error(both: Talk) -> None:
+def test_a_pending_end_is_replaced_by_the_error(both: ShopAndBank) -> None:
     """The end of the application has not left: the far side may not go on in a conversation that is over."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -114,7 +119,7 @@ def test_a_pending_end_is_replaced_by_the_error(both: Talk) -> None:
     assert waiting(both.sales) == waiting(both.stock) == []
 
 
-def broken(both: Talk) -> list[tuple[bool, bool]]:
+def broken(both: ShopAndBank) -> list[tuple[bool, bool]]:
     """For the shop and the bank, whether it is told that the far side is gone, and whether anything of it waits."""
     found = [(received(both.sales, REPLIES), waiting(both.sales)), (received(both.stock, ORDERS), waiting(both.stock))]
     return [(any(b"<Code>-8462</Code>" in body for body in bodies), bool(left)) for bodies, left in found]
@@ -122,7 +127,9 @@ def broken(both: Talk) -> list[tuple[bool, bool]]:
 
 @pytest.mark.rule("I8")
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(both: Talk, tmp_path: Path, side: str) -> None:
+def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(
+    both: ShopAndBank, tmp_path: Path, side: str
+) -> None:
     """Without an option of the restore: what left the one queue is in the other no more, so the conversation cannot go on."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -149,7 +156,7 @@ def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(both: Talk, t
 @pytest.mark.parametrize("hours", [0, 1])
 def test_both_ends_of_an_unsecured_dialog_get_an_error_if_the_target_lost_it(tmp_path: Path, *, hours: int) -> None:
     """The backup is older than the dialog, so the target waits for a first message that its far side has not any more."""
-    with contextmanager(talk)(tmp_path) as both:
+    with contextmanager(shop_and_bank_pair)(tmp_path) as both:
         moved(both, "bank", kept=tmp_path / "backup")
         dialog = both.send(b"one")
         both.pipes.settle(seconds=MINUTE)
@@ -168,9 +175,9 @@ def test_both_ends_of_an_unsecured_dialog_get_an_error_if_the_target_lost_it(tmp
 def test_a_copy_on_a_forwarder_receives_nothing_for_the_original(tmp_path: Path, of: str) -> None:
     """The hub has endpoints of the same conversations, under another broker id than the one that they name."""
     with ExitStack() as stack:
-        pipes = Pipes(tmp_path, stack)
+        pipes = MemoryNetwork(tmp_path, stack)
         near, hub, far = (pipes.instance(name) for name in ("near", "hub", "far"))
-        both = Talk(pipes, near, far, shop(near), stock(far))
+        both = ShopAndBank(pipes, near, far, shop(near), stock(far))
         hub.execute(
             "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
         )

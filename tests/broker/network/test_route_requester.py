@@ -10,7 +10,7 @@ import pytest
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import ASK_AFTER_USE
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import SHOP, STOCK, waiting
 
 LONGEST_WAIT = 80
@@ -19,11 +19,11 @@ NOBODY = "TCP://nobody:4022"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
-    yield from talk(tmp_path)
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+    yield from shop_and_bank_pair(tmp_path)
 
 
-def passes(both: Talk, seconds: int) -> None:
+def passes(both: ShopAndBank, seconds: int) -> None:
     """Lets time pass and runs due work everywhere."""
     for _ in range(seconds // 2):
         both.pipes.settle(seconds=2)
@@ -31,7 +31,7 @@ def passes(both: Talk, seconds: int) -> None:
             instance.run_due(both.pipes.clock())
 
 
-def is_away_for_long(both: Talk, name: str) -> None:
+def is_away_for_long(both: ShopAndBank, name: str) -> None:
     """An instance is unreachable for longer than both addresses of a mirrored route are asked by themselves."""
     both.pipes.down.add(f"TCP://{name}:4022")
     both.send(b"two chairs")
@@ -42,7 +42,7 @@ def is_away_for_long(both: Talk, name: str) -> None:
 
 
 @pytest.mark.rule("R54", "P16")
-def test_a_target_with_acknowledgements_asks_for_the_principal(both: Talk) -> None:
+def test_a_target_with_acknowledgements_asks_for_the_principal(both: ShopAndBank) -> None:
     """The target has nothing in its transmission queue."""
     both.stock.drop_route("Back")
     both.stock.create_route(
@@ -58,7 +58,7 @@ def test_a_target_with_acknowledgements_asks_for_the_principal(both: Talk) -> No
 
 
 @pytest.mark.rule("R54", "R43")
-def test_a_forwarder_asks_for_the_principal_while_rows_arrive(both: Talk) -> None:
+def test_a_forwarder_asks_for_the_principal_while_rows_arrive(both: ShopAndBank) -> None:
     """Rows that it already holds still count as use."""
     between = both.pipes.instance("between")
     between.execute(
@@ -79,7 +79,7 @@ def test_a_forwarder_asks_for_the_principal_while_rows_arrive(both: Talk) -> Non
 
 
 @pytest.mark.rule("R14", "R61", "R8")
-def test_a_route_for_acknowledgements_is_requested(both: Talk, tmp_path: Path) -> None:
+def test_a_route_for_acknowledgements_is_requested(both: ShopAndBank, tmp_path: Path) -> None:
     """Otherwise the initiator never gets an acknowledgement, and sends no more than one message; also when the route expires."""
     both.stock.drop_route("Back")
     both.stock.drop_route("AutoCreatedLocal")
@@ -97,7 +97,7 @@ def test_a_route_for_acknowledgements_is_requested(both: Talk, tmp_path: Path) -
 
 
 @pytest.mark.rule("R62")
-def test_a_refused_route_for_acknowledgements_is_requested_again(both: Talk, tmp_path: Path) -> None:
+def test_a_refused_route_for_acknowledgements_is_requested_again(both: ShopAndBank, tmp_path: Path) -> None:
     """After a minute, although nothing else needs it."""
     both.stock.drop_route("Back")
     both.stock.drop_route("AutoCreatedLocal")

@@ -24,7 +24,7 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsContexts, Tls
 
 
 def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
-    """A shop that has dialled a bank, and has an outbox for it."""
+    """A shop that has dialed a bank, and has an outbox for it."""
     lines = (
         SecureLink(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
         SecureLink(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),

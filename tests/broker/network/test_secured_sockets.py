@@ -10,14 +10,14 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from tests.broker.network import socket_instances
-from tests.broker.network.secured_pair import has_own_certificate, knows
-from tests.broker.network.socket_instances import Street, answered, order, taken
+from tests.broker.network.secured_pair import create_own_certificate, import_certificate
+from tests.broker.network.socket_instances import InstanceGroup, answered, order, receive_count
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK
 
 
 @pytest.fixture
-def street(tmp_path: Path) -> Iterator[Street]:
-    with socket_instances.street(tmp_path) as made:
+def instance_group(tmp_path: Path) -> Iterator[InstanceGroup]:
+    with socket_instances.instance_group(tmp_path) as made:
         yield made
 
 
@@ -29,27 +29,29 @@ def keys(database: Database) -> list[tuple[bytes | None, bytes | None]]:
 
 @pytest.mark.rule("P22")
 @pytest.mark.parametrize("anonymous", [False, True])
-def test_a_secured_dialog_passes_through_a_forwarder_without_keys(street: Street, *, anonymous: bool) -> None:
+def test_a_secured_dialog_passes_through_a_forwarder_without_keys(
+    instance_group: InstanceGroup, *, anonymous: bool
+) -> None:
     """Full and anonymous security, large messages, and answers."""
-    near, between, far = (street.moves_in(name) for name in ("near", "between", "far"))
-    between.leads("msdb", STOCK, far.address)
-    between.leads("msdb", SHOP, near.address)
+    near, between, far = (instance_group.create_instance(name) for name in ("near", "between", "far"))
+    between.add_route("msdb", STOCK, far.address)
+    between.add_route("msdb", SHOP, near.address)
     between.forwards()
     sales, stock = socket_instances.shop(near), socket_instances.stock(far)
-    near.leads("Sales", STOCK, between.address)
-    far.leads("Stock", SHOP, between.address)
-    has_own_certificate(stock, "Bank", STOCK)
-    knows(sales, "Bank")
+    near.add_route("Sales", STOCK, between.address)
+    far.add_route("Stock", SHOP, between.address)
+    create_own_certificate(stock, "Bank", STOCK)
+    import_certificate(sales, "Bank")
     sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=anonymous)
     if not anonymous:
-        has_own_certificate(sales, "Shop", SHOP)
-        knows(stock, "Shop")
+        create_own_certificate(sales, "Shop", SHOP)
+        import_certificate(stock, "Shop")
         stock.revoke_send(STOCK, "public")
         stock.grant_send(STOCK, "Shop")
     bodies = [b"secret order %d" % number * 5000 for number in range(5)]
     order(sales, *bodies)
     assert answered(stock, 5, b"secret thanks") == bodies
-    assert taken(sales, 1, queue=REPLIES) == [b"secret thanks"]
+    assert receive_count(sales, 1, queue=REPLIES) == [b"secret thanks"]
     ((own, far_key),) = keys(sales)
     assert own is not None
     assert keys(stock) == ([(own, None)] if anonymous else [(far_key, own)])

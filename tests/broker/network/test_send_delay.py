@@ -18,7 +18,7 @@ from ssbroker.broker.network.database_dialogs import DatabaseDialogs
 from ssbroker.broker.network.outbound import DELAY_FACTOR, DELAY_MAX, DELAY_MIN, SendDelay
 from ssbroker.broker.network.server import Server
 from tests.broker import sample_databases
-from tests.broker.network.shop_and_bank import talk
+from tests.broker.network.shop_and_bank import shop_and_bank_pair
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 
 DEADLINE = 60.0
@@ -89,7 +89,7 @@ def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(
         outbound, "SendDelay", lambda: SendDelay(clock=iter(float(second) for second in range(10**6)).__next__)
     )
-    for both in talk(tmp_path):
+    for both in shop_and_bank_pair(tmp_path):
         for number in range(5):
             both.send(b"%d" % number)
             both.pipes.settle()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.network.forwarded_rows import peer, row, wire
-from tests.broker.network.memory_connections import Pipes
+from tests.broker.network.memory_connections import MemoryNetwork
 from tests.broker.network.socket_instances import order
 from tests.broker.sample_databases import SHOP, STOCK, received, shop, stock
 from tests.internals import instance_of
@@ -22,7 +22,7 @@ PART = bytes(8_000)
 class Between:
     """An instance that forwards rows for `//Stock`, and has a shop that sends to it."""
 
-    def __init__(self, pipes: Pipes) -> None:
+    def __init__(self, pipes: MemoryNetwork) -> None:
         self.pipes = pipes
         self.far, self.between = pipes.instance("far"), pipes.instance("between")
         self.stock, self.sales = stock(self.far), shop(self.between)
@@ -47,7 +47,7 @@ class Between:
 @pytest.fixture
 def between(tmp_path: Path) -> Iterator[Between]:
     with ExitStack() as stack:
-        yield Between(Pipes(tmp_path, stack))
+        yield Between(MemoryNetwork(tmp_path, stack))
 
 
 @pytest.mark.rule("P17")

@@ -13,7 +13,7 @@ from ssbroker.broker import delivery
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.exceptions import StorageError
-from tests.broker.network.shop_and_bank import Talk, talk
+from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import STOCK, statuses, waiting
 
 BANK = "TCP://bank:4022"
@@ -21,9 +21,9 @@ PEER = Peer(bytes(16), "bank", None, BANK, uuid.UUID(int=1), False)
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
     """Five conversations that the bank does not acknowledge."""
-    for made in talk(tmp_path):
+    for made in shop_and_bank_pair(tmp_path):
         made.pipes.swallows.add(BANK)
         for number in range(5):
             made.send(b"%d" % number)
@@ -32,7 +32,7 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 
 
 @pytest.fixture
-def written(both: Talk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def written(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of how many conversations was written, each time; that takes 50 ms."""
     counts: list[int] = []
     note = delivery.write_statuses
@@ -46,16 +46,16 @@ def written(both: Talk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def breaks(both: Talk) -> None:
+def breaks(both: ShopAndBank) -> None:
     both.pipes.pipe("shop").receiver.connection_failed(BANK, "connection refused")
     both.pipes.servers["shop"].exchange.turn()
 
 
-def stands(both: Talk) -> None:
+def stands(both: ShopAndBank) -> None:
     both.pipes.settle()
 
 
-def test_the_loss_and_return_of_a_peer_are_written_immediately(both: Talk, written: list[int]) -> None:
+def test_the_loss_and_return_of_a_peer_are_written_immediately(both: ShopAndBank, written: list[int]) -> None:
     breaks(both)
     assert statuses(both.sales) == {"9754"}
     both.pipes.clock.advance(seconds=1)
@@ -64,7 +64,7 @@ def test_the_loss_and_return_of_a_peer_are_written_immediately(both: Talk, writt
     assert written == [5, 5]
 
 
-def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(both: Talk, written: list[int]) -> None:
+def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(both: ShopAndBank, written: list[int]) -> None:
     for _ in range(100):
         breaks(both)
         both.pipes.clock.advance(seconds=0.05)
@@ -79,7 +79,7 @@ def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(both: Talk, wr
 
 
 def test_only_some_of_many_conversations_are_written_per_turn(
-    both: Talk, written: list[int], monkeypatch: pytest.MonkeyPatch
+    both: ShopAndBank, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbound, "UPDATES_MAX", 2)
     breaks(both)
@@ -93,7 +93,7 @@ def test_only_some_of_many_conversations_are_written_per_turn(
     assert written == [2, 2, 1]
 
 
-def test_failed_writes_are_repeated_later(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_writes_are_repeated_later(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_given: object, **_options: object) -> None:
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
 
@@ -109,7 +109,7 @@ def test_failed_writes_are_repeated_later(both: Talk, monkeypatch: pytest.Monkey
 @pytest.mark.rule("R53", "R54")
 def test_the_status_of_a_mirrored_route_is_that_of_the_principal(tmp_path: Path) -> None:
     """Where messages were sent, and as soon as nobody is the principal that they wait for one."""
-    for both in talk(tmp_path):
+    for both in shop_and_bank_pair(tmp_path):
         guid = both.stock.service_broker_guid
         both.sales.drop_route("There")
         both.sales.create_route(

@@ -19,10 +19,10 @@ def ends(tmp_path: Path) -> tuple[TlsChannel, TlsChannel]:
     """Both ends of a connection after the handshake."""
     given = certified(tmp_path, ("one", "two"))
     contexts = [TlsContexts.load(served(given[name])["trust"]) for name in ("one", "two")]
-    dialled, accepted = TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True)
-    carry(dialled, accepted)
-    assert (dialled.is_open, accepted.is_open) == (True, True)
-    return dialled, accepted
+    dialer, accepted = TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True)
+    carry(dialer, accepted)
+    assert (dialer.is_open, accepted.is_open) == (True, True)
+    return dialer, accepted
 
 
 def carry(one: TlsChannel, two: TlsChannel) -> list[bytes]:

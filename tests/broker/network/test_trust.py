@@ -17,7 +17,7 @@ from ssbroker.broker.network.tls import PROTOCOL, TlsContexts, Trust
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.security.certificates import Validity, read_key
-from tests.broker.network.recording_endpoints import HOST, Authority, Party
+from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
 PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)
@@ -42,8 +42,8 @@ def changed(trust: Trust, part: str, file: Path) -> Trust:
 def refused(shop_trust: Trust | None, bank_trust: Trust | None) -> tuple[str, str]:
     """Has a shop dial a bank that does not take it, or that it does not take; what each of them is told."""
     with (
-        Party("shop", trust=shop_trust, limits=PATIENT) as shop,
-        Party("bank", trust=bank_trust, limits=PATIENT) as bank,
+        RecordingEndpoint("shop", trust=shop_trust, limits=PATIENT) as shop,
+        RecordingEndpoint("bank", trust=bank_trust, limits=PATIENT) as bank,
     ):
         shop.endpoint.send(bank.address, numbered(3))
         shop.wait_for(lambda: shop.unreachable_at)
@@ -158,7 +158,7 @@ def client(trust: Trust, *, with_certificate: bool = True) -> ssl.SSLContext:
 def test_an_older_tls_is_refused(authority: Authority, bank_trust: Trust) -> None:
     old = client(authority.trust("shop", "bank"))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
-    with Party("bank", trust=bank_trust) as bank:
+    with RecordingEndpoint("bank", trust=bank_trust) as bank:
         assert "PROTOCOL_VERSION" in stranger(bank.address, old).upper().replace(" ", "_")
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
         assert "unsupported protocol" in bank.events[-1].text
@@ -166,7 +166,7 @@ def test_an_older_tls_is_refused(authority: Authority, bank_trust: Trust) -> Non
 
 def test_a_peer_without_a_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     context = client(authority.trust("shop", "bank"), with_certificate=False)
-    with Party("bank", trust=bank_trust) as bank:
+    with RecordingEndpoint("bank", trust=bank_trust) as bank:
         assert stranger(bank.address, context) != "it was taken"
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
         assert "certificate" in bank.events[-1].text
@@ -176,7 +176,7 @@ def test_a_peer_without_a_certificate_is_rejected(authority: Authority, bank_tru
 def test_another_protocol_inside_tls_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     context = client(authority.trust("shop", "bank"))
     context.set_alpn_protocols(["h2"])
-    with Party("bank", trust=bank_trust) as bank:
+    with RecordingEndpoint("bank", trust=bank_trust) as bank:
         assert stranger(bank.address, context) != "it was taken"
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
         assert "does not offer the protocol ssbroker/1" in bank.events[-1].text
@@ -186,9 +186,9 @@ def test_another_protocol_inside_tls_is_rejected(authority: Authority, bank_trus
 def test_a_peer_that_claims_another_instance_id_gets_nothing_for_it(authority: Authority) -> None:
     """The thief may connect, under its own name: its connection is another one."""
     with (
-        Party("shop", trust=authority.trust("shop", "bank", "thief")) as shop,
-        Party("bank", trust=authority.trust("bank", "shop")) as bank,
-        Party("thief", trust=authority.trust("thief", "shop"), instance_id=b"bank............") as thief,
+        RecordingEndpoint("shop", trust=authority.trust("shop", "bank", "thief")) as shop,
+        RecordingEndpoint("bank", trust=authority.trust("bank", "shop")) as bank,
+        RecordingEndpoint("thief", trust=authority.trust("thief", "shop"), instance_id=b"bank............") as thief,
     ):
         assert bank.instance_id == thief.instance_id
         shop.endpoint.send(bank.address, numbered(1))
@@ -218,10 +218,10 @@ def test_a_pinned_file_may_contain_old_and_new_certificates(authority: Authority
     bank, old, new = (authority.certify(name, signs_itself=True) for name in ("bank", "old", "new"))
     both = authority.folder / "both.pem"
     both.write_bytes(b"the old one\n" + old[0].read_bytes() + b"the new one\n" + new[0].read_bytes())
-    with Party("bank", trust=Trust(certificate=bank[0], key=bank[1], pinned={"shop": [both]})) as party:
+    with RecordingEndpoint("bank", trust=Trust(certificate=bank[0], key=bank[1], pinned={"shop": [both]})) as party:
         for count, (certificate, key) in enumerate((old, new), start=1):
             trust = Trust(certificate=certificate, key=key, pinned={"bank": [bank[0]]})
-            with Party("shop", trust=trust, limits=PATIENT) as shop:
+            with RecordingEndpoint("shop", trust=trust, limits=PATIENT) as shop:
                 shop.endpoint.send(party.address, numbered(1))
                 party.wait_for(lambda: len(party.numbers()) == count or party.steps(ConnectionStep.RECEIVE_IO_ERROR))  # noqa: B023 - waited for here
         assert [peer.principal for peer, _ in party.batches] == ["shop", "shop"]

@@ -10,14 +10,14 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import MessageUndeliverable
 from tests.broker.network.secured_pair import begin, secured
-from tests.broker.network.shop_and_bank import Talk
+from tests.broker.network.shop_and_bank import ShopAndBank
 from tests.broker.sample_databases import SHOP, received, statuses, waiting
 
 DAMAGED = "service_master.key: expected a key of 32 bytes; it has 2"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Talk]:
+def both(tmp_path: Path) -> Iterator[ShopAndBank]:
     """A shop and a bank that has another service beside, for which nothing is secured."""
     for made in secured(tmp_path):
         made.stock.create_queue("Plain")
@@ -34,13 +34,13 @@ def damage(instance: Instance) -> bytes:
     return key
 
 
-def goes_on(both: Talk) -> None:
+def goes_on(both: ShopAndBank) -> None:
     """Waiting conversations are looked at again."""
     both.shop.run_due()
     both.pipes.settle(seconds=65)
 
 
-def test_the_reason_for_an_unreadable_private_key_is_reported(both: Talk) -> None:
+def test_the_reason_for_an_unreadable_private_key_is_reported(both: ShopAndBank) -> None:
     """Not that it was sent and is not acknowledged."""
     key = damage(both.shop)
     begin(both, b"two chairs")
@@ -52,7 +52,7 @@ def test_the_reason_for_an_unreadable_private_key_is_reported(both: Talk) -> Non
     assert both.ordered() == [b"two chairs"]
 
 
-def test_an_unsecured_dialog_does_not_wait_for_the_key_of_the_instance(both: Talk) -> None:
+def test_an_unsecured_dialog_does_not_wait_for_the_key_of_the_instance(both: ShopAndBank) -> None:
     """What came in one batch with a secured one was thrown back with it, as often as it came."""
     key = damage(both.bank)
     with both.sales.transaction() as t:
