@@ -504,7 +504,7 @@ class SecureLink:
 CONNECT_FAILED: Final = 9754
 RECEIVE_FAILED: Final = 9755
 SEND_FAILED: Final = 9759
-PROTOCOL_BROKEN: Final = 9757
+PROTOCOL_ERROR: Final = 9757
 LOGIN_REFUSED: Final = 9752
 NAME_UNKNOWN: Final = 9783
 
@@ -702,8 +702,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         try:
             events = self.link.received(self._owner.buffer[:nbytes], now=self._clock())
         except PeerError as error:
-            is_proven = self.link.channel.is_open
-            self.set_close_reason(CloseReason(str(error), PROTOCOL_BROKEN if is_proven else LOGIN_REFUSED))
+            is_authenticated = self.link.channel.is_open
+            self.set_close_reason(CloseReason(str(error), PROTOCOL_ERROR if is_authenticated else LOGIN_REFUSED))
             self.pump()
             self._close()
             return

@@ -558,18 +558,18 @@ class Dialer:
         setup: EndpointSetup,
         *,
         begin: Callable[[SecureLink, str], PeerConnection],
-        usable: Callable[[PeerKey], PeerConnection | None],
+        usable_connection: Callable[[PeerKey], PeerConnection | None],
     ) -> None:
         self.addresses: Final = Destinations(setup)
         self._setup: Final = setup
         self._begin: Final = begin
-        self._usable: Final = usable
+        self._usable_connection: Final = usable_connection
         self._dial_slots: Final = DialSlots(setup.limits.learnt_dials)
         self._by_connection: Final[dict[PeerConnection, list[Destination]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopped = False
 
-    def attend(self, destination: Destination) -> None:
+    def send_or_dial(self, destination: Destination) -> None:
         """Sends what waits for an address, or dials it."""
         self.addresses.forget_idle()
         if destination.connection is not None and destination.connection.is_usable:
@@ -582,7 +582,7 @@ class Dialer:
             and not destination.is_dialled
             and not self._is_stopped
         ):
-            known = None if destination.peer_key is None else self._usable(destination.peer_key)
+            known = None if destination.peer_key is None else self._usable_connection(destination.peer_key)
             if known is not None:
                 self._attach(destination, known)
             else:
@@ -597,7 +597,7 @@ class Dialer:
         """Asks an address for a role, now or once it is connected."""
         destination = self.addresses.destination(address)
         destination.role_queries.add(broker_instance)
-        self.attend(destination)
+        self.send_or_dial(destination)
 
     def greeted(self, connection: PeerConnection, peer_key: PeerKey) -> None:
         """Sends what waits for a peer over its new connection."""
@@ -608,11 +608,11 @@ class Dialer:
         for destination in known:
             self._attach(destination, connection)
 
-    def move(self, loser: PeerConnection, survivor: PeerConnection) -> None:
+    def move(self, superseded: PeerConnection, kept: PeerConnection) -> None:
         """Moves the addresses of one connection to another."""
-        for destination in list(self._by_connection.get(loser, ())):
-            if destination.connection is loser:
-                self._attach(destination, survivor)
+        for destination in list(self._by_connection.get(superseded, ())):
+            if destination.connection is superseded:
+                self._attach(destination, kept)
 
     def own_address_reached(self, connection: PeerConnection) -> None:
         """Handles a dialled connection whose peer is this instance."""
@@ -671,14 +671,14 @@ class Dialer:
         if is_steady or connection.counters.fragments_received:
             destination.failures = 0
         if reason.goodbye is GoodbyeReason.IDLE and peer_key is not None and is_steady:
-            self.attend(destination)
+            self.send_or_dial(destination)
         elif reason.goodbye is GoodbyeReason.SUPERSEDED and peer_key is not None:
-            survivor = self._usable(peer_key)
-            if survivor is None:  # it is about to be reported
+            kept = self._usable_connection(peer_key)
+            if kept is None:  # it is about to be reported
                 destination.failures += 1
                 self._schedule_retry(destination)
             else:
-                self._attach(destination, survivor)
+                self._attach(destination, kept)
         else:
             destination.failures += 1
             destination.failure_reason = reason.text
@@ -712,7 +712,7 @@ class Dialer:
 
     def _retry(self, destination: Destination) -> None:
         destination.stop_waiting()
-        self.attend(destination)
+        self.send_or_dial(destination)
 
     def _dial(self, destination: Destination) -> bool:
         """Dials unless a connection was found meanwhile; returns whether it does."""

@@ -155,7 +155,7 @@ class ConnectionManager:
         self._on_closed: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
         self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
-        self.dialer: Final = Dialer(setup, begin=self._add_dialled, usable=self.usable_connection)
+        self.dialer: Final = Dialer(setup, begin=self._add_dialled, usable_connection=self.usable_connection)
 
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
@@ -228,7 +228,7 @@ class ConnectionManager:
             self._by_peer[peer_key].remove(connection)
             if not self._by_peer[peer_key]:
                 del self._by_peer[peer_key]
-        self._emit_end(connection, reason, is_proven=peer_key is not None)
+        self._emit_end(connection, reason, is_authenticated=peer_key is not None)
         self.dialer.ended(connection, reason, peer_key)
         if not self.connections and self._on_closed is not None:
             self._on_closed()
@@ -299,10 +299,10 @@ class ConnectionManager:
     def _arbitrate(self, connection: PeerConnection, peer_key: PeerKey) -> None:
         """Keeps one connection for each pair of instances."""
         for rival in [each for each in self._by_peer[peer_key] if each is not connection and each.is_usable]:
-            which = self._arbitrate_pair(rival, connection)
-            if which is KeptConnection.SECOND:
+            decision = self._arbitrate_pair(rival, connection)
+            if decision is KeptConnection.SECOND:
                 self._supersede(rival, connection)
-            elif which is KeptConnection.FIRST:
+            elif decision is KeptConnection.FIRST:
                 self._supersede(connection, rival)
                 rival.probe()
         # A peer that keeps dialling without closing its connections or answering GOODBYE keeps only a few.
@@ -321,15 +321,15 @@ class ConnectionManager:
             EstablishedConnection(second_identity, second.is_accept),
         )
 
-    def _supersede(self, loser: PeerConnection, survivor: PeerConnection) -> None:
-        if not (loser.is_usable and survivor.is_usable):
+    def _supersede(self, superseded: PeerConnection, kept: PeerConnection) -> None:
+        if not (superseded.is_usable and kept.is_usable):
             return
-        self.dialer.move(loser, survivor)
-        loser.leave(GoodbyeReason.SUPERSEDED, "another connection between the same two instances is kept")
+        self.dialer.move(superseded, kept)
+        superseded.leave(GoodbyeReason.SUPERSEDED, "another connection between the same two instances is kept")
 
-    def _emit_end(self, connection: PeerConnection, reason: CloseReason, *, is_proven: bool) -> None:
+    def _emit_end(self, connection: PeerConnection, reason: CloseReason, *, is_authenticated: bool) -> None:
         step = ConnectionStep.CLOSED
-        if not is_proven:
+        if not is_authenticated:
             step = ConnectionStep.RECEIVE_IO_ERROR if connection.is_accept else ConnectionStep.CONNECT_FAILED
         elif reason.error:
             text = f"{_peer_label(connection)}: {reason.text}"
@@ -347,8 +347,8 @@ def _peer_label(connection: PeerConnection) -> str:
 
 
 _NEW: Final = (0, "INITIAL")
-_NEGOTIATES: Final = (1, "WAIT LOGIN NEGOTIATE")
-_ARBITRATES: Final = (11, "WAIT ARBITRATION")
+_WAIT_LOGIN: Final = (1, "WAIT LOGIN NEGOTIATE")
+_WAIT_ARBITRATION: Final = (11, "WAIT ARBITRATION")
 _ONLINE: Final = (12, "ONLINE")
 _ERROR: Final = (13, "ERROR")
 _NONE: Final = (0, "NONE")
@@ -398,7 +398,7 @@ def _login(connection: PeerConnection) -> tuple[int, str]:
         return _ERROR
     if connection.state is not ConnectionState.CONNECTED:
         return _NEW
-    return _ARBITRATES if connection.link.channel.is_open else _NEGOTIATES
+    return _WAIT_ARBITRATION if connection.link.channel.is_open else _WAIT_LOGIN
 
 
 _BACKLOG: Final = 1024
@@ -536,7 +536,7 @@ class SocketEndpoint:
             waiting = list(self._unsent)
             self._unsent.clear()
         for destination in waiting:
-            self._manager.dialer.attend(destination)
+            self._manager.dialer.send_or_dial(destination)
 
     def _call(self, what: Callable[[], None]) -> None:
         """Calls a function soon, in the thread."""

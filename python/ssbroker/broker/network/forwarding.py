@@ -25,14 +25,14 @@ ROW_BYTES: Final = 512
 Key: TypeAlias = tuple[bytes, bool, int, int, bytes]
 """Identifies a row: conversation, direction, numbers, and the signature of the header."""
 
-_KEY: Final = (
+_KEY_COLUMNS: Final = (
     "conversation_id",
     "is_initiator",
     "message_sequence_number",
     "fragment_number",
     "header_signature",
 )
-_VARYING: Final = tuple(field.name for field in WIRE if field.type in (pa.binary(), pa.string()))
+_VARIABLE_COLUMNS: Final = tuple(field.name for field in WIRE if field.type in (pa.binary(), pa.string()))
 _EVENT_COLUMNS: Final = (
     "conversation_id",
     "is_initiator",
@@ -46,8 +46,8 @@ _EVENT_COLUMNS: Final = (
     "time_to_live",
     "message_id",
 )
-_GUIDS: Final = ("conversation_id", "to_broker_instance", "from_broker_instance", "message_id")
-_SERVICES: Final = _EVENT_COLUMNS.index("message_sequence_number")
+_GUID_COLUMNS: Final = ("conversation_id", "to_broker_instance", "from_broker_instance", "message_id")
+_NEXT_HOP_INDEX: Final = _EVENT_COLUMNS.index("message_sequence_number")
 _SECONDS_MAX: Final = 2**31 - 1
 
 
@@ -88,12 +88,12 @@ def rows_by_route(decisions: pa.Table) -> dict[ForwardRoute, Sequence[int]]:
 
 def keys_of(rows: pa.Table) -> list[Key]:
     """Returns the keys of rows of `WIRE`."""
-    return [*zip(*(values(rows, name) for name in _KEY), strict=True)]
+    return [*zip(*(values(rows, name) for name in _KEY_COLUMNS), strict=True)]
 
 
 def sizes_of(rows: pa.Table) -> list[int]:
     """Returns the bytes that each row of `WIRE` counts against `message_forward_size`."""
-    lengths = (pc.fill_null(pc.binary_length(rows[name]), 0).to_pylist() for name in _VARYING)
+    lengths = (pc.fill_null(pc.binary_length(rows[name]), 0).to_pylist() for name in _VARIABLE_COLUMNS)
     return [ROW_BYTES + sum(each) for each in zip(*lengths, strict=True)]
 
 
@@ -169,8 +169,8 @@ class ForwardedRows:
     def view_rows(self, *, now: int) -> Iterator[tuple[Any, ...]]:
         """Returns their rows of `sys.dm_broker_forwarded_messages`."""
         columns = [values(self.rows, name) for name in _EVENT_COLUMNS]
-        for *shown, message_id, used in zip(*columns, self.consumed(now=now), strict=True):
-            yield (*shown[:_SERVICES], self.route.address, *shown[_SERVICES:], used, message_id)
+        for *fields, message_id, used in zip(*columns, self.consumed(now=now), strict=True):
+            yield (*fields[:_NEXT_HOP_INDEX], self.route.address, *fields[_NEXT_HOP_INDEX:], used, message_id)
 
     def sent(self, *, at: int, next_hop: str) -> Iterator[ForwardedMessageSent]:
         """Returns the events of sent rows."""
@@ -188,7 +188,7 @@ class ForwardedRows:
         consumed = self.consumed(now=at)
         for index, row in zip(indices, zip(*columns.values(), strict=True), strict=True):
             fields: dict[str, Any] = dict(zip(columns, row, strict=True))
-            fields |= {name: _guid(fields[name]) for name in _GUIDS}
+            fields |= {name: _guid(fields[name]) for name in _GUID_COLUMNS}
             yield {"at": at, "time_consumed": consumed[index], **fields}
 
 
@@ -411,11 +411,11 @@ class MessageForwarder:
         now = self._clock()
         at = WIRE.get_field_index("hops_remaining")
         counted = rows.set_column(at, WIRE.field(at), pa.array(remaining_hops(rows), pa.int8()))
-        whole = ForwardedRows(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
+        received = ForwardedRows(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
         with self._emitting():
             self._release()
             for route, indices in rows_by_route(decisions).items():
-                batch = whole.picked(indices).with_route(route)
+                batch = received.picked(indices).with_route(route)
                 admitted = self._buffer.admit(batch, now=now, free_space=lambda: self._free_space(now=now))
                 if admitted.keys:
                     self._next_expiry = min(admitted.deadline(), self._next_expiry or admitted.deadline())
@@ -475,16 +475,16 @@ class MessageForwarder:
         with self._emitting():
             self._release()
             waiting = [*self._awaiting_mirror, *(each for hop in self._hops.values() for each in hop.waiting)]
-            taken = [each for hop in self._hops.values() for each in hop.in_transit]
-            if not waiting and not taken:
+            accepted = [each for hop in self._hops.values() for each in hop.in_transit]
+            if not waiting and not accepted:
                 return
-            decisions, place = route(pa.concat_tables([each.rows for each in (*waiting, *taken)])), 0
+            decisions, offset = route(pa.concat_tables([each.rows for each in (*waiting, *accepted)])), 0
             self._awaiting_mirror = []
             for hop in self._hops.values():
                 hop.waiting.clear()
-            for number, batch in enumerate((*waiting, *taken)):
-                routes = rows_by_route(decisions.slice(place, len(batch.keys)))
-                place += len(batch.keys)
+            for number, batch in enumerate((*waiting, *accepted)):
+                routes = rows_by_route(decisions.slice(offset, len(batch.keys)))
+                offset += len(batch.keys)
                 if number < len(waiting):
                     self._enqueue_rerouted(batch, routes, now=now)
                 elif {*routes} != {batch.route}:
@@ -521,11 +521,11 @@ class MessageForwarder:
         self, batch: ForwardedRows, routes: Mapping[ForwardRoute, Sequence[int]], *, now: int
     ) -> None:
         for route, indices in routes.items():
-            some = batch.picked(indices)
+            moved = batch.picked(indices)
             if route == NO_HOP:
-                self._buffer.drop(some, error=NO_ROUTE, now=now)
+                self._buffer.drop(moved, error=NO_ROUTE, now=now)
             else:
-                self._enqueue(some.with_route(route), now=now)
+                self._enqueue(moved.with_route(route), now=now)
 
     def _drain(self, address: str, *, now: int) -> None:
         hop = self._hops[address]
