@@ -434,16 +434,20 @@ class Transaction:
         if groups is not None:
             whole_number(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
         wait = self._receive_wait(queue, timeout)
-        if conversation_handle is None and conversation_group_id is None and type(queue) is str:
-            try:
-                batch = self._session.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX)
-            except BaseException as error:  # noqa: BLE001  # a part may have been taken
-                self._fail(error)
-            if batch is not None:
-                return pa.Table.from_batches([batch])
-        return self._receive_table(
-            queue, receive.receive_request(top, groups, conversation_handle, conversation_group_id), wait
-        )
+        can_be_fast = conversation_handle is None and conversation_group_id is None and type(queue) is str
+        request: ReceiveRequest | None = None
+        while True:
+            if can_be_fast:
+                try:
+                    batch = self._session.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX)
+                except BaseException as error:  # noqa: BLE001  # a part may have been taken
+                    self._fail(error)
+                if batch is not None:
+                    return pa.Table.from_batches([batch])
+            request = request or receive.receive_request(top, groups, conversation_handle, conversation_group_id)
+            table = self._receive_table(queue, request)
+            if table.num_rows or not self._wait(wait):
+                return table
 
     def receive_one(
         self,
@@ -478,15 +482,20 @@ class Transaction:
             None
         """
         wait = self._receive_wait(queue, timeout)
-        if conversation_handle is None and conversation_group_id is None and type(queue) is str:
-            try:
-                row = self._session.receive_one(queue)
-            except BaseException as error:  # noqa: BLE001  # a part may have been taken
-                self._fail(error)
-            if row is not None:
-                return Message(row)
-        request = receive.receive_request(1, 1, conversation_handle, conversation_group_id)
-        return _first_message(self._receive_table(queue, request, wait))
+        can_be_fast = conversation_handle is None and conversation_group_id is None and type(queue) is str
+        request: ReceiveRequest | None = None
+        while True:
+            if can_be_fast:
+                try:
+                    row = self._session.receive_one(queue)
+                except BaseException as error:  # noqa: BLE001  # a part may have been taken
+                    self._fail(error)
+                if row is not None:
+                    return Message(row)
+            request = request or receive.receive_request(1, 1, conversation_handle, conversation_group_id)
+            table = self._receive_table(queue, request)
+            if table.num_rows or not self._wait(wait):
+                return _first_message(table)
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
         """Returns the conversation group that `receive` would take next, and locks it until the transaction ends.
@@ -763,13 +772,10 @@ class Transaction:
         effects.add_session_summary(self._session.take_summary())
         return effects
 
-    def _receive_table(self, queue: str, request: ReceiveRequest, wait: ReceiveWait | None) -> pa.Table:
-        """Receives messages off the fast path, waiting for them if needed."""
-        while True:
-            with self._call() as work:
-                table = receive.receive(work, queue, request)
-            if table.num_rows or not self._wait(wait):
-                return table
+    def _receive_table(self, queue: str, request: ReceiveRequest) -> pa.Table:
+        """Receives messages off the fast path."""
+        with self._call() as work:
+            return receive.receive(work, queue, request)
 
     def _wait(self, wait: ReceiveWait | None) -> bool:
         """Waits, without the lock, until there may be a message; returns whether to check again."""
