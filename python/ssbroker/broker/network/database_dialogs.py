@@ -91,7 +91,7 @@ class DialogsByNextHop:
                 if next_hop in self._closed:
                     self._dialogs.release([key])
 
-    def keep(self, is_kept: Callable[[Key], bool]) -> None:
+    def retain(self, is_kept: Callable[[Key], bool]) -> None:
         """Removes the dialogs that are no longer in memory."""
         self.forget([key for key in self._next_hop_of if not is_kept(key)])
         self._keys = {next_hop: keys for next_hop, keys in self._keys.items() if keys}
@@ -157,7 +157,7 @@ class PendingKeyExchanges:
         """Discards all unconfirmed blobs, because the catalog has changed."""
         self._offers.clear()
 
-    def keep(self, is_kept: Callable[[Key], bool]) -> None:
+    def retain(self, is_kept: Callable[[Key], bool]) -> None:
         """Removes the endpoints that are no longer in memory."""
         self._offers = {key: offer for key, offer in self._offers.items() if is_kept(key)}
         self._confirmed = {key for key in self._confirmed if is_kept(key)}
@@ -208,11 +208,11 @@ class RouteRequester:
     """
 
     def __init__(
-        self, database: DatabaseContext, background: Background, mirrors: MirrorResolver | None, *, patience: float
+        self, database: DatabaseContext, background: Background, mirrors: MirrorResolver | None, *, lock_timeout: float
     ) -> None:
         self._database: Final = database
         self._background: Final = background
-        self._patience: Final = patience
+        self._lock_timeout: Final = lock_timeout
         self._mirrors: Final = mirrors
         self._limiter: Final = RateLimiter(burst=REQUESTS_BURST, per_second=REQUESTS_PER_SECOND)
 
@@ -238,17 +238,17 @@ class RouteRequester:
         try:
             router = self._background.routes.router()
             pending = frozenset(router.catalog.pending_requests)
-            explained = {
-                service: explain(router, self._database.name, one, now=now)
-                for service, (one, decision) in missing.items()
-                if decision.is_requested or one.far_service in pending
+            explanations = {
+                service: explain(router, self._database.name, query, now=now)
+                for service, (query, decision) in missing.items()
+                if decision.is_requested or query.far_service in pending
             }
             requests = [
                 RouteRequest(database_missing_route(decision), *service)
-                for service, decision in explained.items()
+                for service, decision in explanations.items()
                 if needs_route_request(decision)
             ]
-            self._background.dynamic_routing.request(requests, lock_timeout=self._patience, may_begin=may_begin)
+            self._background.dynamic_routing.request(requests, lock_timeout=self._lock_timeout, may_begin=may_begin)
         except SsbrokerError as error:
             log_failure(self._database, "missing routes could not be requested; the request is repeated later", error)
 
@@ -315,7 +315,7 @@ class DatabaseDialogs:
         self._mirrors: Final = mirrors
         self._closed: Final = closed
         self._decisions: dict[SenderKey, tuple[RouteQuery, Decision]] = {}
-        self._route_requester: Final = RouteRequester(database, background, mirrors, patience=LOCK_TIMEOUT)
+        self._route_requester: Final = RouteRequester(database, background, mirrors, lock_timeout=LOCK_TIMEOUT)
 
     def prepare_keys(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
         """Prepares the keys of an endpoint; returns the status that blocks its messages, if any."""
@@ -400,8 +400,8 @@ class DatabaseDialogs:
         self.storage.drop_read_ahead()
         self.database.instance.counters.objects_marked(self.engine.take_newly_dirty())
         # Includes replies to unknown conversations: they have a next hop, and no endpoint here.
-        self.next_hops.keep(self.engine.is_loaded)
-        self.key_exchanges.keep(self.engine.is_loaded)
+        self.next_hops.retain(self.engine.is_loaded)
+        self.key_exchanges.retain(self.engine.is_loaded)
         self._decisions = {
             each: decision for each, decision in self._decisions.items() if self.engine.is_loaded(each[:2])
         }
@@ -421,8 +421,8 @@ class DatabaseDialogs:
             starts = accumulate((number for _, number in senders), initial=0)
             place_of = {sender: place for place, (sender, _) in zip(starts, senders, strict=False)}
             services = rows["to_service_name"]
-            asked = [RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
-            decided = list(zip(asked, self._background.routes.decisions(self.database.name, asked), strict=True))
+            queries = [RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
+            decided = list(zip(queries, self._background.routes.decisions(self.database.name, queries), strict=True))
             self._decisions.update(zip(new, decided, strict=True))
             self._route_requester.request_missing(each for each in decided if self.engine.is_loaded(each[0][:2]))
         return {sender: self._next_hop_for(sender) for sender in distinct}
@@ -436,11 +436,11 @@ class DatabaseDialogs:
             self._hold(key, NO_ROUTE)
             return None
         if mirror is not None and self._mirrors is not None:
-            found = self._mirrors.resolve(address, mirror, decision.broker_instance)
-            if found is None:
+            principal = self._mirrors.resolve(address, mirror, decision.broker_instance)
+            if principal is None:
                 self._hold(key, address + MIRROR_SEPARATOR + mirror)
                 return None
-            address = found
+            address = principal
         self.next_hops.assign(key, address)
         return address
 

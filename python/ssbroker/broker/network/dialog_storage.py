@@ -83,13 +83,13 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
     The lifetime is limited to the longest valid one from now on.
     """
     latest = now + LIFETIME_MAX * SECOND
-    asked = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
-    found = find_target(objects, message_header(asked))
-    if isinstance(found, DeliveryOutcome):
-        if found.error is not None:
-            return _refusal(found.error)
-        return Refusal(-(found.undelivered or 0), found.reason, notifies_sender=False)
-    service, contract = found
+    completed = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
+    target = find_target(objects, message_header(completed))
+    if isinstance(target, DeliveryOutcome):
+        if target.error is not None:
+            return _refusal(target.error)
+        return Refusal(-(target.undelivered or 0), target.reason, notifies_sender=False)
+    service, contract = target
     if not may_send(objects, service, endpoint.far_certificate):
         return _refusal(failure(8494, service=service.name))
     priority = contract_rules.priority(
@@ -98,7 +98,7 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
         service_id=service.service_id,
         far_service=endpoint.far_service_name,
     )
-    return replace(asked, broker_instance=objects.broker.service_broker_guid, priority=priority)
+    return replace(completed, broker_instance=objects.broker.service_broker_guid, priority=priority)
 
 
 def need_no_validation(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
@@ -123,27 +123,27 @@ def refused_messages(
     does not know of the error yet receives it again. Messages for endpoints without a contract here are skipped.
     """
     kinds: dict[tuple[int, bool, str], MessageType | ConversationError] = {}
-    found: dict[int, Refusal] = {}
+    refusals: dict[int, Refusal] = {}
     for row, (conversation_id, side, name, is_end, is_error, body) in enumerate(_rows(messages)):
         if (conversation_id, not side) not in contracts:
             continue
         contract, state = contracts[conversation_id, not side]
         if state is ConversationState.DO:
             continue
-        wanted = END_DIALOG if is_end else ERROR if is_error else None
-        if wanted is not None:
-            kind: MessageType | ConversationError = objects.message_types[wanted]
-            if name != wanted:
+        system_type = END_DIALOG if is_end else ERROR if is_error else None
+        if system_type is not None:
+            kind: MessageType | ConversationError = objects.message_types[system_type]
+            if name != system_type:
                 kind = failure(8498, message_type=name, contract=contract.name)
         else:
             key = (contract.service_contract_id, side, name)
             if key not in kinds:
                 kinds[key] = contract_rules.receivable(objects, contract, name, from_initiator=side)
             kind = kinds[key]
-        refused = kind if isinstance(kind, ConversationError) else contract_rules.validation_error(kind, body or None)
-        if refused is not None:
-            found[row] = _refusal(refused)
-    return found
+        error = kind if isinstance(kind, ConversationError) else contract_rules.validation_error(kind, body or None)
+        if error is not None:
+            refusals[row] = _refusal(error)
+    return refusals
 
 
 def _rows(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -236,10 +236,10 @@ class BatchWriter:
             del self._arrivals[planned.key]
             return
         header = message_header(planned)
-        found = find_target(self._work.objects, header)
-        if isinstance(found, DeliveryOutcome):
+        target = find_target(self._work.objects, header)
+        if isinstance(target, DeliveryOutcome):
             raise StalePlanError((planned.key,))
-        row = create_target_endpoint(self._work, header, *found, is_whole=arrival is not None)
+        row = create_target_endpoint(self._work, header, *target, is_whole=arrival is not None)
         self._note(row, planned)
 
     def _bind(self, planned: DialogEndpoint) -> None:
@@ -450,10 +450,12 @@ class BodyReader:
         if not spans:
             return []
         *earlier, (begin, end) = spans
-        asked = end + READ_AHEAD_MAX // (len(self._buffered) + 1)
-        *found, read = endpoints.read_body_ranges(connection, transmission_id, [*earlier, (begin, asked)])
-        self._buffer(key, _BufferedBody(sequence, transmission_id, begin, read, reaches_end=len(read) < asked - begin))
-        return [*found, read[: end - begin]]
+        read_end = end + READ_AHEAD_MAX // (len(self._buffered) + 1)
+        *parts, read = endpoints.read_body_ranges(connection, transmission_id, [*earlier, (begin, read_end)])
+        self._buffer(
+            key, _BufferedBody(sequence, transmission_id, begin, read, reaches_end=len(read) < read_end - begin)
+        )
+        return [*parts, read[: end - begin]]
 
     def clear(self) -> None:
         """Drops all buffered parts."""

@@ -226,8 +226,8 @@ class InboundRouter:
     ) -> None:
         """Routes rows without an endpoint here: with the routes of msdb, or to the database that a reply names."""
         positions = [position for position, key in enumerate(keys) if key in new]
-        asked = rows if len(positions) == len(keys) else rows.take(pa.array(positions, pa.int64()))
-        decisions = self.decisions(asked)
+        unrouted = rows if len(positions) == len(keys) else rows.take(pa.array(positions, pa.int64()))
+        decisions = self.decisions(unrouted)
         outcomes: list[Any] = decisions["outcome"].to_pylist()
         databases: list[Any] = decisions["target_database"].to_pylist()
         forwarded: list[int] = []
@@ -244,22 +244,22 @@ class InboundRouter:
                 dropped.setdefault(key, number)
         if forwarded and self._forwards is not None:
             chosen = pa.array(forwarded, pa.int64())
-            self._forwards.forward(peer, asked.take(chosen), decisions.take(chosen))
+            self._forwards.forward(peer, unrouted.take(chosen), decisions.take(chosen))
         if dropped:
-            self._ask_for_routes(peer, asked, decisions, dropped.values())
+            self._request_routes(peer, unrouted, decisions, dropped.values())
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
             error = _ERRORS.get(reason, _DEFAULT_ERROR)
-            service = restore_spaces(quoted(asked["to_service_name"][number].as_py()))
+            service = restore_spaces(quoted(unrouted["to_service_name"][number].as_py()))
             self.report(
-                asked,
+                unrouted,
                 number,
                 error=error,
                 text=f"{reason}: no service or route for {service}; received from {peer.address}",
                 principal=peer.principal,
             )
 
-    def _ask_for_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
+    def _request_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
         """Requests missing routes, so that the retransmitted rows find them (R14).
 
         Peers without a principal share one rate limit.
@@ -362,33 +362,33 @@ class FirstRowCheck:
     def open(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:
         """Returns the rows that may be received, and the session keys that came with them."""
         rows = part.rows
-        asked, taken = self._directions_to_check(part)
-        if not asked and not taken:
+        directions, established = self._directions_to_check(part)
+        if not directions and not established:
             return rows, {}
-        self._renew(peer, part, taken)
-        first_rows = _first_rows(peer, rows, asked)
+        self._update_certificates(peer, part, established)
+        first_rows = _first_rows(peer, rows, directions)
         answers = self._keys.accept_directions(part.dialogs.database, first_rows)
         refused: set[Key] = set()
         keys: dict[bytes, ExchangedKeys] = {}
-        for (key, position), one, answer in zip(asked.items(), first_rows, answers, strict=True):
+        for (key, position), first_row, answer in zip(directions.items(), first_rows, answers, strict=True):
             if isinstance(answer, RefusedDirection):
                 refused.add(key)
-                self._router.report(rows, position, error=answer.error, text=answer.text, principal=one.principal)
+                self._router.report(rows, position, error=answer.error, text=answer.text, principal=first_row.principal)
             elif answer.keys is not None:
-                of = (one.is_initiator, one.from_service_name, one.to_service_name)
+                of = (first_row.is_initiator, first_row.from_service_name, first_row.to_service_name)
                 keys[key[0]] = replace(answer.keys, valid_for=of)
         if refused:
             rows = rows.filter(pa.array([key not in refused for key in part.keys], pa.bool_()))
         return rows, keys
 
-    def _renew(self, peer: Peer, part: InboundRows, taken: Mapping[DialogEndpoint, int]) -> None:
+    def _update_certificates(self, peer: Peer, part: InboundRows, taken: Mapping[DialogEndpoint, int]) -> None:
         """Notes new certificates of the senders of established conversations."""
         dialogs = part.dialogs
-        came = _first_rows(peer, part.rows, {endpoint.key: position for endpoint, position in taken.items()})
+        first_rows = _first_rows(peer, part.rows, {endpoint.key: position for endpoint, position in taken.items()})
         renewed = [
             endpoint.key
-            for endpoint, one in zip(taken, came, strict=True)
-            if self._keys.update_certificate(dialogs.database, endpoint, one)
+            for endpoint, first_row in zip(taken, first_rows, strict=True)
+            if self._keys.update_certificate(dialogs.database, endpoint, first_row)
         ]
         if renewed:
             dialogs.change_certificates(renewed)
@@ -396,14 +396,14 @@ class FirstRowCheck:
     @staticmethod
     def _directions_to_check(part: InboundRows) -> tuple[dict[Key, int], dict[DialogEndpoint, int]]:
         """Returns the directions to check, and the established targets that sent a blob; each with a row, one with a blob if there is any."""
-        asked: dict[Key, int] = {}
+        directions: dict[Key, int] = {}
         if part.new:
             for position, key in enumerate(part.keys):
                 if key in part.new:
-                    asked.setdefault(key, position)
+                    directions.setdefault(key, position)
         blobs = part.rows["key_exchange"]
         if blobs.null_count == len(blobs):
-            return asked, {}
+            return directions, {}
         with_blob: dict[Key, int] = {}
         for position, (key, blob) in enumerate(zip(part.keys, blobs.to_pylist(), strict=True)):
             if blob is not None:
@@ -418,9 +418,9 @@ class FirstRowCheck:
             and not (endpoint.is_bound and senders[with_blob[endpoint.key]].as_py() == endpoint.far_broker_instance)
         }
         for key, position in with_blob.items():
-            if key in asked or key in unanswered:
-                asked[key] = position
-        return asked, {
+            if key in directions or key in unanswered:
+                directions[key] = position
+        return directions, {
             each: with_blob[each.key] for each in endpoints if each.far_certificate and not each.is_initiator
         }
 
@@ -530,11 +530,11 @@ class InboundProcessor:
         for _ in range(ATTEMPTS_MAX):
             if not rows.num_rows:
                 return
-            taken = dialogs.take(rows, peer=principal, session_keys=keys, now=now)
-            if not isinstance(taken, StalePlan):
-                self._in_transit.acknowledged(dialogs.database.database_id, taken.acknowledged, now=now)
+            result = dialogs.take(rows, peer=principal, session_keys=keys, now=now)
+            if not isinstance(result, StalePlan):
+                self._in_transit.acknowledged(dialogs.database.database_id, result.acknowledged, now=now)
                 return
-            if taken.is_database_changed:
+            if result.is_database_changed:
                 self._dialogs.drop(dialogs)
                 return
 

@@ -231,12 +231,12 @@ class DialogKeys:
                 f"the sender's certificate is unknown; its SHA-256 fingerprint is {blob.from_certificate.hex()}. Import it: CREATE CERTIFICATE "
                 "<name> AUTHORIZATION <user> FROM FILE = '<file>';",
             )
-        for held, each in ((row, own), (sender, sender_certificate)):
-            if held is not None and each is not None and not each.is_valid(now):
-                begins, ends = each.description.not_before, each.description.not_after
+        for stored_certificate, certificate in ((row, own), (sender, sender_certificate)):
+            if stored_certificate is not None and certificate is not None and not certificate.is_valid(now):
+                begins, ends = certificate.description.not_before, certificate.description.not_after
                 return RefusedDirection(
                     _NO_CONTEXT,
-                    f"certificate {quoted(held.name)} is not valid now: its validity is {begins:%Y-%m-%d %H:%M:%S} to "
+                    f"certificate {quoted(stored_certificate.name)} is not valid now: its validity is {begins:%Y-%m-%d %H:%M:%S} to "
                     f"{ends:%Y-%m-%d %H:%M:%S} UTC",
                 )
         of = Direction(
@@ -282,18 +282,18 @@ def _certificate_for(
 ) -> DialogCertificate | None:
     """Returns the certificate of a user to start dialogs with: of the valid ones the one that expires last."""
     now: datetime = database.now()
-    held = (
+    certificates = (
         database.credentials.certificate(objects.security, row)
         for row in objects.security.certificates_of(principal_id)
         if row.is_active_for_begin_dialog
     )
-    usable = [each for each in held if each.is_valid(now) and (each.has_key or not needs_key)]
+    usable = [each for each in certificates if each.is_valid(now) and (each.has_key or not needs_key)]
     return max(usable, key=lambda each: each.description.not_after, default=None)
 
 
 def _own_certificate(database: DatabaseContext, objects: Objects, service: Service) -> str:
-    held = [each for each in objects.security.certificates_of(service.principal_id) if each.private_key is not None]
-    if held and database.credentials.master_key(objects.security) is None:
+    with_key = [each for each in objects.security.certificates_of(service.principal_id) if each.private_key is not None]
+    if with_key and database.credentials.master_key(objects.security) is None:
         return "the master key is not open, so no private key can be decrypted: OPEN MASTER KEY DECRYPTION BY PASSWORD = '<password>';"
     owner = next(
         each.name for each in objects.security.principals.values() if each.principal_id == service.principal_id

@@ -72,13 +72,13 @@ class MirroredRoutes:
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
-        known = self._known.get(pair)
-        if known is None:
-            known = self._add(pair)
+        route = self._known.get(pair)
+        if route is None:
+            route = self._add(pair)
         self._known.move_to_end(pair)
         now = self._now()
-        known.mirroring.mark_used(now=now)
-        self._ask(pair, known.mirroring, now=now)
+        route.mirroring.mark_used(now=now)
+        self._ask(pair, route.mirroring, now=now)
         return self.principal(*pair)
 
     def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
@@ -86,8 +86,8 @@ class MirroredRoutes:
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
-        known = self._known.get(pair)
-        principal = None if known is None else known.mirroring.principal
+        route = self._known.get(pair)
+        principal = None if route is None else route.mirroring.principal
         return None if principal is None else pair.address_of(principal)
 
     def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
@@ -133,8 +133,8 @@ class MirroredRoutes:
         monotonic = self._clock.monotonic(now)
         if self._due is not None and self._due <= monotonic:
             self._due = None
-            for pair, known in [*self._known.items()]:
-                known.mirroring.handle_timeout(now=monotonic)
+            for pair, route in [*self._known.items()]:
+                route.mirroring.handle_timeout(now=monotonic)
                 self._update(pair, now=monotonic)
         return None if self._due is None else self._clock.wall_time(self._due)
 
@@ -145,22 +145,22 @@ class MirroredRoutes:
                 self._by_address[oldest.address_of(side)].discard(oldest)
                 if not self._by_address[oldest.address_of(side)]:
                     del self._by_address[oldest.address_of(side)]
-        known = self._known[pair] = _RouteState(MirroredRoute(random=self._instance.random.random))
+        route = self._known[pair] = _RouteState(MirroredRoute(random=self._instance.random.random))
         for side in MirrorSide:
             self._by_address[pair.address_of(side)].add(pair)
-        return known
+        return route
 
     def _pairs(self, address: str) -> list[MirroredAddresses]:
         return sorted(self._by_address[address]) if address in self._by_address else []
 
     def _update(self, pair: MirroredAddresses, *, now: int) -> None:
         """Asks for the roles that are due, and reports a new state."""
-        known = self._known[pair]
-        mirroring = known.mirroring
+        route = self._known[pair]
+        mirroring = route.mirroring
         self._ask(pair, mirroring, now=now)
-        if mirroring.state is known.reported:
+        if mirroring.state is route.reported:
             return
-        known.reported = mirroring.state
+        route.reported = mirroring.state
         principal = mirroring.principal
         self._instance.events.emit(
             MirroredRouteStateChanged(
@@ -188,8 +188,8 @@ class MirroredRoutes:
 
 _TEXTS: Final = {
     MirroredRouteState.UNKNOWN: "the principal is unknown: nothing is sent",
-    MirroredRouteState.PRINCIPAL_IS_ADDRESS: "the address is the principal: everything goes there",
-    MirroredRouteState.PRINCIPAL_IS_MIRROR: "the mirror address is the principal: everything goes there",
+    MirroredRouteState.PRINCIPAL_IS_ADDRESS: "the address is the principal: all messages are sent there",
+    MirroredRouteState.PRINCIPAL_IS_MIRROR: "the mirror address is the principal: all messages are sent there",
     MirroredRouteState.LOST_ADDRESS: "the address was the principal, and no longer answers or no longer has that role: "
     "nothing is sent until it is the principal again or the mirror address has taken over",
     MirroredRouteState.LOST_MIRROR: "the mirror address was the principal, and no longer answers or no longer has that role: "

@@ -290,14 +290,14 @@ class ConversationsInTransit:
             for each in conversations:
                 sender = each.sender
                 key = (sender.conversation_id, bool(sender.is_initiator))
-                place = (each.database.database_id, key)
-                self._new.setdefault(place[0], {})[key] = each
-                conversation = self._conversations.get(place)
+                dialog_key = (each.database.database_id, key)
+                self._new.setdefault(dialog_key[0], {})[key] = each
+                conversation = self._conversations.get(dialog_key)
                 if conversation is None or conversation.outgoing.sender.endpoint_id != sender.endpoint_id:
-                    conversation = self._conversations[place] = ConversationInTransit(each, now)
+                    conversation = self._conversations[dialog_key] = ConversationInTransit(each, now)
                 conversation.outgoing = each
                 conversation.last_seen = now
-                self._keys[place[0], sender.endpoint_id] = key
+                self._keys[dialog_key[0], sender.endpoint_id] = key
                 status = self._status(conversation, now)
                 conversation.status_text = DELIVERED if status is None else str(status)
                 if status is not None:
@@ -362,10 +362,10 @@ class ConversationsInTransit:
     def remove_idle(self, *, now: int) -> None:
         """Removes idle conversations, and the errors of addresses that none uses any more."""
         with self._guard:
-            for place, conversation in list(self._conversations.items()):
+            for dialog_key, conversation in list(self._conversations.items()):
                 if not 0 <= now - conversation.last_seen < FORGET_AFTER:
-                    del self._conversations[place]
-                    self._keys.pop((place[0], conversation.outgoing.endpoint_id), None)
+                    del self._conversations[dialog_key]
+                    self._keys.pop((dialog_key[0], conversation.outgoing.endpoint_id), None)
             decisions = [conversation.outgoing.decision for conversation in self._conversations.values()]
             used = {address for each in decisions for address in (each.next_hop_address, each.mirror_address)}
             self.unreachable = {address: why for address, why in self.unreachable.items() if address in used}
@@ -384,10 +384,10 @@ class ConversationsInTransit:
             self._conversations.clear()
             self._keys.clear()
 
-    def updates(self, addresses: Collection[str], *, most: int, now: int) -> list[StatusUpdate]:
+    def updates(self, addresses: Collection[str], *, max_updates: int, now: int) -> list[StatusUpdate]:
         """Returns the changed statuses of conversations that use some addresses, or were blocked; again until `mark_written`."""
         with self._guard:
-            return list(islice(self._updates(frozenset(addresses), now), most))
+            return list(islice(self._updates(frozenset(addresses), now), max_updates))
 
     def _updates(self, addresses: frozenset[str | None], now: int) -> Iterator[StatusUpdate]:
         for conversation in self._conversations.values():
@@ -455,7 +455,7 @@ class StatusWriter:
             return None
         if 0 <= now - self._written_at < self._pause:
             return self._written_at + self._pause
-        updates = self._in_transit.updates(self._addresses, most=UPDATES_MAX, now=now)
+        updates = self._in_transit.updates(self._addresses, max_updates=UPDATES_MAX, now=now)
         is_written = self._write(updates)
         self._written_at = self._clock()
         self._pause = PAUSE_FACTOR * max(self._written_at - now, 0) if is_written else RETRY_INTERVAL
