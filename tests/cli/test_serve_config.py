@@ -32,7 +32,7 @@ names = ["stock"]
 office = ["office.pem", "office-next.pem"]
 
 [limits]
-learnt_most = 5
+max_unrouted_addresses = 5
 max_message_bytes = 1000
 
 [configuration]
@@ -67,7 +67,7 @@ def test_all_settings(file: Path) -> None:
             ("stock",),
             {"office": (folder / "office.pem", folder / "office-next.pem")},
         ),
-        limits={"learnt_most": 5, "max_message_bytes": 1000},
+        limits={"max_unrouted_addresses": 5, "max_message_bytes": 1000},
         configuration=ConfigurationServiceSettings(folder / "services.csv", None, "Sales", ("Sales", "Stock"), 60),
     )
 
@@ -102,7 +102,10 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         (f'monitor = "{"h" * 300}:1"', "monitor: expected HOST:PORT"),
         ('addresses = ["shop"]', "addresses: 'shop' is not a valid address; expected TCP://host[:port]"),
         ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is not a valid network"),
-        ("[limits]\nlearnt_most = 99999999", "limits.learnt_most: expected an integer from 1 to 1000000; got 9"),
+        (
+            "[limits]\nmax_unrouted_addresses = 99999999",
+            "limits.max_unrouted_addresses: expected an integer from 1 to 1000000; got 9",
+        ),
         (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected an integer from 1 to "),
         (f"[configuration]\nlifetime = {10**30}", "configuration.lifetime: expected an integer from 1 to 2147483"),
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
@@ -117,10 +120,13 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ('[tls]\ncert = "x"', "tls.cert: unknown setting; expected one of authority, certificate, key, names, pinned"),
         ('[tls.pinned]\nstock = "x"', "tls.pinned.stock: expected a list of strings, got 'x'"),
         ("limits = 1", "limits: expected a table, got 1"),
-        ("[limits]\nlearnt_most = true", "limits.learnt_most: expected a positive integer, got True"),
+        (
+            "[limits]\nmax_unrouted_addresses = true",
+            "limits.max_unrouted_addresses: expected a positive integer, got True",
+        ),
         (
             "[limits]\nlearned_most = 1",
-            "limits.learned_most: unknown setting; expected one of dials_at_once, dials_per_second, ",
+            "limits.learned_most: unknown setting; expected one of dial_burst, dials_per_second, ",
         ),
         ("[configuration]\nlifetime = 0", "configuration.lifetime: expected a positive integer, got 0"),
     ],

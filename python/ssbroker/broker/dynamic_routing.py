@@ -213,7 +213,7 @@ class DynamicRouting:
         for service_name, refusal, next_request_at in refused:
             if may_be_logged("9761", level=logging.WARNING, source=database.name, now=now):
                 LOGGER.warning(
-                    "%s: 9761: the configuration service has no route to the service %r: %s; the next request is sent after %s",
+                    "%s: error 9761: the configuration service has no route to the service %r: %s; the next request is sent after %s",
                     database.name,
                     service_name,
                     refusal,

@@ -250,12 +250,12 @@ _PORT_MAX: Final = 65535
 _HOST_CHARACTERS_MAX: Final = 253
 _IPV6: Final = 6
 LIMITS: Final = (
-    "dials_at_once",
+    "dial_burst",
     "dials_per_second",
-    "learnt_dials",
-    "learnt_most",
-    "principal_most",
-    "unproven_most",
+    "max_unrouted_dials",
+    "max_unrouted_addresses",
+    "max_connections_per_principal",
+    "max_unauthenticated",
     *PROTOCOL_LIMITS,
 )
 """The limits that a file can set: those of the endpoint and of the dialog protocol."""

@@ -73,15 +73,15 @@ class ProtocolSettings:
         window_fragments: How many fragments of a dialog may be unacknowledged.
         window_bytes: How many bytes of fragments of a dialog may be unacknowledged.
         ahead_bytes: No further message is started while more bytes of started messages than this are not acknowledged in order, because
-            the peer has to buffer them (P14).
-        turn_fragments: How many fragments of one dialog are sent before the next dialog has its turn (P13).
+            the peer has to buffer them.
+        turn_fragments: How many fragments of one dialog are sent before the next dialog has its turn.
         acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
-        max_pending_bytes: How many bytes of incomplete and early messages may wait for one dialog (P26), with 512 bytes added for each
+        max_pending_bytes: How many bytes of incomplete and early messages may wait for one dialog, with 512 bytes added for each
             fragment, and how much of them is reassembled at a time. A larger message is never received; its sender retries until the
             lifetime of the conversation ends.
         max_message_bytes: The size of the largest message that is received; at most what a queue row can hold.
         integrity: "strict" seals secured dialogs and accepts only sealed fragments. "compat" sends and accepts encrypted MD5 signatures,
-            which detect accidents but not attackers (P22), and does not authenticate acknowledgements.
+            which detect accidents but not attackers, and does not authenticate acknowledgements.
         honor_priority: Whether dialogs with a higher priority send first.
 
     Raises:

@@ -463,7 +463,7 @@ class InboundDirection:
         return message is not None and (message.count, message.digest) != (part.count, part.message_digest)
 
     def has_room(self, part: OpenedFragment, *, max_bytes: int, max_message_bytes: int) -> bool:
-        """Returns whether a fragment may be kept (P26), or completes the next expected message and need not be."""
+        """Returns whether a fragment may be kept (P26), or need not be kept, because it completes the next expected message."""
         message = self.pending.get(part.sequence)
         if message is None:
             return len(part.body) <= max_message_bytes and self.charged_bytes + part.charged_bytes <= max_bytes

@@ -520,7 +520,9 @@ class DialogEngine:
     def _take_plan(self, changes: BatchChanges) -> ReceivePlan:
         plan = self._plan
         if plan is None or plan.changes is not changes:
-            raise ProtocolError("not the changes of the last batch, or already confirmed or undone")
+            raise ProtocolError(
+                "expected the changes of the last batch; these are older, or were already confirmed or undone"
+            )
         self._plan = None
         return plan
 

@@ -219,7 +219,7 @@ class Assembler:
         )
 
     def _find_refused(self, parts: Sequence[OpenedFragment]) -> Rejected:
-        """Rejects fragments that contradict earlier ones, or that would complete more than may be reassembled at a time."""
+        """Rejects fragments that contradict earlier ones, or that would complete more than the limit for one reassembly."""
         refused: Rejected = {}
         openings: dict[InboundDirection, list[OpenedFragment]] = {}
         for part in parts:

@@ -29,7 +29,7 @@ def memory_storage(name: str) -> MemoryDialogStorage:
 
 
 class SimulatedInstance:
-    """An instance whose storage survives a crash; everything else is lost.
+    """An instance whose storage survives a crash; a crash loses everything else.
 
     Args:
         name: The name on the network.

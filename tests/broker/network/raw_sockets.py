@@ -59,7 +59,7 @@ def _slow(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         authority = Authority(Path(folder))
-        limits = EndpointLimits(dials_at_once=count + 1)
+        limits = EndpointLimits(dial_burst=count + 1)
         bank = RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits)
         with bank, contextlib.ExitStack() as stack:
             before = _resident()

@@ -29,7 +29,7 @@ from ssbroker.security.certificates import CertificateWithKey, Validity, make_au
 DEADLINE: Final = 60.0
 LOOK_EVERY: Final = 0.05
 HOST: Final = "127.0.0.1"
-QUICK: Final = EndpointLimits(dial_wait=1000, dial_wait_most=1000)
+QUICK: Final = EndpointLimits(dial_wait=1000, max_dial_wait=1000)
 """Limits by which a failed dial is repeated at once."""
 
 

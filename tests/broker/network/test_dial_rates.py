@@ -64,7 +64,7 @@ def test_an_ipv6_network_counts_as_one_address() -> None:
 def test_frequent_dials_are_rejected_before_tls(tmp_path: Path) -> None:
     """The strangers come from one address, in one go; the shop's connection, which was there before, goes on."""
     authority = Authority(tmp_path)
-    limits = EndpointLimits(login_wait=HOUR, unproven_most=5, dials_at_once=4, dials_per_second=1)
+    limits = EndpointLimits(login_timeout=HOUR, max_unauthenticated=5, dial_burst=4, dials_per_second=1)
     with contextlib.ExitStack() as stack:
         bank = stack.enter_context(
             RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits, frozen=True)
@@ -81,7 +81,7 @@ def test_frequent_dials_are_rejected_before_tls(tmp_path: Path) -> None:
             assert rest(opened) == b""
         refused = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
         assert {event.text for event in refused} == {
-            "the peer dials too often: one address may dial 4 connections at once and 1 a second"
+            "the peer opens connections too often: one address may dial 4 connections at once and 1 a second"
         }
         assert {event.error for event in refused} == {9752}
         assert len(bank.connections()) == 4
@@ -97,7 +97,7 @@ def test_frequent_dials_are_rejected_before_tls(tmp_path: Path) -> None:
 
 @pytest.mark.threat("T13")
 def test_an_invalid_rate_is_rejected() -> None:
-    for said in ({"dials_at_once": 0}, {"dials_per_second": 0}, {"dials_at_once": True}):
+    for said in ({"dial_burst": 0}, {"dials_per_second": 0}, {"dial_burst": True}):
         with pytest.raises(OptionError, match=next(iter(said))):
             EndpointLimits(**said)
 
@@ -108,7 +108,7 @@ def test_the_connections_of_a_principal_are_limited(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     names = ("bank", "mallory", "shop")
     with contextlib.ExitStack() as stack:
-        limits = EndpointLimits(principal_most=3)
+        limits = EndpointLimits(max_connections_per_principal=3)
         bank = stack.enter_context(RecordingEndpoint("bank", trust=authority.trust("bank", *names), limits=limits))
         shop = stack.enter_context(RecordingEndpoint("shop", trust=authority.trust("shop", *names)))
         shop.endpoint.send(bank.address, numbered(1, first=100))

@@ -92,7 +92,7 @@ def test_a_broken_connection_is_reported_on_both_sides() -> None:
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_connection_that_breaks_after_rows_arrived_is_dialed_soon(*, answers: bool) -> None:
     """Else the waits grow: to an hour, were this one to break as often."""
-    limits = replace(QUICK, dial_wait_most=3600_000_000, steady_after=3600_000_000)
+    limits = replace(QUICK, max_dial_wait=3600_000_000, stable_after=3600_000_000)
     times = 24 if answers else 4
     with RecordingEndpoint("shop", limits=limits) as shop, RecordingEndpoint("bank") as bank:
         for time in range(times):
@@ -149,7 +149,7 @@ def test_repeated_immediate_goodbyes_lengthen_the_wait() -> None:
 
 def test_a_lasting_connection_resets_the_wait() -> None:
     """Also where it ends since there was nothing more to carry: else one failed dial a day later is followed by a minute."""
-    limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
+    limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), stable_after=0)
     address = f"TCP://{HOST}:{free_port()}"
     port = int(address.rpartition(":")[2])
     with RecordingEndpoint("shop", limits=limits) as shop:

@@ -21,7 +21,7 @@ from ssbroker.protocol.wire.frames import OwnIdentity
 from tests.broker.network.recording_endpoints import HOST, QUICK, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered, table
 
-PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)
+PATIENT = EndpointLimits(dial_wait=3600_000_000, max_dial_wait=3600_000_000)
 """Limits by which a failed dial is not repeated while a test runs."""
 
 
@@ -97,7 +97,7 @@ def test_pinned_certificates_connect_under_their_configured_names(tmp_path: Path
 
 @pytest.mark.rule("P2")
 def test_an_idle_connection_is_closed_and_dialed_again_on_demand() -> None:
-    limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), steady_after=0)
+    limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), stable_after=0)
     with RecordingEndpoint("shop", limits=limits) as shop, RecordingEndpoint("bank", limits=limits) as bank:
         for number in range(3):
             shop.endpoint.send(bank.address, numbered(1, first=number))

@@ -31,7 +31,7 @@ HOUR = 3_600_000_000
 @pytest.fixture
 def bank() -> Iterator[RecordingEndpoint]:
     """A bank without TLS, so that what is said reaches the frames; it waits an hour for everything."""
-    limits = EndpointLimits(login_wait=HOUR, link=LinkLimits(hello_timeout=HOUR, idle_timeout=HOUR))
+    limits = EndpointLimits(login_timeout=HOUR, link=LinkLimits(hello_timeout=HOUR, idle_timeout=HOUR))
     with RecordingEndpoint("bank", limits=limits) as party:
         yield party
 
@@ -107,14 +107,16 @@ def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: R
 
 
 def test_an_incomplete_frame_is_ended_at_the_deadline() -> None:
-    with RecordingEndpoint("bank", limits=EndpointLimits(login_wait=1000, link=LinkLimits(hello_timeout=HOUR))) as bank:
+    with RecordingEndpoint(
+        "bank", limits=EndpointLimits(login_timeout=1000, link=LinkLimits(hello_timeout=HOUR))
+    ) as bank:
         for says in (b"", HELLO[:1], HELLO[:-1]):
             assert "did not authenticate within 0.001 s" in told(bank, says).text
 
 
 def test_the_deadline_includes_tls(tmp_path: Path) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
-    with RecordingEndpoint("bank", trust=trust, limits=EndpointLimits(login_wait=1000)) as bank:
+    with RecordingEndpoint("bank", trust=trust, limits=EndpointLimits(login_timeout=1000)) as bank:
         for says in (b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(511)):
             assert told(bank, says).error == 9752
 
@@ -122,7 +124,7 @@ def test_the_deadline_includes_tls(tmp_path: Path) -> None:
 def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
     """Records of TLS that are whole and mean nothing, or never become whole."""
     trust = Authority(tmp_path).trust("bank", "shop")
-    limits = EndpointLimits(login_wait=HOUR)
+    limits = EndpointLimits(login_timeout=HOUR)
     with RecordingEndpoint("bank", trust=trust, limits=limits) as bank:
         event = told(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
         assert "16384 bytes without authenticating" in event.text
@@ -134,7 +136,7 @@ def test_of_many_unauthenticated_connections_the_oldest_are_closed(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
-    limits = EndpointLimits(login_wait=HOUR, unproven_most=50, dials_at_once=1000)
+    limits = EndpointLimits(login_timeout=HOUR, max_unauthenticated=50, dial_burst=1000)
     with contextlib.ExitStack() as stack:
         bank = stack.enter_context(RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits))
         strangers = []
@@ -157,9 +159,9 @@ def test_of_many_unauthenticated_connections_the_oldest_are_closed(
 @pytest.mark.threat("T13")
 def test_unauthenticated_connections_use_at_most_a_quarter_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
-    assert EndpointLimits().unproven_allowed() == 64
+    assert EndpointLimits().unauthenticated_limit() == 64
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert EndpointLimits().unproven_allowed() == 1000
+    assert EndpointLimits().unauthenticated_limit() == 1000
 
 
 @pytest.mark.threat("T5")

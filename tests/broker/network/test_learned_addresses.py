@@ -64,7 +64,7 @@ def test_concurrent_dials_of_learned_addresses_are_limited(
     many_names: None,
 ) -> None:
     """Listeners that never answer occupy the dials; addresses of routes are dialed nevertheless."""
-    limits = EndpointLimits(learnt_dials=2, login_wait=3600_000_000)
+    limits = EndpointLimits(max_unrouted_dials=2, login_timeout=3600_000_000)
     with (
         socket.create_server((HOST, 0)) as silent,
         RecordingEndpoint("shop", limits=limits) as shop,
@@ -85,7 +85,7 @@ def test_concurrent_dials_of_learned_addresses_are_limited(
 
 
 def test_the_number_of_addresses_from_peers_is_limited(many_names: None) -> None:
-    limits = replace(PATIENT, learnt_most=3)
+    limits = replace(PATIENT, max_unrouted_addresses=3)
     with RecordingEndpoint("shop", limits=limits) as shop:
         port = free_port()
         names = [f"TCP://h{number}.example:{port}" for number in range(1, 6)]
@@ -99,7 +99,7 @@ def test_the_number_of_addresses_from_peers_is_limited(many_names: None) -> None
             None,
             None,
             None,
-            "limit of 3 addresses without a route reached (learnt_most)",
+            "limit of 3 addresses that no route names is reached; raise limits.max_unrouted_addresses",
         ]
 
 

@@ -68,7 +68,9 @@ def test_replies_are_dropped_if_no_more_addresses_can_be_learned(
     answered(both, ["tcp://one:4022/x"])
     assert "TCP://one:4022" in pipe.outboxes
     monkeypatch.setattr(
-        pipe, "refusal_reason", lambda _: "limit of 1000 addresses without a route reached (learnt_most)"
+        pipe,
+        "refusal_reason",
+        lambda _: "limit of 1000 addresses that no route names is reached; raise limits.max_unrouted_addresses",
     )
     answered(both, ["tcp://two:4022/x"])
     assert "TCP://two:4022" not in pipe.outboxes

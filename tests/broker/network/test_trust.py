@@ -20,7 +20,7 @@ from ssbroker.security.certificates import Validity, read_key
 from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
-PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)
+PATIENT = EndpointLimits(dial_wait=3600_000_000, max_dial_wait=3600_000_000)
 
 
 @pytest.fixture

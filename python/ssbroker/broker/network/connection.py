@@ -163,102 +163,102 @@ class EndpointLimits:
 
     Attributes:
         link: The time and size limits of one connection.
-        login_wait: Maximum time for TCP, TLS and HELLO together.
-        unproven_bytes: Maximum bytes that are read from a peer before it is authenticated.
-        unproven_most: Maximum number of unauthenticated connections; a new one replaces the oldest. It never exceeds a quarter of the files
+        login_timeout: Maximum time for TCP, TLS and HELLO together.
+        max_unauthenticated_bytes: Maximum bytes that are read from a peer before it is authenticated.
+        max_unauthenticated: Maximum number of unauthenticated connections; a new one replaces the oldest. It never exceeds a quarter of the files
             that the process may open, so that databases and authenticated peers have the rest.
-        principal_most: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
+        max_connections_per_principal: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
             replaces the oldest. It never exceeds a quarter of the files either.
-        dials_at_once: How many connections one address may dial in a burst; an IPv6 network of 64 bits counts as one address.
+        dial_burst: How many connections one address may dial in a burst; an IPv6 network of 64 bits counts as one address.
         dials_per_second: How many more connections it may dial in each second after the burst.
-        learnt_most: Maximum number of addresses in use that no route names, but that peers have chosen.
-        learnt_dials: How many of these are dialled at the same time; the others wait.
+        max_unrouted_addresses: Maximum number of addresses in use that no route names, but that peers have chosen.
+        max_unrouted_dials: How many of these are dialled at the same time; the others wait.
         outbox_bytes: Maximum bytes that wait to be sent to one address.
         dial_wait: Wait after a failed dial; it doubles after each further failure.
-        dial_wait_most: Maximum of that wait.
-        steady_after: Minimum duration of a connection without received rows for its end to count as a first failure.
+        max_dial_wait: Maximum of that wait.
+        stable_after: Minimum duration of a connection without received rows for its end to count as a first failure.
 
     Raises:
         OptionError: A value is out of range.
 
     Examples:
         >>> limits = EndpointLimits()
-        >>> [limits.wait(failures, roll=0.5) // SECOND for failures in range(1, 9)]
+        >>> [limits.dial_backoff(failures, jitter=0.5) // SECOND for failures in range(1, 9)]
         [1, 2, 4, 8, 16, 32, 60, 60]
-        >>> limits.wait(1, roll=0.0) / SECOND
+        >>> limits.dial_backoff(1, jitter=0.0) / SECOND
         0.875
     """
 
     link: LinkLimits = field(default_factory=LinkLimits)
-    login_wait: int = 10 * SECOND
-    unproven_bytes: int = 16 << 10
-    unproven_most: int = 1000
-    principal_most: int = 256
-    dials_at_once: int = 200
+    login_timeout: int = 10 * SECOND
+    max_unauthenticated_bytes: int = 16 << 10
+    max_unauthenticated: int = 1000
+    max_connections_per_principal: int = 256
+    dial_burst: int = 200
     dials_per_second: int = 20
-    learnt_most: int = 1000
-    learnt_dials: int = 64
+    max_unrouted_addresses: int = 1000
+    max_unrouted_dials: int = 64
     outbox_bytes: int = 2 << 20
     dial_wait: int = SECOND
-    dial_wait_most: int = 60 * SECOND
-    steady_after: int = 10 * SECOND
+    max_dial_wait: int = 60 * SECOND
+    stable_after: int = 10 * SECOND
 
     def __post_init__(self) -> None:
-        for name in ("login_wait", "dial_wait", "dial_wait_most"):
+        for name in ("login_timeout", "dial_wait", "max_dial_wait"):
             whole_number(getattr(self, name), name=name, minimum=1, maximum=_HOUR)
-        whole_number(self.steady_after, name="steady_after", minimum=0, maximum=_HOUR)
-        whole_number(self.unproven_bytes, name="unproven_bytes", minimum=4 << 10, maximum=1 << 20)
+        whole_number(self.stable_after, name="stable_after", minimum=0, maximum=_HOUR)
+        whole_number(self.max_unauthenticated_bytes, name="max_unauthenticated_bytes", minimum=4 << 10, maximum=1 << 20)
         for name in (
-            "unproven_most",
-            "principal_most",
-            "dials_at_once",
+            "max_unauthenticated",
+            "max_connections_per_principal",
+            "dial_burst",
             "dials_per_second",
-            "learnt_most",
-            "learnt_dials",
+            "max_unrouted_addresses",
+            "max_unrouted_dials",
         ):
             whole_number(getattr(self, name), name=name, minimum=1, maximum=1_000_000)
         whole_number(self.outbox_bytes, name="outbox_bytes", minimum=1, maximum=1 << 40)
 
-    def wait(self, failures: int, *, roll: float) -> int:
+    def dial_backoff(self, failures: int, *, jitter: float) -> int:
         """Returns the wait before an address is dialled again, in microseconds.
 
         Args:
             failures: The number of failures in a row, at least 1.
-            roll: A random number in [0, 1) for the jitter.
+            jitter: A random number in [0, 1).
 
         Returns:
             The wait in microseconds, with jitter.
 
         Examples:
-            >>> EndpointLimits().wait(20, roll=0.5) // SECOND
+            >>> EndpointLimits().dial_backoff(20, jitter=0.5) // SECOND
             60
         """
-        base = min(self.dial_wait << min(failures - 1, 32), self.dial_wait_most)
-        return round(base * (1 + JITTER * (2 * roll - 1)))
+        base = min(self.dial_wait << min(failures - 1, 32), self.max_dial_wait)
+        return round(base * (1 + JITTER * (2 * jitter - 1)))
 
-    def principal_allowed(self) -> int:
+    def connections_per_principal_limit(self) -> int:
         """Returns how many connections one principal may have dialled in this process; at least 1.
 
         Returns:
-            `principal_most`, or a quarter of the files that the process may open if that is less.
+            `max_connections_per_principal`, or a quarter of the files that the process may open if that is less.
 
         Examples:
-            >>> EndpointLimits(principal_most=1).principal_allowed()
+            >>> EndpointLimits(max_connections_per_principal=1).connections_per_principal_limit()
             1
         """
-        return _limit_by_open_files(self.principal_most)
+        return _limit_by_open_files(self.max_connections_per_principal)
 
-    def unproven_allowed(self) -> int:
+    def unauthenticated_limit(self) -> int:
         """Returns how many unauthenticated connections this process may have; at least 1.
 
         Returns:
-            `unproven_most`, or a quarter of the files that the process may open if that is less.
+            `max_unauthenticated`, or a quarter of the files that the process may open if that is less.
 
         Examples:
-            >>> EndpointLimits(unproven_most=1).unproven_allowed()
+            >>> EndpointLimits(max_unauthenticated=1).unauthenticated_limit()
             1
         """
-        return _limit_by_open_files(self.unproven_most)
+        return _limit_by_open_files(self.max_unauthenticated)
 
 
 def _limit_by_open_files(limit: int) -> int:
@@ -356,7 +356,7 @@ class SecureLink:
         return (
             None
             if self.peer_identity is not None
-            else max(self._limits.unproven_bytes - self._unauthenticated_bytes, 0)
+            else max(self._limits.max_unauthenticated_bytes - self._unauthenticated_bytes, 0)
         )
 
     def received(self, data: Data, *, now: int) -> list[LinkEvent]:
@@ -641,7 +641,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._loop: Final = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = self._loop.call_later(limits.login_wait / SECOND, self._login_timed_out)
+        self._deadline = self._loop.call_later(limits.login_timeout / SECOND, self._login_timed_out)
         self._is_closing = False
         self.close_reason: CloseReason | None = None
         self.peer: Peer | None = None
@@ -851,7 +851,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.pump()
 
     def _login_timed_out(self) -> None:
-        waited = self._limits.login_wait / SECOND
+        waited = self._limits.login_timeout / SECOND
         self.set_close_reason(CloseReason(f"the peer did not authenticate within {waited:g} s", LOGIN_REFUSED))
         self.cut()
 

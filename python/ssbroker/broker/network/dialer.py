@@ -459,13 +459,15 @@ class Destinations:
         """Returns why nothing new may be sent to an address; None if it may."""
         if self._setup.dial_filter.refuses(host_of(address)):
             return "it is not allowed by dial_only"
-        learnt_max = self._setup.limits.learnt_most
+        learnt_max = self._setup.limits.max_unrouted_addresses
         with self._lock:
             if address in self._routed or address in self._destinations or len(self._destinations) < learnt_max:
                 return None
             learnt = sum(each.is_busy and each.address not in self._routed for each in self._destinations.values())
         return (
-            f"limit of {learnt_max} addresses without a route reached (learnt_most)" if learnt >= learnt_max else None
+            f"limit of {learnt_max} addresses that no route names is reached; raise limits.max_unrouted_addresses"
+            if learnt >= learnt_max
+            else None
         )
 
     def is_learnt(self, address: str) -> bool:
@@ -564,7 +566,7 @@ class Dialer:
         self._setup: Final = setup
         self._begin: Final = begin
         self._usable_connection: Final = usable_connection
-        self._dial_slots: Final = DialSlots(setup.limits.learnt_dials)
+        self._dial_slots: Final = DialSlots(setup.limits.max_unrouted_dials)
         self._by_connection: Final[dict[PeerConnection, list[Destination]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopped = False
@@ -666,7 +668,7 @@ class Dialer:
             return
         limits, since = self._setup.limits, connection.logged_in_at
         is_steady = since is not None and self._setup.clock() - since >= min(
-            limits.steady_after, limits.link.idle_timeout
+            limits.stable_after, limits.link.idle_timeout
         )
         if is_steady or connection.counters.fragments_received:
             destination.failures = 0
@@ -706,7 +708,7 @@ class Dialer:
             connection.link.query_role(broker_instance)
 
     def _schedule_retry(self, destination: Destination) -> None:
-        wait = self._setup.limits.wait(max(destination.failures, 1), roll=self._setup.random.random())
+        wait = self._setup.limits.dial_backoff(max(destination.failures, 1), jitter=self._setup.random.random())
         loop = asyncio.get_running_loop()
         destination.retry = loop.call_later(wait / SECOND, self._retry, destination)
 
@@ -745,7 +747,7 @@ class Dialer:
     async def _open(self, connection: PeerConnection, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._setup.limits.login_wait / SECOND):
+            async with asyncio.timeout(self._setup.limits.login_timeout / SECOND):
                 await loop.create_connection(
                     lambda: connection, sock=await connect_socket(host, port, self._setup.dial_filter)
                 )
@@ -753,7 +755,7 @@ class Dialer:
             connection.lost(CloseReason(f"the host name {host} cannot be resolved: {error.strerror}", NAME_UNKNOWN))
         except TimeoutError:
             connection.lost(
-                CloseReason(f"the dial timed out after {self._setup.limits.login_wait / SECOND:g} s", CONNECT_FAILED)
+                CloseReason(f"the dial timed out after {self._setup.limits.login_timeout / SECOND:g} s", CONNECT_FAILED)
             )
         except OSError as error:
             connection.lost(CloseReason(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))

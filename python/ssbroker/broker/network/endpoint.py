@@ -140,12 +140,12 @@ class ConnectionManager:
         self._roles: Final = RoleAnswers(setup)
         self._by_peer: Final[dict[PeerKey, list[PeerConnection]]] = {}
         self._unauthenticated: Final[dict[PeerConnection, None]] = {}
-        self._unauthenticated_max: Final = setup.limits.unproven_allowed()
-        self._per_principal_max: Final = setup.limits.principal_allowed()
+        self._unauthenticated_max: Final = setup.limits.unauthenticated_limit()
+        self._per_principal_max: Final = setup.limits.connections_per_principal_limit()
         limits = setup.limits
-        self._rate_limiter: Final = RateLimiter(burst=limits.dials_at_once, per_second=limits.dials_per_second)
+        self._rate_limiter: Final = RateLimiter(burst=limits.dial_burst, per_second=limits.dials_per_second)
         self._rate_message: Final = (
-            f"the peer dials too often: one address may dial {limits.dials_at_once} connections at once and"
+            f"the peer opens connections too often: one address may dial {limits.dial_burst} connections at once and"
             f" {limits.dials_per_second} a second"
         )
         self.refusals = 0

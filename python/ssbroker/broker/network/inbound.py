@@ -519,7 +519,7 @@ class InboundProcessor:
             text = "dropped %d rows from %s, %s, after an unexpected error"
             LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)
         if rows.num_rows == 1:
-            text = f"unexpected error: {type(error).__name__}; received from {peer.address}"
+            text = f"unexpected error {type(error).__name__}; received from {peer.address}"
             with suppress(Exception):  # emitting the event may be what fails
                 self._router.report(rows, 0, error=_UNEXPECTED_ERROR, text=text, principal=peer.principal)
 

@@ -239,7 +239,7 @@ class KeyExchange(Protocol):
     """Agrees on the session keys of dialogs with other instances."""
 
     def prepare_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> KeyDecision:
-        """Returns the blob that an endpoint's messages carry, or why they have to wait.
+        """Returns the key exchange data for an endpoint's messages, or the reason why they must wait.
 
         A new key is durable in the endpoint's row on return. Called before an endpoint's first message, after an offer expires or the
         catalog changes, until the peer has the key, and after each restart.

@@ -41,7 +41,7 @@ class Trust:
     Examples:
         >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"), authority=Path("authority.pem"))
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: names: required with an authority; give at least one principal that it may vouch for
+        ssbroker.exceptions.OptionError: names: required with an authority; give at least one principal that it may issue certificates for
         >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"))
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: no peer can be authenticated: give pinned certificates, or an authority and names
@@ -64,7 +64,9 @@ class Trust:
             if not isinstance(file, Path):
                 raise OptionError(f"{name}: expected a pathlib.Path; got {type(file).__name__}")
         if self.authority is not None and not self.names:
-            raise OptionError("names: required with an authority; give at least one principal that it may vouch for")
+            raise OptionError(
+                "names: required with an authority; give at least one principal that it may issue certificates for"
+            )
         if self.authority is None and self.names:
             raise OptionError("names: only used with an authority; give one, or omit the names")
         if self.authority is None and not any(self.pinned.values()):

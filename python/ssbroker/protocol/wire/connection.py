@@ -88,7 +88,7 @@ class LinkLimits:
         ping_after: PING is sent after this time without data, while an answer is outstanding.
         silence_timeout: The peer counts as gone after this time without data, while an answer is outstanding.
         keepalive_interval: How often a side that has paused reading sends a keepalive.
-        idle_timeout: A connection without traffic is closed after this time (P2).
+        idle_timeout: A connection without traffic is closed after this time.
         goodbye_timeout: How long nothing may be received or sent between GOODBYE and the end; after twelve times that, the link ends anyway.
 
     Raises:

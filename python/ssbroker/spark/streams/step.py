@@ -48,7 +48,7 @@ class PendingMessages:
 def update_waiting(
     before: pa.Table | None, pending: pa.Table | None, *, max_age_us: int | None, now_us: int
 ) -> PendingMessages:
-    """Compares the pending messages with those of the step before, and separates the expired ones.
+    """Compares the pending messages with those of the previous step, and separates the expired ones.
 
     `before` is in `WAITING_SCHEMA`; `pending` is in `schemas.PENDING`, or None if no fragments have arrived. If the clock has been set
     back, the last growth is set to now.
@@ -189,7 +189,7 @@ class DelayedQueue:
         return is_early
 
     def _route_messages(self, rows: pa.Table, *, now_us: int) -> tuple[list[pa.RecordBatch], pa.Table | None]:
-        """Routes messages; returns those that are released, and those that are DELAYED or behind such a one."""
+        """Routes messages; returns those that are released, and those that are DELAYED, or that wait behind a DELAYED message."""
         decided = [self.decide(batch) for batch in _messages(rows).to_batches()]
         is_delayed: ArrowColumn = pa.concat_arrays([delayed for _, delayed in decided])
         if not pc.any(is_delayed).as_py():
