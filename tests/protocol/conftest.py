@@ -7,7 +7,7 @@ import pytest
 
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.events import LOGGER
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,6 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def machine() -> Machine:
+def engine() -> EngineFactory:
     """The engine under test; the tests of planted bugs pass the same class with a bug in it."""
     return DialogEngine

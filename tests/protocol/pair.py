@@ -18,7 +18,7 @@ from ssbroker.protocol.events import CorruptedMessage, Event, EventLog, MessageU
 from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, ExchangedKeys, Key, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 
 SECOND = 1_000_000
 A, B, C = (letter * 16 for letter in (b"A", b"B", b"C"))
@@ -34,7 +34,7 @@ class Side:
     """One instance: its engine, its durable storage and its events."""
 
     name: bytes
-    ledger: MemoryDialogStorage
+    storage: MemoryDialogStorage
     dialogs: DialogEngine
     peer: bytes
     session_keys: dict[bytes, bytes | ExchangedKeys]
@@ -43,7 +43,7 @@ class Side:
     def send(self, key: Key, *bodies: bytes, message_type: str = "Order") -> None:
         """Commits messages, and notifies the engine."""
         for body in bodies:
-            self.ledger.send(key, body, message_type=message_type)
+            self.storage.send(key, body, message_type=message_type)
         self.dialogs.notify_queued([key])
 
     def rows(self, now: int = 0, *, most: int = 4096) -> list[Row]:
@@ -61,18 +61,18 @@ class Side:
     def take(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
         """Passes a batch to it, and commits the result."""
         effects = self.arrived(rows, now, peer=peer)
-        self.ledger.commit(effects)
+        self.storage.commit(effects)
         self.dialogs.confirm(effects, now=now)
         return effects
 
     def queue(self, key: Key) -> list[bytes]:
         """The bodies that the application has received."""
-        account = self.ledger.accounts.get(key)
+        account = self.storage.accounts.get(key)
         return [] if account is None else [message.body for message in account.queue]
 
     def waiting(self, key: Key) -> list[int]:
         """The sequence numbers in its transmission queue."""
-        return list(self.ledger.accounts[key].outgoing)
+        return list(self.storage.accounts[key].outgoing)
 
     def told(self, kind: type[Event]) -> list[Any]:
         """Its events of a kind."""
@@ -90,7 +90,7 @@ class Pair:
 
     a: Side
     b: Side
-    machine: Machine
+    engine: EngineFactory
     settings: ProtocolSettings
     outgoing: Key = (CONVERSATION, True)
     incoming: Key = (CONVERSATION, False)
@@ -101,7 +101,7 @@ class Pair:
         endpoint = DialogEndpoint(conversation_id=conversation, is_initiator=True, **{**fixed, **options})
         if endpoint.session_key is not None:
             self.b.session_keys[conversation] = endpoint.session_key
-        return self.a.ledger.begin(endpoint)
+        return self.a.storage.begin(endpoint)
 
     def exchange(self, now: int = 0, *, times: int = 6) -> list[Row]:
         """Delivers everything in both directions; returns the rows of the initiator."""
@@ -117,22 +117,22 @@ class Pair:
 
     def restart(self, side: Side) -> None:
         """Drops uncommitted state, and starts a new engine."""
-        side.ledger.restart()
-        side.dialogs = made(side.ledger, self.machine, self.settings, side.events)
-        side.dialogs.notify_queued(side.ledger.waiting())
+        side.storage.restart()
+        side.dialogs = made(side.storage, self.engine, self.settings, side.events)
+        side.dialogs.notify_queued(side.storage.waiting())
 
 
 def made(
-    ledger: MemoryDialogStorage, machine: Machine, settings: ProtocolSettings, events: list[Event]
+    storage: MemoryDialogStorage, engine: EngineFactory, settings: ProtocolSettings, events: list[Event]
 ) -> DialogEngine:
     """An engine that records its events."""
     log = EventLog()
     log.subscribe(events.append)
-    return machine(ledger, random=Random(1).random, settings=settings, log=log)
+    return engine(storage, random=Random(1).random, settings=settings, log=log)
 
 
 def pair(
-    machine: Machine,
+    engine: EngineFactory,
     *,
     refuses: Callable[[str, bytes], Refusal | None] | None = None,
     dialog: Mapping[str, Any] | None = None,
@@ -142,24 +142,24 @@ def pair(
     chosen = ProtocolSettings(**settings)
     sides: list[Side] = []
     for name, peer in ((A, OF_B), (B, OF_A)):
-        ledger = MemoryDialogStorage(name, refuses=refuses)
+        storage = MemoryDialogStorage(name, refuses=refuses)
         events: list[Event] = []
-        sides.append(Side(name, ledger, made(ledger, machine, chosen, events), peer, {}, events))
+        sides.append(Side(name, storage, made(storage, engine, chosen, events), peer, {}, events))
     a, b = sides
-    both = Pair(a, b, machine, chosen)
+    both = Pair(a, b, engine, chosen)
     both.begin(**(dialog or {}))
     return both
 
 
-def bound(machine: Machine, **options: Any) -> Pair:
+def bound(engine: EngineFactory, **options: Any) -> Pair:
     """Two instances with an established dialog: one message has been delivered in each direction."""
-    both = pair(machine, **options)
+    both = pair(engine, **options)
     both.a.send(both.outgoing, b"first")
     both.exchange()
     both.b.send(both.incoming, b"first back")
     both.exchange(10 * SECOND)
     for side in (both.a, both.b):
-        assert side.ledger.waiting() == []
+        assert side.storage.waiting() == []
         side.events.clear()
     return both
 

@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 from ssbroker.protocol.dialog import InboundDirection
 from ssbroker.protocol.envelope import ACK_RANGES_MAX, pack_ack_ranges, unpack_ack_ranges
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, bound, numbers
 from tests.protocol.test_receiver import acknowledged, with_new_header_digest
 
 
 @pytest.mark.rule("P15")
-def test_one_acknowledgement_covers_several_fragments(machine: Machine) -> None:
-    both = bound(machine, max_fragment_bytes=4)
+def test_one_acknowledgement_covers_several_fragments(engine: EngineFactory) -> None:
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one", b"two", b"three")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     assert acknowledged(both.b.rows(22 * SECOND)) == [3]
 
 
 @pytest.mark.rule("P15")
-def test_an_acknowledgement_is_carried_by_the_next_message(machine: Machine) -> None:
+def test_an_acknowledgement_is_carried_by_the_next_message(engine: EngineFactory) -> None:
     """Then no separate acknowledgement is sent."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     both.b.send(both.incoming, b"answer", b"more")
@@ -41,9 +41,9 @@ def test_an_acknowledgement_is_carried_by_the_next_message(machine: Machine) -> 
 
 
 @pytest.mark.rule("P15")
-def test_an_acknowledgement_waits_up_to_a_second_for_a_message(machine: Machine) -> None:
+def test_an_acknowledgement_waits_up_to_a_second_for_a_message(engine: EngineFactory) -> None:
     """P15"""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     assert both.b.rows(21 * SECOND - 1) == []
@@ -51,9 +51,9 @@ def test_an_acknowledgement_waits_up_to_a_second_for_a_message(machine: Machine)
     assert both.b.rows(30 * SECOND) == []
 
 
-def test_an_acknowledgement_does_not_wait_if_the_window_is_filling(machine: Machine) -> None:
+def test_an_acknowledgement_does_not_wait_if_the_window_is_filling(engine: EngineFactory) -> None:
     """A quarter of the window has arrived."""
-    both = bound(machine, window_fragments=8)
+    both = bound(engine, window_fragments=8)
     both.a.send(both.outgoing, *[b"body"] * 8)
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[:1], 20 * SECOND)
@@ -63,8 +63,8 @@ def test_an_acknowledgement_does_not_wait_if_the_window_is_filling(machine: Mach
 
 
 @pytest.mark.rule("P15")
-def test_acknowledgements_emit_events(machine: Machine) -> None:
-    both = bound(machine)
+def test_acknowledgements_emit_events(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     both.a.take(both.b.rows(21 * SECOND), 21 * SECOND)
@@ -83,10 +83,10 @@ def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
 
 @pytest.mark.rule("P16")
 @pytest.mark.threat("T11")
-def test_an_acknowledgement_of_unsent_messages_is_not_trusted(machine: Machine) -> None:
+def test_an_acknowledgement_of_unsent_messages_is_not_trusted(engine: EngineFactory) -> None:
     """An acknowledgement beyond the sent messages has no effect, and is reported as 28010."""
     for acked, ahead in ((1000, b""), (0, pack_ack_ranges([(1, 0, 1000, 0)]))):
-        both = bound(machine, window_fragments=4)
+        both = bound(engine, window_fragments=4)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
         false = with_acknowledgement(both, acked, ahead)
         both.a.take([false], 22 * SECOND)
@@ -98,8 +98,8 @@ def test_an_acknowledgement_of_unsent_messages_is_not_trusted(machine: Machine) 
 
 
 @pytest.mark.rule("P16")
-def test_an_old_acknowledgement_has_no_effect(machine: Machine) -> None:
-    both = bound(machine)
+def test_an_old_acknowledgement_has_no_effect(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"one", b"two")
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[:1], 20 * SECOND)
@@ -108,14 +108,14 @@ def test_an_old_acknowledgement_has_no_effect(machine: Machine) -> None:
     new = both.b.rows(24 * SECOND)
     both.a.take(new, 24 * SECOND)
     both.a.take(old, 24 * SECOND)
-    assert both.a.ledger.waiting() == []
+    assert both.a.storage.waiting() == []
     assert both.a.rows(100 * SECOND) == []
 
 
 @pytest.mark.rule("P16")
-def test_after_a_restart_acknowledgements_count_as_far_as_messages_were_sent_again(machine: Machine) -> None:
+def test_after_a_restart_acknowledgements_count_as_far_as_messages_were_sent_again(engine: EngineFactory) -> None:
     """The peer has received more than the restarted sender has sent so far; all of it is acknowledged in the end."""
-    both = bound(machine, window_fragments=4, max_fragment_bytes=4)
+    both = bound(engine, window_fragments=4, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"a" * 30, b"b", b"c", b"d" * 30)
     for step in range(30):
         rows = both.a.rows((20 + step) * SECOND)
@@ -127,13 +127,13 @@ def test_after_a_restart_acknowledgements_count_as_far_as_messages_were_sent_aga
             both.restart(both.a)
     both.exchange(60 * SECOND, times=40)
     assert both.b.queue(both.incoming)[1:] == [b"a" * 30, b"b", b"c", b"d" * 30]
-    assert both.a.ledger.waiting() == []
+    assert both.a.storage.waiting() == []
 
 
 @pytest.mark.rule("P13", "P16")
-def test_a_large_message_resumes_after_a_restart(machine: Machine) -> None:
+def test_a_large_message_resumes_after_a_restart(engine: EngineFactory) -> None:
     """The sender restarts more often than the message takes, yet it arrives, and hardly a fragment is sent twice."""
-    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    both = bound(engine, window_fragments=8, max_fragment_bytes=4)
     both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
     sent = 0
     for life in range(20):
@@ -145,14 +145,14 @@ def test_a_large_message_resumes_after_a_restart(machine: Machine) -> None:
             both.a.take(both.b.rows(now), now)
         both.restart(both.a)
     assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
-    assert both.a.ledger.waiting() == []
+    assert both.a.storage.waiting() == []
     assert sent < 3 * 100
 
 
 @pytest.mark.rule("P16")
-def test_a_received_large_message_is_not_sent_again_after_a_restart(machine: Machine) -> None:
+def test_a_received_large_message_is_not_sent_again_after_a_restart(engine: EngineFactory) -> None:
     """Its acknowledgement was lost. It leaves the queue once its last fragment has been sent, not earlier."""
-    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    both = bound(engine, window_fragments=8, max_fragment_bytes=4)
     both.a.send(both.outgoing, bytes(400))
     for step in range(100):
         rows = both.a.rows((20 + step) * SECOND)
@@ -166,31 +166,31 @@ def test_a_received_large_message_is_not_sent_again_after_a_restart(machine: Mac
     sent = both.exchange(200 * SECOND, times=1)
     assert both.a.waiting(both.outgoing) == [1]
     sent += both.exchange(202 * SECOND)
-    assert both.a.ledger.waiting() == []
+    assert both.a.storage.waiting() == []
     assert len(numbers(sent)) <= 8 + 1
     assert numbers(sent)[-1] == (1, 99)
 
 
 @pytest.mark.rule("P16")
 @pytest.mark.threat("T11")
-def test_a_false_acknowledgement_of_a_message_in_transit_does_not_shorten_it(machine: Machine) -> None:
+def test_a_false_acknowledgement_of_a_message_in_transit_does_not_shorten_it(engine: EngineFactory) -> None:
     """Nothing is lost, and nothing leaves the queue."""
     for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
-        both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+        both = bound(engine, window_fragments=8, max_fragment_bytes=4)
         both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
         false = with_acknowledgement(both, 0, pack_ack_ranges([lie]))
         both.a.take([false], 22 * SECOND)
         assert both.a.waiting(both.outgoing) == [1, 2]
         both.exchange(23 * SECOND, times=60)
         assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
-        assert both.a.ledger.waiting() == []
+        assert both.a.storage.waiting() == []
 
 
 @pytest.mark.rule("P17", "P23")
 @pytest.mark.threat("T11")
-def test_a_message_that_the_peer_forgot_is_resent_immediately_only_once(machine: Machine) -> None:
+def test_a_message_that_the_peer_forgot_is_resent_immediately_only_once(engine: EngineFactory) -> None:
     """A peer that has forgotten a message reports it for each row; each report must not cause another send."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"one")
     false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 0, 1, 0)]))
     sent = 0
@@ -205,20 +205,20 @@ def test_a_message_that_the_peer_forgot_is_resent_immediately_only_once(machine:
     assert 10 <= sent <= 40
 
 
-def test_a_peer_that_lost_acknowledged_messages_gets_an_error(machine: Machine) -> None:
+def test_a_peer_that_lost_acknowledged_messages_gets_an_error(engine: EngineFactory) -> None:
     """A message sent after an acknowledgement that the peer no longer knows of arrives."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"one")
     both.a.take([with_acknowledgement(both, None, pack_ack_ranges([(1, 0, 1, 0)]))], 22 * SECOND)
-    assert both.a.ledger.failed(both.outgoing) is not None
+    assert both.a.storage.failed(both.outgoing) is not None
     assert [number for number, _ in numbers(both.a.rows(23 * SECOND))] == both.a.waiting(both.outgoing)
     assert both.a.waiting(both.outgoing)[0] > 1 << 40
 
 
 @pytest.mark.rule("P12")
-def test_an_old_acknowledgement_does_not_indicate_a_loss(machine: Machine) -> None:
+def test_an_old_acknowledgement_does_not_indicate_a_loss(engine: EngineFactory) -> None:
     """Also after a restart of the sender, and whatever else it acknowledged."""
-    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    both = bound(engine, window_fragments=8, max_fragment_bytes=4)
     old: list[Row] = []
     for round_ in range(12):
         now = (20 + 20 * round_) * SECOND
@@ -234,16 +234,16 @@ def test_an_old_acknowledgement_does_not_indicate_a_loss(machine: Machine) -> No
         elif round_ % 4 == 2:
             both.a.dialogs.flush(now=now + 19 * SECOND)
     both.exchange(300 * SECOND, times=80)
-    assert both.a.ledger.failed(both.outgoing) is None
-    assert both.a.ledger.waiting() == []
+    assert both.a.storage.failed(both.outgoing) is None
+    assert both.a.storage.waiting() == []
     assert sum(row["acked_ahead"] not in (None, b"") for row in old) > 20
 
 
 @pytest.mark.rule("P26")
 @pytest.mark.threat("T11")
-def test_a_range_beyond_its_message_uses_no_memory(machine: Machine) -> None:
+def test_a_range_beyond_its_message_uses_no_memory(engine: EngineFactory) -> None:
     """24 bytes that name two billion fragments of a message of two."""
-    both = bound(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"message", bytes(40))
     false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
     tracemalloc.start()

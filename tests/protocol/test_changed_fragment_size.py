@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, Pair, bound, numbers
 
 
@@ -20,12 +20,12 @@ def restart(both: Pair, length: int) -> None:
 @pytest.mark.rule("P13", "P16")
 @pytest.mark.parametrize("secured", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 11, 1000])
-def test_a_partly_sent_message_arrives_complete_and_once(machine: Machine, length: int, *, secured: bool) -> None:
+def test_a_partly_sent_message_arrives_complete_and_once(engine: EngineFactory, length: int, *, secured: bool) -> None:
     """Whatever fragments the peer has stored, and however often the size changes."""
     chance = Random(length)
     for seed in range(10):
         dialog = {"session_key": bytes(32)} if secured else {}
-        both = bound(machine, max_fragment_bytes=10, turn_fragments=4, window_fragments=16, dialog=dialog)
+        both = bound(engine, max_fragment_bytes=10, turn_fragments=4, window_fragments=16, dialog=dialog)
         bodies = [chance.randbytes(chance.choice([0, 5, 45, 95, 300])) for _ in range(6)]
         both.a.send(both.outgoing, *bodies)
         now = 20 * SECOND
@@ -41,9 +41,9 @@ def test_a_partly_sent_message_arrives_complete_and_once(machine: Machine, lengt
         assert both.b.refused == []
 
 
-def test_a_conversation_without_messages_in_transit_uses_the_new_size(machine: Machine) -> None:
+def test_a_conversation_without_messages_in_transit_uses_the_new_size(engine: EngineFactory) -> None:
     """New conversations too, while others keep the old size."""
-    both = bound(machine, max_fragment_bytes=10)
+    both = bound(engine, max_fragment_bytes=10)
     late = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
     restart(both, 20)
     both.a.send(both.outgoing, bytes(40))

@@ -8,7 +8,7 @@ import pytest
 
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import ProtocolSettings
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, bound, is_error, numbers, pair
 from tests.protocol.test_receiver import with_new_header_digest
 
@@ -43,9 +43,9 @@ def altered(row: Row) -> list[Row]:
 
 @pytest.mark.rule("P22", "P21", "P23")
 @pytest.mark.parametrize("secured", [True, False])
-def test_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine, *, secured: bool) -> None:
+def test_every_single_bit_flip_of_header_or_part_is_refused(engine: EngineFactory, *, secured: bool) -> None:
     """Of fragments and acknowledgements, of secured dialogs and of unsecured ones (there it detects accidents)."""
-    both = bound(machine, dialog=SECURED if secured else None)
+    both = bound(engine, dialog=SECURED if secured else None)
     both.a.send(both.outgoing, b"pay 100 to Ann")
     (row,) = both.a.rows(20 * SECOND)
     for bad in altered(row):
@@ -63,13 +63,13 @@ def test_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine, *,
 
 
 @pytest.mark.rule("P22")
-def test_bodies_cannot_be_read_in_transit(machine: Machine) -> None:
+def test_bodies_cannot_be_read_in_transit(engine: EngineFactory) -> None:
     """Nor a digest of it, which would confirm a guess."""
-    both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
+    both = bound(engine, dialog=SECURED, max_fragment_bytes=8)
     body = b"the secret of the house"
     both.a.send(both.outgoing, body)
     rows = both.a.rows(20 * SECOND)
-    plain = bound(machine, max_fragment_bytes=8)
+    plain = bound(engine, max_fragment_bytes=8)
     plain.a.send(plain.outgoing, body)
     for row, open_row in zip(rows, plain.a.rows(20 * SECOND), strict=True):
         assert open_row["message_body"] in body
@@ -80,17 +80,17 @@ def test_bodies_cannot_be_read_in_transit(machine: Machine) -> None:
     assert both.b.queue(both.incoming)[-1] == body
 
 
-def test_a_resent_fragment_has_the_same_bytes(machine: Machine) -> None:
-    both = bound(machine, dialog=SECURED)
+def test_a_resent_fragment_has_the_same_bytes(engine: EngineFactory) -> None:
+    both = bound(engine, dialog=SECURED)
     both.a.send(both.outgoing, b"again and again")
     assert both.a.rows(20 * SECOND) == both.a.rows(30 * SECOND) == both.a.rows(45 * SECOND) != []
 
 
 @pytest.mark.rule("P22")
 @pytest.mark.threat("T2")
-def test_fragments_are_rejected_in_any_other_position(machine: Machine) -> None:
+def test_fragments_are_rejected_in_any_other_position(engine: EngineFactory) -> None:
     """Another sequence number, fragment, direction or dialog, with the header and signature of the original or of the new place."""
-    both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
+    both = bound(engine, dialog=SECURED, max_fragment_bytes=8)
     other = both.begin(conversation=b"the other dialog", far_broker_instance=B, session_key=bytes(32))
     both.a.send(both.outgoing, b"one part", b"two part", b"three of three of")
     both.a.send(other, b"one part")
@@ -104,18 +104,18 @@ def test_fragments_are_rejected_in_any_other_position(machine: Machine) -> None:
     for row in mine:
         both.a.take([{**row, "is_initiator": False}, row], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first"]
-    assert both.b.ledger.accounts[both.incoming].stored == {}
+    assert both.b.storage.accounts[both.incoming].stored == {}
     both.b.take(rows, 21 * SECOND)
     assert both.b.queue(both.incoming)[1:] == [b"one part", b"two part", b"three of three of"]
 
 
 @pytest.mark.rule("P22")
 @pytest.mark.threat("T15")
-def test_a_secured_dialog_rejects_unsecured_rows(machine: Machine) -> None:
+def test_a_secured_dialog_rejects_unsecured_rows(engine: EngineFactory) -> None:
     """Nor rows with MD5 signatures, unless `integrity` is compat."""
-    both = bound(machine, dialog=SECURED)
-    plain = bound(machine)
-    compat = bound(machine, dialog=SECURED, integrity="compat")
+    both = bound(engine, dialog=SECURED)
+    plain = bound(engine)
+    compat = bound(engine, dialog=SECURED, integrity="compat")
     for each in (both, plain, compat):
         each.a.send(each.outgoing, b"from a stranger")
     for rows in (plain.a.rows(20 * SECOND), compat.a.rows(20 * SECOND)):
@@ -125,13 +125,13 @@ def test_a_secured_dialog_rejects_unsecured_rows(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P22", "P21")
-def test_compat_accepts_md5_signatures_with_the_key_only(machine: Machine) -> None:
+def test_compat_accepts_md5_signatures_with_the_key_only(engine: EngineFactory) -> None:
     """Bodies are not encrypted; rows forged without the key are rejected, fragments too."""
-    both = bound(machine, dialog=SECURED, integrity="compat", max_fragment_bytes=8)
+    both = bound(engine, dialog=SECURED, integrity="compat", max_fragment_bytes=8)
     both.a.send(both.outgoing, b"short", b"long enough for two")
     rows = both.a.rows(20 * SECOND)
     assert rows[0]["message_body"] == b"short"
-    stranger = bound(machine, dialog={"session_key": bytes(32)}, integrity="compat", max_fragment_bytes=8)
+    stranger = bound(engine, dialog={"session_key": bytes(32)}, integrity="compat", max_fragment_bytes=8)
     stranger.a.send(stranger.outgoing, b"forge", b"forged as well, yes")
     both.b.take(stranger.a.rows(20 * SECOND), 20 * SECOND)
     moved = [
@@ -145,24 +145,24 @@ def test_compat_accepts_md5_signatures_with_the_key_only(machine: Machine) -> No
 
 
 @pytest.mark.rule("P22")
-def test_a_dialog_with_an_unknown_key_is_rejected(machine: Machine) -> None:
-    both = pair(machine, dialog=SECURED)
+def test_a_dialog_with_an_unknown_key_is_rejected(engine: EngineFactory) -> None:
+    both = pair(engine, dialog=SECURED)
     both.b.session_keys.clear()
     both.a.send(both.outgoing, b"who can read this")
     both.b.take(both.a.rows())
-    assert both.b.ledger.accounts == {}
+    assert both.b.storage.accounts == {}
     assert both.b.rows(5 * SECOND) == []
     assert len(both.b.refused) == 1
 
 
 @pytest.mark.rule("P22", "P11")
-def test_broker_errors_are_authenticated(machine: Machine) -> None:
+def test_broker_errors_are_authenticated(engine: EngineFactory) -> None:
     """A stranger cannot end a secured dialog, and nobody else can read the broker's message."""
     from ssbroker.protocol.storage import Refusal  # noqa: PLC0415 - for this one only
 
     refuses = lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None  # noqa: E731 - one line
-    both = bound(machine, dialog=SECURED, refuses=refuses)
-    plain = bound(machine, refuses=refuses)
+    both = bound(engine, dialog=SECURED, refuses=refuses)
+    plain = bound(engine, refuses=refuses)
     for each in (both, plain):
         each.a.send(each.outgoing, b"odd", message_type="Odd")
         each.b.take(each.a.rows(20 * SECOND), 20 * SECOND)
@@ -172,16 +172,16 @@ def test_broker_errors_are_authenticated(machine: Machine) -> None:
     assert b"8428" not in genuine["message_body"]
     for bad in (forged, *altered(genuine)):
         both.a.take([bad], 20 * SECOND)
-    assert both.a.ledger.accounts[both.outgoing].error is None
+    assert both.a.storage.accounts[both.outgoing].error is None
     both.a.take([genuine], 20 * SECOND)
-    assert b"<Code>-8428</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
+    assert b"<Code>-8428</Code>" in (both.a.storage.accounts[both.outgoing].error or b"")
 
 
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
-def test_only_the_first_responder_can_answer(machine: Machine) -> None:
+def test_only_the_first_responder_can_answer(engine: EngineFactory) -> None:
     """A broker id is an address, not a credential: the certificate decides, at both ends and after a restart."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"one")
     both.b.send(both.incoming, b"two")
     there, back = both.a.rows(20 * SECOND), both.b.rows(20 * SECOND)
@@ -197,10 +197,10 @@ def test_only_the_first_responder_can_answer(machine: Machine) -> None:
     assert (both.b.queue(both.incoming)[1:], both.a.queue(both.outgoing)[1:]) == ([b"one"], [b"two"])
 
 
-def answered_by_two(machine: Machine) -> tuple[Pair, Pair]:
+def answered_by_two(engine: EngineFactory) -> tuple[Pair, Pair]:
     """A dialog whose first message has reached two copies of the service."""
-    both, copy = pair(machine), pair(machine)
-    copy.b.ledger.broker_instance = C
+    both, copy = pair(engine), pair(engine)
+    copy.b.storage.broker_instance = C
     both.a.send(both.outgoing, b"one", b"two")
     first = both.a.rows()
     both.b.take(first)
@@ -209,9 +209,9 @@ def answered_by_two(machine: Machine) -> tuple[Pair, Pair]:
 
 
 @pytest.mark.rule("R8", "P25")
-def test_a_second_copy_that_answers_gets_an_error(machine: Machine) -> None:
+def test_a_second_copy_that_answers_gets_an_error(engine: EngineFactory) -> None:
     """-8495, so that its application does not wait forever."""
-    both, copy = answered_by_two(machine)
+    both, copy = answered_by_two(engine)
     both.a.take(both.b.rows())
     copy.b.send((both.outgoing[0], False), b"from the copy")
     both.a.take(copy.b.rows(SECOND), SECOND)
@@ -221,13 +221,13 @@ def test_a_second_copy_that_answers_gets_an_error(machine: Machine) -> None:
     assert {row["to_broker_instance"] for row in errors} == {C}
     assert {row["to_broker_instance"] for row in rows if row["is_sequenced"]} == {B}
     copy.b.take(errors, SECOND)
-    assert b"<Code>-8495</Code>" in (copy.b.ledger.accounts[both.incoming].error or b"")
+    assert b"<Code>-8495</Code>" in (copy.b.storage.accounts[both.incoming].error or b"")
 
 
 @pytest.mark.rule("R8")
-def test_rows_that_name_another_broker_id_are_rejected(machine: Machine) -> None:
+def test_rows_that_name_another_broker_id_are_rejected(engine: EngineFactory) -> None:
     """Nor rows to or from another service of the same conversation."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
     for name, value in {
@@ -243,9 +243,9 @@ def test_rows_that_name_another_broker_id_are_rejected(machine: Machine) -> None
 
 
 @pytest.mark.rule("P12", "P26")
-def test_inconsistent_headers_are_rejected(machine: Machine) -> None:
+def test_inconsistent_headers_are_rejected(engine: EngineFactory) -> None:
     """Combinations of fields that no header may have."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
     for contradiction in (
@@ -267,9 +267,9 @@ def test_inconsistent_headers_are_rejected(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
-def test_a_session_key_is_not_printed(machine: Machine) -> None:
-    both = pair(machine, dialog=SECURED)
-    shown = repr(both.a.ledger.accounts) + repr(both.a.dialogs._cache.load([both.outgoing]))
+def test_a_session_key_is_not_printed(engine: EngineFactory) -> None:
+    both = pair(engine, dialog=SECURED)
+    shown = repr(both.a.storage.accounts) + repr(both.a.dialogs._cache.load([both.outgoing]))
     assert "Shop" in shown
     assert repr(KEY)[2:20] not in shown
 
@@ -282,9 +282,9 @@ def test_invalid_settings_are_rejected() -> None:
 
 
 @pytest.mark.rule("P22")
-def test_secured_dialogs_work_in_both_directions(machine: Machine) -> None:
+def test_secured_dialogs_work_in_both_directions(engine: EngineFactory) -> None:
     """Each direction has its own keys; messages carry acknowledgements."""
-    both = pair(machine, dialog=SECURED, max_fragment_bytes=16)
+    both = pair(engine, dialog=SECURED, max_fragment_bytes=16)
     for number in range(10):
         both.a.send(both.outgoing, b"question %d" % number * 5)
         both.exchange(number * 5 * SECOND, times=2)
@@ -294,5 +294,5 @@ def test_secured_dialogs_work_in_both_directions(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"question %d" % number * 5 for number in range(10)]
     assert both.a.queue(both.outgoing) == [b"answer %d" % number * 5 for number in range(10)]
     assert both.b.refused == both.a.refused == []
-    assert both.a.ledger.accounts[both.outgoing].endpoint.broker_instance == A
+    assert both.a.storage.accounts[both.outgoing].endpoint.broker_instance == A
     assert numbers(both.a.rows(200 * SECOND)) == []

@@ -79,9 +79,9 @@ class Twins:
         self._watch()
 
     def _receiver(self) -> Side:
-        ledger, events = MemoryDialogStorage(B, refuses=refuses), list[Event]()
-        machine = made(ledger, DialogEngine, pair(DialogEngine).settings, events)
-        return Side(B, ledger, machine, OF_A, {}, events)
+        storage, events = MemoryDialogStorage(B, refuses=refuses), list[Event]()
+        engine = made(storage, DialogEngine, pair(DialogEngine).settings, events)
+        return Side(B, storage, engine, OF_A, {}, events)
 
     def _watch(self) -> None:
         """Counts the rows of the fast path in one receiver, and disables it in the other."""
@@ -101,11 +101,11 @@ class Twins:
         assert told(both[0]) == told(both[1])
         for side, effects in zip((self.quick, self.slow), both, strict=True):
             if is_committed:
-                side.ledger.commit(effects)
+                side.storage.commit(effects)
                 side.dialogs.confirm(effects, now=now)
             else:
                 side.dialogs.undo(effects)
-        assert self.quick.ledger.accounts == self.slow.ledger.accounts
+        assert self.quick.storage.accounts == self.slow.storage.accounts
         assert sorted(map(repr, self.quick.events)) == sorted(map(repr, self.slow.events))
 
     def answers(self, now: int) -> list[Row]:

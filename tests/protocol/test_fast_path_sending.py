@@ -72,7 +72,7 @@ def played(seed: int) -> list[Any]:
 def send_more(both: Pair, chance: random.Random) -> None:
     """Applications send messages in established dialogs, and rarely end one."""
     for key in chance.sample(KEYS, chance.randint(0, len(KEYS))):
-        outgoing = both.a.ledger.accounts[key].outgoing
+        outgoing = both.a.storage.accounts[key].outgoing
         if any(message.is_end or message.is_error for message in outgoing.values()):
             continue
         for _ in range(chance.randint(1, 9)):

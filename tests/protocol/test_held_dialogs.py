@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, bound, numbers
 
 
-def test_a_held_dialog_sends_nothing_and_others_do(machine: Machine) -> None:
-    both = bound(machine)
+def test_a_held_dialog_sends_nothing_and_others_do(engine: EngineFactory) -> None:
+    both = bound(engine)
     other = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
     both.a.send(both.outgoing, b"held")
     both.a.dialogs.hold([both.outgoing])
@@ -21,9 +21,9 @@ def test_a_held_dialog_sends_nothing_and_others_do(machine: Machine) -> None:
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0)]
 
 
-def test_a_held_dialog_has_no_timeout(machine: Machine) -> None:
+def test_a_held_dialog_has_no_timeout(engine: EngineFactory) -> None:
     """Neither for retries nor for acknowledgements; the engine would be polled in vain."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     both.a.dialogs.hold([both.outgoing])
@@ -33,8 +33,8 @@ def test_a_held_dialog_has_no_timeout(machine: Machine) -> None:
     assert numbers(both.a.rows(60 * SECOND)) == [(1, 0)]
 
 
-def test_acknowledgements_are_held_until_the_release(machine: Machine) -> None:
-    both = bound(machine)
+def test_acknowledgements_are_held_until_the_release(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"order")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     both.b.dialogs.hold([both.incoming])
@@ -45,8 +45,8 @@ def test_acknowledgements_are_held_until_the_release(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_fragments_known_to_be_lost_are_sent_again_immediately(machine: Machine) -> None:
-    both = bound(machine)
+def test_fragments_known_to_be_lost_are_sent_again_immediately(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     assert both.a.rows(20 * SECOND) == []
@@ -55,9 +55,9 @@ def test_fragments_known_to_be_lost_are_sent_again_immediately(machine: Machine)
 
 
 @pytest.mark.rule("P17")
-def test_known_losses_do_not_lengthen_the_waits(machine: Machine) -> None:
+def test_known_losses_do_not_lengthen_the_waits(engine: EngineFactory) -> None:
     """Waits grow without answers; a failed dial is not a missing answer."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     for _ in range(5):
@@ -68,9 +68,9 @@ def test_known_losses_do_not_lengthen_the_waits(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P32")
-def test_a_forgotten_dialog_is_not_read_from_the_work_table(machine: Machine) -> None:
+def test_a_forgotten_dialog_is_not_read_from_the_work_table(engine: EngineFactory) -> None:
     """Its object is outdated: fragments that it considers unsent have been acknowledged since."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"1")
     both.exchange(20 * SECOND)
     assert both.a.dialogs.flush(now=60 * SECOND)

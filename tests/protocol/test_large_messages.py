@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.protocol import sender
 from ssbroker.protocol.storage import Key, MessageRange
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, Pair, bound, numbers, pair
 
 MIB = 1 << 20
@@ -21,10 +21,10 @@ SMALL = b"s" * 16
 
 
 @pytest.fixture
-def both(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Pair:
+def both(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Three dialogs with a message of 2 MiB each, of which memory holds one and the window half; one with a small message."""
     monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 3 * MIB)
-    made = pair(machine, window_bytes=MIB)
+    made = pair(engine, window_bytes=MIB)
     for conversation in ALL:
         made.a.send(made.begin(conversation=conversation, far_broker_instance=B), conversation * (MIB // 8))
     made.a.send(made.begin(conversation=SMALL, far_broker_instance=B), b"small")
@@ -39,22 +39,22 @@ def of(rows: list[dict[str, Any]]) -> set[bytes]:
 def read_by(both: Pair) -> list[int]:
     """The number of body bytes that the initiator reads at each later read."""
     read: list[int] = []
-    outgoing = both.a.ledger.outgoing
+    outgoing = both.a.storage.outgoing
 
     def counted(wanted: Sequence[MessageRange]) -> pa.Table:
         table = outgoing(wanted)
         read.append(sum(len(body) for body in table["message_body"].to_pylist() if body is not None))
         return table
 
-    parts = both.a.ledger.read_body_slices
+    parts = both.a.storage.read_body_slices
 
     def counted_parts(key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         found = parts(key, sequence, spans)
         read.append(sum(len(part) for part in found or []))
         return found
 
-    both.a.ledger.outgoing = counted  # type: ignore[method-assign]
-    both.a.ledger.read_body_slices = counted_parts  # type: ignore[method-assign]
+    both.a.storage.outgoing = counted  # type: ignore[method-assign]
+    both.a.storage.read_body_slices = counted_parts  # type: ignore[method-assign]
     return read
 
 
@@ -88,9 +88,11 @@ def test_a_message_starts_only_when_memory_has_space_for_it(both: Pair) -> None:
 @pytest.mark.parametrize(
     "options", [{"window_fragments": 8}, {"window_bytes": 256 << 10}, {"max_fragment_bytes": 4000}]
 )
-def test_only_the_fragments_that_an_acknowledgement_allows_are_read(machine: Machine, options: dict[str, int]) -> None:
+def test_only_the_fragments_that_an_acknowledgement_allows_are_read(
+    engine: EngineFactory, options: dict[str, int]
+) -> None:
     """Each acknowledgement of a message of nearly 1 MiB allows a few more fragments; following messages are not read for it."""
-    both = bound(machine, acknowledgement_wait=0, **options)
+    both = bound(engine, acknowledgement_wait=0, **options)
     bodies = [Random(number).randbytes(MIB - 100) for number in range(4)]
     read = read_by(both)
     both.a.send(both.outgoing, bodies[0], b"small", *bodies[1:])
@@ -144,11 +146,9 @@ def test_all_lost_fragments_of_a_message_are_sent_again_together(both: Pair) -> 
 
 
 @pytest.mark.rule("P14", "P13", "P26")
-def test_small_messages_leave_the_peer_memory_for_a_large_one(machine: Machine) -> None:
+def test_small_messages_leave_the_peer_memory_for_a_large_one(engine: EngineFactory) -> None:
     """Three hundred small messages alone would fill the peer's memory."""
-    both = bound(
-        machine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000
-    )
+    both = bound(engine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000)
     both.a.send(both.outgoing, bytes(200_000), *[bytes(1000)] * 300)
     both.exchange(20 * SECOND, times=100)
     assert both.a.waiting(both.outgoing) == []
@@ -156,9 +156,9 @@ def test_small_messages_leave_the_peer_memory_for_a_large_one(machine: Machine) 
 
 
 @pytest.mark.rule("P14", "P17")
-def test_messages_behind_an_incomplete_one_leave_memory_for_it(machine: Machine) -> None:
+def test_messages_behind_an_incomplete_one_leave_memory_for_it(engine: EngineFactory) -> None:
     """Until its fragments are sent again, the other messages could fill the memory."""
-    both = bound(machine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000)
+    both = bound(engine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000)
     both.a.send(both.outgoing, bytes(8000), *[bytes(1000)] * 400)
     lost = [[(1, fragment)] for fragment in range(6)]
     for step in range(400):
@@ -179,18 +179,18 @@ def test_waiting_dialogs_are_tried_again(both: Pair) -> None:
 def test_an_ended_dialog_stops_waiting(both: Pair) -> None:
     both.a.rows(0)
     for conversation in ALL[:2]:
-        del both.a.ledger.accounts[conversation, True]
+        del both.a.storage.accounts[conversation, True]
         both.a.dialogs.forget([(conversation, True)])
     assert of(both.a.rows(SECOND)) & {*ALL} == {ALL[2]}
 
 
 @pytest.mark.rule("P17")
 def test_a_message_larger_than_the_memory_starts_despite_other_traffic(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    engine: EngineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of two other messages is always in transit. After ten seconds neither starts before the waiting one."""
     monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 5 * MIB)
-    both = pair(machine, window_bytes=MIB)
+    both = pair(engine, window_bytes=MIB)
     lanes = [both.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
     giant = both.begin(conversation=b"g" * 16, far_broker_instance=B)
     both.a.send(lanes[0], *[bytes(2 * MIB)] * 40)

@@ -62,7 +62,7 @@ def proofs() -> Iterator[Proof]:
         test_dialog_security,
     ):
         for name, test in vars(module).items():
-            if name.startswith("test_") and "machine" in inspect.signature(test).parameters:
+            if name.startswith("test_") and "engine" in inspect.signature(test).parameters:
                 each = partial(test, DialogEngine)
                 kinds = [partial(each, secured=True), partial(each, secured=False)] if "bit_flip" in name else [each]
                 if name.startswith(SLOW):
@@ -76,7 +76,7 @@ def proofs() -> Iterator[Proof]:
 
 def _right(run: Callable[..., object], number: int) -> None:
     figures = run(number, DialogEngine)
-    assert figures.is_right  # type: ignore[attr-defined]
+    assert figures.is_correct  # type: ignore[attr-defined]
     assert run is not swept or figures.seconds < 3600  # type: ignore[attr-defined]
 
 
@@ -84,7 +84,7 @@ def catches(proof: Proof) -> bool:
     """Whether a test fails or raises."""
     try:
         proof()
-    except Exception:  # noqa: BLE001 - a machine that raises is caught too
+    except Exception:  # noqa: BLE001 - a engine that raises is caught too
         return True
     except pytest.fail.Exception:
         return True

@@ -11,7 +11,7 @@ from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol import config
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import DialogEndpoint, Refusal
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, bound, is_error, numbers, pair
 
 
@@ -20,9 +20,9 @@ def acknowledged(rows: list[dict[str, object]]) -> list[object]:
 
 
 @pytest.mark.rule("P11", "P12")
-def test_messages_are_received_once_and_in_order(machine: Machine) -> None:
+def test_messages_are_received_once_and_in_order(engine: EngineFactory) -> None:
     """From 0, each direction by itself, in whatever order they arrive."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     both.b.send(both.incoming, b"-1", b"-2")
     there, back = both.a.rows(20 * SECOND), both.b.rows(20 * SECOND)
@@ -35,44 +35,44 @@ def test_messages_are_received_once_and_in_order(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P12")
-def test_sequence_numbers_start_at_0(machine: Machine) -> None:
-    both = pair(machine)
+def test_sequence_numbers_start_at_0(engine: EngineFactory) -> None:
+    both = pair(engine)
     both.a.send(both.outgoing, b"one")
     assert numbers(both.a.rows()) == [(0, 0)]
 
 
 @pytest.mark.rule("P14")
-def test_early_and_incomplete_messages_are_stored_but_not_received(machine: Machine) -> None:
+def test_early_and_incomplete_messages_are_stored_but_not_received(engine: EngineFactory) -> None:
     """It is durable: after a restart it need not be sent again."""
-    both = bound(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in two", b"next")
     rows = {numbers([row])[0]: row for row in both.a.rows(20 * SECOND)}
     both.b.take([rows[2, 0], rows[1, 1]], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first"]
-    assert sorted(both.b.ledger.accounts[both.incoming].stored) == [(1, 1), (2, 0)]
+    assert sorted(both.b.storage.accounts[both.incoming].stored) == [(1, 1), (2, 0)]
     both.restart(both.b)
     both.b.take([rows[1, 0]], 21 * SECOND)
     assert both.b.queue(both.incoming) == [b"first", b"in two", b"next"]
-    assert both.b.ledger.accounts[both.incoming].stored == {}
+    assert both.b.storage.accounts[both.incoming].stored == {}
 
 
 @pytest.mark.rule("P16")
-def test_nothing_is_acknowledged_before_the_commit(machine: Machine) -> None:
+def test_nothing_is_acknowledged_before_the_commit(engine: EngineFactory) -> None:
     """Neither a message, nor a fragment, nor a duplicate of an uncommitted one."""
-    both = pair(machine)
+    both = pair(engine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
     effects = both.b.arrived(rows)
     assert both.b.rows(5 * SECOND) == []
-    both.b.ledger.commit(effects)
+    both.b.storage.commit(effects)
     assert both.b.rows(5 * SECOND) == []
     both.b.dialogs.confirm(effects, now=5 * SECOND)
     assert acknowledged(both.b.rows(5 * SECOND)) == [0]
 
 
-def test_rolled_back_rows_have_not_arrived(machine: Machine) -> None:
+def test_rolled_back_rows_have_not_arrived(engine: EngineFactory) -> None:
     """The same rows are received again as if for the first time; rows stored before remain."""
-    both = bound(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[:1], 20 * SECOND)
@@ -85,26 +85,26 @@ def test_rolled_back_rows_have_not_arrived(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"in three one"]
 
 
-def test_a_conversation_whose_start_was_rolled_back_can_start_again(machine: Machine) -> None:
-    both = pair(machine)
+def test_a_conversation_whose_start_was_rolled_back_can_start_again(engine: EngineFactory) -> None:
+    both = pair(engine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
     both.b.dialogs.undo(both.b.arrived(rows))
-    assert both.b.ledger.accounts == {}
+    assert both.b.storage.accounts == {}
     assert both.b.rows(5 * SECOND) == []
     both.b.take(rows)
     assert both.b.queue(both.incoming) == [b"one"]
 
 
-def test_one_batch_at_a_time(machine: Machine) -> None:
+def test_one_batch_at_a_time(engine: EngineFactory) -> None:
     """An invalid call raises and changes nothing."""
-    both = pair(machine)
+    both = pair(engine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
     effects = both.b.arrived(rows)
     with pytest.raises(ProtocolError, match="confirm or undo the changes"):
         both.b.arrived(rows)
-    both.b.ledger.commit(effects)
+    both.b.storage.commit(effects)
     both.b.dialogs.confirm(effects, now=0)
     for settle in (both.b.dialogs.undo, lambda again: both.b.dialogs.confirm(again, now=0)):
         with pytest.raises(ProtocolError, match="already confirmed or undone"):
@@ -115,9 +115,9 @@ def test_one_batch_at_a_time(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P18")
-def test_a_duplicate_is_acknowledged_immediately_and_not_received(machine: Machine) -> None:
+def test_a_duplicate_is_acknowledged_immediately_and_not_received(engine: EngineFactory) -> None:
     """Also after a restart, and while the peer waits for the rest."""
-    both = bound(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"one", b"in two")
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[:2], 20 * SECOND)
@@ -133,9 +133,9 @@ def test_a_duplicate_is_acknowledged_immediately_and_not_received(machine: Machi
 
 
 @pytest.mark.rule("P23", "P21")
-def test_only_a_damaged_fragment_is_sent_again(machine: Machine) -> None:
+def test_only_a_damaged_fragment_is_sent_again(engine: EngineFactory) -> None:
     """It is reported and not acknowledged."""
-    both = bound(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"abcdefghijkl")
     rows = both.a.rows(20 * SECOND)
     both.b.take([{**rows[0], "message_body": b"abcX"}, rows[1], rows[2]], 20 * SECOND)
@@ -150,22 +150,22 @@ def test_only_a_damaged_fragment_is_sent_again(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P23")
-def test_a_message_with_a_wrong_digest_is_dropped_completely(machine: Machine) -> None:
+def test_a_message_with_a_wrong_digest_is_dropped_completely(engine: EngineFactory) -> None:
     """Its fragments are valid, the message is not: all of it is sent again, even stored and acknowledged fragments."""
-    both = bound(machine, max_fragment_bytes=4)
-    other = pair(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
+    other = pair(engine, max_fragment_bytes=4)
     for each in (both, other):
         each.a.send(each.outgoing, b"abcdefgh")
     good = both.a.rows(20 * SECOND)
-    other.a.ledger.accounts[other.outgoing].outgoing.clear()
-    forged = bound(machine, max_fragment_bytes=4)
+    other.a.storage.accounts[other.outgoing].outgoing.clear()
+    forged = bound(engine, max_fragment_bytes=4)
     forged.a.send(forged.outgoing, b"abcdXXXX")
     bad = forged.a.rows(20 * SECOND)
     mixed = with_new_header_digest({**bad[1], "message_signature": good[0]["message_signature"]})
     both.b.take([good[0]], 20 * SECOND)
     both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
     both.b.take([mixed], 22 * SECOND)
-    assert both.b.ledger.accounts[both.incoming].stored == {}
+    assert both.b.storage.accounts[both.incoming].stored == {}
     assert [event.NAME for event in both.b.refused].count("Broker:Corrupted Message") >= 1
     both.exchange(30 * SECOND, times=20)
     assert both.b.queue(both.incoming) == [b"first", b"abcdefgh"]
@@ -184,9 +184,9 @@ def with_new_header_digest(row: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.rule("P26")
-def test_memory_is_used_only_for_arrived_data(machine: Machine) -> None:
+def test_memory_is_used_only_for_arrived_data(engine: EngineFactory) -> None:
     """A sequence number far ahead or a large fragment count uses no memory."""
-    both = bound(machine, window_fragments=16, max_pending_bytes=1 << 16)
+    both = bound(engine, window_fragments=16, max_pending_bytes=1 << 16)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
     far = [
@@ -201,15 +201,15 @@ def test_memory_is_used_only_for_arrived_data(machine: Machine) -> None:
         for number in range(1000)
     ]
     both.b.take(flood, 20 * SECOND)
-    assert len(both.b.ledger.accounts[both.incoming].stored) < 700
+    assert len(both.b.storage.accounts[both.incoming].stored) < 700
     assert both.b.refused != []
     both.b.take([row], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
 @pytest.mark.rule("P26")
-def test_the_last_fragment_uses_no_more_memory_than_the_first(machine: Machine) -> None:
-    both = bound(machine)
+def test_the_last_fragment_uses_no_more_memory_than_the_first(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
     last = {"fragment_number": 2**20 - 1, "fragment_count": 2**20}
@@ -220,30 +220,30 @@ def test_the_last_fragment_uses_no_more_memory_than_the_first(machine: Machine) 
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(both.b.ledger.accounts[both.incoming].stored) == 500
+    assert len(both.b.storage.accounts[both.incoming].stored) == 500
     assert taken < 500 * 8192
 
 
 @pytest.mark.rule("P11")
-def test_rows_without_a_sequence_number_are_handled_on_arrival(machine: Machine) -> None:
+def test_rows_without_a_sequence_number_are_handled_on_arrival(engine: EngineFactory) -> None:
     """An error of the broker precedes waiting messages and has no sequence number."""
-    both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
+    both = bound(engine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"odd", message_type="Odd")
     both.b.send(both.incoming, b"on its way")
     late = both.b.rows(20 * SECOND)
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     (error,) = [row for row in both.b.rows(20 * SECOND) if is_error(row)]
     both.a.take([error], 21 * SECOND)
-    assert b"<Code>-8428</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
-    assert both.a.ledger.waiting() == []
+    assert b"<Code>-8428</Code>" in (both.a.storage.accounts[both.outgoing].error or b"")
+    assert both.a.storage.waiting() == []
     both.a.take(late, 22 * SECOND)
     assert both.a.queue(both.outgoing) == [b"first back", b"on its way"]
 
 
 @pytest.mark.rule("P11")
-def test_a_refused_message_is_answered_with_an_error(machine: Machine) -> None:
+def test_a_refused_message_is_answered_with_an_error(engine: EngineFactory) -> None:
     """Messages before it are received; if the error is lost, the retry causes another."""
-    both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
+    both = bound(engine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"fine")
     both.a.send(both.outgoing, b"odd", message_type="Odd")
     both.a.send(both.outgoing, b"after it")
@@ -256,23 +256,23 @@ def test_a_refused_message_is_answered_with_an_error(machine: Machine) -> None:
         assert both.b.queue(both.incoming) == [b"first", b"fine"]
 
 
-def test_a_refused_first_message_creates_no_endpoint(machine: Machine) -> None:
-    both = pair(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
+def test_a_refused_first_message_creates_no_endpoint(engine: EngineFactory) -> None:
+    both = pair(engine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"odd", message_type="Odd")
     both.b.take(both.a.rows())
-    assert both.b.ledger.accounts == {}
+    assert both.b.storage.accounts == {}
     answers = both.b.rows()
     assert [is_error(row) for row in answers] == [True]
     both.a.take(answers)
-    assert b"<Code>-8428</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
-    assert not both.a.ledger.accounts[both.outgoing].endpoint.is_bound
+    assert b"<Code>-8428</Code>" in (both.a.storage.accounts[both.outgoing].error or b"")
+    assert not both.a.storage.accounts[both.outgoing].endpoint.is_bound
 
 
-def test_an_unknown_service_is_answered_with_an_error(machine: Machine) -> None:
+def test_an_unknown_service_is_answered_with_an_error(engine: EngineFactory) -> None:
     """-8490; another conversation in the same batch is not affected."""
-    both = pair(machine, dialog={"far_broker_instance": B})
+    both = pair(engine, dialog={"far_broker_instance": B})
     fine = both.begin(conversation=b"one that is fine", far_service_name="Bank 2", far_broker_instance=B)
-    admit = both.b.ledger.admit
+    admit = both.b.storage.admit
 
     def admits(endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         return [
@@ -280,38 +280,38 @@ def test_an_unknown_service_is_answered_with_an_error(machine: Machine) -> None:
             for endpoint, made in zip(endpoints, admit(endpoints), strict=True)
         ]
 
-    both.b.ledger.admit = admits  # type: ignore[method-assign]
+    both.b.storage.admit = admits  # type: ignore[method-assign]
     both.a.send(both.outgoing, b"one")
     both.a.send(fine, b"two")
     both.b.take(both.a.rows())
-    assert list(both.b.ledger.accounts) == [(fine[0], False)]
+    assert list(both.b.storage.accounts) == [(fine[0], False)]
     both.a.take(both.b.rows(2 * SECOND), 2 * SECOND)
-    assert b"<Code>-8490</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
-    assert both.a.ledger.waiting() == []
-    assert both.a.ledger.accounts[fine].error is None
+    assert b"<Code>-8490</Code>" in (both.a.storage.accounts[both.outgoing].error or b"")
+    assert both.a.storage.waiting() == []
+    assert both.a.storage.accounts[fine].error is None
 
 
 @pytest.mark.rule("P11")
-def test_a_target_of_an_unknown_conversation_gets_an_error(machine: Machine) -> None:
+def test_a_target_of_an_unknown_conversation_gets_an_error(engine: EngineFactory) -> None:
     """A row from a target for an unknown conversation is answered with -8462."""
-    both = bound(machine)
+    both = bound(engine)
     both.b.send(both.incoming, b"is anybody there")
-    del both.a.ledger.accounts[both.outgoing]
+    del both.a.storage.accounts[both.outgoing]
     both.a.dialogs.forget([both.outgoing])
     both.a.take(both.b.rows(20 * SECOND), 20 * SECOND)
     answers = both.a.rows(20 * SECOND)
     both.b.take(answers, 20 * SECOND)
-    account = both.b.ledger.accounts[both.incoming]
+    account = both.b.storage.accounts[both.incoming]
     assert b"<Code>-8462</Code>" in (account.error or b"")
     assert answers[0]["message_type_name"] == config.ERROR
 
 
 @pytest.mark.rule("P11", "P22")
-def test_an_unknown_secured_dialog_is_not_answered(machine: Machine) -> None:
+def test_an_unknown_secured_dialog_is_not_answered(engine: EngineFactory) -> None:
     """No answer could be authenticated, and only authenticated errors end a secured dialog."""
-    both = bound(machine, dialog={"session_key": bytes(32)})
+    both = bound(engine, dialog={"session_key": bytes(32)})
     both.b.send(both.incoming, b"is anybody there")
-    del both.a.ledger.accounts[both.outgoing]
+    del both.a.storage.accounts[both.outgoing]
     both.a.dialogs.forget([both.outgoing])
     both.a.take(both.b.rows(20 * SECOND), 20 * SECOND)
     assert both.a.rows(20 * SECOND) == []

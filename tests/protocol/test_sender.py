@@ -13,7 +13,7 @@ from ssbroker.protocol.dialog import PACKED_MAX
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import MessageRange
 from ssbroker.security.dialog import SALT_BYTES
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
 
 
@@ -26,9 +26,9 @@ def evict(both: Pair, moment: int) -> int:
 
 
 @pytest.mark.rule("P13")
-def test_a_large_message_is_sent_in_fragments(machine: Machine) -> None:
+def test_a_large_message_is_sent_in_fragments(engine: EngineFactory) -> None:
     """Parts of the message in the transmission queue."""
-    both = bound(machine, max_fragment_bytes=10)
+    both = bound(engine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"0123456789abcdefghijXYZ")
     rows = both.a.rows(20 * SECOND)
     assert [row["message_body"] for row in rows] == [b"0123456789", b"abcdefghij", b"XYZ"]
@@ -38,9 +38,9 @@ def test_a_large_message_is_sent_in_fragments(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P13")
-def test_only_lost_fragments_are_sent_again(machine: Machine) -> None:
+def test_only_lost_fragments_are_sent_again(engine: EngineFactory) -> None:
     """Fragments of large messages, complete messages and gaps: nothing that arrived is sent again."""
-    both = bound(machine, max_fragment_bytes=10)
+    both = bound(engine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 45, b"small", b"b" * 25, b"last")
     rows = both.a.rows(20 * SECOND)
     lost = [(1, 1), (1, 3), (3, 0)]
@@ -53,17 +53,17 @@ def test_only_lost_fragments_are_sent_again(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P13")
-def test_small_messages_are_sent_between_the_fragments_of_a_large_one(machine: Machine) -> None:
+def test_small_messages_are_sent_between_the_fragments_of_a_large_one(engine: EngineFactory) -> None:
     """Within a dialog."""
-    both = bound(machine, max_fragment_bytes=10)
+    both = bound(engine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 40, b"small", b"tiny")
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0), (1, 1), (3, 0), (1, 2), (1, 3)]
 
 
 @pytest.mark.rule("P13")
-def test_dialogs_take_turns(machine: Machine) -> None:
+def test_dialogs_take_turns(engine: EngineFactory) -> None:
     """Between dialogs: they take turns."""
-    both = bound(machine, max_fragment_bytes=10, turn_fragments=4)
+    both = bound(engine, max_fragment_bytes=10, turn_fragments=4)
     other = both.begin(conversation=b"the second one..", far_broker_instance=B)
     both.a.send(both.outgoing, b"a" * 200)
     both.a.send(other, b"small")
@@ -74,9 +74,9 @@ def test_dialogs_take_turns(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_unacknowledged_rows_are_sent_again_after_doubling_waits(machine: Machine) -> None:
+def test_unacknowledged_rows_are_sent_again_after_doubling_waits(engine: EngineFactory) -> None:
     """4, 8, 16, 32, 64, 64 s, each with a jitter of at most an eighth."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, b"nobody hears this")
     moment = 100 * SECOND
     assert len(both.a.rows(moment)) == 1
@@ -93,10 +93,10 @@ def test_unacknowledged_rows_are_sent_again_after_doubling_waits(machine: Machin
 
 
 @pytest.mark.rule("P17")
-def test_rows_sent_at_different_times_have_separate_retries(machine: Machine) -> None:
+def test_rows_sent_at_different_times_have_separate_retries(engine: EngineFactory) -> None:
     """Each at its own time, even if they were sent again together before, and whichever of them arrives then."""
     for arrives in (0, 1):
-        both = bound(machine)
+        both = bound(engine)
         both.a.send(both.outgoing, b"one")
         both.a.rows(100 * SECOND)
         both.a.send(both.outgoing, b"two")
@@ -115,9 +115,9 @@ def test_rows_sent_at_different_times_have_separate_retries(machine: Machine) ->
 
 
 @pytest.mark.rule("P17")
-def test_waits_have_jitter(machine: Machine) -> None:
+def test_waits_have_jitter(engine: EngineFactory) -> None:
     """Without jitter, an outage that recurs in step with the waits starves a dialog."""
-    both = bound(machine)
+    both = bound(engine)
     dues = set()
     for number in range(10):
         both.a.send(both.outgoing, b"%d" % number)
@@ -130,8 +130,8 @@ def test_waits_have_jitter(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_a_clock_set_back_delays_nothing(machine: Machine) -> None:
-    both = bound(machine)
+def test_a_clock_set_back_delays_nothing(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"once more")
     both.a.rows(7200 * SECOND)
     assert both.a.rows(3600 * SECOND) == []
@@ -139,8 +139,8 @@ def test_a_clock_set_back_delays_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P16")
-def test_the_sender_keeps_a_message_until_it_is_acknowledged(machine: Machine) -> None:
-    both = bound(machine)
+def test_the_sender_keeps_a_message_until_it_is_acknowledged(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"kept")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     assert both.a.waiting(both.outgoing) == [1]
@@ -150,9 +150,9 @@ def test_the_sender_keeps_a_message_until_it_is_acknowledged(machine: Machine) -
 
 
 @pytest.mark.rule("R8")
-def test_only_the_first_message_is_sent_until_the_target_has_answered(machine: Machine) -> None:
+def test_only_the_first_message_is_sent_until_the_target_has_answered(engine: EngineFactory) -> None:
     """It is not known yet which copy of the service will receive it, and all messages must reach the same one."""
-    both = pair(machine)
+    both = pair(engine)
     both.a.send(both.outgoing, b"one", b"two", b"three")
     rows = both.a.rows()
     assert numbers(rows) == [(0, 0)]
@@ -160,9 +160,9 @@ def test_only_the_first_message_is_sent_until_the_target_has_answered(machine: M
 
 
 @pytest.mark.rule("R8")
-def test_later_messages_carry_the_broker_id_of_the_first_acknowledgement(machine: Machine) -> None:
+def test_later_messages_carry_the_broker_id_of_the_first_acknowledgement(engine: EngineFactory) -> None:
     """It is durable, so it is used after a restart too."""
-    both = pair(machine)
+    both = pair(engine)
     both.a.send(both.outgoing, b"one", b"two", b"three")
     both.b.take(both.a.rows())
     both.a.take(both.b.rows())  # immediately: a sender without a broker id waits for it
@@ -171,13 +171,13 @@ def test_later_messages_carry_the_broker_id_of_the_first_acknowledgement(machine
     assert {row["to_broker_instance"] for row in rows} == {B}
     both.restart(both.a)
     assert {row["to_broker_instance"] for row in both.a.rows(SECOND)} == {B}
-    assert both.a.ledger.accounts[both.outgoing].endpoint.far_broker_instance == B
+    assert both.a.storage.accounts[both.outgoing].endpoint.far_broker_instance == B
 
 
 @pytest.mark.rule("R8")
-def test_the_rest_of_the_first_message_carries_the_broker_id_too(machine: Machine) -> None:
+def test_the_rest_of_the_first_message_carries_the_broker_id_too(engine: EngineFactory) -> None:
     """It reaches the same database, with another signature, because the header has changed."""
-    both = pair(machine, dialog={"session_key": bytes(32)}, max_fragment_bytes=10)
+    both = pair(engine, dialog={"session_key": bytes(32)}, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 25)
     first = both.a.rows()
     both.b.take(first[:1])
@@ -190,9 +190,9 @@ def test_the_rest_of_the_first_message_carries_the_broker_id_too(machine: Machin
     assert both.b.queue(both.incoming) == [b"a" * 25]
 
 
-def test_no_more_than_the_window_is_unacknowledged(machine: Machine) -> None:
+def test_no_more_than_the_window_is_unacknowledged(engine: EngineFactory) -> None:
     """Counted in fragments."""
-    both = bound(machine, window_fragments=8, max_fragment_bytes=10)
+    both = bound(engine, window_fragments=8, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 35, *[b"small"] * 30)
     rows = both.a.rows(20 * SECOND)
     assert len(rows) == 8
@@ -204,19 +204,19 @@ def test_no_more_than_the_window_is_unacknowledged(machine: Machine) -> None:
     assert both.b.queue(both.incoming)[1:] == [b"a" * 35, *[b"small"] * 30]
 
 
-def test_no_more_bytes_than_the_window_are_unacknowledged(machine: Machine) -> None:
+def test_no_more_bytes_than_the_window_are_unacknowledged(engine: EngineFactory) -> None:
     """Counted in bytes; a single larger fragment is still sent."""
-    both = bound(machine, window_bytes=100, max_fragment_bytes=40)
+    both = bound(engine, window_bytes=100, max_fragment_bytes=40)
     both.a.send(both.outgoing, b"a" * 400)
     assert sum(len(row["message_body"]) for row in both.a.rows(20 * SECOND)) <= 100
-    tight = bound(machine, window_bytes=10, max_fragment_bytes=40)
+    tight = bound(engine, window_bytes=10, max_fragment_bytes=40)
     tight.a.send(tight.outgoing, b"a" * 80)
     assert numbers(tight.a.rows(20 * SECOND)) == [(1, 0)]
 
 
-def test_dialogs_of_higher_priority_are_sent_first_if_priorities_are_honored(machine: Machine) -> None:
+def test_dialogs_of_higher_priority_are_sent_first_if_priorities_are_honored(engine: EngineFactory) -> None:
     for honored in (True, False):
-        both = pair(machine, honor_priority=honored)
+        both = pair(engine, honor_priority=honored)
         keys = [
             both.begin(conversation=bytes([priority]) * 16, priority=priority, far_broker_instance=B)
             for priority in (3, 9, 1, 10)
@@ -227,8 +227,8 @@ def test_dialogs_of_higher_priority_are_sent_first_if_priorities_are_honored(mac
         assert order == ([10, 9, 3, 1] if honored else [3, 9, 1, 10])
 
 
-def test_nothing_is_sent_or_received_after_the_lifetime(machine: Machine) -> None:
-    both = bound(machine, dialog={"lifetime": 60 * SECOND})
+def test_nothing_is_sent_or_received_after_the_lifetime(engine: EngineFactory) -> None:
+    both = bound(engine, dialog={"lifetime": 60 * SECOND})
     both.a.send(both.outgoing, b"in time")
     late = both.a.rows(59 * SECOND)
     assert len(late) == 1
@@ -239,9 +239,9 @@ def test_nothing_is_sent_or_received_after_the_lifetime(machine: Machine) -> Non
 
 
 @pytest.mark.rule("P31", "P32")
-def test_idle_dialogs_are_evicted_in_a_batch_and_restored_unchanged(machine: Machine) -> None:
+def test_idle_dialogs_are_evicted_in_a_batch_and_restored_unchanged(engine: EngineFactory) -> None:
     """Meanwhile acknowledged fragments are not forgotten, and others are sent again in time."""
-    both = bound(machine, max_fragment_bytes=10)
+    both = bound(engine, max_fragment_bytes=10)
     both.a.send(both.outgoing, b"a" * 95, b"small")
     rows = both.a.rows(20 * SECOND)
     both.b.take([row for row in rows if numbers([row])[0] not in [(1, 3), (1, 4)]], 20 * SECOND)
@@ -249,7 +249,7 @@ def test_idle_dialogs_are_evicted_in_a_batch_and_restored_unchanged(machine: Mac
     assert both.a.dialogs.flush(now=23 * SECOND) == 0
     assert sorted(numbers(both.a.rows(30 * SECOND))) == [(1, 3), (1, 4)]
     assert both.a.dialogs.flush(now=41 * SECOND) == 1
-    assert list(both.a.ledger.work_table) == [both.outgoing]
+    assert list(both.a.storage.work_table) == [both.outgoing]
     again = both.a.rows(70 * SECOND)
     assert sorted(numbers(again)) == [(1, 3), (1, 4)]
     both.b.take(again, 70 * SECOND)
@@ -257,24 +257,24 @@ def test_idle_dialogs_are_evicted_in_a_batch_and_restored_unchanged(machine: Mac
 
 
 @pytest.mark.rule("P32")
-def test_only_changed_objects_are_written(machine: Machine) -> None:
-    both = bound(machine)
+def test_only_changed_objects_are_written(engine: EngineFactory) -> None:
+    both = bound(engine)
     assert both.b.dialogs.flush(now=60 * SECOND) == 1
-    written = dict(both.b.ledger.work_table)
-    both.b.ledger.work_table = dict(written)
+    written = dict(both.b.storage.work_table)
+    both.b.storage.work_table = dict(written)
     both.b.dialogs.notify_queued([both.incoming])  # it is read from storage, and has nothing to send
     both.b.rows(61 * SECOND)
-    both.b.ledger.save_transmissions = lambda objects: written.update(dict.fromkeys(objects, b"written again"))  # type: ignore[method-assign]
+    both.b.storage.save_transmissions = lambda objects: written.update(dict.fromkeys(objects, b"written again"))  # type: ignore[method-assign]
     both.b.dialogs.flush(now=120 * SECOND)
     assert b"written again" not in written.values()
 
 
 @pytest.mark.rule("P31")
-def test_a_packed_object_is_never_larger_than_1024_bytes(machine: Machine) -> None:
+def test_a_packed_object_is_never_larger_than_1024_bytes(engine: EngineFactory) -> None:
     """However scattered the acknowledged fragments are."""
     random = Random(4)
     for share in (0.0, 0.1, 0.3, 0.5, 0.9):
-        both = bound(machine, max_fragment_bytes=10, turn_fragments=1024)
+        both = bound(engine, max_fragment_bytes=10, turn_fragments=1024)
         bodies = [b"a" * random.choice([5, 5, 5, 35, 120]) for _ in range(900)]
         both.a.send(both.outgoing, *bodies)
         rows = both.a.rows(20 * SECOND)
@@ -283,7 +283,7 @@ def test_a_packed_object_is_never_larger_than_1024_bytes(machine: Machine) -> No
         both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
         both.a.rows(22 * SECOND)
         moment = evict(both, 22 * SECOND)
-        (packed,) = both.a.ledger.work_table.values()
+        (packed,) = both.a.storage.work_table.values()
         assert len(packed) <= PACKED_MAX == 1024
         for step in range(40):
             both.exchange(moment + step * 40 * SECOND, times=2)
@@ -296,8 +296,8 @@ def test_rows_of_the_dialog_layer_have_no_address() -> None:
     assert [name for name in ENVELOPE.names if "address" in name or "port" in name or "host" in name] == []
 
 
-def test_the_header_names_sender_and_receiver(machine: Machine) -> None:
-    both = bound(machine)
+def test_the_header_names_sender_and_receiver(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"body", message_type="Order")
     (row,) = both.a.rows(20 * SECOND)
     names = ("from_service_name", "from_broker_instance", "to_service_name", "to_broker_instance")
@@ -306,9 +306,9 @@ def test_the_header_names_sender_and_receiver(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P13", "P23")
-def test_retries_take_turns_too(machine: Machine) -> None:
+def test_retries_take_turns_too(engine: EngineFactory) -> None:
     """Also if a complete message is sent again, because the peer had to drop it."""
-    both = bound(machine, max_fragment_bytes=4, turn_fragments=8)
+    both = bound(engine, max_fragment_bytes=4, turn_fragments=8)
     both.a.send(both.outgoing, bytes(2000))
     both.a.rows(20 * SECOND)
     both.a.dialogs.retransmit([both.outgoing])
@@ -320,9 +320,9 @@ def test_retries_take_turns_too(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P14")
-def test_both_sides_may_have_different_windows(machine: Machine) -> None:
+def test_both_sides_may_have_different_windows(engine: EngineFactory) -> None:
     """The peer accepts all that overtakes a large message."""
-    both = bound(machine, max_fragment_bytes=1000, window_fragments=64, turn_fragments=8)
+    both = bound(engine, max_fragment_bytes=1000, window_fragments=64, turn_fragments=8)
     both.settings = replace(both.settings, window_fragments=4)
     both.restart(both.b)
     both.a.send(both.outgoing, bytes(200_000), *[b"small"] * 200)
@@ -332,9 +332,9 @@ def test_both_sides_may_have_different_windows(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P31", "P32")
-def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(machine: Machine) -> None:
+def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(engine: EngineFactory) -> None:
     """An evicted dialog has one charge for all messages in transit; more of the same message is charged again."""
-    both = bound(machine, max_fragment_bytes=1000, window_bytes=40_000, turn_fragments=8)
+    both = bound(engine, max_fragment_bytes=1000, window_bytes=40_000, turn_fragments=8)
     both.a.send(both.outgoing, bytes(52_000), *[b"s"] * 30)
     first = both.a.rows(20 * SECOND)
     moment = evict(both, 40 * SECOND)
@@ -355,10 +355,10 @@ def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(machin
 
 
 @pytest.mark.rule("P32", "P17")
-def test_fragments_too_scattered_to_pack_are_sent_again(machine: Machine) -> None:
+def test_fragments_too_scattered_to_pack_are_sent_again(engine: EngineFactory) -> None:
     """A row that acknowledges nothing arrives long before the retry is due."""
     random = Random(4)
-    both = bound(machine, max_fragment_bytes=10, turn_fragments=1024)
+    both = bound(engine, max_fragment_bytes=10, turn_fragments=1024)
     both.a.send(both.outgoing, *[b"a" * random.choice([5, 35, 120]) for _ in range(900)])
     both.b.take([row for row in both.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
     both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
@@ -375,9 +375,9 @@ def test_fragments_too_scattered_to_pack_are_sent_again(machine: Machine) -> Non
 
 
 @pytest.mark.rule("P13", "P17")
-def test_a_lost_empty_message_is_sent_again_with_large_fragments(machine: Machine) -> None:
+def test_a_lost_empty_message_is_sent_again_with_large_fragments(engine: EngineFactory) -> None:
     """A message of one fragment is read as it is, whatever the fragment size."""
-    both = bound(machine, max_fragment_bytes=1 << 20)
+    both = bound(engine, max_fragment_bytes=1 << 20)
     both.a.send(both.outgoing, bytes(1 << 20), b"")
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[:1], 20 * SECOND)
@@ -386,19 +386,19 @@ def test_a_lost_empty_message_is_sent_again_with_large_fragments(machine: Machin
 
 
 @pytest.mark.rule("P13")
-def test_a_large_message_is_read_once(machine: Machine) -> None:
+def test_a_large_message_is_read_once(engine: EngineFactory) -> None:
     """In any number of turns; it also arrives complete after a restart and after losses."""
-    both = bound(machine, max_fragment_bytes=1 << 14, turn_fragments=8, window_fragments=32)
+    both = bound(engine, max_fragment_bytes=1 << 14, turn_fragments=8, window_fragments=32)
     body = Random(1).randbytes(2_000_001)
     reads: list[int] = []
-    outgoing = both.a.ledger.outgoing
+    outgoing = both.a.storage.outgoing
 
     def counted(wanted: Sequence[MessageRange]) -> pa.Table:
         table = outgoing(wanted)
         reads.append(table["message_sequence_number"].to_pylist().count(1))
         return table
 
-    both.a.ledger.outgoing = counted  # type: ignore[method-assign]
+    both.a.storage.outgoing = counted  # type: ignore[method-assign]
     both.a.send(both.outgoing, body, b"small")
     for step in range(60):
         rows = both.a.rows((20 + 5 * step) * SECOND)
@@ -411,9 +411,9 @@ def test_a_large_message_is_read_once(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P15")
-def test_no_table_is_built_if_nothing_is_due(machine: Machine) -> None:
+def test_no_table_is_built_if_nothing_is_due(engine: EngineFactory) -> None:
     """A serving instance checks several times for each message; an empty table took longer than all the rest."""
-    both = bound(machine)
+    both = bound(engine)
     both.exchange(60 * SECOND)
     made: list[int] = []
     with pytest.MonkeyPatch.context() as patch:

@@ -9,19 +9,19 @@ import pytest
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.testing import Faults, Simulation, SimulationResult, StoredMessage, run_messages, run_seeds
 from ssbroker.testing.__main__ import main
-from ssbroker.testing.simulation import DRAIN_SECONDS_MAX, Machine
+from ssbroker.testing.simulation import DRAIN_SECONDS_MAX, EngineFactory
 
 SEEDS = 200
 STEP = 10
 DIALOGS, MESSAGES = 4, 8
 
 
-def simulated(seed: int, machine: Machine) -> SimulationResult:
+def simulated(seed: int, engine: EngineFactory) -> SimulationResult:
     """Runs one seed."""
-    return Simulation(seed, dialogs=DIALOGS, messages=MESSAGES, machine=machine).run()
+    return Simulation(seed, dialogs=DIALOGS, messages=MESSAGES, engine=engine).run()
 
 
-def swept(period: int, machine: Machine) -> SimulationResult:
+def swept(period: int, engine: EngineFactory) -> SimulationResult:
     """Runs an outage of half of every period for an hour, with a dialog in both directions."""
     faults = Faults(outage_period=period)
     settings = ProtocolSettings(window_fragments=16)
@@ -33,7 +33,7 @@ def swept(period: int, machine: Machine) -> SimulationResult:
         settings=settings,
         faulty_seconds=3600,
         sending_seconds=0,
-        machine=machine,
+        engine=engine,
     ).run()
 
 
@@ -46,8 +46,8 @@ def test_every_message_arrives_once_in_order_and_unaltered(first: int) -> None:
     """
     total = SimulationResult()
     for run in run_seeds(first, STEP, dialogs=DIALOGS, messages=MESSAGES):
-        assert run.figures.is_right, (run.description, run.figures.problems)
-        total.add(run.figures)
+        assert run.result.is_correct, (run.description, run.result.problems)
+        total.add(run.result)
     assert total.messages == STEP * DIALOGS * MESSAGES * 2
     assert total.drained < DRAIN_SECONDS_MAX
     assert total.fragments_lost > 100  # faults did occur
@@ -63,11 +63,11 @@ def test_periodic_outages_do_not_starve_a_dialog(first: int) -> None:
     """For periods from 1 to 120 s."""
     for period in range(first, first + 30):
         figures = swept(period, _machine())
-        assert figures.is_right, (period, figures.problems)
+        assert figures.is_correct, (period, figures.problems)
         assert figures.seconds < 3600, period
 
 
-def _machine() -> Machine:
+def _machine() -> EngineFactory:
     from ssbroker.protocol.engine import DialogEngine  # noqa: PLC0415 - beside the fixture of the same
 
     return DialogEngine
@@ -81,15 +81,15 @@ def test_a_seed_is_reproducible() -> None:
 
 def test_a_network_without_faults() -> None:
     figures = Simulation(3, faults=Faults(), settings=ProtocolSettings()).run()
-    assert figures.is_right
+    assert figures.is_correct
     assert figures.fragments_lost == figures.fragments_duplicated == figures.rejected == 0
 
 
 def test_many_dialogs() -> None:
     figures = Simulation(5, dialogs=60, messages=20).run()
-    assert figures.is_right
+    assert figures.is_correct
     assert figures.messages == 2_400
-    assert [run.figures.messages for run in run_messages(5, 1, dialogs=2, messages=3)] == [12]
+    assert [run.result.messages for run in run_messages(5, 1, dialogs=2, messages=3)] == [12]
 
 
 def test_the_command_prints_its_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +167,6 @@ def test_failures_are_detected() -> None:
     ):
         figures = SimulationResult()
         figures.compare(sent, received, what="A to B")
-        assert (figures.lost, figures.twice, figures.out_of_order, figures.altered) == found
-        assert figures.is_right == (found == (0, 0, 0, 0))
+        assert (figures.lost, figures.duplicated, figures.out_of_order, figures.altered) == found
+        assert figures.is_correct == (found == (0, 0, 0, 0))
         assert len(figures.problems) == (found != (0, 0, 0, 0))

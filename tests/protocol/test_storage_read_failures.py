@@ -9,7 +9,7 @@ import pytest
 
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.storage import DialogEndpoint
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, Pair, Side, bound, numbers
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def unreadable(side: Side, *methods: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for method in methods:
-            patch.setattr(side.ledger, method, fails)
+            patch.setattr(side.storage, method, fails)
         yield
 
 
@@ -37,8 +37,8 @@ def fails_to_arrive(both: Pair, rows: list[dict[str, Any]], method: str) -> None
 
 @pytest.mark.rule("P16")
 @pytest.mark.parametrize("method", ["validate", "list_stored", "read_stored", "endpoints"])
-def test_rows_that_could_not_be_processed_have_not_arrived(machine: Machine, method: str) -> None:
-    both = bound(machine)
+def test_rows_that_could_not_be_processed_have_not_arrived(engine: EngineFactory, method: str) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"order", b"what waits for it")
     rows = both.a.rows(20 * SECOND)
     both.b.take([row for row in rows if row["message_sequence_number"] == 2], 20 * SECOND)
@@ -52,8 +52,8 @@ def test_rows_that_could_not_be_processed_have_not_arrived(machine: Machine, met
 
 
 @pytest.mark.rule("P17")
-def test_due_messages_are_sent_again_once_they_can_be_read(machine: Machine) -> None:
-    both = bound(machine)
+def test_due_messages_are_sent_again_once_they_can_be_read(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
@@ -63,8 +63,8 @@ def test_due_messages_are_sent_again_once_they_can_be_read(machine: Machine) -> 
 
 
 @pytest.mark.rule("P17")
-def test_new_messages_are_sent_once_they_can_be_read(machine: Machine) -> None:
-    both = bound(machine)
+def test_new_messages_are_sent_once_they_can_be_read(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"new")
     with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
         both.a.rows(20 * SECOND)
@@ -72,11 +72,11 @@ def test_new_messages_are_sent_once_they_can_be_read(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P16")
-def test_a_due_acknowledgement_is_sent_later(machine: Machine) -> None:
-    both = bound(machine)
+def test_a_due_acknowledgement_is_sent_later(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"order")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
-    other = both.b.ledger.begin(
+    other = both.b.storage.begin(
         DialogEndpoint(
             conversation_id=b"the second one..",
             is_initiator=True,
@@ -93,8 +93,8 @@ def test_a_due_acknowledgement_is_sent_later(machine: Machine) -> None:
 
 
 @pytest.mark.rule("P17")
-def test_a_dialog_that_cannot_be_loaded_is_loaded_later(machine: Machine) -> None:
-    both = bound(machine)
+def test_a_dialog_that_cannot_be_loaded_is_loaded_later(engine: EngineFactory) -> None:
+    both = bound(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     assert both.a.dialogs.flush(now=31 * SECOND)

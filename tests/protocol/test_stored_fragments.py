@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker.protocol.envelope import column_values
 from ssbroker.testing.memory_storage import MemoryDialogStorage
-from ssbroker.testing.simulation import Machine
+from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, Pair, Side, bound, pair
 from tests.protocol.test_receiver import with_new_header_digest
 
@@ -28,31 +28,31 @@ def ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict[st
     return bodies, [[of_one[first : first + 8] for of_one in of_each] for first in range(0, 64, 8)]
 
 
-def read_sizes(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
+def read_sizes(patch: pytest.MonkeyPatch, storage: MemoryDialogStorage) -> list[int]:
     """The number of bytes of each read."""
     sizes: list[int] = []
-    stored = ledger.read_stored
+    stored = storage.read_stored
 
     def read(*given: Any, **options: Any) -> pa.Table:
         rows = stored(*given, **options)
         sizes.append(sum(map(len, column_values(rows["message_body"]))))
         return rows
 
-    patch.setattr(ledger, "read_stored", read)
+    patch.setattr(storage, "read_stored", read)
     return sizes
 
 
 @pytest.mark.rule("P26")
 @pytest.mark.parametrize("together", [1, 5])
 def test_interleaved_messages_larger_than_memory_are_completed(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, together: int
+    engine: EngineFactory, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     """Memory holds a third of them, and no message is completed before the others; none is rejected or sent again.
 
     Each is read back once, when the last of it comes.
     """
-    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
-    read = read_sizes(monkeypatch, both.b.ledger)
+    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
+    read = read_sizes(monkeypatch, both.b.storage)
     bodies, rounds = ten_messages(both)
     for of_all in rounds:
         assert read == []
@@ -63,13 +63,13 @@ def test_interleaved_messages_larger_than_memory_are_completed(
     assert {conversation: both.b.queue((conversation, False)) for conversation in bodies} == {
         conversation: [body] for conversation, body in bodies.items()
     }
-    assert all(both.b.ledger.accounts[conversation, False].stored == {} for conversation in bodies)
+    assert all(both.b.storage.accounts[conversation, False].stored == {} for conversation in bodies)
 
 
 @pytest.mark.rule("P26")
-def test_a_batch_completes_no_more_messages_than_fit_into_memory(machine: Machine) -> None:
+def test_a_batch_completes_no_more_messages_than_fit_into_memory(engine: EngineFactory) -> None:
     """The last fragments of ten messages arrive together: those beyond the limit are rejected, and accepted later."""
-    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
+    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
     bodies, rounds = ten_messages(both)
     for of_all in rounds:
         both.b.take([row for of_one in of_all for row in of_one])
@@ -82,9 +82,9 @@ def test_a_batch_completes_no_more_messages_than_fit_into_memory(machine: Machin
 
 
 @pytest.mark.rule("P26")
-def test_a_message_nearly_as_large_as_the_memory_is_completed_after_a_restart(machine: Machine) -> None:
+def test_a_message_nearly_as_large_as_the_memory_is_completed_after_a_restart(engine: EngineFactory) -> None:
     """Also the first message of its dialog."""
-    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=100 * KIB)
+    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=100 * KIB)
     both.a.send(both.outgoing, bytes(64 * KIB))
     rows = both.a.rows()
     for first in range(0, 64, 8):
@@ -95,9 +95,9 @@ def test_a_message_nearly_as_large_as_the_memory_is_completed_after_a_restart(ma
 
 
 @pytest.mark.rule("P26")
-def test_only_arrived_fragments_are_reported_if_memory_is_full(machine: Machine) -> None:
+def test_only_arrived_fragments_are_reported_if_memory_is_full(engine: EngineFactory) -> None:
     """Not the stored fragments."""
-    both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
+    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
     both.a.send(both.outgoing, bytes(64 * KIB))
     rows = both.a.rows()
     both.b.take(rows[:40])
@@ -109,15 +109,15 @@ def test_only_arrived_fragments_are_reported_if_memory_is_full(machine: Machine)
 
 
 @pytest.mark.rule("P14", "P26")
-def test_stored_fragments_are_read_in_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_fragments_are_read_in_parts(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much per read as arrives in a batch, also of the messages that wait for it."""
     monkeypatch.setattr("ssbroker.protocol.reassembly._READ_BYTES", 10 * KIB)
-    both = bound(machine, max_fragment_bytes=KIB)
+    both = bound(engine, max_fragment_bytes=KIB)
     bodies = [bytes([number]) * 3000 for number in range(20)]
     both.a.send(both.outgoing, *bodies)
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[1:], 20 * SECOND)
-    read = read_sizes(monkeypatch, both.b.ledger)
+    read = read_sizes(monkeypatch, both.b.storage)
     both.b.take(rows[:1], 20 * SECOND)
     assert both.b.queue(both.incoming)[1:] == bodies
     assert max(read) <= 11 * KIB
@@ -125,9 +125,9 @@ def test_stored_fragments_are_read_in_parts(machine: Machine, monkeypatch: pytes
 
 
 @pytest.mark.rule("P26")
-def test_dialogs_that_use_too_much_memory_are_evicted(machine: Machine) -> None:
+def test_dialogs_that_use_too_much_memory_are_evicted(engine: EngineFactory) -> None:
     """Dialogs that received nothing for the longest time are evicted first, and loaded again on demand."""
-    both = pair(machine, max_fragment_bytes=4, max_pending_bytes=128 * KIB)
+    both = pair(engine, max_fragment_bytes=4, max_pending_bytes=128 * KIB)
     names = [bytes([number]) * 16 for number in range(8)]
     sent: dict[bytes, list[dict[str, Any]]] = {}
     for name in names:
@@ -148,9 +148,9 @@ def test_dialogs_that_use_too_much_memory_are_evicted(machine: Machine) -> None:
 
 @pytest.mark.rule("P26", "P14")
 @pytest.mark.parametrize("field", ["fragment_count", "message_signature"])
-def test_only_a_fragment_that_contradicts_stored_ones_is_rejected(machine: Machine, field: str) -> None:
+def test_only_a_fragment_that_contradicts_stored_ones_is_rejected(engine: EngineFactory, field: str) -> None:
     """Also after a restart."""
-    both = bound(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
     other = with_new_header_digest({**rows[2], field: {"fragment_count": 4, "message_signature": bytes(16)}[field]})
@@ -164,19 +164,19 @@ def test_only_a_fragment_that_contradicts_stored_ones_is_rejected(machine: Machi
 
 
 @pytest.mark.rule("P23", "P16")
-def test_a_message_with_altered_stored_fragments_is_sent_again(machine: Machine) -> None:
+def test_a_message_with_altered_stored_fragments_is_sent_again(engine: EngineFactory) -> None:
     """The conversation continues, and nothing is lost."""
-    both = bound(machine, max_fragment_bytes=4)
+    both = bound(engine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
     both.b.take(rows[:2], 20 * SECOND)
     both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
-    del both.b.ledger.accounts[both.incoming].stored[1, 0]
+    del both.b.storage.accounts[both.incoming].stored[1, 0]
     both.b.take(rows[2:], 22 * SECOND)
-    assert both.b.ledger.accounts[both.incoming].stored == {}
+    assert both.b.storage.accounts[both.incoming].stored == {}
     both.exchange(30 * SECOND)
     assert both.b.queue(both.incoming) == [b"first", b"in three one"]
-    assert both.a.ledger.waiting() == []
+    assert both.a.storage.waiting() == []
 
 
 def calls(side: Side, rows: list[dict[str, Any]]) -> int:
@@ -196,9 +196,9 @@ def calls(side: Side, rows: list[dict[str, Any]]) -> int:
 
 
 @pytest.mark.rule("P15", "P18")
-def test_the_cost_of_a_duplicate_is_independent_of_stored_fragments(machine: Machine) -> None:
+def test_the_cost_of_a_duplicate_is_independent_of_stored_fragments(engine: EngineFactory) -> None:
     """Nor that of another early message; acknowledged fragments are kept as ranges."""
-    both = bound(machine)
+    both = bound(engine)
     both.a.send(both.outgoing, *[b"%d" % number for number in range(1000)])
     rows = both.a.rows(20 * SECOND)
     costs: list[tuple[int, int]] = []

@@ -50,7 +50,7 @@ class Verdict:
     first: list[str] = field(default_factory=list)
 
     @property
-    def is_right(self) -> bool:
+    def is_correct(self) -> bool:
         """Whether every message was received once, in order and unaltered."""
         return not any(getattr(self, each.name) for each in fields(self) if each.name not in ("sent", "first"))
 

@@ -62,10 +62,10 @@ class Outcome:
     complaints: str = ""
 
     @property
-    def is_right(self) -> bool:
+    def is_correct(self) -> bool:
         """Whether everything is correct."""
         return (
-            self.verdict.is_right
+            self.verdict.is_correct
             and self.is_done
             and not any(self.statuses.values())
             and self.forwarder_mib <= FORWARDER_MIB_MAX
@@ -88,7 +88,7 @@ class Outcome:
                 f"beside what it began with, of {FORWARDER_MIB_MAX} MiB"
             ),
         ]
-        if not self.is_right:
+        if not self.is_correct:
             told += [
                 "WRONG" if self.is_done else "NOT DONE IN TIME",
                 *self.verdict.first,
@@ -233,7 +233,7 @@ def main(given: Sequence[str] | None = None) -> int:
             timeout=asked.timeout,
         )
     print(outcome)
-    return 0 if outcome.is_right else 1
+    return 0 if outcome.is_correct else 1
 
 
 if __name__ == "__main__":

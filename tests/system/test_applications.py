@@ -77,12 +77,12 @@ def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instan
     assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
     there, back = verdicts(instance)
     assert (there.sent, back.sent) == (PLAN.total, PLAN.replies)
-    assert there.is_right
-    assert back.is_right
+    assert there.is_correct
+    assert back.is_correct
 
 
 def test_an_interrupted_application_resumes(instance: Instance) -> None:
     told = ReportRecorder()
     assert run(instance, told, shop_sent=7)
     assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
-    assert all(verdict.is_right for verdict in verdicts(instance))
+    assert all(verdict.is_correct for verdict in verdicts(instance))

@@ -18,8 +18,8 @@ RIGHT = [Received(lane, number, bytes([lane]), True) for lane, number in SENT]
 
 def test_correct_results_are_accepted() -> None:
     """However the conversations are interleaved: order counts within each."""
-    assert judge(SENT, RIGHT).is_right
-    assert judge(SENT, sorted(RIGHT)).is_right
+    assert judge(SENT, RIGHT).is_correct
+    assert judge(SENT, sorted(RIGHT)).is_correct
     assert str(judge(SENT, RIGHT)).startswith("60 messages: 0 lost, 0 twice, 0 out of order, 0 altered, 0 that nobody")
 
 
@@ -79,12 +79,12 @@ def test_each_error_is_detected_and_no_other(harm: Callable[[list[Received]], No
     verdict = judge(SENT, rows)
     kinds = ("lost", "twice", "out_of_order", "altered", "unsent", "strayed")
     assert {kind: found for kind in kinds if (found := getattr(verdict, kind))} == counted
-    assert not verdict.is_right
+    assert not verdict.is_correct
     assert verdict.first
 
 
 def test_lost_commits_are_detected() -> None:
-    assert judge_promises(SENT, SENT).is_right
+    assert judge_promises(SENT, SENT).is_correct
     assert judge_promises(SENT, SENT[1:]).taken_back == 1
 
 

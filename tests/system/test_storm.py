@@ -37,7 +37,7 @@ def spaces() -> Iterator[Namespaces]:
 def test_a_storm_loses_duplicates_and_reorders_nothing(tmp_path: Path) -> None:
     """Each is killed; the forwarder, which keeps rows in memory only, loses them and stays within its limit."""
     found = storm.run(tmp_path, PLAN, menu=MENU, violence=Violence(strokes=3), timeout=TIMEOUT)
-    assert found.is_right, found
+    assert found.is_correct, found
     assert dict(found.kills) == {SHOP: 1, GATE: 1, STOCK: 1}
     assert found.network["cut"] > 0
     assert found.forwarder_mib <= FORWARDER_MIB_MAX
@@ -50,7 +50,7 @@ def test_flipped_bits_are_detected_without_tls(tmp_path: Path) -> None:
     plan = Plan(lanes=10, messages=300, small_bytes=1024, large=1, large_bytes=MIB)
     menu = Menu(flip_bytes=MIB)
     found = storm.run(tmp_path, plan, menu=menu, violence=Violence(), is_encrypted=False, timeout=TIMEOUT)
-    assert found.is_right, found
+    assert found.is_correct, found
     assert found.network["flips"] > 0
 
 
@@ -58,5 +58,5 @@ def test_flipped_bits_are_detected_without_tls(tmp_path: Path) -> None:
 def test_a_storm_between_network_namespaces(spaces: Namespaces, tmp_path: Path) -> None:
     """Each has its own network, with kernel links between them."""
     found = storm.run(tmp_path, PLAN, menu=HONEST, violence=Violence(strokes=3), places=spaces.places, timeout=TIMEOUT)
-    assert found.is_right, found
+    assert found.is_correct, found
     assert sum(found.kills.values()) == 3

@@ -78,18 +78,18 @@ def main(arguments_given: Sequence[str] | None = None) -> int:
         else run_messages(first, arguments.messages - total.messages)
     )
     for run in runs:
-        if arguments.menus or not run.figures.is_right:
+        if arguments.menus or not run.result.is_correct:
             _print(run.description)
-        if not run.figures.is_right:
-            _print(f"WRONG: {run.figures}")
+        if not run.result.is_correct:
+            _print(f"WRONG: {run.result}")
         if journal:
-            journal.add(run.figures)
+            journal.add(run.result)
         else:
-            total.add(run.figures)
+            total.add(run.result)
     spent = sum(os.times()[:2]) - before
     speed = (total.messages - counted_before) / spent if spent else 0
     _print(f"{total}; {speed:,.0f} messages per second of CPU time")
-    return 0 if total.is_right else 1
+    return 0 if total.is_correct else 1
 
 
 if __name__ == "__main__":

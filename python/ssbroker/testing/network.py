@@ -70,7 +70,7 @@ class Faults:
             )
 
     @classmethod
-    def drawn(cls, seed: int) -> Faults:
+    def from_seed(cls, seed: int) -> Faults:
         """Draws random faults; most seeds have most kinds, each with its own frequency.
 
         Args:
@@ -80,7 +80,7 @@ class Faults:
             The faults; loss up to 30 %, duplication and reordering up to 50 %, corruption up to 10 %.
 
         Examples:
-            >>> Faults.drawn(7) == Faults.drawn(7) != Faults.drawn(8)
+            >>> Faults.from_seed(7) == Faults.from_seed(7) != Faults.from_seed(8)
             True
         """
         random = Random(f"faults {seed}")  # noqa: S311 - chance that can be repeated

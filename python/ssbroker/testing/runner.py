@@ -23,11 +23,11 @@ class FinishedRun:
 
     Attributes:
         description: The seed, the faults and the settings.
-        figures: The result.
+        result: The result.
     """
 
     description: str
-    figures: SimulationResult
+    result: SimulationResult
 
 
 def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) -> Iterator[FinishedRun]:
@@ -43,7 +43,7 @@ def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) 
         The simulations as they finish.
 
     Examples:
-        >>> [run.figures.is_right for run in run_seeds(7, 1, dialogs=2, messages=4)]
+        >>> [run.result.is_correct for run in run_seeds(7, 1, dialogs=2, messages=4)]
         [True]
     """
     for seed in range(first, first + number):
@@ -74,9 +74,9 @@ def run_messages(
         if left <= 0:
             return
         simulation = Simulation(seed, dialogs=dialogs, messages=messages)
-        figures = simulation.run()
-        left -= figures.messages
-        yield FinishedRun(str(simulation), figures)
+        result = simulation.run()
+        left -= result.messages
+        yield FinishedRun(str(simulation), result)
 
 
 class RunJournal:
@@ -115,15 +115,15 @@ class RunJournal:
             if not lines:
                 file.write(f"{head}\n")
 
-    def add(self, figures: SimulationResult) -> None:
+    def add(self, result: SimulationResult) -> None:
         """Appends the result of the next seed."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(asdict(figures))}\n")
-        self._count(figures)
+            file.write(f"{json.dumps(asdict(result))}\n")
+        self._count(result)
 
-    def _count(self, figures: SimulationResult) -> None:
+    def _count(self, result: SimulationResult) -> None:
         self.seeds += 1
-        self.total.add(figures)
+        self.total.add(result)
 
 
 def _parse_result(path: Path, number: int, line: str) -> SimulationResult:

@@ -19,8 +19,8 @@ from ssbroker.protocol.storage import DialogEndpoint, Key
 from ssbroker.testing.memory_storage import MemoryDialogStorage, SimulatedInstanceStorage, StoredMessage
 from ssbroker.testing.network import TICK, Faults, Network
 
-Machine: TypeAlias = Callable[..., DialogEngine]
-Books: TypeAlias = Callable[[str], SimulatedInstanceStorage]
+EngineFactory: TypeAlias = Callable[..., DialogEngine]
+StorageFactory: TypeAlias = Callable[[str], SimulatedInstanceStorage]
 
 
 def memory_storage(name: str) -> MemoryDialogStorage:
@@ -35,8 +35,8 @@ class SimulatedInstance:
         name: The name on the network.
         settings: The protocol settings.
         random: The random number generator.
-        machine: Creates the protocol engine; a test may plant a bug here.
-        books: Creates the storage from the name; by default, in memory.
+        engine: Creates the protocol engine; a test may pass a faulty one.
+        storage: Creates the storage from the name; by default, in memory.
 
     Examples:
         >>> instance = SimulatedInstance("A", ProtocolSettings(), Random(7))
@@ -50,25 +50,25 @@ class SimulatedInstance:
         settings: ProtocolSettings,
         random: Random,
         *,
-        machine: Machine = DialogEngine,
-        books: Books = memory_storage,
+        engine: EngineFactory = DialogEngine,
+        storage: StorageFactory = memory_storage,
     ) -> None:
         self.name = name
-        self.ledger = books(name)
+        self.storage = storage(name)
         self.log = EventLog()
         self.clock_offset = 0
         self.crashes = 0
         self.rollbacks = 0
         self._settings = settings
         self._random = random
-        self._machine = machine
+        self._engine = engine
         self._outbox: list[pa.Table] = []
         self.dialogs = self._start_engine()
 
     def _start_engine(self) -> DialogEngine:
-        self.ledger.restart()
-        made = self._machine(self.ledger, random=self._random.random, settings=self._settings, log=self.log)
-        made.notify_queued(self.ledger.waiting())
+        self.storage.restart()
+        made = self._engine(self.storage, random=self._random.random, settings=self._settings, log=self.log)
+        made.notify_queued(self.storage.waiting())
         return made
 
     def crash(self) -> None:
@@ -131,7 +131,7 @@ class SimulatedInstance:
             self.rollbacks += 1
             self.dialogs.undo(effects)
             return
-        if self.ledger.commit(effects) is not None:
+        if self.storage.commit(effects) is not None:
             raise ProtocolError(f"{self.name}: the storage refused the changes of its own engine")
         if chance < crashes:
             self.crash()
@@ -150,7 +150,7 @@ class SimulationResult:
     Attributes:
         messages: The number of messages that applications sent.
         lost: How many of them never arrived.
-        twice: How many arrived more than once.
+        duplicated: How many arrived more than once.
         out_of_order: How many arrived too early or too late.
         altered: How many arrived that were not sent in this form.
         fragments: The number of fragments, acknowledgements and errors sent.
@@ -168,7 +168,7 @@ class SimulationResult:
 
     messages: int = 0
     lost: int = 0
-    twice: int = 0
+    duplicated: int = 0
     out_of_order: int = 0
     altered: int = 0
     fragments: int = 0
@@ -185,9 +185,11 @@ class SimulationResult:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def is_right(self) -> bool:
+    def is_correct(self) -> bool:
         """Whether no message was lost, duplicated, out of order or altered, and all arrived in time."""
-        return not (self.lost or self.twice or self.out_of_order or self.altered or self.undrained or self.problems)
+        return not (
+            self.lost or self.duplicated or self.out_of_order or self.altered or self.undrained or self.problems
+        )
 
     def compare(self, sent: Sequence[Sent], received: Sequence[StoredMessage], *, what: str) -> None:
         """Compares what one side sent with what the other received, and adds the differences.
@@ -205,19 +207,19 @@ class SimulationResult:
         """
         places = {message: place for place, message in enumerate(sent)}
         seen: set[int] = set()
-        counts = (self.lost, self.twice, self.out_of_order, self.altered)
+        counts = (self.lost, self.duplicated, self.out_of_order, self.altered)
         for message in received:
             place = places.get((message.message_type, message.body))
             if place is None:
                 self.altered += 1
             elif place in seen:
-                self.twice += 1
+                self.duplicated += 1
             else:
                 self.out_of_order += place != len(seen)
                 seen.add(place)
         self.messages += len(sent)
         self.lost += len(sent) - len(seen)
-        if counts != (self.lost, self.twice, self.out_of_order, self.altered):
+        if counts != (self.lost, self.duplicated, self.out_of_order, self.altered):
             self.problems.append(f"{what}: {len(sent)} sent, {len(received)} came out")
 
     def add(self, other: Self) -> None:
@@ -242,7 +244,7 @@ class SimulationResult:
 
     def __str__(self) -> str:
         return (
-            f"{self.messages:,} messages: {self.lost} lost, {self.twice} duplicated, {self.out_of_order} out of order, {self.altered} altered; "
+            f"{self.messages:,} messages: {self.lost} lost, {self.duplicated} duplicated, {self.out_of_order} out of order, {self.altered} altered; "
             f"{self.fragments:,} fragments sent: {self.fragments_lost:,} lost, {self.fragments_duplicated:,} duplicated, "
             f"{self.fragments_delayed:,} delayed, {self.fragments_corrupted:,} corrupted, {self.rejected:,} rejected; "
             f"{self.crashes:,} crashes, {self.rollbacks:,} rollbacks; "
@@ -290,15 +292,15 @@ class Simulation:
         settings: The protocol settings; by default, drawn from the seed.
         faulty_seconds: How long faults occur, in virtual seconds.
         sending_seconds: How long applications send, in virtual seconds; by default, two thirds of `faulty_seconds`.
-        machine: Creates the protocol engines; a test may plant a bug here.
-        books: Creates the storage of an instance from its name; by default, in memory.
+        engine: Creates the protocol engines; a test may pass a faulty one.
+        storage: Creates the storage of an instance from its name; by default, in memory.
 
     Raises:
         OptionError: There is nothing to send, sending takes longer than the faults, or another argument is invalid.
 
     Examples:
         >>> result = Simulation(7, dialogs=2, messages=5).run()
-        >>> result.is_right, result.messages
+        >>> result.is_correct, result.messages
         (True, 20)
     """
 
@@ -312,8 +314,8 @@ class Simulation:
         settings: ProtocolSettings | None = None,
         faulty_seconds: float = 45,
         sending_seconds: float | None = None,
-        machine: Machine = DialogEngine,
-        books: Books = memory_storage,
+        engine: EngineFactory = DialogEngine,
+        storage: StorageFactory = memory_storage,
     ) -> None:
         whole_number(dialogs, name="dialogs", minimum=1, maximum=_DIALOGS_MAX)
         whole_number(messages, name="messages", minimum=1, maximum=_MESSAGES_MAX)
@@ -324,11 +326,11 @@ class Simulation:
             if given is not None and not isinstance(given, kind):
                 raise OptionError(f"{name}: expected {kind.__name__}(...); got {given!r:.80}")
         self.seed = seed
-        self.faults = Faults.drawn(seed) if faults is None else faults
+        self.faults = Faults.from_seed(seed) if faults is None else faults
         self._random = random = Random(f"simulation {seed}")  # noqa: S311 - chance that can be repeated
         self.settings = _random_settings(random) if settings is None else settings
         self._nodes = {
-            name: SimulatedInstance(name, self.settings, random, machine=machine, books=books) for name in ("A", "B")
+            name: SimulatedInstance(name, self.settings, random, engine=engine, storage=storage) for name in ("A", "B")
         }
         self._network = Network(self.faults, random)
         self._faulty_until = round(faulty_seconds * SECOND)
@@ -347,19 +349,19 @@ class Simulation:
         Returns:
             The result.
         """
-        figures = SimulationResult()
+        result = SimulationResult()
         while not self._has_drained():
             if self._now > self._faulty_until + DRAIN_SECONDS_MAX * SECOND:
-                figures.undrained = 1
-                figures.problems.append(f"{self}: not drained")
+                result.undrained = 1
+                result.problems.append(f"{self}: not drained")
                 break
             if self._network.faults is not self.faults or self._now < self._faulty_until:
                 self._inject_faults()
             else:
                 self._end_faults()
             self._step()
-        self._count(figures)
-        return figures
+        self._count(result)
+        return result
 
     def _plan_dialog(self, number: int, messages: int) -> Iterator[SendPlan]:
         random = self._random
@@ -371,15 +373,15 @@ class Simulation:
             conversation_id=conversation,
             is_initiator=True,
             service_name=f"Service of {initiator.name}",
-            broker_instance=initiator.ledger.broker_instance,
+            broker_instance=initiator.storage.broker_instance,
             far_service_name=f"Service of {target.name}",
-            far_broker_instance=random.choice([None, target.ledger.broker_instance]),
+            far_broker_instance=random.choice([None, target.storage.broker_instance]),
             service_contract_name="Trade",
             priority=random.randint(1, 10),
             lifetime=random.choice([None, _YEAR_2026]),
             session_key=self._session_keys.get(conversation),
         )
-        initiator.ledger.begin(endpoint)
+        initiator.storage.begin(endpoint)
         for node, key in ((initiator, endpoint.key), (target, (conversation, False))):
             yield SendPlan(node, key, self._bursts(messages))
 
@@ -392,7 +394,7 @@ class Simulation:
         return sorted(bursts, reverse=True)
 
     def _has_drained(self) -> bool:
-        return not any(plan.bursts or plan.node.ledger.is_waiting(plan.key) for plan in self._plans)
+        return not any(plan.bursts or plan.node.storage.is_waiting(plan.key) for plan in self._plans)
 
     def _step(self) -> None:
         now, network = self._now, self._network
@@ -424,14 +426,14 @@ class Simulation:
     def _send_due(self, plan: SendPlan) -> None:
         """Sends the messages that are due; a target can send once the dialog has reached it."""
         random = self._random
-        while plan.bursts and plan.bursts[-1][0] <= self._now and plan.node.ledger.can_send(plan.key):
+        while plan.bursts and plan.bursts[-1][0] <= self._now and plan.node.storage.can_send(plan.key):
             _, number = plan.bursts.pop()
             for place in range(number):
                 is_last = not plan.bursts and place == number - 1
                 kind = config.END_DIALOG if is_last else random.choice(["Order", "Offer"])
                 size = random.choice([0, 5, 20, 90, 90, 250, 500, 16 * _FRAGMENT_BYTES - 20])
                 body = b"" if is_last else f"{len(plan.sent)} of {plan.key[1]}:".encode() + random.randbytes(size)
-                plan.node.ledger.send(plan.key, body, message_type=kind)
+                plan.node.storage.send(plan.key, body, message_type=kind)
                 plan.sent.append((kind, body))
             plan.node.dialogs.notify_queued([plan.key])
 
@@ -454,27 +456,27 @@ class Simulation:
         for source, target in (("A", "B"), ("B", "A")):
             self._network.cut_off(source, target, until=0)
 
-    def _count(self, figures: SimulationResult) -> None:
+    def _count(self, result: SimulationResult) -> None:
         for plan in self._plans:
             receiver = next(node for node in self._nodes.values() if node is not plan.node)
             key = (plan.key[0], not plan.key[1])
             what = f"{self}: {plan.key[0].hex()} from {plan.node.name}"
-            figures.compare(plan.sent, receiver.ledger.received(key), what=what)
-            error = receiver.ledger.failed(key)
+            result.compare(plan.sent, receiver.storage.received(key), what=what)
+            error = receiver.storage.failed(key)
             if error is not None:
-                figures.problems.append(f"{what}: {error}")
+                result.problems.append(f"{what}: {error}")
         counts = self._network.carried
-        figures.fragments = counts.sent
-        figures.fragments_lost = counts.lost
-        figures.fragments_duplicated = counts.duplicated
-        figures.fragments_delayed = counts.delayed
-        figures.fragments_corrupted = counts.corrupted
+        result.fragments = counts.sent
+        result.fragments_lost = counts.lost
+        result.fragments_duplicated = counts.duplicated
+        result.fragments_delayed = counts.delayed
+        result.fragments_corrupted = counts.corrupted
         nodes = self._nodes.values()
-        figures.rejected = sum(node.log.counts[name] for node in nodes for name in _REJECTIONS)
-        figures.crashes = sum(node.crashes for node in nodes)
-        figures.rollbacks = sum(node.rollbacks for node in nodes)
-        figures.seconds = self._now / SECOND
-        figures.drained = max(0.0, (self._now - self._faulty_until) / SECOND)
+        result.rejected = sum(node.log.counts[name] for node in nodes for name in _REJECTIONS)
+        result.crashes = sum(node.crashes for node in nodes)
+        result.rollbacks = sum(node.rollbacks for node in nodes)
+        result.seconds = self._now / SECOND
+        result.drained = max(0.0, (self._now - self._faulty_until) / SECOND)
 
 
 def _random_settings(random: Random) -> ProtocolSettings:

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Side:
-    """One instance with one database, its ledger and its machine."""
+    """One instance with one database, its storage and its machine."""
 
     folder: Path
     clock: Clock
@@ -71,14 +71,14 @@ class Side:
 
     def start(self) -> None:
         """An engine that knows only durable state."""
-        self.ledger = SqliteDialogStorage(database_context(self.database))
+        self.storage = SqliteDialogStorage(database_context(self.database))
         self.dialogs = DialogEngine(
-            self.ledger,
+            self.storage,
             random=random.Random(1).random,
             settings=self.settings,
             log=instance_context(self.instance).events,
         )
-        self.dialogs.notify_queued(self.ledger.waiting())
+        self.dialogs.notify_queued(self.storage.waiting())
 
     def restart(self) -> None:
         """What a crash leaves: what is committed."""
@@ -91,7 +91,7 @@ class Side:
 
     def rows(self) -> list[Row]:
         """All that it sends now."""
-        self.dialogs.notify_queued(self.ledger.waiting())
+        self.dialogs.notify_queued(self.storage.waiting())
         rows: list[Row] = []
         while (table := self.dialogs.data_to_send(now=self.now)) is not None:
             rows += table.to_pylist()
@@ -104,7 +104,7 @@ class Side:
 
     def settle(self, effects: BatchChanges) -> StalePlan | None:
         """Commits what a batch has come to, or forgets what is not as the machine has it."""
-        stale = self.ledger.commit(effects)
+        stale = self.storage.commit(effects)
         if stale is None:
             self.dialogs.confirm(effects, now=self.now)
         else:

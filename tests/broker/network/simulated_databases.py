@@ -55,7 +55,7 @@ class SimulatedDatabase:
     def _open(self) -> None:
         self.instance = self._opened()
         self.database: Database = self.instance.database("Sales")
-        self.ledger = SqliteDialogStorage(database_context(self.database))
+        self.storage = SqliteDialogStorage(database_context(self.database))
 
     def close(self) -> None:
         """Closes the files."""
@@ -63,7 +63,7 @@ class SimulatedDatabase:
 
     @property
     def broker_instance(self) -> bytes:
-        return self.ledger.broker_instance
+        return self.storage.broker_instance
 
     def begin(self, endpoint: DialogEndpoint) -> Key:
         with database_context(self.database).file.write() as connection:
@@ -99,7 +99,7 @@ class SimulatedDatabase:
         return row.send_sequence
 
     def waiting(self) -> list[Key]:
-        return self.ledger.waiting()
+        return self.storage.waiting()
 
     def is_waiting(self, key: Key) -> bool:
         with database_context(self.database).file.read() as connection:
@@ -128,7 +128,7 @@ class SimulatedDatabase:
         return "it is in ER" if row is not None and row.state == ConversationState.ER else None
 
     def commit(self, effects: BatchChanges) -> StalePlan | None:
-        return self.ledger.commit(effects)
+        return self.storage.commit(effects)
 
     def restart(self) -> None:
         self.close()
@@ -136,37 +136,37 @@ class SimulatedDatabase:
         self.received((b"", True))
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
-        return self.ledger.endpoints(keys)
+        return self.storage.endpoints(keys)
 
     def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
-        return self.ledger.set_fragment_bytes(max_fragment_bytes)
+        return self.storage.set_fragment_bytes(max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
-        return self.ledger.outgoing(wanted)
+        return self.storage.outgoing(wanted)
 
     def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
-        return self.ledger.ending_errors(keys)
+        return self.storage.ending_errors(keys)
 
     def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
-        return self.ledger.read_body_slices(key, sequence, spans)
+        return self.storage.read_body_slices(key, sequence, spans)
 
     def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
-        return self.ledger.list_stored(keys)
+        return self.storage.list_stored(keys)
 
     def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
-        return self.ledger.read_stored(key, first, end, most_bytes=most_bytes)
+        return self.storage.read_stored(key, first, end, most_bytes=most_bytes)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
-        return self.ledger.admit(endpoints)
+        return self.storage.admit(endpoints)
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
-        return self.ledger.validate(messages, contracts)
+        return self.storage.validate(messages, contracts)
 
     def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
-        self.ledger.save_transmissions(objects)
+        self.storage.save_transmissions(objects)
 
     def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
-        return self.ledger.load_transmissions(keys)
+        return self.storage.load_transmissions(keys)
 
     def _row(self, key: Key) -> Row | None:
         with database_context(self.database).file.read() as connection:

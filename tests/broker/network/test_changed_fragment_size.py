@@ -50,15 +50,15 @@ def test_an_instance_served_with_another_size_continues(both: ShopAndBank) -> No
 
 def test_waiting_messages_keep_their_fragment_size(both: ShopAndBank) -> None:
     both.pipes.down.add(BANK)
-    ledger = SqliteDialogStorage(database_context(both.sales))
-    assert ledger.set_fragment_bytes(100) == {}
+    storage = SqliteDialogStorage(database_context(both.sales))
+    assert storage.set_fragment_bytes(100) == {}
     dialog = both.send(b"waits")
-    ((key,),) = [ledger.waiting()]
-    assert ledger.set_fragment_bytes(100) == {}
+    ((key,),) = [storage.waiting()]
+    assert storage.set_fragment_bytes(100) == {}
     assert SqliteDialogStorage(database_context(both.sales)).set_fragment_bytes(200) == {key: 100}
-    assert ledger.set_fragment_bytes(300) == {key: 100}
-    assert ledger.set_fragment_bytes(100) == {}
-    assert ledger.set_fragment_bytes(300) == {key: 100}
+    assert storage.set_fragment_bytes(300) == {key: 100}
+    assert storage.set_fragment_bytes(100) == {}
+    assert storage.set_fragment_bytes(300) == {key: 100}
     with both.sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)
-    assert ledger.set_fragment_bytes(200) == {}
+    assert storage.set_fragment_bytes(200) == {}

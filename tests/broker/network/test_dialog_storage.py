@@ -87,10 +87,10 @@ def test_a_new_endpoint_has_all_its_columns(both: Pair) -> None:
     far = both.stock.at((near.conversation_id, False))
     assert far is not None
     assert (far.far_service, far.priority, far.lifetime) == ("//Shop", 8, near.lifetime)
-    assert far.far_broker_instance == both.shop.ledger.broker_instance
+    assert far.far_broker_instance == both.shop.storage.broker_instance
     assert (far.is_bound, far.is_remote, far.far_peer) == (1, 1, b"certificate of the shop")
     assert (near.is_bound, near.is_remote, near.far_peer) == (1, 1, b"certificate of the stock")
-    assert near.far_broker_instance == both.stock.ledger.broker_instance
+    assert near.far_broker_instance == both.stock.storage.broker_instance
     steps = [event.step for event in both.stock.told(ConversationEvent)]
     assert steps == [ConversationStep.DIALOG_CREATED, ConversationStep.RECEIVED_SEQUENCED_MESSAGE]
 
@@ -223,14 +223,14 @@ def test_messages_of_a_broken_conversation_are_not_stored(both: Pair, monkeypatc
     both.stock.take([bad])
     assert states(both, shop) == ("CO", "ER")
     read: list[int] = []
-    stored = both.stock.ledger.read_stored
+    stored = both.stock.storage.read_stored
 
     def counted(*given: Any, **options: Any) -> pa.Table:
         table = stored(*given, **options)
         read.append(table.num_rows)
         return table
 
-    monkeypatch.setattr(both.stock.ledger, "read_stored", counted)
+    monkeypatch.setattr(both.stock.storage, "read_stored", counted)
     both.stock.take([bad])
     both.stock.dialogs.forget([both.stock.key(stock)])
     both.stock.take([bad])
@@ -385,6 +385,6 @@ def test_too_long_a_lifetime_is_reduced(both: Pair) -> None:
     effects = both.stock.arrived(both.shop.rows())
     both.stock.dialogs.undo(effects)
     (created,) = effects.created
-    (admitted,) = both.stock.ledger.admit([replace(created, lifetime=2**63 - 1)])
+    (admitted,) = both.stock.storage.admit([replace(created, lifetime=2**63 - 1)])
     assert admitted == replace(created, lifetime=both.stock.now + (2**31 - 1) * 1_000_000)
     assert both.stock.at(key) is None

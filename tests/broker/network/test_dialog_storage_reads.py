@@ -32,7 +32,7 @@ def both(tmp_path: Path) -> Iterator[Pair]:
 
 
 def sent(both: Pair, *wanted: MessageRange) -> list[dict[str, Any]]:
-    table = both.shop.ledger.outgoing(wanted)
+    table = both.shop.storage.outgoing(wanted)
     assert table.schema.equals(MESSAGES)
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
@@ -64,10 +64,10 @@ def test_parts_of_a_body_are_read_without_the_rest(both: Pair) -> None:
     body = bytes(range(256)) * 400
     key = both.shop.key(both.begin(b"first", body))
     spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
-    assert both.shop.ledger.read_body_slices(key, 1, spans) == [body[begin:end] for begin, end in spans]
-    assert both.shop.ledger.read_body_slices(key, 1, []) == []
-    assert both.shop.ledger.read_body_slices(key, 2, spans) is None
-    assert both.shop.ledger.read_body_slices((bytes(16), True), 1, spans) is None
+    assert both.shop.storage.read_body_slices(key, 1, spans) == [body[begin:end] for begin, end in spans]
+    assert both.shop.storage.read_body_slices(key, 1, []) == []
+    assert both.shop.storage.read_body_slices(key, 2, spans) is None
+    assert both.shop.storage.read_body_slices((bytes(16), True), 1, spans) is None
 
 
 MIB = 1 << 20
@@ -83,7 +83,7 @@ def test_a_large_body_is_read_once_over_many_turns(both: Pair) -> None:
     before = pages_visited(connection)
     found: list[bytes] = []
     for begin in range(0, size, MIB):
-        found += both.shop.ledger.read_body_slices(key, 0, [(begin, begin + MIB)]) or [b""]
+        found += both.shop.storage.read_body_slices(key, 0, [(begin, begin + MIB)]) or [b""]
     assert b"".join(found) == body
     assert pages_visited(connection) - before < 4 * size // 4096
 
@@ -98,17 +98,17 @@ def test_messages_read_ahead_equal_the_stored_ones(both: Pair, monkeypatch: pyte
     for _ in range(200):
         key = chance.choice(list(bodies))
         if chance.random() < 0.1:
-            both.shop.ledger.drop_read_ahead()
+            both.shop.storage.drop_read_ahead()
         step, place = chance.randint(0, 400), places[key]
         again = sorted(chance.sample(range(place + 1), 2)) if place and chance.random() < 0.3 else None
         spans = [*([(again[0], again[1])] if again else []), (place, place + step)]
         expected = [bodies[key][begin:end] for begin, end in spans]
-        assert both.shop.ledger.read_body_slices(key, 0, spans) == expected
+        assert both.shop.storage.read_body_slices(key, 0, spans) == expected
         places[key] = (place + step) if place < 4200 else 0
     gone = next(iter(bodies))
     with both.shop.database.transaction() as t:
         t.connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
-    assert both.shop.ledger.read_body_slices(gone, 0, [(0, 9)]) is None
+    assert both.shop.storage.read_body_slices(gone, 0, [(0, 9)]) is None
 
 
 def pages_visited(connection: Connection) -> int:
@@ -143,10 +143,10 @@ def test_after_a_restart_all_conversations_with_messages_are_found(both: Pair) -
     handles = [both.begin(b"1"), both.begin(), both.begin(b"1")]
     keys = {both.shop.key(handles[0]), both.shop.key(handles[2])}
     both.shop.restart()
-    assert set(both.shop.ledger.waiting()) == keys
+    assert set(both.shop.storage.waiting()) == keys
     rows = [both.shop.row(handle) for handle in handles]
     ids = [row.endpoint_id for row in rows if row is not None]
-    assert both.shop.ledger.keys_of([*ids, 999]) == {
+    assert both.shop.storage.keys_of([*ids, 999]) == {
         number: both.shop.key(handle) for number, handle in zip(ids, handles, strict=True)
     }
 
@@ -157,7 +157,7 @@ def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(both: Pair) -
     both.clock.advance(seconds=MINUTE)
     assert both.shop.dialogs.flush(now=both.shop.now) == 1
     assert both.shop.count("transmission_objects") == 1
-    assert list(both.shop.ledger.load_transmissions([both.shop.key(shop)])) == [both.shop.key(shop)]
+    assert list(both.shop.storage.load_transmissions([both.shop.key(shop)])) == [both.shop.key(shop)]
     send(both.shop.database, shop, b"1")
     both.exchange()
     assert both.stock.instance.view(ORDERS, database="Sales").num_rows == 1
@@ -169,8 +169,8 @@ def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(both: Pair) -
 def test_objects_are_removed_with_their_endpoints(both: Pair) -> None:
     shop, _ = both.bound()
     key = both.shop.key(shop)
-    both.shop.ledger.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
-    assert both.shop.ledger.load_transmissions([key, (bytes(16), True)]) == {key: b"packed"}
+    both.shop.storage.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
+    assert both.shop.storage.load_transmissions([key, (bytes(16), True)]) == {key: b"packed"}
     end(both.shop.database, shop, cleanup=True)
     assert both.shop.count("transmission_objects") == 0
 
@@ -183,10 +183,10 @@ def test_the_binding_of_a_conversation_is_read(both: Pair) -> None:
     effects = both.shop.arrived(both.stock.rows())
     (bound,) = effects.bound
     secured = replace(bound, far_session_key=b"k" * 32, far_certificate=b"c" * 32)
-    assert both.shop.ledger.commit(replace(effects, bound=(secured,))) is None
-    (read,) = both.shop.ledger.endpoints([both.shop.key(shop)])
+    assert both.shop.storage.commit(replace(effects, bound=(secured,))) is None
+    (read,) = both.shop.storage.endpoints([both.shop.key(shop)])
     assert read == secured
-    assert both.shop.ledger.endpoints([(bytes(16), True)]) == [None]
+    assert both.shop.storage.endpoints([(bytes(16), True)]) == [None]
 
 
 def test_message_types_of_the_broker_cannot_be_forged(both: Pair) -> None:
@@ -198,7 +198,7 @@ def test_message_types_of_the_broker_cannot_be_forged(both: Pair) -> None:
     def judged(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
         row = (conversation, True, 1, kind, None, is_end, is_error, body)
         arrays = [pa.array([value], field.type) for value, field in zip(row, MESSAGES, strict=True)]
-        answer = both.stock.ledger.validate(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
+        answer = both.stock.storage.validate(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
         assert answer is None or isinstance(answer, Refusal)
         return None if answer is None else answer.code
 

@@ -14,11 +14,11 @@ from tests.broker.network.simulated_databases import SimulatedDatabase
 SEEDS = (0, 2, 3, 4, 6, 10, 65, 79)
 CRASH = (2, 4, 6, 10, 65, 79)
 """Those in which instances crash."""
-Books = Callable[[str], SimulatedDatabase]
+StorageFactory = Callable[[str], SimulatedDatabase]
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Iterator[Books]:
+def storage(tmp_path: Path) -> Iterator[StorageFactory]:
     """Instances by name, a new one for each name of each seed."""
     made: list[SimulatedDatabase] = []
 
@@ -35,17 +35,17 @@ def books(tmp_path: Path) -> Iterator[Books]:
 
 @pytest.mark.rule("P11", "P14", "P16", "P18")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_message_arrives_once_in_order_and_unaltered(books: Books, seed: int) -> None:
+def test_every_message_arrives_once_in_order_and_unaltered(storage: StorageFactory, seed: int) -> None:
     """Under the faults of a seed: instances that crash open their files anew, and go on where these are."""
-    simulation = Simulation(seed, dialogs=3, messages=6, books=books)
+    simulation = Simulation(seed, dialogs=3, messages=6, storage=storage)
     figures = simulation.run()
-    assert figures.is_right, (str(simulation), figures.problems)
+    assert figures.is_correct, (str(simulation), figures.problems)
     assert figures.messages == 36
     assert (figures.crashes > 0) == (seed in CRASH)
 
 
 @pytest.mark.rule("P14")
-def test_unstored_early_messages_are_lost_in_a_crash(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstored_early_messages_are_lost_in_a_crash(storage: StorageFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of the test: without what is kept in the file, the same seeds fail."""
     monkeypatch.setattr(fragments, "add", lambda *_: None)
-    assert any(not Simulation(seed, dialogs=3, messages=6, books=books).run().is_right for seed in CRASH)
+    assert any(not Simulation(seed, dialogs=3, messages=6, storage=storage).run().is_correct for seed in CRASH)

@@ -46,15 +46,15 @@ class _Pair:
         self.far = far
         self.now = now
         self.database: Database = instance.database("Sales")
-        self.ledger = SqliteDialogStorage(database_context(self.database))
-        self.here = DialogEngine(self.ledger, random=random.Random(1).random, settings=_SETTINGS)
+        self.storage = SqliteDialogStorage(database_context(self.database))
+        self.here = DialogEngine(self.storage, random=random.Random(1).random, settings=_SETTINGS)
         self.there = DialogEngine(far, random=random.Random(2).random, settings=_SETTINGS)
-        self.here.notify_queued(self.ledger.waiting())
+        self.here.notify_queued(self.storage.waiting())
         self.there.notify_queued(far.waiting())
 
     def to_there(self, share: float, chance: random.Random) -> None:
         """Sends from here; some of it is lost."""
-        self.here.notify_queued(self.ledger.waiting())
+        self.here.notify_queued(self.storage.waiting())
         rows = _some(self.here.data_to_send(now=self._moment), share, chance)
         if rows is not None:
             effects = self.there.receive(rows, now=self._moment)
@@ -67,7 +67,7 @@ class _Pair:
         rows = _some(self.there.data_to_send(now=self._moment), share, chance)
         if rows is not None:
             effects = self.here.receive(rows, now=self._moment)
-            assert self.ledger.commit(effects) is None
+            assert self.storage.commit(effects) is None
             self.here.confirm(effects, now=self._moment)
 
     def flush(self) -> None:
@@ -77,7 +77,7 @@ class _Pair:
         self.there.flush(now=self._moment)
 
     def is_drained(self) -> bool:
-        return not self.far.waiting() and not self.ledger.waiting()
+        return not self.far.waiting() and not self.storage.waiting()
 
     @property
     def _moment(self) -> int:
