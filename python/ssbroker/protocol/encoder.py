@@ -175,7 +175,7 @@ class Encoder:
         elif original is not None:
             row = _reply_row(original)
         else:
-            raise ValueError(notice)
+            raise ValueError(f"expected a notice with a row or a dialog, got {notice!r}")
         row.body = error_body(notice.code, notice.text)
         row.message_type = config.ERROR
         row.is_error = True

@@ -87,8 +87,8 @@ def queue_disabled(database: str, queue: str) -> TransmissionStatus:
     """The status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
-        f"the message waits in {quoted(database)} because its queue is disabled, as after five consecutive rollbacks of transactions that "
-        f"receive from it. Find the message that cannot be processed, then enable the queue: ALTER QUEUE {queue} WITH STATUS = ON;",
+        f"the message waits in {quoted(database)} because its queue is disabled. Five consecutive rollbacks of transactions that "
+        f"receive from a queue disable it. Find the message that cannot be processed, then enable the queue: ALTER QUEUE {queue} WITH STATUS = ON;",
     )
 
 
@@ -146,7 +146,7 @@ def _service_not_found(details: dict[str, Any]) -> tuple[int, str]:
     found = [each for each in searched["databases"] if broker_id in (None, each["broker_instance"])]
     disabled = [quoted(each["name"]) for each in found if each["has_service"] and not each["is_broker_enabled"]]
     if disabled:
-        return 28012, f"the broker of {', '.join(disabled)}, which has {_service(details)}, is disabled (28013)"
+        return 28012, f"the broker of {', '.join(disabled)}, which has {_service(details)}, is disabled"
     if broker_id is not None and not found:
         return (
             9795,

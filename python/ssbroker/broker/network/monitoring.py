@@ -482,7 +482,7 @@ class _Handler(BaseHTTPRequestHandler):
         return HTTPStatus.NOT_FOUND, _TEXT, b"not found; available: /metrics and /health\n"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server passes
-        LOGGER.debug("%s: %s", self.address_string(), format % args)
+        LOGGER.debug("monitor request from %s: %s", self.address_string(), format % args)
 
     def _respond(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
