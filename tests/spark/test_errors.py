@@ -33,7 +33,7 @@ KEYS = "conversation_id binary, to_service_name string"
     [
         ("conversation_id binary", ONE_DATABASE, ["to_service_name"]),
         ("to_service_name string", ONE_DATABASE, ["conversation_id", "tie_break"]),
-        (KEYS, TWO_DATABASES, ["database", "several user databases"]),
+        (KEYS, TWO_DATABASES, ["database", "exactly one user database"]),
         (
             "conversation_id int, to_service_name string",
             ONE_DATABASE,
