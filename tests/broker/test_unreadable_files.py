@@ -172,7 +172,7 @@ def test_a_file_removed_from_its_folder_accepts_no_commits(instance: Instance, s
     with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
     assert states_of(instance)["Sales"] == "RECOVERY_PENDING"
-    assert "is not there" in problems(instance)["database Sales"]
+    assert "is missing or cannot be used" in problems(instance)["database Sales"]
     hidden.rename(sales.path)
     assert "database Sales" not in problems(instance)
     assert instance.database("Sales") is sales
