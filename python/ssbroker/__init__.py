@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys as _sys
 from importlib import import_module as _import_module
 from importlib.metadata import version as _version
 from pathlib import Path as _Path
@@ -117,6 +118,11 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+# Pickles of version 0.1 name modules that have been renamed since.
+_sys.modules[f"{__name__}.routing"] = _sys.modules[Router.__module__]
+_sys.modules[f"{__name__}.reassembler"] = _sys.modules[Reassembler.__module__]
 
 
 def _open_instance(folder: _Path) -> Instance:

@@ -24,8 +24,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "explain": {*BASE, "advice"},
     "router": {*BASE, "advice", "catalog", "explain"},
     "reassembly": BASE,
-    "routing": {"router"},
-    "reassembler": {"reassembly"},
     "diagnose": {*BASE, "advice", "catalog", "ddl", "explain", "router"},
     "security": BASE,
     "protocol": {*BASE, "reassembly", "security"},

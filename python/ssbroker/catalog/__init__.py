@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker.catalog.catalog import Catalog, _restore  # pickles of version 0.1 look for it here
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.catalog import _restore as _restore  # for pickles of version 0.1
 
-__all__ = ["Catalog", "_restore"]
+__all__ = ["Catalog"]
