@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
@@ -189,6 +189,7 @@ def _first_message(table: pa.Table) -> Message | None:
     return Message((body, handle, group, conversation, *rest))
 
 
+_Received = TypeVar("_Received")
 Guid = uuid.UUID | str | bytes
 """A conversation handle or group id: a `uuid.UUID`, its text of 36 characters, or its 16 bytes."""
 _COUNT_MAX: Final = 2**63 - 1
@@ -433,21 +434,16 @@ class Transaction:
             whole_number(top, name="top", minimum=1, maximum=_COUNT_MAX)
         if groups is not None:
             whole_number(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
-        wait = self._receive_wait(queue, timeout)
-        can_be_fast = conversation_handle is None and conversation_group_id is None and type(queue) is str
-        request: ReceiveRequest | None = None
-        while True:
-            if can_be_fast:
-                try:
-                    batch = self._session.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX)
-                except BaseException as error:  # noqa: BLE001  # a part may have been taken
-                    self._fail(error)
-                if batch is not None:
-                    return pa.Table.from_batches([batch])
-            request = request or receive.receive_request(top, groups, conversation_handle, conversation_group_id)
-            table = self._receive_table(queue, request)
-            if table.num_rows or not self._wait(wait):
-                return table
+        found = self._receive(
+            queue,
+            top,
+            groups,
+            conversation_handle,
+            conversation_group_id,
+            timeout=timeout,
+            fast_path=lambda: self._session.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX),
+        )
+        return found if isinstance(found, pa.Table) else pa.Table.from_batches([found])
 
     def receive_one(
         self,
@@ -481,21 +477,16 @@ class Transaction:
             ...         print(t.receive_one("Orders"))
             None
         """
-        wait = self._receive_wait(queue, timeout)
-        can_be_fast = conversation_handle is None and conversation_group_id is None and type(queue) is str
-        request: ReceiveRequest | None = None
-        while True:
-            if can_be_fast:
-                try:
-                    row = self._session.receive_one(queue)
-                except BaseException as error:  # noqa: BLE001  # a part may have been taken
-                    self._fail(error)
-                if row is not None:
-                    return Message(row)
-            request = request or receive.receive_request(1, 1, conversation_handle, conversation_group_id)
-            table = self._receive_table(queue, request)
-            if table.num_rows or not self._wait(wait):
-                return _first_message(table)
+        found = self._receive(
+            queue,
+            1,
+            1,
+            conversation_handle,
+            conversation_group_id,
+            timeout=timeout,
+            fast_path=lambda: self._session.receive_one(queue),
+        )
+        return _first_message(found) if isinstance(found, pa.Table) else Message(found)
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
         """Returns the conversation group that `receive` would take next, and locks it until the transaction ends.
@@ -772,10 +763,34 @@ class Transaction:
         effects.add_session_summary(self._session.take_summary())
         return effects
 
-    def _receive_table(self, queue: str, request: ReceiveRequest) -> pa.Table:
-        """Receives messages off the fast path."""
-        with self._call() as work:
-            return receive.receive(work, queue, request)
+    def _receive(
+        self,
+        queue: str,
+        top: int | None,
+        groups: int | None,
+        conversation_handle: Guid | None,
+        conversation_group_id: Guid | None,
+        *,
+        timeout: float,
+        fast_path: Callable[[], _Received | None],
+    ) -> _Received | pa.Table:
+        """Receives on the fast path if possible, and waits if there are no messages; off the fast path the result is a table."""
+        wait = self._receive_wait(queue, timeout)
+        can_be_fast = conversation_handle is None and conversation_group_id is None and type(queue) is str
+        request: ReceiveRequest | None = None
+        while True:
+            if can_be_fast:
+                try:
+                    found = fast_path()
+                except BaseException as error:  # noqa: BLE001  # a part may have been taken
+                    self._fail(error)
+                if found is not None:
+                    return found
+            request = request or receive.receive_request(top, groups, conversation_handle, conversation_group_id)
+            with self._call() as work:
+                table = receive.receive(work, queue, request)
+            if table.num_rows or not self._wait(wait):
+                return table
 
     def _wait(self, wait: ReceiveWait | None) -> bool:
         """Waits, without the lock, until there may be a message; returns whether to check again."""

@@ -307,17 +307,13 @@ class BatchWriter:
             peer_broker_instance = row.far_broker_instance
             if peer_broker_instance is None:
                 raise StalePlanError((key,))
-            if row.is_bound and row.end_dialog_sequence is None and not self._has_messages(key):
+            if row.is_bound and row.end_dialog_sequence is None and key not in self._arrivals:
                 simple.append((row.endpoint_id, acked + 1))
             else:
                 settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=peer_broker_instance)
             if row.transmission_status != DELIVERED:
                 endpoints.set_transmission_status(self._work.connection, row.endpoint_id, DELIVERED)
         remove_acknowledged(self._work, simple)
-
-    def _has_messages(self, key: Key) -> bool:
-        """Whether the batch has messages for an endpoint."""
-        return key in self._arrivals
 
     def _end_failed(self) -> None:
         """Ends conversations that cannot continue with an error."""
@@ -332,9 +328,8 @@ class BatchWriter:
                 end_after_data_loss(self._work, row)
         for key, why in effects.refusals.items():
             row = self._row_now(key)
-            if (
-                row is not None and row.state not in fragments.ENDED_STATES
-            ):  # otherwise the application has received the end already
+            # An application that has received the end needs no error.
+            if row is not None and row.state not in fragments.ENDED_STATES:
                 InboundDialog(self._work, row, queue_of(self._work, row)).refuse(
                     ConversationError(why.code, why.description)
                 )
