@@ -122,7 +122,7 @@ def test_a_database_detached_meanwhile_is_not_reported(
 
 @pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queued_messages", "ssb_conversation_endpoints"])
 def test_a_partly_damaged_file_does_not_affect_other_databases(instance: Instance, clock: Clock, table: str) -> None:
-    """It is first wherever databases are processed in turn."""
+    """The damaged database is always the first to be processed."""
     first = sample_databases.stock(instance, "Archive")
     sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
     send(sales, b"to the archive", to=STOCK)

@@ -117,7 +117,7 @@ def test_without_a_key_forgeries_with_an_md5_are_accepted() -> None:
 
 @pytest.mark.rule("P22")
 def test_with_a_key_bodies_with_colliding_md5_are_interchangeable() -> None:
-    """Whoever can choose a body that an honest sender signs can exchange it for its collision; so bodies should be encrypted as well."""
+    """An attacker who chooses a body that an honest sender signs can replace it by a colliding one, so bodies should be encrypted too."""
     one, other = COLLIDING
     assert one != other
     assert md5(one).digest() == md5(other).digest()

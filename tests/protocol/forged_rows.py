@@ -103,9 +103,9 @@ FORGES: Final[dict[str, Forge]] = {
         "message_body": row["message_body"][: random.randrange(max(1, len(row["message_body"])))],
     },
     "longer": lambda random, row, __: {**row, "message_body": row["message_body"] + random.randbytes(1)},
-    "as if the body were in clear": lambda _, row, __: {**row, "security": Protection.SIGNED},
-    "plain, with digests that are right": _signed_with_md5,
-    "sealed under a key of one's own": _signed_at_random,
+    "as if the body were unencrypted": lambda _, row, __: {**row, "security": Protection.SIGNED},
+    "unencrypted, with correct digests": _signed_with_md5,
+    "encrypted with a key of the attacker": _signed_at_random,
     "an acknowledgement of more": _acknowledged,
 }
 """A change of a row."""

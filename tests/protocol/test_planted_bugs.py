@@ -84,7 +84,7 @@ def catches(proof: Proof) -> bool:
     """Whether a test fails or raises."""
     try:
         proof()
-    except Exception:  # noqa: BLE001 - a engine that raises is caught too
+    except Exception:  # noqa: BLE001 - an engine that raises is caught too
         return True
     except pytest.fail.Exception:
         return True

@@ -1,4 +1,4 @@
-"""A signal handler may use and close an instance, wherever it has interrupted the main thread."""
+"""A signal handler may use and close an instance at any point at which it interrupts the main thread."""
 
 from __future__ import annotations
 

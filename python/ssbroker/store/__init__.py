@@ -1,1 +1,1 @@
-"""SQLite files of an instance; the only package with SQL of the library."""
+"""SQLite files of an instance, and their SQL; that of the fast path, with the INSERTs of messages, is in `rust/store`."""

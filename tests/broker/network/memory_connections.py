@@ -44,16 +44,16 @@ class MemoryEndpoint:
 
     @property
     def is_alive(self) -> bool:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return self.address in self.pipes.pipes
 
     def start(self) -> tuple[str, int]:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.pipes.pipes[self.address] = self
         return self.name, 4022
 
     def send(self, address: str, rows: pa.Table) -> int:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         outbox = self.outboxes.setdefault(address, deque())
         if address in self.pipes.down or self._left(outbox) <= 0:
             self.full.add(address)
@@ -70,43 +70,43 @@ class MemoryEndpoint:
         return self.room - sum(rows.nbytes for rows in outbox)
 
     def progress(self, address: str) -> tuple[int, int]:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         taken = self.taken.get(address, 0)
         return taken, taken - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
 
     @property
     def sent_by_priority(self) -> Counter[int]:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return Counter()
 
     @property
     def pending(self) -> tuple[int, int]:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return sum(rows.num_rows for outbox in self.outboxes.values() for rows in outbox), 0
 
     @property
     def refusals(self) -> int:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return 0
 
     def refusal_reason(self, address: str) -> str | None:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return None
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
 
     @property
     def traffic(self) -> dict[str, int]:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return {}
 
     def view_rows(self) -> tuple[()]:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return ()
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         if address in self.pipes.down or address not in self.pipes.pipes:
             self.receiver.connection_failed(address, "connection refused")
             return
@@ -114,15 +114,15 @@ class MemoryEndpoint:
         self.receiver.role_received(address, broker_instance, role, number)
 
     def pause(self) -> None:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.is_paused = False
 
     def close(self, timeout: float) -> None:
-        """See `seam.Endpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.pipes.pipes.pop(self.address, None)
 
     def deliver(self) -> int:

@@ -22,7 +22,7 @@ def instance_group(tmp_path: Path) -> Iterator[InstanceGroup]:
 
 
 def keys(database: Database) -> list[tuple[bytes | None, bytes | None]]:
-    """With what each endpoint seals, and its far side."""
+    """Returns the key that each endpoint encrypts with, and the key of its remote endpoint."""
     with database_context(database).file.read() as connection:
         return [*connection.execute("SELECT session_key, far_session_key FROM ssb_conversation_endpoints")]
 

@@ -1,4 +1,4 @@
-"""P24: who may connect; an untrusted peer gets nothing through, and both sides are told why."""
+"""P24: which peers may connect; an untrusted peer delivers nothing, and both peers report the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a bucket give the rows of the batch functions, however fragments are batched and wherever the state is reloaded."""
+"""Steps of a bucket return the rows of the batch functions, for any batches of fragments and any reload of the state."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_every_row_matches_the_oracle_with_hypothesis(traffic: Traffic, age: int
 
 
 def test_a_thousand_conversations_in_one_bucket() -> None:
-    """Messages are in order for each direction, wherever batches are split."""
+    """Messages are in order for each direction, for any split into batches."""
     random = Random(3)
     fragments = [
         part
