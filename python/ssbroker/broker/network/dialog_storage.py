@@ -15,21 +15,13 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.begin_end import end_after_data_loss
 from ssbroker.broker.dialogs.deliver import (
-    InboundDialog,
-    PlacedRun,
-    create_target_endpoint,
-    end_with_broker_error,
-    enqueue_runs,
     find_target,
-    settle,
 )
-from ssbroker.broker.dialogs.enqueue import queue_of, remove_acknowledged
-from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader, failure
-from ssbroker.broker.dialogs.transmission_status import DELIVERED
+from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
+from ssbroker.broker.network.batch_writer import BatchWriter, StalePlanError, message_header
 from ssbroker.broker.principals import may_send
-from ssbroker.broker.unit_of_work import Work, instance_transaction
+from ssbroker.broker.unit_of_work import instance_transaction
 from ssbroker.protocol.config import END_DIALOG, ERROR, LIFETIME_MAX, SECOND
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.states import INITIAL_STATE, ConversationState
@@ -44,37 +36,10 @@ from ssbroker.protocol.storage import (
     fragments_table,
 )
 from ssbroker.store import endpoints, fragments, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection
 
-_HEADER: Final = (
-    "conversation_id",
-    "is_initiator",
-    "message_sequence_number",
-    "message_type_name",
-    "is_end_of_dialog",
-    "is_conversation_error",
-)
-_CONTENT: Final = (*_HEADER, "message_body")
 _KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
-
-
-def message_header(endpoint: DialogEndpoint) -> MessageHeader:
-    """Returns the header of the messages of a conversation that starts at a target endpoint, which has passed `complete_target`."""
-    if endpoint.lifetime is None or endpoint.far_broker_instance is None:
-        raise ValueError(endpoint)
-    return MessageHeader(
-        conversation_id=endpoint.conversation_id,
-        is_initiator=True,
-        from_service_name=endpoint.far_service_name,
-        from_broker_instance=endpoint.far_broker_instance,
-        to_service_name=endpoint.service_name,
-        to_broker_instance=endpoint.broker_instance,
-        service_contract_name=endpoint.service_contract_name,
-        lifetime=endpoint.lifetime,
-        is_encrypted=endpoint.session_key is not None,
-    )
 
 
 def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogEndpoint | Refusal:
@@ -153,247 +118,6 @@ def _rows(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 def _refusal(why: ConversationError) -> Refusal:
     return Refusal(why.code, why.description)
-
-
-class StalePlanError(Exception):
-    """Endpoints have changed since the batch was planned; nothing may be written.
-
-    Attributes:
-        keys: The changed endpoints.
-    """
-
-    def __init__(self, keys: tuple[Key, ...]) -> None:
-        super().__init__(keys)
-        self.keys = keys
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredFragment:
-    """A fragment of an incomplete message, to be stored."""
-
-    key: Key
-    number: int
-    columns: tuple[Any, ...]
-
-
-class BatchWriter:
-    """Writes the changes of one batch; raises `StalePlanError` if the endpoints have changed since it was planned."""
-
-    def __init__(self, work: Work, effects: BatchChanges) -> None:
-        self._work: Final = work
-        self._effects: Final = effects
-        self._created: Final = {endpoint.key: endpoint for endpoint in effects.created}
-        self._arrivals: Final = _arrivals(effects)
-        self._stored: Final = list(_stored(effects))
-        keys = self._keys()
-        self._rows: Final = endpoints.by_sides(work.connection, keys)
-        self._check(keys)
-
-    def write(self) -> None:
-        """Writes all changes; after an error the transaction must be rolled back."""
-        effects = self._effects
-        for planned in effects.created:
-            self._create(planned)
-        for planned in effects.bound:
-            self._bind(planned)
-        received = self._enqueue()
-        remaining = {key: each for key, each in self._arrivals.items() if self._rows[key].endpoint_id not in received}
-        for key, messages in _messages(effects.messages, remaining).items():
-            self._deliver(key, messages)
-        self._store_fragments(received)
-        self._acknowledge()
-        self._end_failed()
-
-    def _keys(self) -> set[Key]:
-        effects = self._effects
-        keys = {stored.key for stored in self._stored}
-        keys.update(endpoint.key for endpoint in (*effects.created, *effects.bound))
-        keys.update(key for key, _ in effects.dropped)
-        keys.update(self._arrivals, effects.received, effects.acknowledged, effects.errors, effects.refusals)
-        keys.update(effects.lost_by_peer)
-        return keys
-
-    def _check(self, keys: set[Key]) -> None:
-        wrong = tuple(key for key in keys if not self._fits(key))
-        if wrong:
-            raise StalePlanError(wrong)
-
-    def _fits(self, key: Key) -> bool:
-        """Whether an endpoint is still as planned, as far as the changes depend on it."""
-        row = self._rows.get(key)
-        if (row is None) != (key in self._created):
-            return False
-        expected = 0 if row is None else row.receive_sequence
-        arrival = self._arrivals.get(key)
-        if arrival is not None and arrival.runs[0].first != expected and not arrival.begins_with_error:
-            return False
-        return self._effects.received.get(key, expected) >= expected
-
-    def _create(self, planned: DialogEndpoint) -> None:
-        arrival = self._arrivals.get(planned.key)
-        if arrival is not None and arrival.begins_with_error:
-            # The end of an unknown conversation: there is nothing to write, however often it arrives.
-            del self._arrivals[planned.key]
-            return
-        header = message_header(planned)
-        target = find_target(self._work.objects, header)
-        if isinstance(target, DeliveryOutcome):
-            raise StalePlanError((planned.key,))
-        row = create_target_endpoint(self._work, header, *target, is_whole=arrival is not None)
-        self._note(row, planned)
-
-    def _bind(self, planned: DialogEndpoint) -> None:
-        row = self._rows[planned.key]
-        peer_broker_instance = planned.far_broker_instance
-        if peer_broker_instance is None or (row.is_bound and row.far_broker_instance != peer_broker_instance):
-            raise StalePlanError((planned.key,))
-        endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=peer_broker_instance)
-        self._note(
-            row._replace(is_bound=1, far_broker_instance=peer_broker_instance, transmission_status=DELIVERED), planned
-        )
-
-    def _note(self, row: ConversationEndpoint, planned: DialogEndpoint) -> None:
-        row = row._replace(
-            is_remote=1,
-            far_peer=planned.far_peer,
-            session_key=planned.session_key,
-            far_session_key=planned.far_session_key,
-            far_certificate=planned.far_certificate,
-        )
-        endpoints.set_peer(self._work.connection, row)
-        self._rows[planned.key] = row
-
-    def _enqueue(self) -> dict[int, int]:
-        """Enqueues messages that need no decision; returns the next sequence numbers of endpoints whose messages were all enqueued."""
-        simple = {key: arrival.runs for key, arrival in self._arrivals.items() if not arrival.has_system_messages}
-        ids = [self._rows[key].endpoint_id for key in simple]
-        without_early = endpoints.without_early_messages(self._work.connection, ids)
-        arrivals = [(self._rows[key], runs) for key, runs in simple.items()]
-        return enqueue_runs(
-            self._work, self._effects.messages, [each for each in arrivals if each[0].endpoint_id in without_early]
-        )
-
-    def _deliver(self, key: Key, messages: list[DialogMessage]) -> None:
-        row = self._rows[key]
-        if InboundDialog(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
-            raise StalePlanError((key,))
-
-    def _store_fragments(self, enqueued: dict[int, int]) -> None:
-        """Stores and removes fragments; messages that an ended endpoint dropped count as received."""
-        connection, now = self._work.connection, self._work.now()
-        ids = {key: row.endpoint_id for key, row in self._rows.items()}
-        rows = [
-            (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
-            for stored in self._stored
-            if stored.key in ids and self._rows[stored.key].state not in fragments.ENDED_STATES
-        ]
-        fragments.add(connection, rows)
-        self._work.effects.fragments += len(rows)
-        for key, number in self._effects.dropped:
-            fragments.remove(connection, ids[key], number)
-        received = {ids[key]: number for key, number in self._effects.received.items() if key in ids}
-        reached = enqueued | received
-        endpoints.raise_receive_sequences(
-            connection, [(number, endpoint_id) for endpoint_id, number in reached.items()]
-        )
-        if received and fragments.has_any(connection):
-            fragments.remove_below(connection, received.items())
-
-    def _acknowledge(self) -> None:
-        """Removes acknowledged messages; endpoints that wait for this to be bound or to close are handled one by one."""
-        simple: list[tuple[int, int]] = []
-        for key, acked in self._effects.acknowledged.items():
-            row = self._rows[key]
-            peer_broker_instance = row.far_broker_instance
-            if peer_broker_instance is None:
-                raise StalePlanError((key,))
-            if row.is_bound and row.end_dialog_sequence is None and key not in self._arrivals:
-                simple.append((row.endpoint_id, acked + 1))
-            else:
-                settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=peer_broker_instance)
-            if row.transmission_status != DELIVERED:
-                endpoints.set_transmission_status(self._work.connection, row.endpoint_id, DELIVERED)
-        remove_acknowledged(self._work, simple)
-
-    def _end_failed(self) -> None:
-        """Ends conversations that cannot continue with an error."""
-        effects = self._effects
-        for key, body in effects.errors.items():
-            row = self._row_now(key)
-            if row is not None:
-                end_with_broker_error(self._work, row, body)
-        for key in effects.lost_by_peer:
-            row = self._row_now(key)
-            if row is not None:
-                end_after_data_loss(self._work, row)
-        for key, why in effects.refusals.items():
-            row = self._row_now(key)
-            # An application that has received the end needs no error.
-            if row is not None and row.state not in fragments.ENDED_STATES:
-                InboundDialog(self._work, row, queue_of(self._work, row)).refuse(
-                    ConversationError(why.code, why.description)
-                )
-
-    def _row_now(self, key: Key) -> ConversationEndpoint | None:
-        """Returns an endpoint as changed so far; None if it was removed."""
-        return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
-
-
-@dataclass(slots=True)
-class _Arrival:
-    """The messages of a batch for one endpoint."""
-
-    runs: list[PlacedRun]
-    begins_with_error: bool = False
-    has_system_messages: bool = False
-    """Whether one of them is an Error or EndDialog message."""
-
-
-def _arrivals(effects: BatchChanges) -> dict[Key, _Arrival]:
-    """Returns the messages of a batch by endpoint: first the runs that the batch names, then the remaining rows, joined to runs."""
-    found: dict[Key, _Arrival] = {}
-    start = 0
-    for key, first, rows, name in effects.runs:
-        found[key] = _Arrival([PlacedRun(start, rows, first, name)])
-        start += rows
-    headers = effects.messages.slice(start).select(_HEADER)
-    columns: list[list[Any]] = [column_values(column) for column in headers.columns]
-    for row, (conversation_id, side, number, name, is_end, is_error) in enumerate(zip(*columns, strict=True), start):
-        arrival = found.setdefault((conversation_id, not side), _Arrival([], begins_with_error=is_error))
-        arrival.has_system_messages |= is_end or is_error
-        last = arrival.runs[-1] if arrival.runs else None
-        if last is not None and (row, number, name) == (
-            last.start + last.rows,
-            last.first + last.rows,
-            last.message_type_name,
-        ):
-            arrival.runs[-1] = last._replace(rows=last.rows + 1)
-        else:
-            arrival.runs.append(PlacedRun(row, 1, number, name))
-    return found
-
-
-def _messages(table: pa.Table, arrivals: Mapping[Key, _Arrival]) -> dict[Key, list[DialogMessage]]:
-    """Returns the messages of each endpoint, in order."""
-    found: dict[Key, list[DialogMessage]] = {key: [] for key in arrivals}
-    if not arrivals:
-        return found
-    rows = [row for each in arrivals.values() for run in each.runs for row in range(run.start, run.start + run.rows)]
-    chosen = table.take(pa.array(rows, pa.int64()))
-    columns: list[list[Any]] = [column_values(chosen[name]) for name in _CONTENT]
-    for conversation_id, side, number, name, is_end, is_error, body in zip(*columns, strict=True):
-        message = DialogMessage(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
-        found[conversation_id, not side].append(message)
-    return found
-
-
-def _stored(effects: BatchChanges) -> Iterator[_StoredFragment]:
-    columns: list[list[Any]] = [column_values(column) for column in effects.stored.columns]
-    for conversation_id, side, number, fragment, count, body, *digests, name, message_id, is_end, is_error in zip(
-        *columns, strict=True
-    ):
-        kept = (fragment, count, *digests, name, message_id, is_end, is_error, body)
-        yield _StoredFragment((conversation_id, not side), number, kept)
 
 
 READ_AHEAD_MAX: Final = 16 << 20
