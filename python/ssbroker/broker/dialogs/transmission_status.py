@@ -92,6 +92,40 @@ def queue_disabled(database: str, queue: str) -> TransmissionStatus:
     )
 
 
+def unreachable(address: str, why: str) -> TransmissionStatus:
+    """Returns the status of messages whose next hop cannot be reached."""
+    return TransmissionStatus(
+        9754,
+        f"the next hop {address} cannot be reached: {why}. The connection is retried automatically. If the address is wrong: "
+        "ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
+    )
+
+
+def unacknowledged(address: str) -> TransmissionStatus:
+    """Returns the status of messages that were sent and not acknowledged."""
+    return TransmissionStatus(
+        9753,
+        f"sent to {address}, but not acknowledged yet. The message is retransmitted automatically. If this status persists, check the "
+        "target's events (Message Undeliverable, Message Classify), its route back to this instance's service, and the forwarders between.",
+    )
+
+
+def without_keys(why: str) -> TransmissionStatus:
+    """Returns the status of messages whose dialog keys cannot be read or written."""
+    return TransmissionStatus(
+        28050, f"the keys to secure the dialog cannot be read or written: {why}. This is retried automatically."
+    )
+
+
+def no_principal(address: str, mirror_address: str) -> TransmissionStatus:
+    """Returns the status of messages for a mirrored route without a known principal (R54)."""
+    return TransmissionStatus(
+        9787,
+        f"neither {address} nor {mirror_address} reports that it is the principal of the mirrored database, so nothing is sent. Both are "
+        "asked again automatically.",
+    )
+
+
 def busy(database: str) -> TransmissionStatus:
     """The status if other transactions locked the target database for longer than `lock_timeout`."""
     return TransmissionStatus(

@@ -14,8 +14,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
-from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.network import outbound
+from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, without_keys
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
 from ssbroker.broker.network.dialer import route_addresses
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter, Inbox
@@ -38,7 +37,7 @@ POLL_PAUSE_FACTOR: Final = 20
 """The pause between two polls is at least this many times as long as a poll."""
 OWN_ADDRESSES_MAX: Final = 100
 """How many of its own addresses the instance learns by dialing them; peers can choose such addresses, too."""
-RETRY_INTERVAL: Final = SECOND // 10
+LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
 """When a batch that hit a locked database is tried again."""
 
 
@@ -142,7 +141,7 @@ class MessageExchange:
             self._flushed = now
             self._flush(now)
         if deferred:
-            due_times.append(now + RETRY_INTERVAL)
+            due_times.append(now + LOCKED_DATABASE_RETRY_INTERVAL)
         elif (
             not self._inbox.is_empty
             or self._events.callbacks
@@ -243,7 +242,7 @@ class MessageExchange:
             blocked_by = dialogs.prepare_keys(outgoing.sender)
         except SsbrokerError as error:
             log_failure(database, "the keys of a conversation could not be prepared", error)
-            blocked_by = outbound.without_keys(str(error))
+            blocked_by = without_keys(str(error))
         self._in_transit.set_blocked(database.database_id, key, blocked_by)
         if blocked_by is not None:
             self._status_writer.mark_changed()

@@ -16,7 +16,13 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
-from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus
+from ssbroker.broker.dialogs.transmission_status import (
+    DELIVERED,
+    TransmissionStatus,
+    no_principal,
+    unacknowledged,
+    unreachable,
+)
 from ssbroker.broker.network.database_dialogs import (
     LOCAL,
     LOCK_TIMEOUT,
@@ -86,7 +92,7 @@ BATCHES_MAX: Final = 8
 """The batches of one database to send before other databases have their turn."""
 DELAY_ROWS_MIN: Final = 64
 """A delay pays off after at least this many rows."""
-RETRY_INTERVAL: Final = SECOND
+FAILED_DATABASE_RETRY_INTERVAL: Final = SECOND
 """When a database that could not be used is tried again."""
 
 
@@ -150,7 +156,7 @@ class OutboundSender:
             return dialogs.engine.next_timeout()
         except SsbrokerError as error:
             log_failure(dialogs.database, "messages cannot be sent for now", error)
-            return now + RETRY_INTERVAL
+            return now + FAILED_DATABASE_RETRY_INTERVAL
 
     def open(self, next_hop: str) -> None:
         """Resumes sending to a next hop."""
@@ -194,40 +200,6 @@ class OutboundSender:
         if MIRROR_SEPARATOR in next_hop or any(dialogs.engine.is_loaded(key) for key in outbound.keys):
             return False
         return self._endpoint.refusal_reason(next_hop) is not None
-
-
-def unreachable(address: str, why: str) -> TransmissionStatus:
-    """Returns the status of messages whose next hop cannot be reached."""
-    return TransmissionStatus(
-        9754,
-        f"the next hop {address} cannot be reached: {why}. The connection is retried automatically. If the address is wrong: "
-        "ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
-    )
-
-
-def unacknowledged(address: str) -> TransmissionStatus:
-    """Returns the status of messages that were sent and not acknowledged."""
-    return TransmissionStatus(
-        9753,
-        f"sent to {address}, but not acknowledged yet. The message is retransmitted automatically. If this status persists, check the "
-        "target's events (Message Undeliverable, Message Classify), its route back to this instance's service, and the forwarders between.",
-    )
-
-
-def without_keys(why: str) -> TransmissionStatus:
-    """Returns the status of messages whose dialog keys cannot be read or written."""
-    return TransmissionStatus(
-        28050, f"the keys to secure the dialog cannot be read or written: {why}. This is retried automatically."
-    )
-
-
-def no_principal(address: str, mirror_address: str) -> TransmissionStatus:
-    """Returns the status of messages for a mirrored route without a known principal (R54)."""
-    return TransmissionStatus(
-        9787,
-        f"neither {address} nor {mirror_address} reports that it is the principal of the mirrored database, so nothing is sent. Both are "
-        "asked again automatically.",
-    )
 
 
 UNACKNOWLEDGED_AFTER: Final = 4 * SECOND
@@ -458,7 +430,7 @@ class StatusWriter:
         updates = self._in_transit.updates(self._addresses, max_updates=UPDATES_MAX, now=now)
         is_written = self._write(updates)
         self._written_at = self._clock()
-        self._pause = PAUSE_FACTOR * max(self._written_at - now, 0) if is_written else RETRY_INTERVAL
+        self._pause = PAUSE_FACTOR * max(self._written_at - now, 0) if is_written else FAILED_DATABASE_RETRY_INTERVAL
         self._is_due = not is_written or len(updates) == UPDATES_MAX
         if not self._is_due:
             self._addresses.clear()
