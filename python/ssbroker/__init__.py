@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ssbroker import diagnose, exceptions, schemas, spark, testing
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
-    from ssbroker.broker.network.connection import EndpointLimits
+    from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.transaction import Message, Transaction
@@ -96,7 +96,7 @@ __all__ = [
 # Imported on first use: most programs need only some of them.
 _LAZY = {
     "Database": "ssbroker.broker.database",
-    "EndpointLimits": "ssbroker.broker.network.connection",
+    "EndpointLimits": "ssbroker.broker.network.limits",
     "Instance": "ssbroker.broker.instance",
     "LinkLimits": "ssbroker.protocol.wire.connection",
     "Message": "ssbroker.broker.transaction",

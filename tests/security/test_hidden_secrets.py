@@ -24,7 +24,7 @@ _SECRET = re.compile(
     r"((far_|answer_)?session_keys?|private_key|password|by_password|by_service|\w+ed_key|key_exchange|pickled|tokens)"
 )
 _MAY_BE_TOLD = {
-    "ssbroker.broker.network.limits._Bucket.tokens",  # a number
+    "ssbroker.broker.network.rate_limiter._Bucket.tokens",  # a number
     "ssbroker.cli.reassemble.ReassembleJob.session_keys",  # a path
     "ssbroker.ddl.statements.AlterMasterKey.by_service",  # a flag
 }

@@ -29,7 +29,7 @@ from ssbroker.store.file import LOCK_TIMEOUT, DatabaseFile
 from ssbroker.store.registry import MSDB_NAME
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.connection import EndpointLimits
+    from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.protocol.config import ProtocolSettings
@@ -536,7 +536,7 @@ class Instance:
             ...         server.address.startswith("TCP://127.0.0.1:")
             True
         """
-        from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415  # loaded only when serving
+        from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415  # loaded only when serving
         from ssbroker.broker.network.server import ServeOptions, Server  # noqa: PLC0415
         from ssbroker.protocol.config import ProtocolSettings  # noqa: PLC0415
 

@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
 from ssbroker.broker.network.endpoint import SocketEndpoint
 from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event, EventLog
 from ssbroker.protocol.mirroring import MirroringRole

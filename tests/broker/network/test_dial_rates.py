@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.broker.network import limits
-from ssbroker.broker.network.connection import EndpointLimits
-from ssbroker.broker.network.limits import RateLimiter
+from ssbroker.broker.network import rate_limiter
+from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep
 from tests.broker.network.raw_sockets import raw_connection, rest
@@ -43,7 +43,7 @@ def test_the_rate_never_exceeds_the_token_bucket(at_once: int, per_second: int, 
 def test_full_buckets_are_forgotten_and_their_number_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "KNOWN_PEERS_MAX", 100)
+    monkeypatch.setattr(rate_limiter, "KNOWN_PEERS_MAX", 100)
     several = RateLimiter(burst=2, per_second=1)
     for number in range(1000):
         several.take(f"192.0.{number // 250}.{number % 250}", now=0)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network import endpoint
-from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep

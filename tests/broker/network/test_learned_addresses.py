@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.network import dialer, exchange, outbound
-from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.broker.network.dialer import DialFilter
 from ssbroker.broker.network.forwarding import MessageForwarder
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.broker.network.server import ServeOptions
 from ssbroker.exceptions import OptionError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.connection import EndpointLimits, SecureLink, SharedOutbox
+from ssbroker.broker.network.connection import SecureLink, SharedOutbox
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsContexts, UnencryptedChannel
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.connection import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft

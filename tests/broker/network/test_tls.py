@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.connection import EndpointLimits, SecureLink, SharedOutbox
+from ssbroker.broker.network.connection import SecureLink, SharedOutbox
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import TlsChannel, TlsContexts
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.frames import OwnIdentity

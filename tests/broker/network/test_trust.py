@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import PROTOCOL, TlsContexts, Trust
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.events import ConnectionStep

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
@@ -18,14 +17,14 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker._arguments import whole_number
 from ssbroker._text import host_and_port
 from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError
-from ssbroker.protocol.config import JITTER, SECOND
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.connection import Link, LinkEvent, LinkLimits, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.connection import Link, LinkEvent, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import Data, GoodbyeReason, OwnIdentity, PeerIdentity
 
 PIECE_BYTES: Final = 64 << 10
@@ -152,126 +151,6 @@ class SharedOutbox:
                 self._owes_notification = False
         if is_due:
             self._on_drained()
-
-
-_HOUR = 3600 * SECOND
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointLimits:
-    """Time and size limits of the network endpoint. All times are in microseconds.
-
-    Attributes:
-        link: The time and size limits of one connection.
-        login_timeout: Maximum time for TCP, TLS and HELLO together.
-        max_unauthenticated_bytes: Maximum bytes that are read from a peer before it is authenticated.
-        max_unauthenticated: Maximum number of unauthenticated connections; a new one replaces the oldest. It never exceeds a quarter of the files
-            that the process may open, so that databases and authenticated peers have the rest.
-        max_connections_per_principal: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
-            replaces the oldest. It never exceeds a quarter of the files either.
-        dial_burst: How many connections one address may dial in a burst; an IPv6 network of 64 bits counts as one address.
-        dials_per_second: How many more connections it may dial in each second after the burst.
-        max_unrouted_addresses: Maximum number of addresses in use that no route names, but that peers have chosen.
-        max_unrouted_dials: How many of these are dialled at the same time; the others wait.
-        outbox_bytes: Maximum bytes that wait to be sent to one address.
-        dial_wait: Wait after a failed dial; it doubles after each further failure.
-        max_dial_wait: Maximum of that wait.
-        stable_after: Minimum duration of a connection without received rows for its end to count as a first failure.
-
-    Raises:
-        OptionError: A value is out of range.
-
-    Examples:
-        >>> limits = EndpointLimits()
-        >>> [limits.dial_backoff(failures, jitter=0.5) // SECOND for failures in range(1, 9)]
-        [1, 2, 4, 8, 16, 32, 60, 60]
-        >>> limits.dial_backoff(1, jitter=0.0) / SECOND
-        0.875
-    """
-
-    link: LinkLimits = field(default_factory=LinkLimits)
-    login_timeout: int = 10 * SECOND
-    max_unauthenticated_bytes: int = 16 << 10
-    max_unauthenticated: int = 1000
-    max_connections_per_principal: int = 256
-    dial_burst: int = 200
-    dials_per_second: int = 20
-    max_unrouted_addresses: int = 1000
-    max_unrouted_dials: int = 64
-    outbox_bytes: int = 2 << 20
-    dial_wait: int = SECOND
-    max_dial_wait: int = 60 * SECOND
-    stable_after: int = 10 * SECOND
-
-    def __post_init__(self) -> None:
-        for name in ("login_timeout", "dial_wait", "max_dial_wait"):
-            whole_number(getattr(self, name), name=name, minimum=1, maximum=_HOUR)
-        whole_number(self.stable_after, name="stable_after", minimum=0, maximum=_HOUR)
-        whole_number(self.max_unauthenticated_bytes, name="max_unauthenticated_bytes", minimum=4 << 10, maximum=1 << 20)
-        for name in (
-            "max_unauthenticated",
-            "max_connections_per_principal",
-            "dial_burst",
-            "dials_per_second",
-            "max_unrouted_addresses",
-            "max_unrouted_dials",
-        ):
-            whole_number(getattr(self, name), name=name, minimum=1, maximum=1_000_000)
-        whole_number(self.outbox_bytes, name="outbox_bytes", minimum=1, maximum=1 << 40)
-
-    def dial_backoff(self, failures: int, *, jitter: float) -> int:
-        """Returns the wait before an address is dialled again, in microseconds.
-
-        Args:
-            failures: The number of failures in a row, at least 1.
-            jitter: A random number in [0, 1).
-
-        Returns:
-            The wait in microseconds, with jitter.
-
-        Examples:
-            >>> EndpointLimits().dial_backoff(20, jitter=0.5) // SECOND
-            60
-        """
-        base = min(self.dial_wait << min(failures - 1, 32), self.max_dial_wait)
-        return round(base * (1 + JITTER * (2 * jitter - 1)))
-
-    def connections_per_principal_limit(self) -> int:
-        """Returns how many connections one principal may have dialled in this process; at least 1.
-
-        Returns:
-            `max_connections_per_principal`, or a quarter of the files that the process may open if that is less.
-
-        Examples:
-            >>> EndpointLimits(max_connections_per_principal=1).connections_per_principal_limit()
-            1
-        """
-        return _limit_by_open_files(self.max_connections_per_principal)
-
-    def unauthenticated_limit(self) -> int:
-        """Returns how many unauthenticated connections this process may have; at least 1.
-
-        Returns:
-            `max_unauthenticated`, or a quarter of the files that the process may open if that is less.
-
-        Examples:
-            >>> EndpointLimits(max_unauthenticated=1).unauthenticated_limit()
-            1
-        """
-        return _limit_by_open_files(self.max_unauthenticated)
-
-
-def _limit_by_open_files(limit: int) -> int:
-    return max(min(limit, _open_files_max() // 4), 1)
-
-
-def _open_files_max() -> int:
-    if sys.platform == "win32":
-        return 2**31 - 1
-    import resource  # noqa: PLC0415 - not available on Windows
-
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2**31 - 1 if allowed == resource.RLIM_INFINITY else allowed
 
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")

@@ -20,7 +20,7 @@ from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
-from ssbroker.broker.network.limits import RateLimiter
+from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.routes import Decision, database_missing_route, explain, needs_route_request
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.config import ProtocolSettings

@@ -23,13 +23,13 @@ from ssbroker.broker.network.connection import (
     CONNECT_FAILED,
     NAME_UNKNOWN,
     CloseReason,
-    EndpointLimits,
     PeerConnection,
     SecureLink,
     SharedOutbox,
     ip_of,
 )
 from ssbroker.broker.network.interfaces import EndpointListener
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsCredentials, UnencryptedChannel
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import SECOND

@@ -26,7 +26,7 @@ from ssbroker.broker.network.connection import (
     SecureLink,
 )
 from ssbroker.broker.network.dialer import LOGGER, Destination, Dialer, EndpointSetup, PeerKey, host_of
-from ssbroker.broker.network.limits import RateLimiter
+from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep

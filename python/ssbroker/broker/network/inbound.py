@@ -27,8 +27,8 @@ from ssbroker.broker.network.database_dialogs import (
 )
 from ssbroker.broker.network.dialog_storage import StalePlan
 from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
-from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.broker.network.outbound import ConversationsInTransit
+from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.events import EventLog, MessageUndeliverable

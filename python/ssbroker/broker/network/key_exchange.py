@@ -21,7 +21,7 @@ from ssbroker.broker.network.interfaces import (
     KeyWait,
     RefusedDirection,
 )
-from ssbroker.broker.network.limits import RateLimiter
+from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.principals import may_send
 from ssbroker.exceptions import StorageError
 from ssbroker.security import key_exchange, keys

@@ -1,77 +1,129 @@
-"""Rate limits for each peer."""
+"""Time and size limits of the network endpoint."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from ipaddress import IPv6Address
-from typing import Final
+import sys
+from dataclasses import dataclass, field
 
-from ssbroker.broker.network.connection import ip_of
-from ssbroker.protocol.config import SECOND
+from ssbroker._arguments import whole_number
+from ssbroker.protocol.config import JITTER, SECOND
+from ssbroker.protocol.wire.connection import LinkLimits
 
-KNOWN_PEERS_MAX: Final = 10_000
-"""The number of buckets that are kept; the least recently used one is replaced."""
-_NETWORK_BITS: Final = 64
+_HOUR = 3600 * SECOND
 
 
-@dataclass(slots=True)
-class _Bucket:
-    tokens: float
-    updated_at: int
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointLimits:
+    """Time and size limits of the network endpoint. All times are in microseconds.
 
+    Attributes:
+        link: The time and size limits of one connection.
+        login_timeout: Maximum time for TCP, TLS and HELLO together.
+        max_unauthenticated_bytes: Maximum bytes that are read from a peer before it is authenticated.
+        max_unauthenticated: Maximum number of unauthenticated connections; a new one replaces the oldest. It never exceeds a quarter of the files
+            that the process may open, so that databases and authenticated peers have the rest.
+        max_connections_per_principal: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
+            replaces the oldest. It never exceeds a quarter of the files either.
+        dial_burst: How many connections one address may dial in a burst; an IPv6 network of 64 bits counts as one address.
+        dials_per_second: How many more connections it may dial in each second after the burst.
+        max_unrouted_addresses: Maximum number of addresses in use that no route names, but that peers have chosen.
+        max_unrouted_dials: How many of these are dialled at the same time; the others wait.
+        outbox_bytes: Maximum bytes that wait to be sent to one address.
+        dial_wait: Wait after a failed dial; it doubles after each further failure.
+        max_dial_wait: Maximum of that wait.
+        stable_after: Minimum duration of a connection without received rows for its end to count as a first failure.
 
-class RateLimiter:
-    """A token bucket for each peer, which is identified by its principal or address.
-
-    An IPv6 network of 64 bits counts as one address, because its owner has all of its addresses. Full buckets are dropped, so memory
-    is bounded by the peers that took a token recently, and by `KNOWN_PEERS_MAX`.
+    Raises:
+        OptionError: A value is out of range.
 
     Examples:
-        >>> limiter = RateLimiter(burst=2, per_second=1)
-        >>> [limiter.take("192.0.2.1", now=0) for _ in range(3)], limiter.take("192.0.2.2", now=0)
-        ([True, True, False], True)
-        >>> limiter.take("192.0.2.1", now=1_000_000)
-        True
+        >>> limits = EndpointLimits()
+        >>> [limits.dial_backoff(failures, jitter=0.5) // SECOND for failures in range(1, 9)]
+        [1, 2, 4, 8, 16, 32, 60, 60]
+        >>> limits.dial_backoff(1, jitter=0.0) / SECOND
+        0.875
     """
 
-    def __init__(self, *, burst: int, per_second: int) -> None:
-        self._burst: Final = burst
-        self._per_second: Final = per_second
-        self._buckets: Final[OrderedDict[str, _Bucket]] = OrderedDict()
+    link: LinkLimits = field(default_factory=LinkLimits)
+    login_timeout: int = 10 * SECOND
+    max_unauthenticated_bytes: int = 16 << 10
+    max_unauthenticated: int = 1000
+    max_connections_per_principal: int = 256
+    dial_burst: int = 200
+    dials_per_second: int = 20
+    max_unrouted_addresses: int = 1000
+    max_unrouted_dials: int = 64
+    outbox_bytes: int = 2 << 20
+    dial_wait: int = SECOND
+    max_dial_wait: int = 60 * SECOND
+    stable_after: int = 10 * SECOND
 
-    def __len__(self) -> int:
-        return len(self._buckets)
+    def __post_init__(self) -> None:
+        for name in ("login_timeout", "dial_wait", "max_dial_wait"):
+            whole_number(getattr(self, name), name=name, minimum=1, maximum=_HOUR)
+        whole_number(self.stable_after, name="stable_after", minimum=0, maximum=_HOUR)
+        whole_number(self.max_unauthenticated_bytes, name="max_unauthenticated_bytes", minimum=4 << 10, maximum=1 << 20)
+        for name in (
+            "max_unauthenticated",
+            "max_connections_per_principal",
+            "dial_burst",
+            "dials_per_second",
+            "max_unrouted_addresses",
+            "max_unrouted_dials",
+        ):
+            whole_number(getattr(self, name), name=name, minimum=1, maximum=1_000_000)
+        whole_number(self.outbox_bytes, name="outbox_bytes", minimum=1, maximum=1 << 40)
 
-    def take(self, peer: str, *, now: int) -> bool:
-        """Takes a token of a peer, given by principal or by address without port; returns False if it has none left."""
-        key = _network(peer)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            self._evict(now=now)
-            bucket = self._buckets[key] = _Bucket(self._burst, now)
-        bucket.tokens = self._tokens_now(bucket, now=now)
-        bucket.updated_at = now
-        self._buckets.move_to_end(key)
-        if bucket.tokens < 1:
-            return False
-        bucket.tokens -= 1
-        return True
+    def dial_backoff(self, failures: int, *, jitter: float) -> int:
+        """Returns the wait before an address is dialled again, in microseconds.
 
-    def _evict(self, *, now: int) -> None:
-        while self._buckets:
-            oldest = next(iter(self._buckets.values()))
-            if len(self._buckets) < KNOWN_PEERS_MAX and self._tokens_now(oldest, now=now) < self._burst:
-                break
-            self._buckets.popitem(last=False)
+        Args:
+            failures: The number of failures in a row, at least 1.
+            jitter: A random number in [0, 1).
 
-    def _tokens_now(self, bucket: _Bucket, *, now: int) -> float:
-        refilled = max(now - bucket.updated_at, 0) * self._per_second / SECOND
-        return min(bucket.tokens + refilled, self._burst)
+        Returns:
+            The wait in microseconds, with jitter.
+
+        Examples:
+            >>> EndpointLimits().dial_backoff(20, jitter=0.5) // SECOND
+            60
+        """
+        base = min(self.dial_wait << min(failures - 1, 32), self.max_dial_wait)
+        return round(base * (1 + JITTER * (2 * jitter - 1)))
+
+    def connections_per_principal_limit(self) -> int:
+        """Returns how many connections one principal may have dialled in this process; at least 1.
+
+        Returns:
+            `max_connections_per_principal`, or a quarter of the files that the process may open if that is less.
+
+        Examples:
+            >>> EndpointLimits(max_connections_per_principal=1).connections_per_principal_limit()
+            1
+        """
+        return _limit_by_open_files(self.max_connections_per_principal)
+
+    def unauthenticated_limit(self) -> int:
+        """Returns how many unauthenticated connections this process may have; at least 1.
+
+        Returns:
+            `max_unauthenticated`, or a quarter of the files that the process may open if that is less.
+
+        Examples:
+            >>> EndpointLimits(max_unauthenticated=1).unauthenticated_limit()
+            1
+        """
+        return _limit_by_open_files(self.max_unauthenticated)
 
 
-def _network(peer: str) -> str:
-    ip = ip_of(peer)
-    if isinstance(ip, IPv6Address):
-        return ip.packed[: _NETWORK_BITS // 8].hex()
-    return peer if ip is None else str(ip)
+def _limit_by_open_files(limit: int) -> int:
+    return max(min(limit, _open_files_max() // 4), 1)
+
+
+def _open_files_max() -> int:
+    if sys.platform == "win32":
+        return 2**31 - 1
+    import resource  # noqa: PLC0415 - not available on Windows
+
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 - 1 if allowed == resource.RLIM_INFINITY else allowed

@@ -19,12 +19,13 @@ from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, string_list,
 from ssbroker._text import host_and_port
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
-from ssbroker.broker.network.connection import EndpointLimits, ip_of
+from ssbroker.broker.network.connection import ip_of
 from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
 from ssbroker.broker.network.endpoint import SocketEndpoint
 from ssbroker.broker.network.exchange import EndpointEvents, MessageExchange
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.key_exchange import DialogKeys
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.broker.process_locks import ServeLock
