@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
-from ssbroker.broker.dynamic_routing import ANSWERED_FOR, REFUSED_FOR, MissingRoute
+from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFUSAL, MissingRoute
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
@@ -130,7 +130,7 @@ def test_an_error_is_reported_and_valid_for_a_minute(sales: Database, instance: 
     instance.run_due()
     assert statuses(sales) == {"9761"}
     assert "nobody knows it" in waiting(sales)[0].transmission_status
-    for _ in range(REFUSED_FOR // SECOND - 1):
+    for _ in range(RETRY_AFTER_REFUSAL // SECOND - 1):
         pass_time(instance, clock, seconds=1)
     assert requests(sales) == []
     pass_time(instance, clock, seconds=1 + BACK_OFF_MAX)
@@ -172,7 +172,7 @@ def test_after_an_end_without_a_route_the_request_is_repeated_later(
     instance.run_due()
     instance.run_due()
     assert requests(sales) == []
-    pass_time(instance, clock, seconds=ANSWERED_FOR // SECOND + BACK_OFF_MAX)
+    pass_time(instance, clock, seconds=RETRY_AFTER_ANSWER // SECOND + BACK_OFF_MAX)
     assert requests(sales) == [MissingRoute(STOCK)]
 
 

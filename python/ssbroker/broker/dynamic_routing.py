@@ -102,11 +102,11 @@ def _elements(body: bytes) -> dict[str, str]:
     return found
 
 
-REFUSED_FOR: Final = registry.RETRY_DELAY_MAX
+RETRY_AFTER_REFUSAL: Final = registry.RETRY_DELAY_MAX
 """Microseconds until a request that was answered with an error is sent again."""
-ANSWERED_FOR: Final = 4 * SECOND
+RETRY_AFTER_ANSWER: Final = 4 * SECOND
 """Microseconds until a request is sent again after its dialog ended without an error, if the new route does not work."""
-OPEN_MAX: Final = 1_000
+OPEN_REQUESTS_MAX: Final = 1_000
 """Maximum number of open requests of one database, because peers may name services that do not exist."""
 SHORT_LOCK_TIMEOUT: Final = 0.1
 """Seconds that a committing thread waits for a lock."""
@@ -149,7 +149,7 @@ class DynamicRouting:
             now = epoch_microseconds(database.now())
             with database.file.read() as connection:
                 known = {each: registry.find_request(connection, each.service_name) for each in wanted}
-                open_left = OPEN_MAX - len(registry.pending_services(connection))
+                open_left = OPEN_REQUESTS_MAX - len(registry.pending_services(connection))
             missing: dict[str, RouteRequest] = {}
             for each, state in known.items():
                 if state is None or not state.blocks_new_request(now=now):
@@ -267,7 +267,7 @@ def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -
         if dialog.state != ConversationState.CD:
             begin_end.end(work, dialog, None)
     now = work.now()
-    next_request_at = now + (REFUSED_FOR if refusal else ANSWERED_FOR)
+    next_request_at = now + (RETRY_AFTER_REFUSAL if refusal else RETRY_AFTER_ANSWER)
     registry.record_answer(work.connection, service_name, ask_again_at=next_request_at, refusal=refusal, now=now)
     return refusal, next_request_at
 

@@ -86,7 +86,7 @@ def test_incoming_messages_cause_requests_by_msdb(tmp_path: Path, stack: ExitSta
 def test_the_requests_caused_by_peers_are_limited(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamic_routing, "OPEN_MAX", 3)
+    monkeypatch.setattr(dynamic_routing, "OPEN_REQUESTS_MAX", 3)
     instance = stack.enter_context(Instance.create(tmp_path / "shop", name="shop", background=False))
     instance.msdb.create_route("Configuration", service_name="SQL/ServiceBroker/BrokerConfiguration", address="LOCAL")
     for number in range(5):

@@ -15,7 +15,7 @@ from ssbroker.broker.network.server import Server
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event
 from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
-from tests.broker.network.test_metrics import numbers
+from tests.broker.network.test_monitoring_metrics import numbers
 from tests.protocol.wire.links import numbered
 
 
