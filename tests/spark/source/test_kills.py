@@ -42,6 +42,16 @@ def driver(folder: Path) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
         process.wait()
 
 
+def all_batches_are_committed(checkpoint: Path) -> bool:
+    """Whether Spark has committed each planned batch.
+
+    Their number varies: a driver that was killed after it listed a file and before it planned the batch
+    leaves that file to the next batch, which then reads two.
+    """
+    planned, committed = ({int(path.name) for path in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits"))
+    return planned == committed
+
+
 def test_each_row_is_sent_once_wherever_the_driver_is_killed(tmp_path: Path) -> None:
     shop = create_instance(tmp_path / "shop")
     (tmp_path / "rows").mkdir()
@@ -61,7 +71,7 @@ def test_each_row_is_sent_once_wherever_the_driver_is_killed(tmp_path: Path) -> 
     with driver(tmp_path) as wait:
         wait("the first batch", lambda: len(bodies(shop)) >= 10)
     with driver(tmp_path) as wait:
-        wait("all batches", lambda: len(bodies(shop)) >= 30 and (tmp_path / "checkpoint" / "commits" / "2").exists())
+        wait("all batches", lambda: len(bodies(shop)) >= 30 and all_batches_are_committed(tmp_path / "checkpoint"))
     assert len(dialogs(shop)) == 1
     assert sorted(dialogs(shop)[0]) == sorted(sent)
     assert not list((shop / ".spark-staging").rglob("*.arrow"))
