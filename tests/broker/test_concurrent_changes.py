@@ -12,7 +12,7 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, BrokerWarning, DdlError, StorageError, UnknownDatabaseError
-from tests.broker.test_identity import agrees, copy_of, listed
+from tests.broker.test_database_lifecycle import agrees, copy_of, listed
 
 THREADS = 6
 CHANGES_EACH = 20

@@ -13,7 +13,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.ddl.lexer import ScriptSource, batches
 from ssbroker.ddl.parser import parse
 from ssbroker.exceptions import DdlError, DdlWarning
-from tests.broker.test_identity import agrees
+from tests.broker.test_database_lifecycle import agrees
 from tests.broker.test_scripts import SCRIPT
 
 WORDS = SCRIPT.split()

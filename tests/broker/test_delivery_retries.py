@@ -8,7 +8,8 @@ import tracemalloc
 import pytest
 
 from ssbroker.broker.delivery import Retries, SenderKey
-from ssbroker.protocol.config import SECOND, Backoff
+from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.config import SECOND
 
 ONE, TWO, OTHER = SenderKey(5, 1), SenderKey(5, 2), SenderKey(6, 1)
 

@@ -20,7 +20,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol import config
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.broker.conftest import Clock
 from tests.unprivileged import nobody
 

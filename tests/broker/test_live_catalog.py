@@ -14,7 +14,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.store.objects import Objects
-from tests.broker.test_identity import copy_of
+from tests.broker.test_database_lifecycle import copy_of
 
 
 def route(instance: Instance, service: str, *, database: str | None = "Sales") -> dict[str, object]:

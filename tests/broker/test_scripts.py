@@ -19,7 +19,7 @@ from ssbroker.exceptions import DdlError, DdlWarning, LockTimeoutError
 from ssbroker.store import objects
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
-from tests.broker.test_identity import agrees, copy_of
+from tests.broker.test_database_lifecycle import agrees, copy_of
 
 SCRIPT = """
 CREATE DATABASE Sales;

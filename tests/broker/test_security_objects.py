@@ -17,7 +17,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, StorageError
 from ssbroker.security.certificates import Validity, fingerprint, key_to_pem, make_certificate
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.objects import load
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.security import OWNER, PUBLIC

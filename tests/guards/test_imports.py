@@ -114,8 +114,8 @@ def test_there_is_no_import_circle() -> None:
 
 def test_a_planted_circle_is_found(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "__init__.py").write_text("from ssbroker.store.file import File\n")
-    (tmp_path / "store" / "file.py").write_text(
+    (tmp_path / "store" / "__init__.py").write_text("from ssbroker.store.database_file import File\n")
+    (tmp_path / "store" / "database_file.py").write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ssbroker.store.queues import Queue\nclass File: ...\n"
     )
     (tmp_path / "store" / "queues.py").write_text(
@@ -123,7 +123,9 @@ def test_a_planted_circle_is_found(tmp_path: Path) -> None:
     )
     (tmp_path / "store" / "gate.py").write_text("from ssbroker.store import File\n")
     (tmp_path / "clock.py").write_text("import time\n")
-    assert circles(import_graph(tmp_path)) == [["ssbroker.store.file", "ssbroker.store.gate", "ssbroker.store.queues"]]
+    assert circles(import_graph(tmp_path)) == [
+        ["ssbroker.store.database_file", "ssbroker.store.gate", "ssbroker.store.queues"]
+    ]
 
 
 def test_the_table_names_only_what_is_there() -> None:

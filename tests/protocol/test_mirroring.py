@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from ssbroker.protocol.config import JITTER, SECOND
+from ssbroker.protocol.backoff import JITTER
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import (
     ANSWER_TIMEOUT,
     ASK_AFTER_USE,

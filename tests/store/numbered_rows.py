@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 
 MIGRATIONS: Final = ("CREATE TABLE numbers (number INTEGER PRIMARY KEY, body BLOB)",)
 _BODY_BYTES: Final = 9000  # more than a page

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from ssbroker.store import sqlite
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.store.numbered_rows import MIGRATIONS, write
 
 RECOVERS: Final = """

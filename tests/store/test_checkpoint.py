@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from ssbroker.exceptions import LockTimeoutError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.store.numbered_rows import MIGRATIONS, numbers, write
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.store import endpoints
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection
 from tests.broker import sqlite_steps

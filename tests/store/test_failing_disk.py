@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.store.failing_calls import FailingCalls, Kind, failing_calls
 from tests.store.numbered_rows import MIGRATIONS, body, expected, numbers, numbers_after_a_kill, numbers_at, write
 

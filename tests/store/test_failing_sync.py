@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from ssbroker.exceptions import StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.store.numbered_rows import MIGRATIONS, expected, numbers, numbers_after_a_kill, numbers_at, write
 
 NAME: Final = "failing sync"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ssbroker import _core
 from ssbroker.exceptions import StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.sqlite import connect
 from tests.store.failing_calls import failing_calls
 from tests.store.numbered_rows import MIGRATIONS, expected, numbers_at, write

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.store.numbered_rows import MIGRATIONS, numbers, numbers_at, write
 from tests.unprivileged import nobody
 

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.store.numbered_rows import MIGRATIONS, numbers, write
 
 INSERT = "INSERT INTO numbers VALUES (?, x'00')"
@@ -196,7 +196,7 @@ FORK = """
 import os, sys
 from pathlib import Path
 from ssbroker.exceptions import StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 
 file = DatabaseFile.open(Path(sys.argv[1]), ("",))
 session = file.session()
@@ -237,7 +237,7 @@ def test_a_forked_process_is_rejected_and_does_no_harm(file: DatabaseFile) -> No
 FORK_AND_OPEN = """
 import os, sys
 from pathlib import Path
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 
 path = Path(sys.argv[1])
 file = DatabaseFile.open(path, ("",))

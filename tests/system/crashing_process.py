@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
-from ssbroker.store.file import Session
+from ssbroker.store.database_file import Session
 
 CHANGES: dict[str, Callable[[Instance, Path], object]] = {
     "create": lambda instance, _: instance.create_database("New"),

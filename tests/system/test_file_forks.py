@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.store.numbered_rows import MIGRATIONS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 BUSY: Final = """
 import os, signal, sys, threading
 from pathlib import Path
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 
 path = Path(sys.argv[1])
 file = DatabaseFile.open(path, ("",))
@@ -60,7 +60,7 @@ INSIDE: Final = """
 import os, sys, threading
 from pathlib import Path
 from ssbroker.exceptions import StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 
 one, other = (Path(name) for name in sys.argv[1:])
 file = DatabaseFile.open(one, ("",))

@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
-from tests.broker.test_identity import agrees, copy_of
+from tests.broker.test_database_lifecycle import agrees, copy_of
 from tests.system import crashing_process
 
 SPAWN = multiprocessing.get_context("spawn")

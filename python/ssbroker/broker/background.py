@@ -17,11 +17,12 @@ from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, relea
 from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.routes import LiveCatalog, LiveRoutes
+from ssbroker.broker.live_routes import LiveCatalog, LiveRoutes
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance_transaction
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
-from ssbroker.protocol.config import DIALOG_TIMER, SECOND, Backoff
+from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.config import DIALOG_TIMER, SECOND
 from ssbroker.protocol.events import ConversationStep
 from ssbroker.store import endpoints
 from ssbroker.store.sqlite import Connection

@@ -25,7 +25,7 @@ from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE, LIFETIME_SECOND
 from ssbroker.ddl.statements import Clauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE, DESCRIPTION_MAX, END_DIALOG, ERROR, MISSING_ROUTE
-from ssbroker.store import registry
+from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
@@ -113,13 +113,13 @@ class TableDirectory:
         """Returns the locations of a service."""
         table = f"table {self._table!r} of {self._database.name!r}"
         with database_context(self._database).file.read() as connection:
-            found = registry.directory_columns(connection, self._table)
+            found = route_requests.directory_columns(connection, self._table)
             if not found:
                 raise InputError(f"{table}: the table does not exist")
             for name in _COLUMNS:
                 if name not in found:
                     raise InputError(f"{table}: the column {name!r} is missing", column=name)
-            rows = registry.directory_rows(connection, self._table, service_name)
+            rows = route_requests.directory_rows(connection, self._table, service_name)
         where = f"{table}, service {service_name!r}"
         return [_entry(dict(zip(_COLUMNS, row, strict=True)), where=where) for row in rows]
 
@@ -217,7 +217,7 @@ class ConfigurationService:
         objects = database_context(database).objects()
         queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
         with database_context(database).file.read() as connection:
-            requests = registry.queued_requests(connection, queue.queue_id, limit=REQUESTS_MAX)
+            requests = route_requests.queued_requests(connection, queue.queue_id, limit=REQUESTS_MAX)
         answers = {handle: self._process(database, guid, kind, body) for handle, guid, kind, body in requests}
         name = _queue_of(objects)
         with database.transaction() as t:

@@ -21,10 +21,11 @@ from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored
+from ssbroker.store.database_file import DatabaseFile, Session, SessionContext
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.file import DatabaseFile, Session, SessionContext
 from ssbroker.store.objects import NativeSnapshot, Objects, Route, lazy_objects, native_snapshot
-from ssbroker.store.registry import MSDB_NAME, SYSTEM_QUEUE_ID
+from ssbroker.store.registry import MSDB_NAME
+from ssbroker.store.route_requests import SYSTEM_QUEUE_ID
 from ssbroker.store.sqlite import Connection
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_definitions import LEVELS
-from ssbroker.store.file import Counts
+from ssbroker.store.database_file import Counts
 
 SQL_SENDS: Final = "sql_sends"
 SQL_RECEIVES: Final = "sql_receives"

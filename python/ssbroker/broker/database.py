@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ssbroker._arguments import boolean, guid_bytes, string_list, utc_datetime
-from ssbroker.broker import identity, object_definitions, principals
+from ssbroker.broker import database_lifecycle, object_definitions, principals
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
@@ -104,7 +104,7 @@ class Database:
         """
         instance = self._context.instance
         with InstanceChange(instance) as change:
-            identity.set_broker(instance, change, self._context, option)
+            database_lifecycle.set_broker(instance, change, self._context, option)
 
     def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
         """Sets the role of the database in a mirrored pair. The role is stored in the database file and copied with it.

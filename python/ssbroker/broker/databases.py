@@ -26,7 +26,7 @@ from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, St
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store import registry
-from ssbroker.store.file import DatabaseFile, Session
+from ssbroker.store.database_file import DatabaseFile, Session
 from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME, FileOwner, RegisteredDatabase
 from ssbroker.store.schema import DATABASE

@@ -18,13 +18,14 @@ from ssbroker.broker.dialogs.deliver import arrive, settle
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
-from ssbroker.broker.process_locks import ServeLock
-from ssbroker.broker.routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
+from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
 from ssbroker.broker.validation import queue_text
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.explain import Explanation
-from ssbroker.protocol.config import SECOND, Backoff
+from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import error_text
 from ssbroker.protocol.events import Classification, MessageClassify
 from ssbroker.store import endpoints, transmission_queue

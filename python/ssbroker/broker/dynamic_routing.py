@@ -20,7 +20,7 @@ from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
 from ssbroker.protocol.states import ConversationState
-from ssbroker.store import endpoints, queues, registry
+from ssbroker.store import endpoints, queues, route_requests
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
@@ -102,7 +102,7 @@ def _elements(body: bytes) -> dict[str, str]:
     return found
 
 
-RETRY_AFTER_REFUSAL: Final = registry.RETRY_DELAY_MAX
+RETRY_AFTER_REFUSAL: Final = route_requests.RETRY_DELAY_MAX
 """Microseconds until a request that was answered with an error is sent again."""
 RETRY_AFTER_ANSWER: Final = 4 * SECOND
 """Microseconds until a request is sent again after its dialog ended without an error, if the new route does not work."""
@@ -148,8 +148,8 @@ class DynamicRouting:
             database = self._instance.database(name)
             now = epoch_microseconds(database.now())
             with database.file.read() as connection:
-                known = {each: registry.find_request(connection, each.service_name) for each in wanted}
-                open_left = OPEN_REQUESTS_MAX - len(registry.pending_services(connection))
+                known = {each: route_requests.find_request(connection, each.service_name) for each in wanted}
+                open_left = OPEN_REQUESTS_MAX - len(route_requests.pending_services(connection))
             missing: dict[str, RouteRequest] = {}
             for each, state in known.items():
                 if state is None or not state.blocks_new_request(now=now):
@@ -172,7 +172,7 @@ class DynamicRouting:
             known = self._requesting[database.database_id] = (objects.version, has_route)
         if not known[1]:
             return ()
-        return (SYSTEM_SERVICE, *database.file.query(registry.pending_services))
+        return (SYSTEM_SERVICE, *database.file.query(route_requests.pending_services))
 
     def has_configuration_service(self, database: DatabaseContext, *, now: int) -> bool:
         """Returns whether a database has a route to a configuration service."""
@@ -183,7 +183,7 @@ class DynamicRouting:
 
     def arrived(self, database: DatabaseContext, queue_ids: Iterable[int]) -> bool:
         """Processes answers after a commit that put messages into queues; returns whether to process them later."""
-        if registry.SYSTEM_QUEUE_ID not in queue_ids:
+        if route_requests.SYSTEM_QUEUE_ID not in queue_ids:
             return False
         if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
             return True
@@ -196,11 +196,11 @@ class DynamicRouting:
 
     def settle(self, database: DatabaseContext, *, lock_timeout: float | None = None) -> None:
         """Ends the dialogs that the configuration service has ended, and makes waiting messages be routed again (R62)."""
-        if SYSTEM_SERVICE not in database.objects().services or not database.file.query(registry.ended_requests):
+        if SYSTEM_SERVICE not in database.objects().services or not database.file.query(route_requests.ended_requests):
             return
         refused: list[tuple[str, str, int]] = []
         with instance_transaction(database, lock_timeout=lock_timeout) as work:
-            for service_name, handle in registry.ended_requests(work.connection):
+            for service_name, handle in route_requests.ended_requests(work.connection):
                 refusal, next_request_at = _close(work, service_name, endpoints.by_handle(work.connection, handle))
                 if refusal:
                     refused.append((service_name, refusal, next_request_at))
@@ -223,7 +223,7 @@ class DynamicRouting:
 
 def forget_route_requests(work: Work) -> None:
     """Deletes the open requests of an attached database, so that it sends new ones: the old ones may have gone to another instance."""
-    for handle in registry.delete_open_requests(work.connection):
+    for handle in route_requests.delete_open_requests(work.connection):
         dialog = endpoints.by_handle(work.connection, handle)
         if dialog is not None:
             deliver.remove(work, dialog)
@@ -232,10 +232,10 @@ def forget_route_requests(work: Work) -> None:
 def _send_requests(database: DatabaseContext, requests: Iterable[RouteRequest], *, lock_timeout: float | None) -> None:
     if SYSTEM_SERVICE not in database.objects().services:
         with database.file.write(lock_timeout=lock_timeout) as connection:
-            registry.create_system_service(connection, database.objects(connection), name=SYSTEM_SERVICE)
+            route_requests.create_system_service(connection, database.objects(connection), name=SYSTEM_SERVICE)
     with instance_transaction(database, lock_timeout=lock_timeout) as work:
         for each in requests:
-            state = registry.find_request(work.connection, each.service_name)
+            state = route_requests.find_request(work.connection, each.service_name)
             if state is None or not state.blocks_new_request(now=work.now()):
                 _send(work, each)
 
@@ -256,7 +256,7 @@ def _send(work: Work, request: RouteRequest) -> None:
     body = MissingRoute(request.service_name, guid).body()
     state = send.check(work, dialog, (MISSING_ROUTE,), now=work.now())
     send.send(work, [(dialog, state, [(MISSING_ROUTE, body)])])
-    registry.record_request(work.connection, request.service_name, conversation_handle=dialog.conversation_handle)
+    route_requests.record_request(work.connection, request.service_name, conversation_handle=dialog.conversation_handle)
 
 
 def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -> tuple[str, int]:
@@ -268,7 +268,7 @@ def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -
             begin_end.end(work, dialog, None)
     now = work.now()
     next_request_at = now + (RETRY_AFTER_REFUSAL if refusal else RETRY_AFTER_ANSWER)
-    registry.record_answer(work.connection, service_name, ask_again_at=next_request_at, refusal=refusal, now=now)
+    route_requests.record_answer(work.connection, service_name, ask_again_at=next_request_at, refusal=refusal, now=now)
     return refusal, next_request_at
 
 

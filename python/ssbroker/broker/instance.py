@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import pyarrow as pa
 
-from ssbroker.broker import databases, identity, scripts, views
+from ssbroker.broker import database_lifecycle, databases, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
@@ -25,7 +25,7 @@ from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import Event, Subscriber
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import registry
-from ssbroker.store.file import LOCK_TIMEOUT, DatabaseFile
+from ssbroker.store.database_file import LOCK_TIMEOUT, DatabaseFile
 from ssbroker.store.registry import MSDB_NAME
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Instance:
             4
         """
         with InstanceChange(self._context) as change:
-            identity.create(self._context, change, name)
+            database_lifecycle.create(self._context, change, name)
         return self.database(name)
 
     def attach_database(
@@ -275,7 +275,7 @@ class Instance:
             True
         """
         with InstanceChange(self._context) as change:
-            identity.attach(self._context, change, name, databases.resolve_path(file), option)
+            database_lifecycle.attach(self._context, change, name, databases.resolve_path(file), option)
         return self.database(name)
 
     def detach_database(self, name: str) -> None:
@@ -305,7 +305,7 @@ class Instance:
             (['msdb'], 'Sales.sqlite')
         """
         with InstanceChange(self._context) as change:
-            identity.detach(change, name)
+            database_lifecycle.detach(change, name)
 
     def drop_database(self, name: str) -> None:
         """Drops a database and deletes its file. A file that cannot be used is kept.
@@ -328,7 +328,7 @@ class Instance:
             False
         """
         with InstanceChange(self._context) as change:
-            identity.detach(change, name, is_dropped=True)
+            database_lifecycle.detach(change, name, is_dropped=True)
 
     def execute(self, ddl: str, *, file: str | None = None) -> None:
         """Runs a T-SQL script that defines databases and their Service Broker objects, in the dialect of `Catalog.load`.

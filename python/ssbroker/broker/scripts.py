@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds, parse_timestamp
-from ssbroker.broker import identity, object_definitions, principals
+from ssbroker.broker import database_lifecycle, object_definitions, principals
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.principals import GivenCertificate, KeyStore
@@ -383,7 +383,7 @@ class ScriptRun:
                 for name in names:
                     self._drop_database(canonical_name(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
-                return identity.run(self._instance_change, statement, annotations)
+                return database_lifecycle.run(self._instance_change, statement, annotations)
             case statements.Skipped(contained):
                 return f"skipped entirely, including {', '.join(contained)}" if contained else NO_EFFECT_ON_INSTANCE
             case _:
@@ -400,7 +400,7 @@ class ScriptRun:
     def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> str | None:
         name, files = statement.name, statement.files
         if not statement.attached:
-            database = identity.create(self._instance, self._instance_change, name)
+            database = database_lifecycle.create(self._instance, self._instance_change, name)
             self._set_guid(database, annotations)
             return "skipped FILENAME: the file is created in the folder of the instance" if files else None
         if not files:
@@ -409,7 +409,7 @@ class ScriptRun:
             path = Path(files[0]).resolve()
         except ValueError as error:
             raise RefusalError(f"{files[0]!r}: is not a valid file name: {error}") from None
-        database = identity.attach(self._instance, self._instance_change, name, path, statement.option)
+        database = database_lifecycle.attach(self._instance, self._instance_change, name, path, statement.option)
         self._set_guid(database, annotations)
         return None
 
@@ -420,10 +420,10 @@ class ScriptRun:
             connection = self._instance_change.connection(database)
             changes.set_honor_broker_priority(connection, is_on=statement.honor_broker_priority)
         if statement.option is not None:
-            identity.set_broker(self._instance, self._instance_change, database, statement.option)
+            database_lifecycle.set_broker(self._instance, self._instance_change, database, statement.option)
         self._set_guid(database, annotations)
         if statement.new_name is not None:
-            identity.rename(self._instance_change, name, statement.new_name)
+            database_lifecycle.rename(self._instance_change, name, statement.new_name)
             self.current = statement.new_name if self.current == name else self.current
         return f"skipped {statement.ignored}" if statement.ignored else None
 
@@ -434,7 +434,7 @@ class ScriptRun:
             if if_exists:
                 return
             raise RefusalError(f"the database {name} does not exist", 3701)
-        identity.detach(self._instance_change, name, is_dropped=True)
+        database_lifecycle.detach(self._instance_change, name, is_dropped=True)
 
     def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> None:
         queue = getattr(statement, "queue", None)
@@ -481,7 +481,7 @@ class ScriptRun:
             guid = uuid.UUID(text).bytes
         except ValueError:
             raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
-        identity.set_guid(self._instance_change, database, guid)
+        database_lifecycle.set_guid(self._instance_change, database, guid)
 
 
 def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:

@@ -25,8 +25,8 @@ from ssbroker.protocol.config import DEFAULT
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
 from ssbroker.store import endpoints, queues
+from ssbroker.store.database_file import ReceivedRow, SessionSummary
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.file import ReceivedRow, SessionSummary
 from ssbroker.store.sqlite import Connection, raise_storage_error, storage_errors
 
 POLL_INTERVAL: Final = 0.05

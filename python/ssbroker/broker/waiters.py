@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ssbroker.store import file
+from ssbroker.store import database_file
 
 
-class QueueWaiters(file.Arrivals):
+class QueueWaiters(database_file.Arrivals):
     """Wakes receivers of this process when a message for their queue is committed.
 
     A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives

@@ -10,7 +10,8 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, Backoff, ProtocolSettings
+from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight, make_dialog, pack_transmission, unpack_transmission
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, AckRange, pack_ack_ranges, table_to_rows

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from ssbroker.protocol.config import JITTER, SECOND
+from ssbroker.protocol.backoff import JITTER
+from ssbroker.protocol.config import SECOND
 
 MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
 """The role of a database as reported by an address. `unknown` is no claim: no database there has that id, or it does not deliver."""

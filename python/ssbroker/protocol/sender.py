@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 import ssbroker.reassembly as cutting
 from ssbroker import _core, schemas
-from ssbroker.protocol.config import SECOND, Backoff, ProtocolSettings
+from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight
 from ssbroker.protocol.envelope import SEQUENCE_MAX, bit_ranges, column_values, replace_columns, sliced_column
 from ssbroker.protocol.storage import DialogStorage, Key, MessageRange

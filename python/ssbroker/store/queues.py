@@ -241,3 +241,16 @@ _WAITING: Final = f"""
     SELECT {views.TRANSMITTED} FROM ssb_transmission_queue t {views.TRANSMITTED_WITH}
     WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""  # noqa: S608
 _INCOMPLETE_PARKED: Final = f"SELECT {views.TRANSMITTED} FROM ({views.INCOMPLETE_PARKED}) t {views.TRANSMITTED_WITH}"  # noqa: S608
+
+
+def count_rollback(connection: Connection, queue_id: int) -> int:
+    """Counts a rollback of a receiving transaction; returns the new count, 0 if the queue no longer exists."""
+    connection.execute("UPDATE ssb_queues SET rollbacks = rollbacks + 1 WHERE queue_id = ?", (queue_id,))
+    row = connection.execute("SELECT rollbacks FROM ssb_queues WHERE queue_id = ?", (queue_id,)).fetchone()
+    return 0 if row is None else row[0]
+
+
+def reset_rollbacks(connection: Connection, queue_ids: Iterable[int]) -> None:
+    """Resets the rollback counts of queues; writes nothing if they are zero."""
+    for queue_id in queue_ids:
+        connection.statements.reset_rollback_count(queue_id)

@@ -18,7 +18,7 @@ from ssbroker.broker.network.database_dialogs import REQUESTS_BURST, REQUESTS_PE
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.protocol.config import SYSTEM_SERVICE
-from ssbroker.store import registry
+from ssbroker.store import route_requests
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
@@ -91,7 +91,7 @@ def test_the_requests_caused_by_peers_are_limited(
     instance.msdb.create_route("Configuration", service_name="SQL/ServiceBroker/BrokerConfiguration", address="LOCAL")
     for number in range(5):
         background_of(instance).dynamic_routing.request([dynamic_routing.RouteRequest("msdb", f"//{number}", None)])
-    assert database_context(instance.msdb).file.query(registry.pending_services) == ("//0", "//1", "//2")
+    assert database_context(instance.msdb).file.query(route_requests.pending_services) == ("//0", "//1", "//2")
 
 
 def names(both: ShopAndBank, principal: str, *services: str) -> None:
@@ -111,14 +111,14 @@ def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> Non
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        pending = database_context(msdb).file.query(registry.pending_services)
+        pending = database_context(msdb).file.query(route_requests.pending_services)
         assert len(pending) == REQUESTS_BURST + 1
         assert "//Wheat" in pending
         both.pipes.clock.advance(seconds=1)
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         both.pipes.turn()
         assert (
-            len(database_context(msdb).file.query(registry.pending_services))
+            len(database_context(msdb).file.query(route_requests.pending_services))
             == REQUESTS_BURST + 1 + REQUESTS_PER_SECOND
         )
 
@@ -130,7 +130,7 @@ def test_a_service_with_many_broker_ids_is_requested_once(tmp_path: Path) -> Non
         asks = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
         background_of(both.bank).dynamic_routing.request(asks, may_begin=tokens.__next__)
-        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ("//Copied",)
+        assert database_context(both.bank.msdb).file.query(route_requests.pending_services) == ("//Copied",)
 
 
 @pytest.mark.rule("R1", "R26")
@@ -143,7 +143,7 @@ def test_msdb_sends_requests_beside_those_of_other_databases(tmp_path: Path) -> 
         background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat", SYSTEM_SERVICE)
         both.pipes.turn()
-        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ("//Wheat",)
+        assert database_context(both.bank.msdb).file.query(route_requests.pending_services) == ("//Wheat",)
 
 
 @pytest.mark.rule("R14")
@@ -155,4 +155,4 @@ def test_a_database_without_a_route_to_a_configuration_service_sends_no_request(
         background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        assert database_context(both.bank.msdb).file.query(registry.pending_services) == ()
+        assert database_context(both.bank.msdb).file.query(route_requests.pending_services) == ()

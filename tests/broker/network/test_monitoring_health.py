@@ -12,7 +12,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.monitoring import problems
 from ssbroker.exceptions import StorageError
 from ssbroker.security.certificates import Validity
-from ssbroker.store.file import WRITE_RETRY_AFTER
+from ssbroker.store.database_file import WRITE_RETRY_AFTER
 from tests.broker.network.recording_endpoints import Authority
 from tests.store.failing_calls import failing_calls
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _files
-from ssbroker.broker import process_locks
+from ssbroker.broker import serve_lock
 from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.inbound import Inbox
 from ssbroker.broker.network.tls import Trust
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
 from ssbroker.protocol.config import ProtocolSettings
 from tests.broker import sample_databases
@@ -87,7 +87,7 @@ def test_checking_the_lock_does_not_look_like_serving(tmp_path: Path) -> None:
     lock = ServeLock(tmp_path)
     lock.acquire()
     lock.release()
-    with (tmp_path / process_locks.FILE).open("r+b") as asks:
+    with (tmp_path / serve_lock.FILE).open("r+b") as asks:
         assert not _files.is_locked(asks.fileno())
         assert not ServeLock.is_held(tmp_path)
     lock.acquire()

@@ -12,7 +12,7 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.forwarding import ForwardedRows
 from ssbroker.broker.network.monitoring import Monitor, overview_of
 from ssbroker.broker.network.server import FILE_NAME, StatusFile, read
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError
 from tests.broker import sample_databases
 from tests.broker.network.forwarded_rows import onwards, peer, row, wire

@@ -9,7 +9,8 @@ import pytest
 
 from ssbroker.protocol import dialog as dialog_module
 from ssbroker.protocol import encoder, engine, sender
-from ssbroker.protocol.config import SECOND, Backoff
+from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.dialog import Dialog, Flight, Transmission
 from ssbroker.protocol.engine import DialogCache, DialogEngine, MonotonicClock
 from ssbroker.protocol.envelope import EnvelopeRow

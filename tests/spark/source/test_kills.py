@@ -48,7 +48,9 @@ def all_batches_are_committed(checkpoint: Path) -> bool:
     Their number varies: a driver that was killed after it listed a file and before it planned the batch
     leaves that file to the next batch, which then reads two.
     """
-    planned, committed = ({int(path.name) for path in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits"))
+    planned, committed = (
+        {int(path.name) for path in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits")
+    )
     return planned == committed
 
 

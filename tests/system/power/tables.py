@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.exceptions import StorageError
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from tests.system.power.cutting import Cut
 from tests.system.power.recording import NAME, Mark, Recording, recording
 

@@ -19,7 +19,7 @@ from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import QueueDisabled
-from ssbroker.store import endpoints, file, object_changes, queues
+from ssbroker.store import endpoints, object_changes, queues
 from ssbroker.store.objects import Queue
 
 BYTES_MAX: Final = 1 << 30
@@ -125,7 +125,7 @@ def count_rollbacks(database: DatabaseContext, queue_ids: Iterable[int]) -> None
     """Counts a rollback for each queue, and disables queues after too many (poison message handling)."""
     with instance_transaction(database) as work:
         for queue_id in queue_ids:
-            rollbacks = file.count_rollback(work.connection, queue_id)
+            rollbacks = queues.count_rollback(work.connection, queue_id)
             queue = work.objects.queues_by_id.get(queue_id)
             if queue is None or not queue.is_poison_message_handling_enabled or rollbacks < ROLLBACKS_MAX:
                 continue

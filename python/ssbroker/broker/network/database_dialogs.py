@@ -18,10 +18,10 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.dynamic_routing import RouteRequest
+from ssbroker.broker.live_routes import Decision, database_missing_route, explain, needs_route_request
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.broker.network.rate_limiter import RateLimiter
-from ssbroker.broker.routes import Decision, database_missing_route, explain, needs_route_request
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
@@ -29,7 +29,7 @@ from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, column_v
 from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import endpoints, transmission_queue
-from ssbroker.store.file import FileWatch
+from ssbroker.store.database_file import FileWatch
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import MirrorResolver

@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass, field
 
 from ssbroker._arguments import whole_number
-from ssbroker.protocol.config import JITTER, SECOND
+from ssbroker.protocol.backoff import JITTER
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.wire.connection import LinkLimits
 
 _HOUR = 3600 * SECOND

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import host_and_port
-from ssbroker.broker import counters, process_locks
+from ssbroker.broker import counters, serve_lock
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import server
@@ -413,7 +413,7 @@ class _Server(ThreadingHTTPServer):
         self._free: Final = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._receiving: Final[dict[Any, float]] = {}
         super().__init__(address, handler)
-        process_locks.close_after_fork(self)
+        serve_lock.close_after_fork(self)
 
     def descriptors(self) -> Iterable[int]:
         """See `ForkSensitive`."""

@@ -28,7 +28,7 @@ from ssbroker.broker.network.key_exchange import DialogKeys
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.tls import TlsCredentials, Trust
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.catalog.catalog import Catalog

@@ -22,7 +22,7 @@ from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, St
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store import registry
-from ssbroker.store.file import DatabaseFile
+from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.objects import BrokerEndpoint
 from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.schema import DATABASE

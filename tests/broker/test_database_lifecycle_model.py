@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, BrokerWarning
-from tests.broker.test_identity import agrees
+from tests.broker.test_database_lifecycle import agrees
 
 STEPS = 40
 OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"]

@@ -18,6 +18,7 @@ from ssbroker import _core
 from ssbroker._arguments import timeout_seconds
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.objects import NativeSnapshot
+from ssbroker.store.queues import reset_rollbacks
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.sqlite import (
     Connection,
@@ -46,19 +47,6 @@ priority, queuing order and validation."""
 Arrivals = _core.Arrivals
 Counts = _core.Counts
 SessionContext = _core.SessionContext
-
-
-def count_rollback(connection: Connection, queue_id: int) -> int:
-    """Counts a rollback of a receiving transaction; returns the new count, 0 if the queue no longer exists."""
-    connection.execute("UPDATE ssb_queues SET rollbacks = rollbacks + 1 WHERE queue_id = ?", (queue_id,))
-    row = connection.execute("SELECT rollbacks FROM ssb_queues WHERE queue_id = ?", (queue_id,)).fetchone()
-    return 0 if row is None else row[0]
-
-
-def reset_rollbacks(connection: Connection, queue_ids: Iterable[int]) -> None:
-    """Resets the rollback counts of queues; writes nothing if they are zero."""
-    for queue_id in queue_ids:
-        connection.statements.reset_rollback_count(queue_id)
 
 
 _FORK_WAIT: Final = 1.0

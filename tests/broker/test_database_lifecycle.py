@@ -362,7 +362,7 @@ def test_a_full_disk_during_a_change_leaves_no_partial_change(
     def full(*_: object, **__: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(f"ssbroker.broker.identity.{step}", full)
+    monkeypatch.setattr(f"ssbroker.broker.database_lifecycle.{step}", full)
     changes: list[Callable[[], object]] = [
         lambda: instance.attach_database("Copy", copy, option="DISABLE_BROKER"),
         lambda: instance.create_database("New"),

@@ -1,0 +1,45 @@
+"""The waits between retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ssbroker.protocol.config import SECOND
+
+RETRY_WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
+"""The waits between retries; the last one repeats."""
+
+JITTER: Final = 0.125
+"""The maximum deviation of a wait, up or down. Without it, an outage in step with the waits would starve a dialog forever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The waits between retries, with jitter.
+
+    Attributes:
+        random: Returns numbers in [0, 1), such as `random.Random(seed).random`.
+
+    Examples:
+        >>> backoff = Backoff(random=lambda: 0.5)
+        >>> [backoff.wait(attempt) // SECOND for attempt in range(7)]
+        [4, 8, 16, 32, 64, 64, 64]
+        >>> Backoff(random=lambda: 0.0).wait(0) / SECOND
+        3.5
+    """
+
+    random: Callable[[], float]
+
+    def wait(self, attempt: int) -> int:
+        """Returns how many microseconds to wait for an acknowledgement after `attempt` retransmissions."""
+        return round(self._base_wait(attempt) * (1 + JITTER * (2 * self.random() - 1)))
+
+    def _base_wait(self, attempt: int) -> int:
+        return RETRY_WAITS[min(attempt, len(RETRY_WAITS) - 1)]
+
+    @property
+    def max_wait(self) -> int:
+        """The longest wait in microseconds."""
+        return round(RETRY_WAITS[-1] * (1 + JITTER))
