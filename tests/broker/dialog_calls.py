@@ -52,7 +52,7 @@ def drain(database: Database, queue: str = QUEUE) -> list[dict[str, Any]]:
     return found
 
 
-def said(rows: pa.Table | list[dict[str, Any]]) -> list[bytes | str]:
+def contents_of(rows: pa.Table | list[dict[str, Any]]) -> list[bytes | str]:
     """The bodies of messages; for system messages, their type."""
     listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
     return [SHORT.get(row["message_type_name"]) or row["message_body"] for row in listed]

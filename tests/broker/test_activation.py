@@ -33,15 +33,15 @@ def stock(instance: Instance) -> Database:
 
 
 @pytest.fixture
-def told(instance: Instance) -> list[Event]:
+def emitted(instance: Instance) -> list[Event]:
     """The events of readers."""
     heard: list[Event] = []
     instance.subscribe(heard.append, ActivationEvent, QueueDisabled)
     return heard
 
 
-def steps(told: list[Event]) -> list[ActivationStep]:
-    return [event.step for event in told if isinstance(event, ActivationEvent)]
+def steps(emitted: list[Event]) -> list[ActivationStep]:
+    return [event.step for event in emitted if isinstance(event, ActivationEvent)]
 
 
 def answers(database: Database) -> None:
@@ -66,15 +66,15 @@ def rolls_back(database: Database) -> None:
 
 
 def test_a_message_starts_a_reader_and_its_answer_comes_back(
-    instance: Instance, sales: Database, stock: Database, told: list[Event]
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event]
 ) -> None:
     stock.activate(ORDERS, answers)
     instance.run_due()
-    assert steps(told) == [], "an empty queue needs none"
+    assert steps(emitted) == [], "an empty queue needs none"
     send(sales, b"one")
     instance.run_due()
     assert received(sales, REPLIES) == [b"done: one"]
-    assert steps(told) == [STARTED, ENDED]
+    assert steps(emitted) == [STARTED, ENDED]
 
 
 def test_messages_from_before_the_activation_start_a_reader(
@@ -102,59 +102,59 @@ def test_a_reader_that_takes_one_message_at_a_time_is_called_until_none_is_left(
 
 
 def test_a_failing_reader_is_reported_and_others_continue(
-    instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It received nothing, so it is restarted at the next check only."""
     stock.activate(ORDERS, fails)
     send(sales, b"one")
     with caplog.at_level(logging.ERROR, logger="ssbroker.broker"):
         instance.run_due()
-    assert steps(told) == [STARTED, ABORTED]
-    assert isinstance(told[-1], ActivationEvent)
-    assert told[-1].text == "ZeroDivisionError: no order today"
+    assert steps(emitted) == [STARTED, ABORTED]
+    assert isinstance(emitted[-1], ActivationEvent)
+    assert emitted[-1].text == "ZeroDivisionError: no order today"
     assert "no order today" in caplog.text
 
 
 def test_a_reader_that_never_receives_is_restarted_at_the_next_check(
-    instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event], clock: Clock
 ) -> None:
     """28087."""
     stock.activate(ORDERS, lambda _database: None)
     send(sales, b"one")
     assert instance.run_due() == clock() + timedelta(seconds=5)
     instance.run_due()
-    assert steps(told) == [STARTED, ENDED]
-    assert isinstance(told[-1], ActivationEvent)
-    assert told[-1].text.startswith("28087:")
+    assert steps(emitted) == [STARTED, ENDED]
+    assert isinstance(emitted[-1], ActivationEvent)
+    assert emitted[-1].text.startswith("28087:")
     clock.advance(seconds=5)
     instance.run_due()
-    assert steps(told) == [STARTED, ENDED] * 2
+    assert steps(emitted) == [STARTED, ENDED] * 2
 
 
 def test_a_reader_that_rolls_back_five_times_turns_the_queue_off(
-    instance: Instance, sales: Database, stock: Database, told: list[Event]
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event]
 ) -> None:
     stock.activate(ORDERS, rolls_back)
     send(sales, b"one")
     instance.run_due()
     instance.run_due()
-    assert steps(told) == [STARTED, ABORTED] * 5
-    assert [type(event) for event in told].count(QueueDisabled) == 1
+    assert steps(emitted) == [STARTED, ABORTED] * 5
+    assert [type(event) for event in emitted].count(QueueDisabled) == 1
     with pytest.raises(BrokerError, match="9617"):
         received(stock)
 
 
 def test_a_reader_does_not_spin_without_poison_message_handling(
-    instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event], clock: Clock
 ) -> None:
     stock.alter_queue(ORDERS, poison_message_handling=False)
     stock.activate(ORDERS, rolls_back)
     send(sales, b"one")
     instance.run_due()
-    assert len(steps(told)) == 10
+    assert len(steps(emitted)) == 10
     clock.advance(seconds=5)
     instance.run_due()
-    assert len(steps(told)) == 12
+    assert len(steps(emitted)) == 12
 
 
 def test_the_activation_clause_of_a_queue_starts_a_registered_procedure(
@@ -212,14 +212,14 @@ ENDS: dict[str, Callable[[Database], None]] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 def test_the_activation_clause_can_end_activation(
-    instance: Instance, sales: Database, stock: Database, told: list[Event], end: Callable[[Database], None]
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event], end: Callable[[Database], None]
 ) -> None:
     instance.register_procedure("answer_orders", answers)
     stock.alter_queue(ORDERS, activation=True, procedure="answer_orders", max_queue_readers=1)
     send(sales, b"one")
     end(stock)
     instance.run_due()
-    assert steps(told) == []
+    assert steps(emitted) == []
 
 
 def test_run_due_considers_timers_set_by_readers(
@@ -237,12 +237,12 @@ def test_run_due_considers_timers_set_by_readers(
     assert instance.run_due() == clock() + timedelta(seconds=3)
 
 
-def test_deactivate_ends_activation(instance: Instance, sales: Database, stock: Database, told: list[Event]) -> None:
+def test_deactivate_ends_activation(instance: Instance, sales: Database, stock: Database, emitted: list[Event]) -> None:
     stock.activate(ORDERS, answers)
     stock.deactivate(ORDERS)
     send(sales, b"one")
     instance.run_due()
-    assert steps(told) == []
+    assert steps(emitted) == []
 
 
 def test_activating_again_replaces_the_function(instance: Instance, sales: Database, stock: Database) -> None:
@@ -297,7 +297,7 @@ def test_an_unknown_queue_is_rejected(stock: Database) -> None:
 
 
 def test_a_reader_whose_queue_is_turned_off_ends_without_an_error(
-    instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     def reader(database: Database) -> None:
         database.alter_queue(ORDERS, status=False)
@@ -309,7 +309,7 @@ def test_a_reader_whose_queue_is_turned_off_ends_without_an_error(
     with caplog.at_level(logging.WARNING, logger="ssbroker.broker"):
         instance.run_due()
     assert caplog.text == ""
-    assert any(isinstance(event, ActivationEvent) and "9617" in event.text for event in told)
+    assert any(isinstance(event, ActivationEvent) and "9617" in event.text for event in emitted)
 
 
 def test_a_commit_succeeds_if_no_thread_can_be_started(
@@ -337,14 +337,14 @@ def test_a_commit_succeeds_if_no_thread_can_be_started(
 
 
 def test_a_queue_with_a_reused_id_has_no_old_readers(
-    instance: Instance, stock: Database, sales: Database, told: list[Event]
+    instance: Instance, stock: Database, sales: Database, emitted: list[Event]
 ) -> None:
     stock.create_queue("Old")
     stock.activate("Old", fails)
     instance.execute("USE Stock; DROP QUEUE Old; CREATE QUEUE New; ALTER SERVICE [//Stock] ON QUEUE New;")
     send(sales, b"chair")
     instance.run_due()
-    assert steps(told) == []
+    assert steps(emitted) == []
     assert received(stock, "New") == [b"chair"]
 
 
@@ -361,7 +361,7 @@ def test_empty_queues_are_not_checked_one_by_one(instance: Instance, stock: Data
 
 
 def test_a_queue_filled_by_a_reader_is_read_in_the_same_run(
-    instance: Instance, sales: Database, stock: Database, told: list[Event]
+    instance: Instance, sales: Database, stock: Database, emitted: list[Event]
 ) -> None:
     def takes(database: Database) -> None:
         received(database, REPLIES)
@@ -370,7 +370,7 @@ def test_a_queue_filled_by_a_reader_is_read_in_the_same_run(
     sales.activate(REPLIES, takes)
     send(sales, b"one")
     instance.run_due()
-    assert [event.queue for event in told if isinstance(event, ActivationEvent) and event.step is STARTED] == [
+    assert [event.queue for event in emitted if isinstance(event, ActivationEvent) and event.step is STARTED] == [
         "dbo.Orders",
         "dbo.Replies",
     ]

@@ -21,7 +21,7 @@ from ssbroker.exceptions import BrokerError, InputError, OptionError, SsbrokerEr
 from ssbroker.protocol.config import BODY_MAX
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
-from tests.broker.dialog_calls import begin, receive, said
+from tests.broker.dialog_calls import begin, contents_of, receive
 from tests.internals import instance_of
 
 HALF = "\ud800"
@@ -49,7 +49,7 @@ def test_after_an_invalid_argument_the_transaction_continues(sales: Database, ca
             CALLS[call](t, dialog, wrong)
         assert dialog_calls.contents(sales, t.connection) == before
         t.send(dialog, b"second")
-    assert said(receive(sales)) == [b"first", b"second"]
+    assert contents_of(receive(sales)) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("wrong", [None, [], 5, b"S", HALF, "", "x" * 257], ids=ascii)
@@ -60,7 +60,7 @@ def test_an_invalid_service_name_is_rejected(sales: Database, wrong: Any) -> Non
         with pytest.raises(SsbrokerError, match="broker_instance"):
             t.begin_dialog(INITIATOR, TARGET, broker_instance=wrong if isinstance(wrong, str) else "none")
         t.send(t.begin_dialog(INITIATOR, TARGET), b"first")
-    assert said(receive(sales)) == [b"first"]
+    assert contents_of(receive(sales)) == [b"first"]
 
 
 def test_a_body_that_is_too_long_is_rejected_before_it_is_copied(sales: Database) -> None:
@@ -69,7 +69,7 @@ def test_a_body_that_is_too_long_is_rejected_before_it_is_copied(sales: Database
         with pytest.raises(BrokerError, match="8459"):
             t.send(dialog, body)
         t.send(dialog, b"first")
-    assert said(receive(sales)) == [b"first"]
+    assert contents_of(receive(sales)) == [b"first"]
 
 
 def test_sqlite_can_store_the_longest_message(sales: Database) -> None:
@@ -121,7 +121,7 @@ def test_infinite_timeouts_for_messages_and_locks_are_allowed(tmp_path: Path, en
                 assert not taken.done()
                 time.sleep(0.001)
             begin(sales, b"one")
-            assert said(taken.result(30.0)) == [b"one"]
+            assert contents_of(taken.result(30.0)) == [b"one"]
 
 
 async def _promised(_database: Database) -> None: ...
@@ -152,7 +152,7 @@ def test_an_invalid_subscriber_is_rejected(sales: Database) -> None:
     with pytest.raises(OptionError, match=r"kinds: expected event classes"):
         subscribe(print, int)
     begin(sales, b"two chairs")
-    assert said(receive(sales)) == [b"two chairs"]
+    assert contents_of(receive(sales)) == [b"two chairs"]
 
 
 @pytest.mark.rule("I4")

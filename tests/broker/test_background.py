@@ -106,8 +106,8 @@ def test_a_timer_fires_in_the_background(notified_only: Instance, sales: Databas
 def test_four_readers_handle_500_conversations_exactly_once(notified_only: Instance, sales: Database) -> None:
     """All four run at the same time: none continues before the others have started."""
     stock = sample_databases.stock(notified_only)
-    told: list[Event] = []
-    notified_only.subscribe(told.append, ActivationEvent)
+    emitted: list[Event] = []
+    notified_only.subscribe(emitted.append, ActivationEvent)
     met, own = threading.Barrier(4), threading.local()
     handled: SimpleQueue[bytes] = SimpleQueue()
 
@@ -137,7 +137,7 @@ def test_four_readers_handle_500_conversations_exactly_once(notified_only: Insta
     )
     assert handled.empty()
     assert received(sales, REPLIES) == received(stock) == []
-    assert max(event.active_readers for event in told if isinstance(event, ActivationEvent)) == 4
+    assert max(event.active_readers for event in emitted if isinstance(event, ActivationEvent)) == 4
 
 
 def test_readers_end_when_the_queue_is_empty_and_restart(instance: Instance, sales: Database) -> None:

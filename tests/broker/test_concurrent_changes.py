@@ -42,12 +42,12 @@ def test_concurrent_changes_end_and_leave_the_instance_consistent(tmp_path: Path
         with Instance.open(folder, background=False, lock_timeout=30) as second:
 
             def change(number: int) -> int:
-                chance = random.Random(number)
+                rng = random.Random(number)
                 instance = (first, second)[number % 2]
                 done = 0
                 for turn in range(CHANGES_EACH):
                     try:
-                        instance.execute(chance.choice(BATCHES).format(q=f"Q{number}x{turn}"))
+                        instance.execute(rng.choice(BATCHES).format(q=f"Q{number}x{turn}"))
                         assert instance.catalog().databases.num_rows >= 4
                         assert instance.view("sys.databases").num_rows >= 4
                         assert instance.view("sys.routes").num_rows >= 4

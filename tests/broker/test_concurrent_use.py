@@ -45,17 +45,17 @@ class Ledger:
 
 def sends(database: Database, ledger: Ledger, *, seed: int) -> None:
     """Sends in new and existing conversations; some transactions are rolled back."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     known: list[uuid.UUID] = []
     for number in range(TRANSACTIONS):
-        bodies = [b"%d %d %d" % (seed, number, count) for count in range(chance.randint(1, 5))]
+        bodies = [b"%d %d %d" % (seed, number, count) for count in range(rng.randint(1, 5))]
         begun: list[uuid.UUID] = []
-        gives_up = chance.random() < 0.2
+        gives_up = rng.random() < 0.2
         with suppress(ZeroDivisionError), database.transaction() as t:
             for body in bodies:
-                if not known or chance.random() < 0.2:
+                if not known or rng.random() < 0.2:
                     begun.append(t.begin_dialog(SHOP, STOCK))
-                t.send(chance.choice([*known, *begun]), body)
+                t.send(rng.choice([*known, *begun]), body)
             if gives_up:
                 raise ZeroDivisionError
         if not gives_up:
@@ -65,13 +65,13 @@ def sends(database: Database, ledger: Ledger, *, seed: int) -> None:
 
 def reader(ledger: Ledger, *, seed: int) -> Callable[[Database], None]:
     """Reads until the queue is empty; some transactions are rolled back."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
 
     def reads(database: Database) -> None:
         while True:
             with database.transaction() as t:
-                orders = sample_databases.orders(t.receive(ORDERS, top=chance.choice([None, 1, 3])))
-                if orders and chance.random() < 0.1:
+                orders = sample_databases.orders(t.receive(ORDERS, top=rng.choice([None, 1, 3])))
+                if orders and rng.random() < 0.1:
                     raise ZeroDivisionError
             if not orders:
                 return
@@ -80,9 +80,9 @@ def reader(ledger: Ledger, *, seed: int) -> Callable[[Database], None]:
     return reads
 
 
-def switch(chance: random.Random, sales: Database, stock: Database) -> None:
+def switch(rng: random.Random, sales: Database, stock: Database) -> None:
     """Turns something off and on again."""
-    what = chance.randrange(3)
+    what = rng.randrange(3)
     if what == 0:
         stock.alter_queue(ORDERS, status=False)
         stock.alter_queue(ORDERS, status=True)
@@ -97,7 +97,7 @@ def switch(chance: random.Random, sales: Database, stock: Database) -> None:
 def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: Instance, seed: int) -> None:
     sales = sample_databases.shop(instance)
     copies = [sample_databases.stock(instance, "Stock1"), sample_databases.stock(instance, "Stock2")]
-    ledger, chance = Ledger(), random.Random(seed)
+    ledger, rng = Ledger(), random.Random(seed)
     for copy in copies:
         copy.alter_queue(ORDERS, poison_message_handling=False)
         copy.activate(ORDERS, reader(ledger, seed=seed), max_queue_readers=2)
@@ -107,7 +107,7 @@ def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: In
     for sender in senders:
         sender.start()
     while any(sender.is_alive() for sender in senders):
-        switch(chance, sales, chance.choice(copies))
+        switch(rng, sales, rng.choice(copies))
     for sender in senders:
         sender.join(DEADLINE)
     with ledger.changed:

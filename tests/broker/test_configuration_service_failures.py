@@ -79,23 +79,23 @@ def test_an_invalid_mirror_address_ends_with_error_2(sales: Database, instance: 
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("columns", "message"),
     [
         ("another (service_name)", "the table does not exist"),
         ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", "the column 'address' is missing"),
     ],
 )
 def test_an_invalid_directory_table_is_reported_as_such(
-    sales: Database, instance: Instance, made: str, told: str
+    sales: Database, instance: Instance, columns: str, message: str
 ) -> None:
     """The error said that the file's own tables were of another version."""
     with sales.transaction() as t:
-        t.connection.execute(f"CREATE TABLE {made}")
+        t.connection.execute(f"CREATE TABLE {columns}")
     ConfigurationService(TableDirectory(sales, "place")).install(sales)
     send(sales, b"two chairs")
     instance.run_due()
     instance.run_due()
-    assert f"error 2, table 'place' of 'Sales': {told}" in waiting(sales)[0].transmission_status
+    assert f"error 2, table 'place' of 'Sales': {message}" in waiting(sales)[0].transmission_status
 
 
 @pytest.mark.threat("T6")

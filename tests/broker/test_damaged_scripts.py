@@ -19,12 +19,12 @@ from tests.broker.test_scripts import SCRIPT
 WORDS = SCRIPT.split()
 
 
-def damaged(chance: random.Random) -> str:
+def damaged(rng: random.Random) -> str:
     """The script with some words lost, duplicated, exchanged or truncated."""
     words = list(WORDS)
-    for _ in range(chance.randint(1, 4)):
-        at, other = chance.randrange(len(words)), chance.randrange(len(words))
-        what = chance.randrange(4)
+    for _ in range(rng.randint(1, 4)):
+        at, other = rng.randrange(len(words)), rng.randrange(len(words))
+        what = rng.randrange(4)
         if what == 0:
             del words[at]
         elif what == 1:
@@ -32,15 +32,15 @@ def damaged(chance: random.Random) -> str:
         elif what == 2:
             words[at], words[other] = words[other], words[at]
         else:
-            words[at] = words[at][: chance.randint(0, len(words[at]))]
+            words[at] = words[at][: rng.randint(0, len(words[at]))]
     return "\n".join(words)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_unreadable_script_raises_a_ddl_error(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(50):
-        source = ScriptSource(damaged(chance), "x.sql")
+        source = ScriptSource(damaged(rng), "x.sql")
         with suppress(DdlError):
             for batch in batches(source):
                 parse(source, batch, scope="objects")
@@ -48,13 +48,13 @@ def test_an_unreadable_script_raises_a_ddl_error(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_damaged_script_leaves_the_instance_consistent(instance: Instance, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(6):
         before = {one.name: database_context(one).objects() for one in instance.databases}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DdlWarning)
             try:
-                instance.execute(damaged(chance).replace("GO", ""))  # one batch
+                instance.execute(damaged(rng).replace("GO", ""))  # one batch
             except DdlError:
                 assert {one.name: database_context(one).objects() for one in instance.databases} == before
         assert agrees(instance)

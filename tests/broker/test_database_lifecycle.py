@@ -134,8 +134,8 @@ def test_an_attached_copy_is_disabled(instance: Instance, sales: Database, optio
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         second = instance.attach_database("Copy", copy, option=option)  # type: ignore[arg-type]
-    told = [str(warning.message) for warning in caught if warning.category is BrokerWarning]
-    assert [text[:4] for text in told] == ([] if option == "DISABLE_BROKER" else ["9773"])
+    emitted = [str(warning.message) for warning in caught if warning.category is BrokerWarning]
+    assert [text[:4] for text in emitted] == ([] if option == "DISABLE_BROKER" else ["9773"])
     assert not second.is_broker_enabled
     assert second.service_broker_guid == instance.database("Sales").service_broker_guid
     assert agrees(instance)

@@ -31,10 +31,10 @@ class Known:
 class World:
     """An instance and its model."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, folder: Path, rng: random.Random) -> None:
         self.folder = folder
-        self.chance = chance
-        self.instance = Instance.create(folder / "instance", name="x", random=chance, background=False)
+        self.rng = rng
+        self.instance = Instance.create(folder / "instance", name="x", random=rng, background=False)
         msdb = self.instance.msdb
         self.databases = {"msdb": Known(msdb.service_broker_guid.bytes, True, set())}
         self.files: dict[Path, Known] = {}
@@ -45,7 +45,7 @@ class World:
 
     def pick(self) -> str | None:
         users = [name for name in self.databases if name != "msdb"]
-        return self.chance.choice(users) if users else None
+        return self.rng.choice(users) if users else None
 
     def create(self) -> None:
         self.made += 1
@@ -64,7 +64,7 @@ class World:
     def copy(self) -> None:
         if self.files:
             self.made += 1
-            source = self.chance.choice(list(self.files))
+            source = self.rng.choice(list(self.files))
             target = self.folder / f"copy{self.made}.sqlite"
             shutil.copy(source, target)
             known = self.files[source]
@@ -74,7 +74,7 @@ class World:
         if not self.files:
             return
         self.made += 1
-        path, option = self.chance.choice(list(self.files)), self.chance.choice([None, *OPTIONS])
+        path, option = self.rng.choice(list(self.files)), self.rng.choice([None, *OPTIONS])
         known, name = self.files.pop(path), f"A{self.made}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BrokerWarning)
@@ -87,7 +87,7 @@ class World:
         self.databases[name] = known
 
     def set_broker(self) -> None:
-        name, option = self.chance.choice(list(self.databases)), self.chance.choice(OPTIONS)
+        name, option = self.rng.choice(list(self.databases)), self.rng.choice(OPTIONS)
         known, database = self.databases[name], self.instance.database(name)
         if option in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS") and self.twin(name, known.guid):
             with pytest.raises(BrokerError) as refused:
@@ -114,14 +114,14 @@ class World:
             del self.databases[name]
 
     def mark(self) -> None:
-        name = self.chance.choice(list(self.databases))
+        name = self.rng.choice(list(self.databases))
         self.made += 1
         self.instance.database(name).create_queue(f"Q{self.made}")
         self.databases[name].marks.add(f"Q{self.made}")
 
     def reopen(self) -> None:
         self.instance.close()
-        self.instance = Instance.open(self.folder / "instance", random=self.chance, background=False)
+        self.instance = Instance.open(self.folder / "instance", random=self.rng, background=False)
 
     def check(self) -> None:
         found = {
@@ -152,7 +152,7 @@ def test_histories_of_databases(tmp_path: Path, seed: int) -> None:
         world.drop,
     ]
     for _ in range(STEPS):
-        step = world.chance.choices([*steps, world.reopen], weights=[4, 2, 3, 3, 6, 5, 1, 1, 1])[0]
+        step = world.rng.choices([*steps, world.reopen], weights=[4, 2, 3, 3, 6, 5, 1, 1, 1])[0]
         step()
         world.check()
     world.instance.close()

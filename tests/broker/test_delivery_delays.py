@@ -252,14 +252,14 @@ def test_a_status_is_cleared_once_nothing_blocks_the_message(instance: Instance,
 
 def test_each_routing_emits_an_event_with_its_reason(instance: Instance, sales: Database) -> None:
     """Message Classify."""
-    told: list[Event] = []
-    instance.subscribe(told.append, MessageClassify)
+    emitted: list[Event] = []
+    instance.subscribe(emitted.append, MessageClassify)
     send(sales, b"one")
     sample_databases.stock(instance)
     instance.run_due()
     sales.create_route("Far", address="TCP://far:4022", service_name="//Far")
     send(sales, b"one", to="//Far")
-    assert [(each.classification, each.reason) for each in told if isinstance(each, MessageClassify)] == [
+    assert [(each.classification, each.reason) for each in emitted if isinstance(each, MessageClassify)] == [
         ("Delayed", "service_not_found"),
         ("Local", "matched"),
         ("Remote", "matched"),

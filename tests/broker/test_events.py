@@ -31,7 +31,7 @@ def stock(instance: Instance) -> Database:
     return sample_databases.stock(instance)
 
 
-def heard(instance: Instance, *kinds: type[Event]) -> list[Event]:
+def record_events(instance: Instance, *kinds: type[Event]) -> list[Event]:
     events: list[Event] = []
     instance.subscribe(events.append, *kinds)
     return events
@@ -42,7 +42,7 @@ def steps(events: list[Event]) -> list[tuple[str | None, str]]:
 
 
 def test_the_life_of_a_conversation_between_two_databases(instance: Instance, sales: Database, stock: Database) -> None:
-    events = heard(instance, ConversationEvent)
+    events = record_events(instance, ConversationEvent)
     dialog = send(sales, b"two chairs")
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -62,7 +62,7 @@ def test_the_life_of_a_conversation_between_two_databases(instance: Instance, sa
 
 def test_an_application_error_emits_events_at_both_ends(instance: Instance, sales: Database, stock: Database) -> None:
     dialog = send(sales, b"two chairs")
-    events = heard(instance, ConversationEvent)
+    events = record_events(instance, ConversationEvent)
     with sales.transaction() as t:
         t.end_conversation(dialog, error=(7, "no chairs"))
     assert [(each.step, each.error, each.text) for each in events if isinstance(each, ConversationEvent)][:2] == [
@@ -73,7 +73,7 @@ def test_an_application_error_emits_events_at_both_ends(instance: Instance, sale
 
 def test_a_broker_error_emits_an_event(instance: Instance, sales: Database, stock: Database) -> None:
     stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
-    events = heard(instance, ConversationEvent)
+    events = record_events(instance, ConversationEvent)
     send(sales, b"two chairs")
     assert steps(events)[-1] == ("Sales", ConversationStep.RECEIVED_BROKER_ERROR)
 
@@ -82,7 +82,7 @@ def test_an_undeliverable_message_emits_an_event_with_the_reason(instance: Insta
     """Message Undeliverable."""
     sales.create_queue(ORDERS, status=False)
     sales.create_service(STOCK, queue=ORDERS)
-    events = heard(instance, MessageUndeliverable)
+    events = record_events(instance, MessageUndeliverable)
     send(sales, b"two chairs")
     assert [
         (each.error, each.message_sequence_number) for each in events if isinstance(each, MessageUndeliverable)
@@ -91,14 +91,14 @@ def test_an_undeliverable_message_emits_an_event_with_the_reason(instance: Insta
 
 def test_cleanup_emits_an_event(instance: Instance, sales: Database) -> None:
     dialog = send(sales, b"two chairs")
-    events = heard(instance, ConversationEvent)
+    events = record_events(instance, ConversationEvent)
     with sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)
     assert steps(events) == [("Sales", ConversationStep.END_CONVERSATION_WITH_CLEANUP)]
 
 
 def test_groups_emit_events_with_their_first_and_last_conversation(instance: Instance, sales: Database) -> None:
-    events = heard(instance, ConversationGroupEvent)
+    events = record_events(instance, ConversationGroupEvent)
     with sales.transaction() as t:
         first = t.begin_dialog(SHOP, STOCK)
         second = t.begin_dialog(SHOP, STOCK, related_conversation=first)
@@ -114,7 +114,7 @@ def test_groups_emit_events_with_their_first_and_last_conversation(instance: Ins
 
 
 def test_a_rollback_emits_nothing(instance: Instance, sales: Database, stock: Database) -> None:
-    events = heard(instance)
+    events = record_events(instance)
     with pytest.raises(ZeroDivisionError), sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
         raise ZeroDivisionError

@@ -19,10 +19,10 @@ from tests.system import killed_process
 STEPS: Final = 8
 
 
-def step(instance: Instance, number: int, chance: random.Random) -> list[int]:
+def step(instance: Instance, number: int, rng: random.Random) -> list[int]:
     """A transaction that sends or receives, in one database or between two."""
     lane = list(killed_process.LANES)[number % 2]
-    return killed_process.send(instance, lane, chance) if number % 4 < 2 else killed_process.receive(instance, lane)
+    return killed_process.send(instance, lane, rng) if number % 4 < 2 else killed_process.receive(instance, lane)
 
 
 def raised(what: Callable[[], object]) -> StorageError | None:
@@ -39,14 +39,14 @@ def raised(what: Callable[[], object]) -> StorageError | None:
 @pytest.mark.parametrize("kind", ["full", "write", "read"])
 def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
     """The disk fails at the nth call, for every n; the application's tables always agree with the conversations."""
-    folder, chance, clock = tmp_path / "instance", random.Random(1), Clock()
+    folder, rng, clock = tmp_path / "instance", random.Random(1), Clock()
     killed_process.prepare(folder)
     with failing_calls(kind) as disk:
         for attempt in count(1):
             with Instance.open(folder, background=False, clock=clock) as instance:
                 instance.database("Sales")
                 disk.lasts, disk.asked, disk.fails_at = lasts, 0, attempt
-                errors = [raised(lambda number=number: step(instance, number, chance)) for number in range(STEPS)]  # type: ignore[misc]  # a default in a lambda
+                errors = [raised(lambda number=number: step(instance, number, rng)) for number in range(STEPS)]  # type: ignore[misc]  # a default in a lambda
                 was_met, disk.fails_at = disk.asked >= attempt, 0
                 assert all(".sqlite: " in str(error) for error in errors if error is not None)
                 clock.advance(seconds=5)  # undelivered messages are retried after about four seconds
@@ -64,11 +64,11 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
 
 def test_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
     """The application sees the same error, and neither its rows nor its messages are saved."""
-    folder, chance = tmp_path / "instance", random.Random(1)
+    folder, rng = tmp_path / "instance", random.Random(1)
     killed_process.prepare(folder)
     with failing_calls("full") as disk, Instance.open(folder, background=False) as instance:
         sales = instance.database("Sales")
-        killed_process.send(instance, "here", chance)
+        killed_process.send(instance, "here", rng)
         before = killed_process.sent(instance, "here")
         with pytest.raises(StorageError, match="full"), sales.transaction() as t:
             t.connection.pragma("cache_size", 1)

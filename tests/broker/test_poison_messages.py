@@ -25,9 +25,9 @@ def stock(instance: Instance) -> Database:
 @pytest.fixture
 def disabled(instance: Instance) -> list[Event]:
     """The events Queue Disabled."""
-    told: list[Event] = []
-    instance.subscribe(told.append, QueueDisabled)
-    return told
+    emitted: list[Event] = []
+    instance.subscribe(emitted.append, QueueDisabled)
+    return emitted
 
 
 def fail(database: Database, *, times: int) -> None:

@@ -22,15 +22,15 @@ from tests.internals import instance_of
 @pytest.fixture
 def filled(sales: Database) -> Database:
     """Alternating messages of two queues, some of them received, and messages for another instance."""
-    chance = random.Random(3)
+    rng = random.Random(3)
     sales.create_queue("Others")
     sales.create_service("//Others", queue="Others")
     for _ in range(30):
         with sales.transaction() as t:
             for service in (TARGET, "//Others", "//Far"):
                 dialog = t.begin_dialog(INITIATOR, service)
-                for _ in range(chance.randint(1, 3)):
-                    t.send(dialog, chance.randbytes(chance.randint(0, 50)))
+                for _ in range(rng.randint(1, 3)):
+                    t.send(dialog, rng.randbytes(rng.randint(0, 50)))
             t.receive(QUEUE, top=1)
     return sales
 
@@ -76,7 +76,7 @@ def test_queuing_orders_are_never_reused(
     is_retained: bool,  # noqa: FBT001
 ) -> None:
     """By RECEIVE from either queue, by the end of a conversation at either end, and by cleanup; one by one, or all."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     sales.alter_queue(QUEUE, retention=is_retained)
     given: set[int] = set()
     last = 0
@@ -84,19 +84,17 @@ def test_queuing_orders_are_never_reused(
         with sales.transaction() as t:
             open_ones = instance_of(sales).view("sys.conversation_endpoints", "Sales").filter(pc.field("state") == "CO")
             handles: list[Any] = open_ones["conversation_handle"].to_pylist()
-            match chance.choice(["begin", "send", "send", "receive", "receive", "end", "clean up"]):
+            match rng.choice(["begin", "send", "send", "receive", "receive", "end", "clean up"]):
                 case "begin":
                     t.send(t.begin_dialog(INITIATOR, TARGET), b"first")
                 case "send" if handles:
-                    t.send(chance.choice(handles), b"more")
+                    t.send(rng.choice(handles), b"more")
                 case "receive":
-                    t.receive(
-                        chance.choice([QUEUE, "Replies"]), top=chance.choice([1, None]), groups=chance.choice([1, None])
-                    )
+                    t.receive(rng.choice([QUEUE, "Replies"]), top=rng.choice([1, None]), groups=rng.choice([1, None]))
                 case "end" if handles:
-                    t.end_conversation(chance.choice(handles))
+                    t.end_conversation(rng.choice(handles))
                 case "clean up" if handles:
-                    t.end_conversation(chance.choice(handles), cleanup=True)
+                    t.end_conversation(rng.choice(handles), cleanup=True)
                 case _:
                     pass
         there: set[Any] = set()
@@ -125,9 +123,9 @@ def test_the_last_queuing_order_is_read_from_one_row(sales: Database) -> None:
 
 
 def test_an_unknown_queue_is_reported(sales: Database) -> None:
-    with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as told:
+    with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as emitted:
         views.queue_slices(database_context(sales), "No", rows_max=1, bytes_max=1)
-    assert told.value.number == 15151
+    assert emitted.value.number == 15151
 
 
 def test_the_cost_of_a_slice_depends_on_its_rows_only(sales: Database) -> None:

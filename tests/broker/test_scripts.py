@@ -338,10 +338,10 @@ def test_objects_are_not_reloaded_for_each_batch(
     read = objects.load
     monkeypatch.setattr(objects, "load", load)
     routes = "".join(f"CREATE ROUTE R{number} WITH ADDRESS = 'LOCAL'\nGO\n" for number in range(40))
-    told: list[DatabaseContext] = []
-    monkeypatch.setattr(Background, "changed", lambda _self, database: told.append(database))
+    emitted: list[DatabaseContext] = []
+    monkeypatch.setattr(Background, "changed", lambda _self, database: emitted.append(database))
     with pytest.raises(DdlError) if ending else nullcontext():
         instance.execute(f"USE Sales\nGO\n{routes}{ending}")
     assert loads <= 2
-    assert told == [database_context(sales)]
+    assert emitted == [database_context(sales)]
     assert len(database_context(sales).objects().routes) == 41

@@ -278,12 +278,12 @@ def test_run_due_accepts_another_time(instance: Instance, sales: Database, clock
 
 
 def test_an_expired_lifetime_emits_an_event(instance: Instance, sales: Database, clock: Clock) -> None:
-    told: list[Event] = []
+    emitted: list[Event] = []
     begin(sales, lifetime=60, body=None)
-    instance.subscribe(told.append, ConversationEvent)
+    instance.subscribe(emitted.append, ConversationEvent)
     clock.advance(seconds=60)
     instance.run_due()
-    (event,) = told
+    (event,) = emitted
     assert isinstance(event, ConversationEvent)
     assert (event.step, event.error) == (ConversationStep.BROKER_INITIATED_ERROR, -8489)
 

@@ -16,7 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, LockTimeoutError, StorageError
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
-from tests.broker.dialog_calls import begin, receive, said, send
+from tests.broker.dialog_calls import begin, contents_of, receive, send
 from tests.internals import instance_of
 
 
@@ -31,7 +31,7 @@ def test_tables_and_messages_are_committed_together(sales: Database) -> None:
         t.send(t.begin_dialog(INITIATOR, TARGET), b"chair")
     with sales.transaction() as t:
         assert t.connection.execute("SELECT what FROM orders").fetchall() == [("chair",)]
-        assert said(t.receive(QUEUE)) == [b"chair"]
+        assert contents_of(t.receive(QUEUE)) == [b"chair"]
 
 
 def test_an_exception_undoes_everything(sales: Database) -> None:
@@ -39,7 +39,7 @@ def test_an_exception_undoes_everything(sales: Database) -> None:
     before = dialog_calls.contents(sales)
     with pytest.raises(PlannedError), sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (id INTEGER)")
-        assert said(t.receive(QUEUE)) == [b"first"]
+        assert contents_of(t.receive(QUEUE)) == [b"first"]
         t.send(dialog, b"second")
         t.send(t.begin_dialog(INITIATOR, TARGET), b"other")
         t.end_conversation(dialog)
@@ -47,7 +47,7 @@ def test_an_exception_undoes_everything(sales: Database) -> None:
     after = dialog_calls.contents(sales)
     rollbacks = {name: rows for name, rows in after.items() if rows != before.get(name)}
     assert set(rollbacks) <= {"ssb_queues"}  # the rollback count
-    assert said(receive(sales)) == [b"first"]
+    assert contents_of(receive(sales)) == [b"first"]
 
 
 def test_the_lock_is_acquired_at_the_first_use(sales: Database) -> None:
@@ -76,7 +76,7 @@ def test_an_application_cannot_commit_or_roll_back_by_sql(sales: Database, sql: 
             with pytest.raises(BrokerError, match="is not allowed in a broker transaction"):
                 execute(sql).fetchall()
         t.send(dialog, b"too")
-    assert said(receive(sales)) == [b"kept", b"too"]
+    assert contents_of(receive(sales)) == [b"kept", b"too"]
 
 
 def test_an_application_can_use_savepoints(sales: Database) -> None:
@@ -94,7 +94,7 @@ def test_an_application_can_use_savepoints(sales: Database) -> None:
         t.connection.execute("RELEASE mine")
         t.send(dialog, b"two")
     table = receive(sales)
-    assert said(table) == [b"one", b"two"]
+    assert contents_of(table) == [b"one", b"two"]
     assert table["message_sequence_number"].to_pylist() == [0, 1]
 
 
@@ -107,7 +107,7 @@ def test_a_rejected_call_keeps_previous_changes(sales: Database) -> None:
             t.send(dialog, b"x", message_type="//Unknown")
         assert dialog_calls.contents(sales, t.connection) == inside
         t.send(dialog, b"after")
-    assert said(receive(sales)) == [b"before", b"after"]
+    assert contents_of(receive(sales)) == [b"before", b"after"]
 
 
 @pytest.mark.parametrize("sql", ["INSERT INTO orders (what) VALUES ('chair') RETURNING id", "SELECT 1 UNION SELECT 2"])
@@ -120,17 +120,17 @@ def test_an_unfinished_cursor_does_not_prevent_a_commit(sales: Database, sql: st
         t.send(t.begin_dialog(INITIATOR, TARGET), b"chair")
     with pytest.raises(apsw.CursorClosedError):
         cursor.fetchone()
-    assert said(receive(sales)) == [b"chair"]
+    assert contents_of(receive(sales)) == [b"chair"]
 
 
 def test_the_error_names_an_open_blob(sales: Database) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (what BLOB)")
         t.connection.execute("INSERT INTO orders VALUES (zeroblob(10))")
-    with pytest.raises(StorageError, match="close it before the transaction ends") as told, sales.transaction() as t:
+    with pytest.raises(StorageError, match="close it before the transaction ends") as emitted, sales.transaction() as t:
         blob = t.connection.blob_open("main", "orders", "what", 1, True)  # apsw takes it by position
         blob.write(b"chair")
-    assert not isinstance(told.value, LockTimeoutError)
+    assert not isinstance(emitted.value, LockTimeoutError)
     with sales.transaction() as t:
         assert t.connection.execute("SELECT what FROM orders").get == bytes(10)
 
@@ -140,7 +140,7 @@ def test_connection_settings_end_with_the_transaction(sales: Database) -> None:
         t.connection.row_trace = lambda _cursor, row: row[0]
         assert t.connection.execute("SELECT 7").get == 7
     begin(sales, b"chair")
-    assert said(receive(sales)) == [b"chair"]
+    assert contents_of(receive(sales)) == [b"chair"]
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,13 @@ def test_closing_the_connection_undoes_only_its_transaction(sales: Database) -> 
                 t.send(dialog, b"two chairs")
     with sales.transaction() as t:
         t.send(t.begin_dialog(INITIATOR, TARGET), b"a table")
-    assert said(receive(sales)) == [b"a table"]
+    assert contents_of(receive(sales)) == [b"a table"]
 
 
 def test_a_lock_timeout_raises(instance: Instance, sales: Database) -> None:
     begin(sales, b"x")
     with Instance.open(instance.folder, background=False, lock_timeout=0.02) as other, sales.transaction() as t:
-        assert said(t.receive(QUEUE)) == [b"x"]
+        assert contents_of(t.receive(QUEUE)) == [b"x"]
         with pytest.raises(LockTimeoutError), other.database("Sales").transaction() as second:
             second.begin_dialog(INITIATOR, TARGET)
     assert receive(sales).num_rows == 0
@@ -216,7 +216,7 @@ def test_waiting_for_the_own_transaction_raises_immediately(sales: Database) -> 
         for waits in (lambda: sales.create_queue("Late"), lambda: sales.set_broker("NEW_BROKER"), lambda: begin(sales)):
             with pytest.raises(LockTimeoutError, match="its own open transaction"):
                 waits()
-    assert said(receive(sales)) == [b"x", b"y"]
+    assert contents_of(receive(sales)) == [b"x", b"y"]
 
 
 def test_a_transaction_can_only_be_used_inside_its_block(sales: Database) -> None:
@@ -266,7 +266,7 @@ def test_a_call_that_fails_midway_undoes_the_transaction(sales: Database) -> Non
             t.send(dialog, b"no more")
     assert dialog_calls.contents(sales) == before
     send(sales, dialog, b"second")
-    assert said(receive(sales)) == [b"first", b"second"]
+    assert contents_of(receive(sales)) == [b"first", b"second"]
 
 
 def test_application_statements_are_checked_by_sqlite_only(sales: Database) -> None:

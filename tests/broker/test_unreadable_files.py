@@ -78,8 +78,8 @@ def test_other_databases_work_and_their_timed_work_is_done(
     with sales.transaction() as t:
         t.begin_conversation_timer(dialog, 5)
     assert instance.run_due() == instance_context(instance).clock() + timedelta(seconds=5)
-    told = [line.getMessage() for line in caplog.records]
-    assert told == [
+    emitted = [line.getMessage() for line in caplog.records]
+    assert emitted == [
         f"the database 'Ledger' is not available: {ledger.path}: was moved or deleted; changes would be lost"
     ]
 
@@ -157,11 +157,11 @@ def test_monitoring_reports_a_partly_damaged_file(
     ]
     assert {row["database"] for row in found["queues"]} == {"Sales"}
     assert [row["messages"] for row in found["transmission_queue"]] == [1]
-    told = problems(instance)
-    assert told["database Stock"] == f"could not be read: {stock.path}: database disk image is malformed"
+    emitted = problems(instance)
+    assert emitted["database Stock"] == f"could not be read: {stock.path}: database disk image is malformed"
     assert database_context(stock).objects().broker.is_broker_enabled, "this much can be read"
-    assert problems(instance) == told, "a read that succeeds is of another place"
-    assert "database Sales" not in told
+    assert problems(instance) == emitted, "a read that succeeds is of another place"
+    assert "database Sales" not in emitted
 
 
 def test_a_file_removed_from_its_folder_accepts_no_commits(instance: Instance, sales: Database) -> None:

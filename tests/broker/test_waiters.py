@@ -27,15 +27,15 @@ def test_an_arrival_in_another_queue_does_not_end_the_wait() -> None:
     assert not arrivals.wait(1, seen=seen, timeout=0.0)
 
 
-def wait(arrivals: QueueWaiters, told: list[bool]) -> None:
+def wait(arrivals: QueueWaiters, emitted: list[bool]) -> None:
     with arrivals.count_waiter(1):
-        told.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
+        emitted.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
 
 
 def test_all_waiting_threads_are_woken_and_counted() -> None:
     arrivals = QueueWaiters()
-    told: list[bool] = []
-    threads = [threading.Thread(target=wait, args=(arrivals, told)) for _ in range(4)]
+    emitted: list[bool] = []
+    threads = [threading.Thread(target=wait, args=(arrivals, emitted)) for _ in range(4)]
     for thread in threads:
         thread.start()
     while arrivals.waiting(1) < 4:
@@ -43,19 +43,19 @@ def test_all_waiting_threads_are_woken_and_counted() -> None:
     arrivals.notify([1])
     for thread in threads:
         thread.join(DEADLINE)
-    assert told == [True] * 4
+    assert emitted == [True] * 4
     assert arrivals.waiting(1) == 0
 
 
 def test_closing_ends_every_wait_now_and_later() -> None:
     arrivals = QueueWaiters()
-    told: list[bool] = []
-    thread = threading.Thread(target=wait, args=(arrivals, told))
+    emitted: list[bool] = []
+    thread = threading.Thread(target=wait, args=(arrivals, emitted))
     thread.start()
     while arrivals.waiting(1) < 1:
         thread.join(0.001)
     arrivals.close()
     thread.join(DEADLINE)
-    assert told == [False]
+    assert emitted == [False]
     assert arrivals.is_closed
     assert not arrivals.wait(1, seen=0, timeout=DEADLINE)

@@ -21,40 +21,42 @@ COMMAND = [sys.executable, "-m", "ssbroker", "route"]
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
+def input_file(tmp_path: Path) -> Path:
     return write(conversations(20_000), tmp_path / "in.parquet")
 
 
-def test_existing_file_is_replaced_and_keeps_its_mode(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+def test_existing_file_is_replaced_and_keeps_its_mode(
+    tmp_path: Path, catalog: Path, input_file: Path, run: Run
+) -> None:
     output = tmp_path / "result" / "out.csv"
     output.parent.mkdir()
     output.write_text("old")
     output.chmod(0o640)
 
-    assert run("route", "--catalog", catalog, "--conversations", given, "-o", output).status == 0
+    assert run("route", "--catalog", catalog, "--conversations", input_file, "-o", output).status == 0
 
     assert output.stat().st_size > 1000
     assert output.stat().st_mode & 0o777 == 0o640
     assert list(output.parent.iterdir()) == [output]
 
 
-def test_output_link_is_kept(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+def test_output_link_is_kept(tmp_path: Path, catalog: Path, input_file: Path, run: Run) -> None:
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "out.csv"
     link.symlink_to(tmp_path / "elsewhere" / "real.csv")
 
-    assert run("route", "--catalog", catalog, "--conversations", given, "-o", link).status == 0
+    assert run("route", "--catalog", catalog, "--conversations", input_file, "-o", link).status == 0
 
     assert link.is_symlink()
     assert (tmp_path / "elsewhere" / "real.csv").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_full_disk_keeps_the_old_file(tmp_path: Path, catalog: Path, given: Path, suffix: str) -> None:
+def test_full_disk_keeps_the_old_file(tmp_path: Path, catalog: Path, input_file: Path, suffix: str) -> None:
     output = tmp_path / "result" / f"out{suffix}"
     output.parent.mkdir()
     output.write_text("old")
-    limit = f"ulimit -f 64; exec {' '.join(COMMAND)} --catalog {catalog} --conversations {given} -o {output}"
+    limit = f"ulimit -f 64; exec {' '.join(COMMAND)} --catalog {catalog} --conversations {input_file} -o {output}"
 
     done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, check=False)
 
@@ -77,11 +79,13 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_keeps_the_old_file(tmp_path: Path, catalog: Path, given: Path, number: signal.Signals) -> None:
+def test_interrupted_run_keeps_the_old_file(
+    tmp_path: Path, catalog: Path, input_file: Path, number: signal.Signals
+) -> None:
     output = tmp_path / "result" / "out.jsonl"
     output.parent.mkdir()
     output.write_text("old")
-    arguments = ["route", "--catalog", catalog, "--conversations", given, "-o", output]
+    arguments = ["route", "--catalog", catalog, "--conversations", input_file, "-o", output]
 
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, str(int(number)), *map(str, arguments)],
@@ -97,7 +101,7 @@ def test_interrupted_run_keeps_the_old_file(tmp_path: Path, catalog: Path, given
 
 
 def test_interrupted_run_leaves_no_files(
-    tmp_path: Path, catalog: Path, given: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catalog: Path, input_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -106,7 +110,7 @@ def test_interrupted_run_leaves_no_files(
     output = tmp_path / "result" / "out.csv"
     output.parent.mkdir()
 
-    result = run("route", "--catalog", catalog, "--conversations", given, "-o", output)
+    result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", output)
 
     assert (result.status, result.err) == (130, "ssbroker: interrupted; nothing was written\n")
     assert list(output.parent.iterdir()) == []
@@ -114,26 +118,26 @@ def test_interrupted_run_leaves_no_files(
 
 def test_output_is_checked_before_input_is_read(tmp_path: Path, run: Run) -> None:
     """The missing catalog is not reported."""
-    given = write(conversations(5), tmp_path / "in.csv")
+    input_file = write(conversations(5), tmp_path / "in.csv")
     result = run(
-        "route", "--catalog", tmp_path / "nothing", "--conversations", given, "-o", tmp_path / "no" / "out.csv"
+        "route", "--catalog", tmp_path / "nothing", "--conversations", input_file, "-o", tmp_path / "no" / "out.csv"
     )
     assert result.status == 2
     assert result.err == f"ssbroker: {tmp_path / 'no' / 'out.csv'}: cannot be written: No such file or directory\n"
 
 
-def test_output_cannot_be_a_folder_or_device(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+def test_output_cannot_be_a_folder_or_device(tmp_path: Path, catalog: Path, input_file: Path, run: Run) -> None:
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "null.csv").symlink_to(os.devnull)
     for name, what in (("folder.csv", "it is a folder"), ("null.csv", "it is not a regular file")):
-        result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / name)
+        result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", tmp_path / name)
         assert (result.status, result.err) == (2, f"ssbroker: {tmp_path / name}: cannot be written: {what}\n")
 
 
-def test_output_cannot_be_a_pipe(catalog: Path, given: Path) -> None:
+def test_output_cannot_be_a_pipe(catalog: Path, input_file: Path) -> None:
     """`/dev/stdout` of a pipe is a link to a name that does not exist."""
     program = "import sys; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"
-    files = ["--catalog", str(catalog), "--conversations", str(given), "-o", "/dev/stdout", "--format", "csv"]
+    files = ["--catalog", str(catalog), "--conversations", str(input_file), "-o", "/dev/stdout", "--format", "csv"]
     done = subprocess.run([sys.executable, "-c", program, "route", *files], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "ssbroker: /dev/stdout: cannot be written: it is not a regular file\n"
@@ -147,20 +151,20 @@ def test_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "out.csv").read_text() == "old"
 
 
-def test_output_cannot_be_an_input(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
-    before = given.read_bytes()
-    (tmp_path / "link.parquet").symlink_to(given)
-    (tmp_path / "hard.parquet").hardlink_to(given)
+def test_output_cannot_be_an_input(tmp_path: Path, catalog: Path, input_file: Path, run: Run) -> None:
+    before = input_file.read_bytes()
+    (tmp_path / "link.parquet").symlink_to(input_file)
+    (tmp_path / "hard.parquet").hardlink_to(input_file)
     for name in ("in.parquet", "link.parquet", "hard.parquet"):
-        result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / name)
+        result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", tmp_path / name)
         assert result.status == 2
-        assert result.err.endswith(f"cannot be written: it is also an input ({given})\n")
-    assert given.read_bytes() == before
+        assert result.err.endswith(f"cannot be written: it is also an input ({input_file})\n")
+    assert input_file.read_bytes() == before
 
 
-def test_output_cannot_be_part_of_the_catalog(catalog: Path, given: Path, run: Run) -> None:
+def test_output_cannot_be_part_of_the_catalog(catalog: Path, input_file: Path, run: Run) -> None:
     for output in (catalog / "routes.parquet", catalog / "databases.csv"):
-        result = run("route", "--catalog", catalog, "--conversations", given, "-o", output)
+        result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", output)
         assert result.status == 2
         assert result.err.endswith(f"cannot be written: it is part of the catalog ({catalog})\n")
     assert pq.read_table(catalog / "routes.parquet").num_rows == 9

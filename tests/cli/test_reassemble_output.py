@@ -35,7 +35,7 @@ STATE = "pending.bin"
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
+def input_file(tmp_path: Path) -> Path:
     return write(damaged_fragments(60), tmp_path / "in.parquet")
 
 
@@ -71,8 +71,8 @@ def refused(run: Run, folder: Path, *options: object) -> str:
     return result.err.removeprefix("ssbroker: ").rstrip("\n")
 
 
-def test_all_outputs_are_replaced(run: Run, given: Path, folder: Path) -> None:
-    assert run("reassemble", given, *output_options(folder)).status == 0
+def test_all_outputs_are_replaced(run: Run, input_file: Path, folder: Path) -> None:
+    assert run("reassemble", input_file, *output_options(folder)).status == 0
     assert sorted(entry.name for entry in folder.iterdir()) == sorted([*(f"{name}.csv" for name in TABLES), STATE])
     assert OLD not in {(folder / f"{name}.csv").read_text() for name in TABLES}
     assert ssbroker.Reassembler.restore((folder / STATE).read_bytes()).pending_messages > 0
@@ -153,24 +153,24 @@ def test_invalid_csv_cell(tmp_path: Path, run: Run, folder: Path, line: str, wan
         ('"is_initiator": true', '"is_initiator": 1', "is_initiator, row 1: 1 is not valid; expected true or false"),
     ],
 )
-def test_invalid_json_value(tmp_path: Path, run: Run, folder: Path, given: str, changed: str, wanted: str) -> None:
+def test_invalid_json_value(tmp_path: Path, run: Run, folder: Path, input_file: str, changed: str, wanted: str) -> None:
     names, values = HEADER.split(","), [f'"{CONVERSATIONS[0]}"', "true", "0", "0", "1", '"00"']
     line = ", ".join(f'"{name}": {value}' for name, value in zip(names, values, strict=True))
-    assert given in line
-    (tmp_path / "in.jsonl").write_text(f"{{{line}}}\n{{{line.replace(given, changed)}}}\n")
+    assert input_file in line
+    (tmp_path / "in.jsonl").write_text(f"{{{line}}}\n{{{line.replace(input_file, changed)}}}\n")
     assert refused(run, folder, tmp_path / "in.jsonl").startswith(f"{tmp_path / 'in.jsonl'}: {wanted}")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_missing_column(tmp_path: Path, run: Run, folder: Path, suffix: str) -> None:
-    given = write(damaged_fragments(20).drop_columns(["fragment_count"]), tmp_path / f"in{suffix}")
-    assert refused(run, folder, given).startswith(f"{given}: fragment_count: the column is missing")
+    input_file = write(damaged_fragments(20).drop_columns(["fragment_count"]), tmp_path / f"in{suffix}")
+    assert refused(run, folder, input_file).startswith(f"{input_file}: fragment_count: the column is missing")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 0.999])
-def test_truncated_file(given: Path, run: Run, folder: Path, share: float) -> None:
-    given.write_bytes(given.read_bytes()[: int(given.stat().st_size * share)])
-    assert refused(run, folder, given).startswith(f"{given}: ")
+def test_truncated_file(input_file: Path, run: Run, folder: Path, share: float) -> None:
+    input_file.write_bytes(input_file.read_bytes()[: int(input_file.stat().st_size * share)])
+    assert refused(run, folder, input_file).startswith(f"{input_file}: ")
 
 
 @pytest.mark.parametrize(
@@ -194,11 +194,11 @@ def test_truncated_file(given: Path, run: Run, folder: Path, share: float) -> No
     ],
 )
 def test_invalid_session_keys_are_reported_without_the_key(
-    given: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, wanted: str
+    input_file: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, wanted: str
 ) -> None:
     monkeypatch.chdir(folder.parent)
     Path("keys.csv").write_text(text)
-    message = refused(run, folder, given, "--session-keys", "keys.csv")
+    message = refused(run, folder, input_file, "--session-keys", "keys.csv")
     assert message.startswith(wanted)
     assert "00" not in message.replace("00000000-0000-0000-0000-000000000001", "")
 
@@ -228,17 +228,17 @@ def test_invalid_session_keys_are_reported_without_the_key(
         ),
     ],
 )
-def test_invalid_options(given: Path, run: Run, folder: Path, options: list[str], wanted: str) -> None:
+def test_invalid_options(input_file: Path, run: Run, folder: Path, options: list[str], wanted: str) -> None:
     (folder / STATE).unlink()
-    result = run("reassemble", given, "-o", folder / "messages.csv", *options)
+    result = run("reassemble", input_file, "-o", folder / "messages.csv", *options)
     assert (result.status, result.out) == (2, "")
     assert wanted in result.err
     assert result.err.count("\n") == 1
     assert (folder / "messages.csv").read_text() == OLD
 
 
-def test_limits_cannot_be_combined_with_a_state(given: Path, run: Run, folder: Path) -> None:
-    message = refused(run, folder, given, "--any-order", "--max-pending-bytes", "1GiB")
+def test_limits_cannot_be_combined_with_a_state(input_file: Path, run: Run, folder: Path) -> None:
+    message = refused(run, folder, input_file, "--any-order", "--max-pending-bytes", "1GiB")
     assert (
         message
         == f"{folder / STATE}: the state keeps the limits and order of its first run; remove --max-pending-bytes, --any-order"
@@ -246,39 +246,39 @@ def test_limits_cannot_be_combined_with_a_state(given: Path, run: Run, folder: P
 
 
 @pytest.mark.parametrize("damage", ["cut off", "altered", "empty"])
-def test_damaged_state(given: Path, run: Run, folder: Path, damage: str) -> None:
+def test_damaged_state(input_file: Path, run: Run, folder: Path, damage: str) -> None:
     state = folder / STATE
     good = state.read_bytes()
     state.write_bytes({"cut off": good[:-1], "altered": good[:-1] + bytes([good[-1] ^ 1]), "empty": b""}[damage])
     bad = state.read_bytes()
-    result = run("reassemble", given, *output_options(folder))
+    result = run("reassemble", input_file, *output_options(folder))
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"ssbroker: {state}: state: ")
     assert result.err.count("\n") == 1
     assert state.read_bytes() == bad
 
 
-def test_output_cannot_be_an_input_or_another_output(given: Path, run: Run, folder: Path) -> None:
-    before = given.read_bytes()
+def test_output_cannot_be_an_input_or_another_output(input_file: Path, run: Run, folder: Path) -> None:
+    before = input_file.read_bytes()
     keys = write(pa.table({"conversation_id": [bytes(16)], "session_key": [bytes(16)]}), folder.parent / "keys.parquet")
     output, link = folder / "messages.csv", folder.parent / "link.csv"
     link.symlink_to(output)
     for options, wanted in (
-        (["--state", given], f"{given}: cannot be written: it is also an input ({given})"),
+        (["--state", input_file], f"{input_file}: cannot be written: it is also an input ({input_file})"),
         (["--session-keys", keys, "--rejected", keys], f"{keys}: cannot be written: it is also an input ({keys})"),
         (["--rejected", output], f"{output}: cannot be written: it is given for two outputs"),
         (["--state", link], f"{link}: cannot be written: it is given for two outputs"),
     ):
-        result = run("reassemble", given, "-o", output, *options)
+        result = run("reassemble", input_file, "-o", output, *options)
         assert (result.status, result.err) == (2, f"ssbroker: {wanted}\n")
-    assert (given.read_bytes(), output.read_text()) == (before, OLD)
+    assert (input_file.read_bytes(), output.read_text()) == (before, OLD)
 
 
-def test_output_is_checked_before_input_is_read(run: Run, given: Path, folder: Path) -> None:
-    given.write_text("no Parquet")
+def test_output_is_checked_before_input_is_read(run: Run, input_file: Path, folder: Path) -> None:
+    input_file.write_text("no Parquet")
     for option in ("--rejected", "--state"):
         nowhere = folder / "no" / "out.csv"
-        result = run("reassemble", given, "-o", folder / "messages.csv", option, nowhere)
+        result = run("reassemble", input_file, "-o", folder / "messages.csv", option, nowhere)
         assert (result.status, result.err) == (
             2,
             f"ssbroker: {nowhere}: cannot be written: No such file or directory\n",
@@ -309,9 +309,9 @@ def test_files_are_moved_in_order_when_all_are_complete(tmp_path: Path, monkeypa
 
 def test_full_disk_keeps_the_old_files(tmp_path: Path, run: Run, folder: Path) -> None:
     table = ssbroker.fragment(messages(400, body_bytes=4000), max_fragment_bytes=1000)
-    given = write(table, tmp_path / "in.parquet")
+    input_file = write(table, tmp_path / "in.parquet")
     words = " ".join(str(word) for word in output_options(folder))
-    limit = f"ulimit -f 64; exec {sys.executable} -m ssbroker reassemble {given} {words}"
+    limit = f"ulimit -f 64; exec {sys.executable} -m ssbroker reassemble {input_file} {words}"
     done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"ssbroker: {folder / 'messages.csv'}: cannot be written: File too large\n"
@@ -329,8 +329,8 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_keeps_the_old_files(given: Path, folder: Path, number: signal.Signals) -> None:
-    words = map(str, ["reassemble", given, *output_options(folder)])
+def test_interrupted_run_keeps_the_old_files(input_file: Path, folder: Path, number: signal.Signals) -> None:
+    words = map(str, ["reassemble", input_file, *output_options(folder)])
     command = [sys.executable, "-c", INTERRUPTED, str(int(number)), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ssbroker: interrupted; nothing was written\n")
@@ -344,8 +344,8 @@ def test_row_longer_than_a_block(tmp_path: Path, run: Run, monkeypatch: pytest.M
         ["priority"]
     )
     for suffix in (".csv", ".jsonl"):
-        given = write(table.drop_columns(["note"]), tmp_path / f"in{suffix}")
-        result = run("reassemble", given, "-o", tmp_path / "out.jsonl", "--json")
+        input_file = write(table.drop_columns(["note"]), tmp_path / f"in{suffix}")
+        result = run("reassemble", input_file, "-o", tmp_path / "out.jsonl", "--json")
         assert json.loads(result.out)["rejected"]["rows"] == 0
         assert read(tmp_path / "out.jsonl") == expected_tables(table.drop_columns(["note"]))["messages"]
 
@@ -353,9 +353,9 @@ def test_row_longer_than_a_block(tmp_path: Path, run: Run, monkeypatch: pytest.M
 def test_row_longer_than_the_limit(tmp_path: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES", 1000)
     monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES_MAX", 1 << 20)
-    given = tmp_path / "in.csv"
-    given.write_text(f"{HEADER}\n" + f"{GOOD}\n" * 100 + f'{CONVERSATIONS[0]},1,0,0,1,"' + "0" * (2 << 20))
-    message = refused(run, folder, given)
+    input_file = tmp_path / "in.csv"
+    input_file.write_text(f"{HEADER}\n" + f"{GOOD}\n" * 100 + f'{CONVERSATIONS[0]},1,0,0,1,"' + "0" * (2 << 20))
+    message = refused(run, folder, input_file)
     assert message.endswith(" or later: a row is longer than 1 MiB, or a quoted cell is not closed")
 
 

@@ -12,16 +12,18 @@ from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
 
 
-def found(world: World) -> list[str]:
+def findings_of(world: World) -> list[str]:
     return [f"{finding.severity} {finding.code} {finding.database}" for finding in lint(catalog_of(world), at=NOW)]
 
 
 def test_example_1_default_configuration_has_no_findings() -> None:
-    assert found(instance()) == []
+    assert findings_of(instance()) == []
 
 
 def test_example_2_network_route_to_one_service_has_no_findings() -> None:
-    assert found(instance(route(2, "tcp://host2.Adventure-Works.com:4022/", service="OrderParts", table=USER))) == []
+    assert (
+        findings_of(instance(route(2, "tcp://host2.Adventure-Works.com:4022/", service="OrderParts", table=USER))) == []
+    )
 
 
 def test_example_3_mirrored_route_without_a_broker_id() -> None:
@@ -33,17 +35,17 @@ def test_example_3_mirrored_route_without_a_broker_id() -> None:
         service="OrderParts",
         table=USER,
     )
-    assert found(instance(mirrored)) == [f"warning SSB011 {USER}"]
+    assert findings_of(instance(mirrored)) == [f"warning SSB011 {USER}"]
 
 
 def test_example_4_all_other_services_use_a_forwarder() -> None:
-    assert found(instance(route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=USER))) == [
+    assert findings_of(instance(route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=USER))) == [
         f"info SSB006 {USER}"
     ]
 
 
 def test_example_5_several_instances_of_a_service_have_no_findings() -> None:
-    assert found(BALANCED) == []
+    assert findings_of(BALANCED) == []
 
 
 def test_example_6_forwarding_for_one_service() -> None:
@@ -51,12 +53,12 @@ def test_example_6_forwarding_for_one_service() -> None:
     elsewhere = route(2, "tcp://elsewhere.Adventure-Works.com:4022/", service="ElsewhereService", table=MSDB)
     for forwarding, expected in ((True, []), (False, ["error SSB016 msdb"])):
         world = instance(elsewhere, forwarding=forwarding)
-        assert found(world) == expected
+        assert findings_of(world) == expected
         copy = replace(world, services=(*world.services, Service(database=USER, name="ElsewhereService")))
-        assert found(copy) == expected
+        assert findings_of(copy) == expected
 
 
 def test_example_7_forwarding_for_all_services_of_other_instances() -> None:
     elsewhere = route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=MSDB)
-    assert found(instance(elsewhere, forwarding=True)) == ["info SSB006 msdb"]
-    assert found(instance(elsewhere)) == ["error SSB016 msdb", "info SSB006 msdb"]
+    assert findings_of(instance(elsewhere, forwarding=True)) == ["info SSB006 msdb"]
+    assert findings_of(instance(elsewhere)) == ["error SSB016 msdb", "info SSB006 msdb"]

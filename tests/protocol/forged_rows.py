@@ -111,25 +111,25 @@ FORGES: Final[dict[str, Forge]] = {
 """A change of a row."""
 
 
-def recorded(both: Pair) -> list[Row]:
+def recorded(engines: Pair) -> list[Row]:
     """Rows of every kind before they arrive: fragments, acknowledgements, an end and an error, of three dialogs under one key."""
     for conversation in DIALOGS[1:]:
-        both.begin(conversation=conversation, session_key=KEY)
+        engines.begin(conversation=conversation, session_key=KEY)
     random = Random(22)
     for conversation in DIALOGS:
-        both.a.send((conversation, True), b"first")
-        both.exchange()
-        both.b.send((conversation, False), b"first back")
-        both.exchange(5 * SECOND)
-    both.b.send((OTHER, False), b"answered")
-    both.a.take(both.b.rows(10 * SECOND), 10 * SECOND)
-    acknowledgements = both.a.rows(12 * SECOND)
+        engines.a.send((conversation, True), b"first")
+        engines.exchange()
+        engines.b.send((conversation, False), b"first back")
+        engines.exchange(5 * SECOND)
+    engines.b.send((OTHER, False), b"answered")
+    engines.a.take(engines.b.rows(10 * SECOND), 10 * SECOND)
+    acknowledgements = engines.a.rows(12 * SECOND)
     for conversation in (CONVERSATION, OTHER):
         for number in range(MESSAGES):
-            both.a.send((conversation, True), random.randbytes(16 * (1 + number % 4)))
-        both.a.send((conversation, True), b"the last", message_type=END_DIALOG)
-    both.a.send((FAILED, True), b"<Error/>", message_type=ERROR)
-    return [*acknowledgements, *both.a.rows(NOW)]
+            engines.a.send((conversation, True), random.randbytes(16 * (1 + number % 4)))
+        engines.a.send((conversation, True), b"the last", message_type=END_DIALOG)
+    engines.a.send((FAILED, True), b"<Error/>", message_type=ERROR)
+    return [*acknowledgements, *engines.a.rows(NOW)]
 
 
 def forged(rows: Sequence[Row], random: Random) -> Iterator[tuple[str, Row]]:
@@ -160,24 +160,24 @@ def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
     Raises:
         AssertionError: One was accepted.
     """
-    both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
-    rows = recorded(both)
-    before = [both.b.queue((conversation, False)) for conversation in DIALOGS]
-    both.b.rows(NOW)  # the rows that it sends without them
+    engines = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
+    rows = recorded(engines)
+    before = [engines.b.queue((conversation, False)) for conversation in DIALOGS]
+    engines.b.rows(NOW)  # the rows that it sends without them
     tried: Counter[str] = Counter()
     made = forged(rows, Random(seed))
     while tried.total() < number:
         batch = [next(made) for _ in range(min(BATCH, number - tried.total()))]
         tried.update(name for name, _ in batch)
-        effects = both.b.arrived([row for _, row in batch], NOW)
+        effects = engines.b.arrived([row for _, row in batch], NOW)
         assert effects.is_empty, "a forged row was accepted"
-        both.b.dialogs.confirm(effects, now=NOW)
-        answers = both.b.rows(NOW)
+        engines.b.dialogs.confirm(effects, now=NOW)
+        answers = engines.b.rows(NOW)
         assert answers == [], f"a forged row was answered: {answers[:1]}"
-        both.b.events.clear()
-    assert [both.b.queue((conversation, False)) for conversation in DIALOGS] == before
-    both.b.take(rows, NOW)
-    came = [both.b.queue((conversation, False)) for conversation in DIALOGS]
+        engines.b.events.clear()
+    assert [engines.b.queue((conversation, False)) for conversation in DIALOGS] == before
+    engines.b.take(rows, NOW)
+    came = [engines.b.queue((conversation, False)) for conversation in DIALOGS]
     return tried, sum(len(queue) for queue in came) - sum(len(queue) for queue in before)
 
 

@@ -74,14 +74,14 @@ class Side:
         """The sequence numbers in its transmission queue."""
         return list(self.storage.accounts[key].outgoing)
 
-    def told(self, kind: type[Event]) -> list[Any]:
+    def emitted(self, kind: type[Event]) -> list[Any]:
         """Its events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
     def refused(self) -> list[Any]:
         """Its events about damaged and misdirected fragments."""
-        return self.told(CorruptedMessage) + self.told(MessageUndeliverable)
+        return self.emitted(CorruptedMessage) + self.emitted(MessageUndeliverable)
 
 
 @dataclass
@@ -118,11 +118,11 @@ class Pair:
     def restart(self, side: Side) -> None:
         """Drops uncommitted state, and starts a new engine."""
         side.storage.restart()
-        side.dialogs = made(side.storage, self.engine, self.settings, side.events)
+        side.dialogs = create_engine(side.storage, self.engine, self.settings, side.events)
         side.dialogs.notify_queued(side.storage.waiting())
 
 
-def made(
+def create_engine(
     storage: MemoryDialogStorage, engine: EngineFactory, settings: ProtocolSettings, events: list[Event]
 ) -> DialogEngine:
     """An engine that records its events."""
@@ -144,7 +144,7 @@ def pair(
     for name, peer in ((A, OF_B), (B, OF_A)):
         storage = MemoryDialogStorage(name, refuses=refuses)
         events: list[Event] = []
-        sides.append(Side(name, storage, made(storage, engine, chosen, events), peer, {}, events))
+        sides.append(Side(name, storage, create_engine(storage, engine, chosen, events), peer, {}, events))
     a, b = sides
     both = Pair(a, b, engine, chosen)
     both.begin(**(dialog or {}))

@@ -19,65 +19,65 @@ from tests.protocol.test_receiver import acknowledged, with_new_header_digest
 
 @pytest.mark.rule("P15")
 def test_one_acknowledgement_covers_several_fragments(engine: EngineFactory) -> None:
-    both = bound(engine, max_fragment_bytes=4)
-    both.a.send(both.outgoing, b"in three one", b"two", b"three")
-    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
-    assert acknowledged(both.b.rows(22 * SECOND)) == [3]
+    engines = bound(engine, max_fragment_bytes=4)
+    engines.a.send(engines.outgoing, b"in three one", b"two", b"three")
+    engines.b.take(engines.a.rows(20 * SECOND), 20 * SECOND)
+    assert acknowledged(engines.b.rows(22 * SECOND)) == [3]
 
 
 @pytest.mark.rule("P15")
 def test_an_acknowledgement_is_carried_by_the_next_message(engine: EngineFactory) -> None:
     """Then no separate acknowledgement is sent."""
-    both = bound(engine)
-    both.a.send(both.outgoing, b"question")
-    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
-    both.b.send(both.incoming, b"answer", b"more")
-    rows = both.b.rows(20 * SECOND)
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"question")
+    engines.b.take(engines.a.rows(20 * SECOND), 20 * SECOND)
+    engines.b.send(engines.incoming, b"answer", b"more")
+    rows = engines.b.rows(20 * SECOND)
     assert numbers(rows) == [(1, 0), (2, 0)]
     assert acknowledged(rows) == [1]
-    assert both.b.rows(22 * SECOND) == []
-    both.a.take(rows, 20 * SECOND)
-    assert both.a.waiting(both.outgoing) == []
+    assert engines.b.rows(22 * SECOND) == []
+    engines.a.take(rows, 20 * SECOND)
+    assert engines.a.waiting(engines.outgoing) == []
 
 
 @pytest.mark.rule("P15")
 def test_an_acknowledgement_waits_up_to_a_second_for_a_message(engine: EngineFactory) -> None:
     """P15"""
-    both = bound(engine)
-    both.a.send(both.outgoing, b"question")
-    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
-    assert both.b.rows(21 * SECOND - 1) == []
-    assert acknowledged(both.b.rows(21 * SECOND)) == [1]
-    assert both.b.rows(30 * SECOND) == []
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"question")
+    engines.b.take(engines.a.rows(20 * SECOND), 20 * SECOND)
+    assert engines.b.rows(21 * SECOND - 1) == []
+    assert acknowledged(engines.b.rows(21 * SECOND)) == [1]
+    assert engines.b.rows(30 * SECOND) == []
 
 
 def test_an_acknowledgement_does_not_wait_if_the_window_is_filling(engine: EngineFactory) -> None:
     """A quarter of the window has arrived."""
-    both = bound(engine, window_fragments=8)
-    both.a.send(both.outgoing, *[b"body"] * 8)
-    rows = both.a.rows(20 * SECOND)
-    both.b.take(rows[:1], 20 * SECOND)
-    assert both.b.rows(20 * SECOND) == []
-    both.b.take(rows[1:2], 20 * SECOND)
-    assert acknowledged(both.b.rows(20 * SECOND)) == [2]
+    engines = bound(engine, window_fragments=8)
+    engines.a.send(engines.outgoing, *[b"body"] * 8)
+    rows = engines.a.rows(20 * SECOND)
+    engines.b.take(rows[:1], 20 * SECOND)
+    assert engines.b.rows(20 * SECOND) == []
+    engines.b.take(rows[1:2], 20 * SECOND)
+    assert acknowledged(engines.b.rows(20 * SECOND)) == [2]
 
 
 @pytest.mark.rule("P15")
 def test_acknowledgements_emit_events(engine: EngineFactory) -> None:
-    both = bound(engine)
-    both.a.send(both.outgoing, b"question")
-    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
-    both.a.take(both.b.rows(21 * SECOND), 21 * SECOND)
-    (sent,) = both.b.told(RemoteMessageAcknowledgement)
-    (received,) = both.a.told(RemoteMessageAcknowledgement)
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"question")
+    engines.b.take(engines.a.rows(20 * SECOND), 20 * SECOND)
+    engines.a.take(engines.b.rows(21 * SECOND), 21 * SECOND)
+    (sent,) = engines.b.emitted(RemoteMessageAcknowledgement)
+    (received,) = engines.a.emitted(RemoteMessageAcknowledgement)
     assert (sent.step, sent.acked_sequence_number) == (AcknowledgementStep.ACK_SENT, 1)
     assert (received.step, received.at) == (AcknowledgementStep.ACK_RECEIVED, 21 * SECOND)
 
 
-def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
+def with_acknowledgement(engines: Pair, acked: int | None, ahead: bytes) -> Row:
     """An acknowledgement by the target with other numbers."""
-    both.b.take(both.a.rows(20 * SECOND)[:1], 20 * SECOND)
-    (row,) = both.b.rows(22 * SECOND)
+    engines.b.take(engines.a.rows(20 * SECOND)[:1], 20 * SECOND)
+    (row,) = engines.b.rows(22 * SECOND)
     return with_new_header_digest({**row, "acked_sequence_number": acked, "acked_ahead": ahead})
 
 
@@ -86,87 +86,87 @@ def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
 def test_an_acknowledgement_of_unsent_messages_is_not_trusted(engine: EngineFactory) -> None:
     """An acknowledgement beyond the sent messages has no effect, and is reported as 28010."""
     for acked, ahead in ((1000, b""), (0, pack_ack_ranges([(1, 0, 1000, 0)]))):
-        both = bound(engine, window_fragments=4)
-        both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
-        false = with_acknowledgement(both, acked, ahead)
-        both.a.take([false], 22 * SECOND)
-        assert [event.error for event in both.a.refused] == [28010]
-        assert {5, 6, 7, 8} <= set(both.a.waiting(both.outgoing))
-        rows = both.a.rows(23 * SECOND)
+        engines = bound(engine, window_fragments=4)
+        engines.a.send(engines.outgoing, *[b"%d" % number for number in range(1, 9)])
+        false = with_acknowledgement(engines, acked, ahead)
+        engines.a.take([false], 22 * SECOND)
+        assert [event.error for event in engines.a.refused] == [28010]
+        assert {5, 6, 7, 8} <= set(engines.a.waiting(engines.outgoing))
+        rows = engines.a.rows(23 * SECOND)
         assert {number for number, _ in numbers(rows)} <= {1, 5, 6, 7, 8}
         assert rows != []
 
 
 @pytest.mark.rule("P16")
 def test_an_old_acknowledgement_has_no_effect(engine: EngineFactory) -> None:
-    both = bound(engine)
-    both.a.send(both.outgoing, b"one", b"two")
-    rows = both.a.rows(20 * SECOND)
-    both.b.take(rows[:1], 20 * SECOND)
-    old = both.b.rows(22 * SECOND)
-    both.b.take(rows[1:], 22 * SECOND)
-    new = both.b.rows(24 * SECOND)
-    both.a.take(new, 24 * SECOND)
-    both.a.take(old, 24 * SECOND)
-    assert both.a.storage.waiting() == []
-    assert both.a.rows(100 * SECOND) == []
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"one", b"two")
+    rows = engines.a.rows(20 * SECOND)
+    engines.b.take(rows[:1], 20 * SECOND)
+    old = engines.b.rows(22 * SECOND)
+    engines.b.take(rows[1:], 22 * SECOND)
+    new = engines.b.rows(24 * SECOND)
+    engines.a.take(new, 24 * SECOND)
+    engines.a.take(old, 24 * SECOND)
+    assert engines.a.storage.waiting() == []
+    assert engines.a.rows(100 * SECOND) == []
 
 
 @pytest.mark.rule("P16")
 def test_after_a_restart_acknowledgements_count_as_far_as_messages_were_sent_again(engine: EngineFactory) -> None:
     """The peer has received more than the restarted sender has sent so far; all of it is acknowledged in the end."""
-    both = bound(engine, window_fragments=4, max_fragment_bytes=4)
-    both.a.send(both.outgoing, b"a" * 30, b"b", b"c", b"d" * 30)
+    engines = bound(engine, window_fragments=4, max_fragment_bytes=4)
+    engines.a.send(engines.outgoing, b"a" * 30, b"b", b"c", b"d" * 30)
     for step in range(30):
-        rows = both.a.rows((20 + step) * SECOND)
-        both.b.take(rows, (20 + step) * SECOND)
-        for row in both.b.rows((22 + step) * SECOND):
+        rows = engines.a.rows((20 + step) * SECOND)
+        engines.b.take(rows, (20 + step) * SECOND)
+        for row in engines.b.rows((22 + step) * SECOND):
             if step % 3:
-                both.a.take([row], (22 + step) * SECOND)
+                engines.a.take([row], (22 + step) * SECOND)
         if step % 4 == 1:
-            both.restart(both.a)
-    both.exchange(60 * SECOND, times=40)
-    assert both.b.queue(both.incoming)[1:] == [b"a" * 30, b"b", b"c", b"d" * 30]
-    assert both.a.storage.waiting() == []
+            engines.restart(engines.a)
+    engines.exchange(60 * SECOND, times=40)
+    assert engines.b.queue(engines.incoming)[1:] == [b"a" * 30, b"b", b"c", b"d" * 30]
+    assert engines.a.storage.waiting() == []
 
 
 @pytest.mark.rule("P13", "P16")
 def test_a_large_message_resumes_after_a_restart(engine: EngineFactory) -> None:
     """The sender restarts more often than the message takes, yet it arrives, and hardly a fragment is sent twice."""
-    both = bound(engine, window_fragments=8, max_fragment_bytes=4)
-    both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
+    engines = bound(engine, window_fragments=8, max_fragment_bytes=4)
+    engines.a.send(engines.outgoing, bytes(range(200)) * 2, b"and then")
     sent = 0
     for life in range(20):
         for step in range(4):
             now = (20 + 10 * life + step) * SECOND
-            rows = both.a.rows(now)
+            rows = engines.a.rows(now)
             sent += len(numbers(rows))
-            both.b.take(rows, now)
-            both.a.take(both.b.rows(now), now)
-        both.restart(both.a)
-    assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
-    assert both.a.storage.waiting() == []
+            engines.b.take(rows, now)
+            engines.a.take(engines.b.rows(now), now)
+        engines.restart(engines.a)
+    assert engines.b.queue(engines.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
+    assert engines.a.storage.waiting() == []
     assert sent < 3 * 100
 
 
 @pytest.mark.rule("P16")
 def test_a_received_large_message_is_not_sent_again_after_a_restart(engine: EngineFactory) -> None:
     """Its acknowledgement was lost. It leaves the queue once its last fragment has been sent, not earlier."""
-    both = bound(engine, window_fragments=8, max_fragment_bytes=4)
-    both.a.send(both.outgoing, bytes(400))
+    engines = bound(engine, window_fragments=8, max_fragment_bytes=4)
+    engines.a.send(engines.outgoing, bytes(400))
     for step in range(100):
-        rows = both.a.rows((20 + step) * SECOND)
+        rows = engines.a.rows((20 + step) * SECOND)
         if any(fragment == 99 for _, fragment in numbers(rows)):
-            both.b.take(rows, (20 + step) * SECOND)
+            engines.b.take(rows, (20 + step) * SECOND)
             break
-        both.b.take(rows, (20 + step) * SECOND)
-        both.a.take(both.b.rows((20 + step) * SECOND), (20 + step) * SECOND)
-    assert len(both.b.queue(both.incoming)) == 2
-    both.restart(both.a)
-    sent = both.exchange(200 * SECOND, times=1)
-    assert both.a.waiting(both.outgoing) == [1]
-    sent += both.exchange(202 * SECOND)
-    assert both.a.storage.waiting() == []
+        engines.b.take(rows, (20 + step) * SECOND)
+        engines.a.take(engines.b.rows((20 + step) * SECOND), (20 + step) * SECOND)
+    assert len(engines.b.queue(engines.incoming)) == 2
+    engines.restart(engines.a)
+    sent = engines.exchange(200 * SECOND, times=1)
+    assert engines.a.waiting(engines.outgoing) == [1]
+    sent += engines.exchange(202 * SECOND)
+    assert engines.a.storage.waiting() == []
     assert len(numbers(sent)) <= 8 + 1
     assert numbers(sent)[-1] == (1, 99)
 
@@ -176,66 +176,66 @@ def test_a_received_large_message_is_not_sent_again_after_a_restart(engine: Engi
 def test_a_false_acknowledgement_of_a_message_in_transit_does_not_shorten_it(engine: EngineFactory) -> None:
     """Nothing is lost, and nothing leaves the queue."""
     for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
-        both = bound(engine, window_fragments=8, max_fragment_bytes=4)
-        both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
-        false = with_acknowledgement(both, 0, pack_ack_ranges([lie]))
-        both.a.take([false], 22 * SECOND)
-        assert both.a.waiting(both.outgoing) == [1, 2]
-        both.exchange(23 * SECOND, times=60)
-        assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
-        assert both.a.storage.waiting() == []
+        engines = bound(engine, window_fragments=8, max_fragment_bytes=4)
+        engines.a.send(engines.outgoing, bytes(range(200)) * 2, b"and then")
+        false = with_acknowledgement(engines, 0, pack_ack_ranges([lie]))
+        engines.a.take([false], 22 * SECOND)
+        assert engines.a.waiting(engines.outgoing) == [1, 2]
+        engines.exchange(23 * SECOND, times=60)
+        assert engines.b.queue(engines.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
+        assert engines.a.storage.waiting() == []
 
 
 @pytest.mark.rule("P17", "P23")
 @pytest.mark.threat("T11")
 def test_a_message_that_the_peer_forgot_is_resent_immediately_only_once(engine: EngineFactory) -> None:
     """A peer that has forgotten a message reports it for each row; each report must not cause another send."""
-    both = bound(engine)
-    both.a.send(both.outgoing, b"one")
-    false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 0, 1, 0)]))
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"one")
+    false = with_acknowledgement(engines, 0, pack_ack_ranges([(1, 0, 1, 0)]))
     sent = 0
     for _ in range(100):
-        both.a.take([false], 22 * SECOND)
-        sent += len(both.a.rows(22 * SECOND))
+        engines.a.take([false], 22 * SECOND)
+        sent += len(engines.a.rows(22 * SECOND))
     assert sent == 1
     for second in range(23, 623):
-        rows = both.a.rows(second * SECOND)
+        rows = engines.a.rows(second * SECOND)
         sent += len(rows)
-        both.a.take([false] * len(rows), second * SECOND)
+        engines.a.take([false] * len(rows), second * SECOND)
     assert 10 <= sent <= 40
 
 
 def test_a_peer_that_lost_acknowledged_messages_gets_an_error(engine: EngineFactory) -> None:
     """A message sent after an acknowledgement that the peer no longer knows of arrives."""
-    both = bound(engine)
-    both.a.send(both.outgoing, b"one")
-    both.a.take([with_acknowledgement(both, None, pack_ack_ranges([(1, 0, 1, 0)]))], 22 * SECOND)
-    assert both.a.storage.failed(both.outgoing) is not None
-    assert [number for number, _ in numbers(both.a.rows(23 * SECOND))] == both.a.waiting(both.outgoing)
-    assert both.a.waiting(both.outgoing)[0] > 1 << 40
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"one")
+    engines.a.take([with_acknowledgement(engines, None, pack_ack_ranges([(1, 0, 1, 0)]))], 22 * SECOND)
+    assert engines.a.storage.failed(engines.outgoing) is not None
+    assert [number for number, _ in numbers(engines.a.rows(23 * SECOND))] == engines.a.waiting(engines.outgoing)
+    assert engines.a.waiting(engines.outgoing)[0] > 1 << 40
 
 
 @pytest.mark.rule("P12")
 def test_an_old_acknowledgement_does_not_indicate_a_loss(engine: EngineFactory) -> None:
     """Also after a restart of the sender, and whatever else it acknowledged."""
-    both = bound(engine, window_fragments=8, max_fragment_bytes=4)
+    engines = bound(engine, window_fragments=8, max_fragment_bytes=4)
     old: list[Row] = []
     for round_ in range(12):
         now = (20 + 20 * round_) * SECOND
-        both.a.send(both.outgoing, b"one", b"in three one", b"two", b"three")
+        engines.a.send(engines.outgoing, b"one", b"in three one", b"two", b"three")
         for second in range(8):
-            rows = both.a.rows(now + second * SECOND)
+            rows = engines.a.rows(now + second * SECOND)
             for row in reversed(rows[round_ % 3 :]):
-                both.b.take([row], now + second * SECOND)
-                old += both.b.rows(now + second * SECOND)
-            both.a.take(old[-1:] if second % 2 else old, now + second * SECOND)
+                engines.b.take([row], now + second * SECOND)
+                old += engines.b.rows(now + second * SECOND)
+            engines.a.take(old[-1:] if second % 2 else old, now + second * SECOND)
         if round_ % 4 == 1:
-            both.restart(both.a)
+            engines.restart(engines.a)
         elif round_ % 4 == 2:
-            both.a.dialogs.flush(now=now + 19 * SECOND)
-    both.exchange(300 * SECOND, times=80)
-    assert both.a.storage.failed(both.outgoing) is None
-    assert both.a.storage.waiting() == []
+            engines.a.dialogs.flush(now=now + 19 * SECOND)
+    engines.exchange(300 * SECOND, times=80)
+    assert engines.a.storage.failed(engines.outgoing) is None
+    assert engines.a.storage.waiting() == []
     assert sum(row["acked_ahead"] not in (None, b"") for row in old) > 20
 
 
@@ -243,12 +243,12 @@ def test_an_old_acknowledgement_does_not_indicate_a_loss(engine: EngineFactory) 
 @pytest.mark.threat("T11")
 def test_a_range_beyond_its_message_uses_no_memory(engine: EngineFactory) -> None:
     """24 bytes that name two billion fragments of a message of two."""
-    both = bound(engine, max_fragment_bytes=4)
-    both.a.send(both.outgoing, b"message", bytes(40))
-    false = with_acknowledgement(both, 0, pack_ack_ranges([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
+    engines = bound(engine, max_fragment_bytes=4)
+    engines.a.send(engines.outgoing, b"message", bytes(40))
+    false = with_acknowledgement(engines, 0, pack_ack_ranges([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
     tracemalloc.start()
     try:
-        both.a.take([false], 22 * SECOND)
+        engines.a.take([false], 22 * SECOND)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -281,13 +281,13 @@ def test_ranges_are_sorted_disjoint_and_not_adjacent(
         made.drop_message(gone)
     made.advance_to(reached)
     there = {place for place in places if place[0] >= reached and place[0] != gone}
-    told = made.ranges.to_ack_ranges()
-    named = [place for place in PLACES if any(run[:2] <= place <= run[2:] for run in told)]
+    emitted = made.ranges.to_ack_ranges()
+    named = [place for place in PLACES if any(run[:2] <= place <= run[2:] for run in emitted)]
     assert named == sorted(there) == [place for place in PLACES if place in made.ranges]
-    assert told == sorted(told)
+    assert emitted == sorted(emitted)
     assert made.pending_fragments == len(there)
     expected = sum(before is None or before not in there for before in map(_before, there))
-    assert len(told) == len(made.ranges) == expected
+    assert len(emitted) == len(made.ranges) == expected
 
 
 def _before(place: tuple[int, int]) -> tuple[int, int] | None:
@@ -300,8 +300,8 @@ def _before(place: tuple[int, int]) -> tuple[int, int] | None:
 def test_ranges_cover_the_stored_fragments_and_are_bounded() -> None:
     """Impossible values are rejected."""
     every_second = range(0, 4 * ACK_RANGES_MAX, 2)
-    told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).ranges.to_ack_ranges()
-    assert told == [(number, 0, number, 0) for number in every_second[:ACK_RANGES_MAX]]
+    emitted = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).ranges.to_ack_ranges()
+    assert emitted == [(number, 0, number, 0) for number in every_second[:ACK_RANGES_MAX]]
     there = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
     assert there.ranges.to_ack_ranges() == [(3, 1, 5, 0), (5, 2, 5, 2)]
     assert unpack_ack_ranges(pack_ack_ranges([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]

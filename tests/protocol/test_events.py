@@ -55,8 +55,8 @@ def test_events_have_service_brokers_names_and_numbers() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_field_is_documented_on_its_own_line(kind: type[Event]) -> None:
-    told = "".join(ancestor.__doc__ or "" for ancestor in kind.__mro__)
-    assert [each.name for each in fields(kind) if not re.search(rf"^ +{each.name}: ", told, re.MULTILINE)] == []
+    emitted = "".join(ancestor.__doc__ or "" for ancestor in kind.__mro__)
+    assert [each.name for each in fields(kind) if not re.search(rf"^ +{each.name}: ", emitted, re.MULTILINE)] == []
 
 
 def test_events_are_immutable_and_have_a_timestamp() -> None:

@@ -19,7 +19,7 @@ from ssbroker.protocol.events import Event
 from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
 from ssbroker.protocol.storage import BatchChanges, Key, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
-from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, made, pair, take_no_runs
+from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, create_engine, pair, take_no_runs
 from tests.protocol.test_receiver import with_new_header_digest
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
@@ -35,28 +35,28 @@ def with_body(row: Row, body: bytes) -> Row:
 
 
 CHANGES: Final[list[Callable[[Row, random.Random], Row]]] = [
-    lambda row, chance: with_body(row, chance.randbytes(chance.randint(0, 40))),
-    lambda row, chance: {**row, "message_body": chance.randbytes(5)},
-    lambda row, chance: {**row, "message_signature": chance.choice([None, chance.randbytes(16)])},
-    lambda row, chance: {**row, "fragment_signature": chance.choice([None, row["message_signature"], bytes(16)])},
-    lambda row, chance: {**row, "message_sequence_number": chance.choice([0, 1, 5, SEQUENCE_MAX, SEQUENCE_MAX + 1])},
+    lambda row, rng: with_body(row, rng.randbytes(rng.randint(0, 40))),
+    lambda row, rng: {**row, "message_body": rng.randbytes(5)},
+    lambda row, rng: {**row, "message_signature": rng.choice([None, rng.randbytes(16)])},
+    lambda row, rng: {**row, "fragment_signature": rng.choice([None, row["message_signature"], bytes(16)])},
+    lambda row, rng: {**row, "message_sequence_number": rng.choice([0, 1, 5, SEQUENCE_MAX, SEQUENCE_MAX + 1])},
     lambda row, _: {**row, "message_sequence_number": row["message_sequence_number"] + 1},
-    lambda row, chance: {**row, "fragment_number": chance.randint(0, 1), "fragment_count": chance.randint(1, 2)},
+    lambda row, rng: {**row, "fragment_number": rng.randint(0, 1), "fragment_count": rng.randint(1, 2)},
     lambda row, _: {**row, "is_initiator": not row["is_initiator"]},
-    lambda row, chance: {**row, "to_broker_instance": chance.choice([None, B, bytes(16)])},
+    lambda row, rng: {**row, "to_broker_instance": rng.choice([None, B, bytes(16)])},
     lambda row, _: {**row, "from_broker_instance": bytes(16)},
-    lambda row, chance: {**row, chance.choice(["from_service_name", "to_service_name"]): "Nobody"},
+    lambda row, rng: {**row, rng.choice(["from_service_name", "to_service_name"]): "Nobody"},
     lambda row, _: {**row, "service_contract_name": "Other"},
-    lambda row, chance: {**row, "message_type_name": chance.choice([None, "Order", "Bill"])},
-    lambda row, chance: {**row, chance.choice(["is_end_of_dialog", "is_conversation_error"]): True},
-    lambda row, chance: {**row, "security": chance.randint(0, 2)},
-    lambda row, chance: {
+    lambda row, rng: {**row, "message_type_name": rng.choice([None, "Order", "Bill"])},
+    lambda row, rng: {**row, rng.choice(["is_end_of_dialog", "is_conversation_error"]): True},
+    lambda row, rng: {**row, "security": rng.randint(0, 2)},
+    lambda row, rng: {
         **row,
         "acked_ahead": pack_ack_ranges([]),
-        "acked_sequence_number": chance.choice([None, 0, 1]),
+        "acked_sequence_number": rng.choice([None, 0, 1]),
     },
     lambda row, _: {**row, "acked_sequence_number": 0},
-    lambda row, chance: {**row, "priority": chance.randint(1, 10), "message_id": chance.choice([None, bytes(16)])},
+    lambda row, rng: {**row, "priority": rng.randint(1, 10), "message_id": rng.choice([None, bytes(16)])},
     lambda row, _: {**row, "conversation_id": b"another one.0000"},
     lambda row, _: {**row, "is_sequenced": False},
 ]
@@ -80,7 +80,7 @@ class Twins:
 
     def _receiver(self) -> Side:
         storage, events = MemoryDialogStorage(B, refuses=refuses), list[Event]()
-        engine = made(storage, DialogEngine, pair(DialogEngine).settings, events)
+        engine = create_engine(storage, DialogEngine, pair(DialogEngine).settings, events)
         return Side(B, storage, engine, OF_A, {}, events)
 
     def _watch(self) -> None:
@@ -98,7 +98,7 @@ class Twins:
 
     def take(self, rows: list[Row], now: int, *, peer: bytes, is_committed: bool) -> None:
         both = [side.arrived(rows, now, peer=peer) for side in (self.quick, self.slow)]
-        assert told(both[0]) == told(both[1])
+        assert content_of(both[0]) == content_of(both[1])
         for side, effects in zip((self.quick, self.slow), both, strict=True):
             if is_committed:
                 side.storage.commit(effects)
@@ -114,7 +114,7 @@ class Twins:
         return quick
 
 
-def told(effects: BatchChanges) -> dict[str, Any]:
+def content_of(effects: BatchChanges) -> dict[str, Any]:
     """The content of effects in a comparable form; messages by endpoint."""
     messages: dict[Key, list[Row]] = defaultdict(list)
     for row in effects.messages.to_pylist():
@@ -127,31 +127,31 @@ def told(effects: BatchChanges) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(40))
 def test_the_fast_path_gives_the_result_of_row_by_row(seed: int) -> None:
     """With any loss, duplication, reordering, damage, forgery and rollback."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     twins = Twins()
     sent: list[Row] = []
     now = 0
     for step in range(30):
-        now += chance.choice([SECOND, 5 * SECOND, 70 * SECOND])
-        for key in chance.sample(KEYS, chance.randint(0, len(KEYS))):
-            kind = chance.choice(["Order", "Order", "Bill"])
-            for _ in range(chance.randint(1, 6)):
-                twins.sender.send(key, chance.randbytes(chance.randint(0, 60)), message_type=kind)
+        now += rng.choice([SECOND, 5 * SECOND, 70 * SECOND])
+        for key in rng.sample(KEYS, rng.randint(0, len(KEYS))):
+            kind = rng.choice(["Order", "Order", "Bill"])
+            for _ in range(rng.randint(1, 6)):
+                twins.sender.send(key, rng.randbytes(rng.randint(0, 60)), message_type=kind)
         fresh = twins.sender.rows(now)
         sent += fresh
         rows = list(fresh)
-        if step > 2 and chance.random() < 0.5:
-            rows += chance.choices(sent, k=3) if sent else []
-            rows = [row for row in rows if chance.random() > 0.1]
-            for _ in range(chance.randint(0, 3)):
+        if step > 2 and rng.random() < 0.5:
+            rows += rng.choices(sent, k=3) if sent else []
+            rows = [row for row in rows if rng.random() > 0.1]
+            for _ in range(rng.randint(0, 3)):
                 if rows:
-                    at = chance.randrange(len(rows))
-                    changed = chance.choice(CHANGES)(rows[at], chance)
-                    rows[at] = with_new_header_digest(changed) if chance.random() < 0.8 else changed
-            if chance.random() < 0.3:
-                chance.shuffle(rows)
-        peer = OF_A if chance.random() < 0.95 else OF_B
-        twins.take(rows, now, peer=peer, is_committed=chance.random() < 0.85)
+                    at = rng.randrange(len(rows))
+                    changed = rng.choice(CHANGES)(rows[at], rng)
+                    rows[at] = with_new_header_digest(changed) if rng.random() < 0.8 else changed
+            if rng.random() < 0.3:
+                rng.shuffle(rows)
+        peer = OF_A if rng.random() < 0.95 else OF_B
+        twins.take(rows, now, peer=peer, is_committed=rng.random() < 0.85)
         if answers := twins.answers(now):
             twins.sender.take(answers, now)
     assert twins.runs > 0

@@ -37,48 +37,48 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[FastOutbound | None]:
 
 def played(seed: int) -> list[Any]:
     """Runs a random history of some dialogs; returns the sent rows, the timeouts and the state of each dialog."""
-    chance = random.Random(seed)
-    both = pair(
+    rng = random.Random(seed)
+    engines = pair(
         DialogEngine,
         max_fragment_bytes=100,
-        window_fragments=chance.choice([3, 8, 1024]),
-        window_bytes=chance.choice([250, 2_000, 4 << 20]),
-        turn_fragments=chance.choice([2, 5, 64]),
+        window_fragments=rng.choice([3, 8, 1024]),
+        window_bytes=rng.choice([250, 2_000, 4 << 20]),
+        turn_fragments=rng.choice([2, 5, 64]),
     )
     for conversation, _ in KEYS:
-        both.begin(conversation=conversation)
+        engines.begin(conversation=conversation)
     for _ in range(2):
         for key in KEYS:
-            both.a.send(key, b"some")
-        both.exchange()
+            engines.a.send(key, b"some")
+        engines.exchange()
     found: list[Any] = []
     now = 6 * SECOND
     for _ in range(TURNS):
-        now += chance.choice([SECOND, 5 * SECOND, 70 * SECOND])
-        send_more(both, chance)
-        if chance.random() < 0.05:
-            both.restart(both.a)
-        rows = both.a.rows(now, most=chance.choice([3, 4096]))
-        known = both.a.dialogs._cache.loaded
+        now += rng.choice([SECOND, 5 * SECOND, 70 * SECOND])
+        send_more(engines, rng)
+        if rng.random() < 0.05:
+            engines.restart(engines.a)
+        rows = engines.a.rows(now, most=rng.choice([3, 4096]))
+        known = engines.a.dialogs._cache.loaded
         states = {key: repr(known[key].transmission) for key in sorted(known)}
-        found += [rows, both.a.dialogs.next_timeout(), states]
-        kept = [row for row in rows if chance.random() > 0.1]
-        both.b.take(kept, now)
-        if chance.random() < 0.8:
-            both.a.take([row for row in both.b.rows(now) if chance.random() > 0.1], now)
+        found += [rows, engines.a.dialogs.next_timeout(), states]
+        kept = [row for row in rows if rng.random() > 0.1]
+        engines.b.take(kept, now)
+        if rng.random() < 0.8:
+            engines.a.take([row for row in engines.b.rows(now) if rng.random() > 0.1], now)
     return found
 
 
-def send_more(both: Pair, chance: random.Random) -> None:
+def send_more(engines: Pair, rng: random.Random) -> None:
     """Applications send messages in established dialogs, and rarely end one."""
-    for key in chance.sample(KEYS, chance.randint(0, len(KEYS))):
-        outgoing = both.a.storage.accounts[key].outgoing
+    for key in rng.sample(KEYS, rng.randint(0, len(KEYS))):
+        outgoing = engines.a.storage.accounts[key].outgoing
         if any(message.is_end or message.is_error for message in outgoing.values()):
             continue
-        for _ in range(chance.randint(1, 9)):
-            both.a.send(key, chance.randbytes(chance.choice([0, 1, 60, 60, 60, 100, 101, 350])))
-        if chance.random() < 0.02:
-            both.a.send(key, b"", message_type=chance.choice([END_DIALOG, ERROR]))
+        for _ in range(rng.randint(1, 9)):
+            engines.a.send(key, rng.randbytes(rng.choice([0, 1, 60, 60, 60, 100, 101, 350])))
+        if rng.random() < 0.02:
+            engines.a.send(key, b"", message_type=rng.choice([END_DIALOG, ERROR]))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -93,11 +93,11 @@ def test_the_fast_path_sends_the_same_rows(
 
 
 def test_small_messages_of_established_dialogs_take_the_fast_path(cuts: list[FastOutbound | None]) -> None:
-    both = bound(DialogEngine)
+    engines = bound(DialogEngine)
     cuts.clear()
     for step in range(10):
-        both.a.send(both.outgoing, *(b"%d" % number for number in range(step)))
-        both.exchange((20 + 10 * step) * SECOND)
+        engines.a.send(engines.outgoing, *(b"%d" % number for number in range(step)))
+        engines.exchange((20 + 10 * step) * SECOND)
     assert [sum(run.sent for run in cut.runs) for cut in cuts if cut is not None] == list(range(1, 10))
     assert None not in cuts
 
@@ -110,14 +110,14 @@ def test_small_messages_of_established_dialogs_take_the_fast_path(cuts: list[Fas
 def test_one_unusual_message_excludes_its_turn_from_the_fast_path(
     bodies: list[bytes], kind: str, cuts: list[FastOutbound | None]
 ) -> None:
-    both = bound(DialogEngine, max_fragment_bytes=100)
-    other = both.begin(conversation=KEYS[0][0])
-    both.a.send(other, b"first")
-    both.exchange(20 * SECOND)
+    engines = bound(DialogEngine, max_fragment_bytes=100)
+    other = engines.begin(conversation=KEYS[0][0])
+    engines.a.send(other, b"first")
+    engines.exchange(20 * SECOND)
     cuts.clear()
-    both.a.send(both.outgoing, *bodies, message_type=kind)
-    both.a.send(other, b"second")
-    assert len(numbers(both.a.rows(40 * SECOND))) == sum(1 + (len(body) > 100) for body in bodies) + 1
+    engines.a.send(engines.outgoing, *bodies, message_type=kind)
+    engines.a.send(other, b"second")
+    assert len(numbers(engines.a.rows(40 * SECOND))) == sum(1 + (len(body) > 100) for body in bodies) + 1
     assert cuts[0] is None
 
 

@@ -21,7 +21,7 @@ SMALL = b"s" * 16
 
 
 @pytest.fixture
-def both(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> Pair:
+def engines(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Three dialogs with a message of 2 MiB each, of which memory holds one and the window half; one with a small message."""
     monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 3 * MIB)
     made = pair(engine, window_bytes=MIB)
@@ -36,33 +36,33 @@ def of(rows: list[dict[str, Any]]) -> set[bytes]:
     return {row["conversation_id"] for row in rows}
 
 
-def read_by(both: Pair) -> list[int]:
+def read_by(engines: Pair) -> list[int]:
     """The number of body bytes that the initiator reads at each later read."""
     read: list[int] = []
-    outgoing = both.a.storage.outgoing
+    outgoing = engines.a.storage.outgoing
 
     def counted(wanted: Sequence[MessageRange]) -> pa.Table:
         table = outgoing(wanted)
         read.append(sum(len(body) for body in table["message_body"].to_pylist() if body is not None))
         return table
 
-    parts = both.a.storage.read_body_slices
+    parts = engines.a.storage.read_body_slices
 
     def counted_parts(key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         found = parts(key, sequence, spans)
         read.append(sum(len(part) for part in found or []))
         return found
 
-    both.a.storage.outgoing = counted  # type: ignore[method-assign]
-    both.a.storage.read_body_slices = counted_parts  # type: ignore[method-assign]
+    engines.a.storage.outgoing = counted  # type: ignore[method-assign]
+    engines.a.storage.read_body_slices = counted_parts  # type: ignore[method-assign]
     return read
 
 
 @pytest.mark.rule("P13")
-def test_a_message_starts_only_when_memory_has_space_for_it(both: Pair) -> None:
-    read = read_by(both)
+def test_a_message_starts_only_when_memory_has_space_for_it(engines: Pair) -> None:
+    read = read_by(engines)
     begun: list[bytes] = []
-    rows = both.a.rows(0)
+    rows = engines.a.rows(0)
     assert of(rows) == {ALL[0], SMALL}
     assert sum(read) < 3 * MIB + 10
     for step in range(1, 40):
@@ -72,16 +72,16 @@ def test_a_message_starts_only_when_memory_has_space_for_it(both: Pair) -> None:
             if begun[-1:] != [conversation]:
                 begun.append(conversation)
         if rows:
-            both.b.take(rows, now)
-        if back := both.b.rows(now):
-            both.a.take(back, now)
-        rows = both.a.rows(now)
+            engines.b.take(rows, now)
+        if back := engines.b.rows(now):
+            engines.a.take(back, now)
+        rows = engines.a.rows(now)
     assert begun == ALL
-    assert [both.b.queue((conversation, False)) for conversation in ALL] == [[each * (MIB // 8)] for each in ALL]
-    assert both.b.queue((SMALL, False)) == [b"small"]
+    assert [engines.b.queue((conversation, False)) for conversation in ALL] == [[each * (MIB // 8)] for each in ALL]
+    assert engines.b.queue((SMALL, False)) == [b"small"]
     assert sum(read) < 2 * 3 * 2 * MIB + 10
-    assert all(both.a.waiting((conversation, True)) == [] for conversation in [*ALL, SMALL])
-    assert both.a.dialogs.next_timeout() is None
+    assert all(engines.a.waiting((conversation, True)) == [] for conversation in [*ALL, SMALL])
+    assert engines.a.dialogs.next_timeout() is None
 
 
 @pytest.mark.rule("P13", "P15")
@@ -92,25 +92,25 @@ def test_only_the_fragments_that_an_acknowledgement_allows_are_read(
     engine: EngineFactory, options: dict[str, int]
 ) -> None:
     """Each acknowledgement of a message of nearly 1 MiB allows a few more fragments; following messages are not read for it."""
-    both = bound(engine, acknowledgement_wait=0, **options)
+    engines = bound(engine, acknowledgement_wait=0, **options)
     bodies = [Random(number).randbytes(MIB - 100) for number in range(4)]
-    read = read_by(both)
-    both.a.send(both.outgoing, bodies[0], b"small", *bodies[1:])
-    under_way = deque(both.a.rows(20 * SECOND))
+    read = read_by(engines)
+    engines.a.send(engines.outgoing, bodies[0], b"small", *bodies[1:])
+    under_way = deque(engines.a.rows(20 * SECOND))
     while under_way:
-        both.b.take([under_way.popleft()], 20 * SECOND)
-        both.a.take(both.b.rows(20 * SECOND), 20 * SECOND)
-        under_way += both.a.rows(20 * SECOND)
-    assert both.b.queue(both.incoming)[1:] == [bodies[0], b"small", *bodies[1:]]
+        engines.b.take([under_way.popleft()], 20 * SECOND)
+        engines.a.take(engines.b.rows(20 * SECOND), 20 * SECOND)
+        under_way += engines.a.rows(20 * SECOND)
+    assert engines.b.queue(engines.incoming)[1:] == [bodies[0], b"small", *bodies[1:]]
     assert sum(read) < 2.2 * sum(map(len, bodies))
 
 
 @pytest.mark.rule("P17")
-def test_a_silent_peer_blocks_other_large_messages_for_ten_seconds(both: Pair) -> None:
-    rows = both.a.rows(0)
+def test_a_silent_peer_blocks_other_large_messages_for_ten_seconds(engines: Pair) -> None:
+    rows = engines.a.rows(0)
     moments = [moment * SECOND // 2 for moment in range(1, 30)]
     for now in moments:
-        later = both.a.rows(now)
+        later = engines.a.rows(now)
         if of(later) & {*ALL[1:]}:
             break
         rows += later
@@ -120,68 +120,72 @@ def test_a_silent_peer_blocks_other_large_messages_for_ten_seconds(both: Pair) -
 
 
 @pytest.mark.rule("P13")
-def test_only_lost_fragments_are_read_again(both: Pair) -> None:
+def test_only_lost_fragments_are_read_again(engines: Pair) -> None:
     """Each is fragmented once, however many there are, and however often fragments are lost."""
-    begun = [row for step in range(60) for row in both.a.rows(step * SECOND)]
+    begun = [row for step in range(60) for row in engines.a.rows(step * SECOND)]
     assert of(begun) >= {*ALL}
-    read = read_by(both)
-    sent = [row for step in range(60, 300) for row in both.a.rows(step * SECOND)]
+    read = read_by(engines)
+    sent = [row for step in range(60, 300) for row in engines.a.rows(step * SECOND)]
     assert of(sent) >= {*ALL}
     assert sum(read) <= sum(len(row["message_body"]) for row in sent)
 
 
 @pytest.mark.rule("P13", "P17")
-def test_all_lost_fragments_of_a_message_are_sent_again_together(both: Pair) -> None:
+def test_all_lost_fragments_of_a_message_are_sent_again_together(engines: Pair) -> None:
     """Even if its fragments were sent at different times."""
-    first = both.a.rows(0)
+    first = engines.a.rows(0)
     lost = {row["fragment_number"] for row in first if row["conversation_id"] == ALL[0]}
     part = [row for row in first if row["conversation_id"] == ALL[0] and row["fragment_number"] % 4 == 0]
-    both.b.take(part, SECOND)
-    both.a.take(both.b.rows(2 * SECOND), 2 * SECOND)
-    second = both.a.rows(2 * SECOND)
+    engines.b.take(part, SECOND)
+    engines.a.take(engines.b.rows(2 * SECOND), 2 * SECOND)
+    second = engines.a.rows(2 * SECOND)
     lost |= {row["fragment_number"] for row in second if row["conversation_id"] == ALL[0]}
     lost -= {row["fragment_number"] for row in part}
-    again = both.a.rows(20 * SECOND)
+    again = engines.a.rows(20 * SECOND)
     assert {row["fragment_number"] for row in again if row["conversation_id"] == ALL[0]} == lost
 
 
 @pytest.mark.rule("P14", "P13", "P26")
 def test_small_messages_leave_the_peer_memory_for_a_large_one(engine: EngineFactory) -> None:
     """Three hundred small messages alone would fill the peer's memory."""
-    both = bound(engine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000)
-    both.a.send(both.outgoing, bytes(200_000), *[bytes(1000)] * 300)
-    both.exchange(20 * SECOND, times=100)
-    assert both.a.waiting(both.outgoing) == []
-    assert len(both.b.queue(both.incoming)) == 302
+    engines = bound(
+        engine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000
+    )
+    engines.a.send(engines.outgoing, bytes(200_000), *[bytes(1000)] * 300)
+    engines.exchange(20 * SECOND, times=100)
+    assert engines.a.waiting(engines.outgoing) == []
+    assert len(engines.b.queue(engines.incoming)) == 302
 
 
 @pytest.mark.rule("P14", "P17")
 def test_messages_behind_an_incomplete_one_leave_memory_for_it(engine: EngineFactory) -> None:
     """Until its fragments are sent again, the other messages could fill the memory."""
-    both = bound(engine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000)
-    both.a.send(both.outgoing, bytes(8000), *[bytes(1000)] * 400)
+    engines = bound(
+        engine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000
+    )
+    engines.a.send(engines.outgoing, bytes(8000), *[bytes(1000)] * 400)
     lost = [[(1, fragment)] for fragment in range(6)]
     for step in range(400):
         now = 20 * SECOND + step * SECOND // 10
-        rows = [row for row in both.a.rows(now) if step > 30 or numbers([row]) not in lost]
-        both.b.take(rows, now)
-        both.a.take(both.b.rows(now), now)
-    both.exchange(70 * SECOND, times=60)
-    assert both.a.waiting(both.outgoing) == []
-    assert len(both.b.queue(both.incoming)) == 402
+        rows = [row for row in engines.a.rows(now) if step > 30 or numbers([row]) not in lost]
+        engines.b.take(rows, now)
+        engines.a.take(engines.b.rows(now), now)
+    engines.exchange(70 * SECOND, times=60)
+    assert engines.a.waiting(engines.outgoing) == []
+    assert len(engines.b.queue(engines.incoming)) == 402
 
 
-def test_waiting_dialogs_are_tried_again(both: Pair) -> None:
-    both.a.rows(0)
-    assert both.a.dialogs.next_timeout() == SECOND // 4
+def test_waiting_dialogs_are_tried_again(engines: Pair) -> None:
+    engines.a.rows(0)
+    assert engines.a.dialogs.next_timeout() == SECOND // 4
 
 
-def test_an_ended_dialog_stops_waiting(both: Pair) -> None:
-    both.a.rows(0)
+def test_an_ended_dialog_stops_waiting(engines: Pair) -> None:
+    engines.a.rows(0)
     for conversation in ALL[:2]:
-        del both.a.storage.accounts[conversation, True]
-        both.a.dialogs.forget([(conversation, True)])
-    assert of(both.a.rows(SECOND)) & {*ALL} == {ALL[2]}
+        del engines.a.storage.accounts[conversation, True]
+        engines.a.dialogs.forget([(conversation, True)])
+    assert of(engines.a.rows(SECOND)) & {*ALL} == {ALL[2]}
 
 
 @pytest.mark.rule("P17")
@@ -190,20 +194,20 @@ def test_a_message_larger_than_the_memory_starts_despite_other_traffic(
 ) -> None:
     """One of two other messages is always in transit. After ten seconds neither starts before the waiting one."""
     monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 5 * MIB)
-    both = pair(engine, window_bytes=MIB)
-    lanes = [both.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
-    giant = both.begin(conversation=b"g" * 16, far_broker_instance=B)
-    both.a.send(lanes[0], *[bytes(2 * MIB)] * 40)
-    both.a.rows(0)
-    both.a.send(lanes[1], *[bytes(2 * MIB)] * 40)
-    both.a.send(giant, bytes(6 * MIB))
+    engines = pair(engine, window_bytes=MIB)
+    lanes = [engines.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
+    giant = engines.begin(conversation=b"g" * 16, far_broker_instance=B)
+    engines.a.send(lanes[0], *[bytes(2 * MIB)] * 40)
+    engines.a.rows(0)
+    engines.a.send(lanes[1], *[bytes(2 * MIB)] * 40)
+    engines.a.send(giant, bytes(6 * MIB))
     for step in range(1, 60):
         now = step * SECOND // 2
-        rows = both.a.rows(now)
+        rows = engines.a.rows(now)
         if (b"g" * 16) in of(rows):
             break
-        both.b.take(rows, now)
-        if back := both.b.rows(now):
-            both.a.take(back, now)
+        engines.b.take(rows, now)
+        if back := engines.b.rows(now):
+            engines.a.take(back, now)
     assert 10 * SECOND <= now <= 13 * SECOND
-    assert len(both.a.waiting(lanes[0])) > 1
+    assert len(engines.a.waiting(lanes[0])) > 1

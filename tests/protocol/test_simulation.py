@@ -101,17 +101,17 @@ def test_the_command_prints_its_counts(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_run_with_a_journal_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*given: str) -> str:
+    def output(*given: str) -> str:
         assert main([*given]) == 0
         return capsys.readouterr().out.partition("; drained")[0]
 
     at = ["--first", "5", "--journal", str(tmp_path / "journal")]
-    told("--seeds", "2", *at)
+    output("--seeds", "2", *at)
     whole = (tmp_path / "journal").read_text()
     (tmp_path / "journal").write_text(whole[:-40])  # like that of a killed process
-    assert told("--seeds", "3", *at) == told("--seeds", "3", "--first", "5")
+    assert output("--seeds", "3", *at) == output("--seeds", "3", "--first", "5")
     assert (tmp_path / "journal").read_text().startswith(whole)
-    assert told("--seeds", "3", *at) == told("--seeds", "3", "--first", "5")
+    assert output("--seeds", "3", *at) == output("--seeds", "3", "--first", "5")
 
 
 @pytest.mark.parametrize(

@@ -29,75 +29,75 @@ def unreadable(side: Side, *methods: str) -> Iterator[None]:
         yield
 
 
-def fails_to_arrive(both: Pair, rows: list[dict[str, Any]], method: str) -> None:
+def fails_to_arrive(engines: Pair, rows: list[dict[str, Any]], method: str) -> None:
     """Rows arrive, but cannot be planned."""
-    with unreadable(both.b, method), pytest.raises(StorageError):
-        both.b.arrived(rows, 20 * SECOND)
+    with unreadable(engines.b, method), pytest.raises(StorageError):
+        engines.b.arrived(rows, 20 * SECOND)
 
 
 @pytest.mark.rule("P16")
 @pytest.mark.parametrize("method", ["validate", "list_stored", "read_stored", "endpoints"])
 def test_rows_that_could_not_be_processed_have_not_arrived(engine: EngineFactory, method: str) -> None:
-    both = bound(engine)
-    both.a.send(both.outgoing, b"order", b"what waits for it")
-    rows = both.a.rows(20 * SECOND)
-    both.b.take([row for row in rows if row["message_sequence_number"] == 2], 20 * SECOND)
-    both.b.rows(23 * SECOND)
-    both.b.dialogs.flush(now=60 * SECOND)
-    fails_to_arrive(both, rows, method)
-    both.b.take(rows, 21 * SECOND)
-    both.a.take(both.b.rows(23 * SECOND), 23 * SECOND)
-    assert both.b.queue(both.incoming)[-2:] == [b"order", b"what waits for it"]
-    assert both.a.waiting(both.outgoing) == []
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"order", b"what waits for it")
+    rows = engines.a.rows(20 * SECOND)
+    engines.b.take([row for row in rows if row["message_sequence_number"] == 2], 20 * SECOND)
+    engines.b.rows(23 * SECOND)
+    engines.b.dialogs.flush(now=60 * SECOND)
+    fails_to_arrive(engines, rows, method)
+    engines.b.take(rows, 21 * SECOND)
+    engines.a.take(engines.b.rows(23 * SECOND), 23 * SECOND)
+    assert engines.b.queue(engines.incoming)[-2:] == [b"order", b"what waits for it"]
+    assert engines.a.waiting(engines.outgoing) == []
 
 
 @pytest.mark.rule("P17")
 def test_due_messages_are_sent_again_once_they_can_be_read(engine: EngineFactory) -> None:
-    both = bound(engine)
-    both.a.send(both.outgoing, b"lost")
-    both.a.rows(20 * SECOND)
-    with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
-        both.a.rows(30 * SECOND)
-    assert both.a.dialogs.next_timeout() == 0
-    assert numbers(both.a.rows(31 * SECOND)) == [(1, 0)]
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"lost")
+    engines.a.rows(20 * SECOND)
+    with unreadable(engines.a, "outgoing"), pytest.raises(StorageError):
+        engines.a.rows(30 * SECOND)
+    assert engines.a.dialogs.next_timeout() == 0
+    assert numbers(engines.a.rows(31 * SECOND)) == [(1, 0)]
 
 
 @pytest.mark.rule("P17")
 def test_new_messages_are_sent_once_they_can_be_read(engine: EngineFactory) -> None:
-    both = bound(engine)
-    both.a.send(both.outgoing, b"new")
-    with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
-        both.a.rows(20 * SECOND)
-    assert numbers(both.a.rows(21 * SECOND)) == [(1, 0)]
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"new")
+    with unreadable(engines.a, "outgoing"), pytest.raises(StorageError):
+        engines.a.rows(20 * SECOND)
+    assert numbers(engines.a.rows(21 * SECOND)) == [(1, 0)]
 
 
 @pytest.mark.rule("P16")
 def test_a_due_acknowledgement_is_sent_later(engine: EngineFactory) -> None:
-    both = bound(engine)
-    both.a.send(both.outgoing, b"order")
-    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
-    other = both.b.storage.begin(
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"order")
+    engines.b.take(engines.a.rows(20 * SECOND), 20 * SECOND)
+    other = engines.b.storage.begin(
         DialogEndpoint(
             conversation_id=b"the second one..",
             is_initiator=True,
             service_name="Bank",
             far_service_name="Shop",
-            broker_instance=both.b.name,
+            broker_instance=engines.b.name,
         )
     )
-    both.b.send(other, b"in the way")
-    with unreadable(both.b, "outgoing"), pytest.raises(StorageError):
-        both.b.rows(22 * SECOND)
-    acked = [row["acked_sequence_number"] for row in both.b.rows(23 * SECOND)]
+    engines.b.send(other, b"in the way")
+    with unreadable(engines.b, "outgoing"), pytest.raises(StorageError):
+        engines.b.rows(22 * SECOND)
+    acked = [row["acked_sequence_number"] for row in engines.b.rows(23 * SECOND)]
     assert 1 in acked
 
 
 @pytest.mark.rule("P17")
 def test_a_dialog_that_cannot_be_loaded_is_loaded_later(engine: EngineFactory) -> None:
-    both = bound(engine)
-    both.a.send(both.outgoing, b"lost")
-    both.a.rows(20 * SECOND)
-    assert both.a.dialogs.flush(now=31 * SECOND)
-    with unreadable(both.a, "endpoints"), pytest.raises(StorageError):
-        both.a.rows(32 * SECOND)
-    assert numbers(both.a.rows(33 * SECOND)) == [(1, 0)]
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, b"lost")
+    engines.a.rows(20 * SECOND)
+    assert engines.a.dialogs.flush(now=31 * SECOND)
+    with unreadable(engines.a, "endpoints"), pytest.raises(StorageError):
+        engines.a.rows(32 * SECOND)
+    assert numbers(engines.a.rows(33 * SECOND)) == [(1, 0)]

@@ -17,12 +17,12 @@ from tests.protocol.test_receiver import with_new_header_digest
 KIB = 1 << 10
 
 
-def ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict[str, object]]]]]:
+def ten_messages(engines: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict[str, object]]]]]:
     """Ten messages of 64 KiB, and their fragments: eight of each message at a time, by message."""
     bodies = {bytes([number]) * 16: bytes([number]) * (64 * KIB) for number in range(10)}
     for conversation, body in bodies.items():
-        both.a.send(both.begin(conversation=conversation, far_broker_instance=B), body)
-    rows = both.a.rows()
+        engines.a.send(engines.begin(conversation=conversation, far_broker_instance=B), body)
+    rows = engines.a.rows()
     assert len(rows) == 640
     of_each = [[row for row in rows if row["conversation_id"] == each] for each in bodies]
     return bodies, [[of_one[first : first + 8] for of_one in of_each] for first in range(0, 64, 8)]
@@ -51,75 +51,75 @@ def test_interleaved_messages_larger_than_memory_are_completed(
 
     Each is read back once, when the last of it comes.
     """
-    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
-    read = read_sizes(monkeypatch, both.b.storage)
-    bodies, rounds = ten_messages(both)
+    engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
+    read = read_sizes(monkeypatch, engines.b.storage)
+    bodies, rounds = ten_messages(engines)
     for of_all in rounds:
         assert read == []
         for some in range(0, 10, together):
-            both.b.take([row for of_one in of_all[some : some + together] for row in of_one])
-    assert both.b.refused == []
+            engines.b.take([row for of_one in of_all[some : some + together] for row in of_one])
+    assert engines.b.refused == []
     assert sum(read) <= 10 * 57 * KIB
-    assert {conversation: both.b.queue((conversation, False)) for conversation in bodies} == {
+    assert {conversation: engines.b.queue((conversation, False)) for conversation in bodies} == {
         conversation: [body] for conversation, body in bodies.items()
     }
-    assert all(both.b.storage.accounts[conversation, False].stored == {} for conversation in bodies)
+    assert all(engines.b.storage.accounts[conversation, False].stored == {} for conversation in bodies)
 
 
 @pytest.mark.rule("P26")
 def test_a_batch_completes_no_more_messages_than_fit_into_memory(engine: EngineFactory) -> None:
     """The last fragments of ten messages arrive together: those beyond the limit are rejected, and accepted later."""
-    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
-    bodies, rounds = ten_messages(both)
+    engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
+    bodies, rounds = ten_messages(engines)
     for of_all in rounds:
-        both.b.take([row for of_one in of_all for row in of_one])
-    whole = [conversation for conversation in bodies if both.b.queue((conversation, False))]
+        engines.b.take([row for of_one in of_all for row in of_one])
+    whole = [conversation for conversation in bodies if engines.b.queue((conversation, False))]
     assert 5 <= len(whole) < 10
-    assert {event.text for event in both.b.refused} == {"limit_exceeded"}
-    assert len(both.b.refused) == 8 * (10 - len(whole))
-    both.b.take([row for of_one in rounds[-1] for row in of_one])
-    assert [both.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]
+    assert {event.text for event in engines.b.refused} == {"limit_exceeded"}
+    assert len(engines.b.refused) == 8 * (10 - len(whole))
+    engines.b.take([row for of_one in rounds[-1] for row in of_one])
+    assert [engines.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]
 
 
 @pytest.mark.rule("P26")
 def test_a_message_nearly_as_large_as_the_memory_is_completed_after_a_restart(engine: EngineFactory) -> None:
     """Also the first message of its dialog."""
-    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=100 * KIB)
-    both.a.send(both.outgoing, bytes(64 * KIB))
-    rows = both.a.rows()
+    engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=100 * KIB)
+    engines.a.send(engines.outgoing, bytes(64 * KIB))
+    rows = engines.a.rows()
     for first in range(0, 64, 8):
-        both.restart(both.b)
-        both.b.take(rows[first : first + 8])
-    assert both.b.refused == []
-    assert both.b.queue(both.incoming) == [bytes(64 * KIB)]
+        engines.restart(engines.b)
+        engines.b.take(rows[first : first + 8])
+    assert engines.b.refused == []
+    assert engines.b.queue(engines.incoming) == [bytes(64 * KIB)]
 
 
 @pytest.mark.rule("P26")
 def test_only_arrived_fragments_are_reported_if_memory_is_full(engine: EngineFactory) -> None:
     """Not the stored fragments."""
-    both = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
-    both.a.send(both.outgoing, bytes(64 * KIB))
-    rows = both.a.rows()
-    both.b.take(rows[:40])
-    assert both.b.refused == []
+    engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
+    engines.a.send(engines.outgoing, bytes(64 * KIB))
+    rows = engines.a.rows()
+    engines.b.take(rows[:40])
+    assert engines.b.refused == []
     for _ in range(2):
-        both.restart(both.b)
-        both.b.take(rows[60:])
-    assert [event.fragment_number for event in both.b.refused] == [62, 63, 62, 63]
+        engines.restart(engines.b)
+        engines.b.take(rows[60:])
+    assert [event.fragment_number for event in engines.b.refused] == [62, 63, 62, 63]
 
 
 @pytest.mark.rule("P14", "P26")
 def test_stored_fragments_are_read_in_parts(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much per read as arrives in a batch, also of the messages that wait for it."""
     monkeypatch.setattr("ssbroker.protocol.reassembly._READ_BYTES", 10 * KIB)
-    both = bound(engine, max_fragment_bytes=KIB)
+    engines = bound(engine, max_fragment_bytes=KIB)
     bodies = [bytes([number]) * 3000 for number in range(20)]
-    both.a.send(both.outgoing, *bodies)
-    rows = both.a.rows(20 * SECOND)
-    both.b.take(rows[1:], 20 * SECOND)
-    read = read_sizes(monkeypatch, both.b.storage)
-    both.b.take(rows[:1], 20 * SECOND)
-    assert both.b.queue(both.incoming)[1:] == bodies
+    engines.a.send(engines.outgoing, *bodies)
+    rows = engines.a.rows(20 * SECOND)
+    engines.b.take(rows[1:], 20 * SECOND)
+    read = read_sizes(monkeypatch, engines.b.storage)
+    engines.b.take(rows[:1], 20 * SECOND)
+    assert engines.b.queue(engines.incoming)[1:] == bodies
     assert max(read) <= 11 * KIB
     assert sum(read) == 20 * 3000 - KIB
 
@@ -127,56 +127,56 @@ def test_stored_fragments_are_read_in_parts(engine: EngineFactory, monkeypatch: 
 @pytest.mark.rule("P26")
 def test_dialogs_that_use_too_much_memory_are_evicted(engine: EngineFactory) -> None:
     """Dialogs that received nothing for the longest time are evicted first, and loaded again on demand."""
-    both = pair(engine, max_fragment_bytes=4, max_pending_bytes=128 * KIB)
+    engines = pair(engine, max_fragment_bytes=4, max_pending_bytes=128 * KIB)
     names = [bytes([number]) * 16 for number in range(8)]
     sent: dict[bytes, list[dict[str, Any]]] = {}
     for name in names:
-        both.a.send(both.begin(conversation=name, far_broker_instance=B), bytes(80))
-    for row in both.a.rows():
+        engines.a.send(engines.begin(conversation=name, far_broker_instance=B), bytes(80))
+    for row in engines.a.rows():
         sent.setdefault(row["conversation_id"], []).append(row)
     loaded: list[int] = []
     for name in names:
-        both.b.take(sent[name][::2])
-        residents = both.b.dialogs._cache.loaded
+        engines.b.take(sent[name][::2])
+        residents = engines.b.dialogs._cache.loaded
         loaded.append(sum(residents[each, False].incoming is not None for each in names if (each, False) in residents))
     assert loaded == [1, 2, 2, 2, 2, 2, 2, 2]
     for name in names:
-        both.b.take(sent[name])
-    assert [both.b.queue((name, False)) for name in names] == [[bytes(80)]] * 8
-    assert both.b.refused == []
+        engines.b.take(sent[name])
+    assert [engines.b.queue((name, False)) for name in names] == [[bytes(80)]] * 8
+    assert engines.b.refused == []
 
 
 @pytest.mark.rule("P26", "P14")
 @pytest.mark.parametrize("field", ["fragment_count", "message_signature"])
 def test_only_a_fragment_that_contradicts_stored_ones_is_rejected(engine: EngineFactory, field: str) -> None:
     """Also after a restart."""
-    both = bound(engine, max_fragment_bytes=4)
-    both.a.send(both.outgoing, b"in three one")
-    rows = both.a.rows(20 * SECOND)
+    engines = bound(engine, max_fragment_bytes=4)
+    engines.a.send(engines.outgoing, b"in three one")
+    rows = engines.a.rows(20 * SECOND)
     other = with_new_header_digest({**rows[2], field: {"fragment_count": 4, "message_signature": bytes(16)}[field]})
-    both.b.take(rows[:1], 20 * SECOND)
+    engines.b.take(rows[:1], 20 * SECOND)
     for _ in range(2):
-        both.b.take([other], 20 * SECOND)
-        both.restart(both.b)
-    assert [event.text for event in both.b.refused] == ["conflict"] * 2
-    both.b.take(rows[1:], 20 * SECOND)
-    assert both.b.queue(both.incoming) == [b"first", b"in three one"]
+        engines.b.take([other], 20 * SECOND)
+        engines.restart(engines.b)
+    assert [event.text for event in engines.b.refused] == ["conflict"] * 2
+    engines.b.take(rows[1:], 20 * SECOND)
+    assert engines.b.queue(engines.incoming) == [b"first", b"in three one"]
 
 
 @pytest.mark.rule("P23", "P16")
 def test_a_message_with_altered_stored_fragments_is_sent_again(engine: EngineFactory) -> None:
     """The conversation continues, and nothing is lost."""
-    both = bound(engine, max_fragment_bytes=4)
-    both.a.send(both.outgoing, b"in three one")
-    rows = both.a.rows(20 * SECOND)
-    both.b.take(rows[:2], 20 * SECOND)
-    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
-    del both.b.storage.accounts[both.incoming].stored[1, 0]
-    both.b.take(rows[2:], 22 * SECOND)
-    assert both.b.storage.accounts[both.incoming].stored == {}
-    both.exchange(30 * SECOND)
-    assert both.b.queue(both.incoming) == [b"first", b"in three one"]
-    assert both.a.storage.waiting() == []
+    engines = bound(engine, max_fragment_bytes=4)
+    engines.a.send(engines.outgoing, b"in three one")
+    rows = engines.a.rows(20 * SECOND)
+    engines.b.take(rows[:2], 20 * SECOND)
+    engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+    del engines.b.storage.accounts[engines.incoming].stored[1, 0]
+    engines.b.take(rows[2:], 22 * SECOND)
+    assert engines.b.storage.accounts[engines.incoming].stored == {}
+    engines.exchange(30 * SECOND)
+    assert engines.b.queue(engines.incoming) == [b"first", b"in three one"]
+    assert engines.a.storage.waiting() == []
 
 
 def calls(side: Side, rows: list[dict[str, Any]]) -> int:
@@ -198,12 +198,12 @@ def calls(side: Side, rows: list[dict[str, Any]]) -> int:
 @pytest.mark.rule("P15", "P18")
 def test_the_cost_of_a_duplicate_is_independent_of_stored_fragments(engine: EngineFactory) -> None:
     """Nor that of another early message; acknowledged fragments are kept as ranges."""
-    both = bound(engine)
-    both.a.send(both.outgoing, *[b"%d" % number for number in range(1000)])
-    rows = both.a.rows(20 * SECOND)
+    engines = bound(engine)
+    engines.a.send(engines.outgoing, *[b"%d" % number for number in range(1000)])
+    rows = engines.a.rows(20 * SECOND)
     costs: list[tuple[int, int]] = []
     for first, last in ((1, 10), (10, 990)):
-        both.b.take(rows[first:last], 20 * SECOND)
-        costs.append((calls(both.b, rows[last - 1 : last]), calls(both.b, rows[last + 1 : last + 2])))
-        both.b.take(rows[last : last + 2], 21 * SECOND)
+        engines.b.take(rows[first:last], 20 * SECOND)
+        costs.append((calls(engines.b, rows[last - 1 : last]), calls(engines.b, rows[last + 1 : last + 2])))
+        engines.b.take(rows[last : last + 2], 21 * SECOND)
     assert costs[0] == costs[1]

@@ -53,12 +53,12 @@ def malformed(public: rsa.RSAPublicKey | None = None, *extensions: tuple[x509.Ob
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_damaged_certificate_is_reported_as_such(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     whole = to_der(certified("Ann").certificate)
     for _ in range(300):
         data = bytearray(whole)
-        for _ in range(chance.randint(1, 3)):
-            data[chance.randrange(len(data))] = chance.randrange(256)
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
         for read in (can_sign, DialogCertificate):
             with suppress(InputError):
                 read(bytes(data))

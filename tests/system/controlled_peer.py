@@ -59,15 +59,15 @@ class ControlledPeer:
         self.passes = passes
         self.address = ""
         self._changed: Final = threading.Condition()
-        chance = random.Random(name)
+        rng = random.Random(name)
         setup = EndpointSetup(
-            own=OwnIdentity(instance_id=chance.randbytes(16), name=name, run_number=chance.getrandbits(64)),
+            own=OwnIdentity(instance_id=rng.randbytes(16), name=name, run_number=rng.getrandbits(64)),
             listener=self,
             credentials=None if trust is None else TlsCredentials(trust),
             limits=EndpointLimits(),
             events=EventLog(),
             clock=lambda: time.time_ns() // 1000,
-            random=chance,
+            random=rng,
         )
         self._endpoint: Final = SocketEndpoint(setup, host=HOST, port=0)
 

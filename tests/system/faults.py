@@ -58,7 +58,7 @@ class Stream:
     """One direction of one connection: where its faults are."""
 
     menu: Menu
-    chance: random.Random
+    rng: random.Random
     _next: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Stream:
                 yield Step(data[:length], is_cut=True)
                 return
             if kind == "flip":
-                flipped = data[length] ^ (1 << self.chance.randrange(8))
+                flipped = data[length] ^ (1 << self.rng.randrange(8))
                 self._pass(1)
                 yield Step(data[:length] + bytes([flipped]), flips=1)
                 data = data[length + 1 :]
@@ -90,7 +90,7 @@ class Stream:
                     yield Step(data[:length])
                 # The delayed byte is sent alone, so that a stream with many delays still makes progress.
                 self._pass(1)
-                yield Step(data[length : length + 1], delay=self.chance.uniform(0, self.menu.delay_seconds))
+                yield Step(data[length : length + 1], delay=self.rng.uniform(0, self.menu.delay_seconds))
                 data = data[length + 1 :]
 
     def _pass(self, length: int) -> None:
@@ -99,7 +99,7 @@ class Stream:
 
     def _gap(self, kind: str) -> float:
         mean: int = getattr(self.menu, f"{kind}_bytes")
-        return self.chance.expovariate(1 / mean) if mean else math.inf
+        return self.rng.expovariate(1 / mean) if mean else math.inf
 
 
 def stream(menu: Menu, *, seed: int, connection: int, way: Way) -> Stream:

@@ -101,20 +101,20 @@ def receive(instance: Instance, lane: str) -> list[int]:
         return _receive(t, lane)
 
 
-def send(instance: Instance, lane: str, chance: random.Random) -> list[int]:
+def send(instance: Instance, lane: str, rng: random.Random) -> list[int]:
     """Sends one to four messages in a transaction; returns their numbers."""
     with instance.database("Sales").transaction() as t:
         handle, last = _conversation(t, lane)
-        done = list(range(last + 1, last + 1 + chance.randint(1, 4)))
-        _put(t, lane, handle, done, chance)
+        done = list(range(last + 1, last + 1 + rng.randint(1, 4)))
+        _put(t, lane, handle, done, rng)
     return done
 
 
-def roll_back(instance: Instance, lane: str, chance: random.Random) -> None:
+def roll_back(instance: Instance, lane: str, rng: random.Random) -> None:
     """Rolls back a transaction that sends a number never sent otherwise."""
     with suppress(_ChangedMindError), instance.database("Sales").transaction() as t:
         handle, _ = _conversation(t, lane)
-        _put(t, lane, handle, [10**9], chance)
+        _put(t, lane, handle, [10**9], rng)
         raise _ChangedMindError
 
 
@@ -144,26 +144,26 @@ def acknowledged(folder: Path, what: str, lane: str) -> list[int]:
     return [int(words[2]) for line in lines if (words := line.split())[:2] == [what, lane]]
 
 
-def _work(folder: Path, chance: random.Random) -> Never:
+def _work(folder: Path, rng: random.Random) -> Never:
     log = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with Instance.open(folder) as instance:
         while True:
-            lane = chance.choice(list(LANES))
-            if chance.random() < 0.1:
-                roll_back(instance, lane, chance)
-            elif chance.random() < 0.5:
+            lane = rng.choice(list(LANES))
+            if rng.random() < 0.1:
+                roll_back(instance, lane, rng)
+            elif rng.random() < 0.5:
                 _note(log, "received", lane, receive(instance, lane))
             else:
-                _note(log, "sent", lane, send(instance, lane, chance))
+                _note(log, "sent", lane, send(instance, lane, rng))
 
 
 def _note(log: int, what: str, lane: str, done: list[int]) -> None:
     os.write(log, "".join(f"{what} {lane} {number}\n" for number in done).encode())
 
 
-def _put(t: Transaction, lane: str, handle: uuid.UUID, done: list[int], chance: random.Random) -> None:
+def _put(t: Transaction, lane: str, handle: uuid.UUID, done: list[int], rng: random.Random) -> None:
     for number in done:
-        t.send(handle, _body(number, chance.choice((0, 1000, 16_000))))
+        t.send(handle, _body(number, rng.choice((0, 1000, 16_000))))
         t.connection.execute("INSERT INTO sent VALUES (?, ?, NULL)", (lane, number))
 
 

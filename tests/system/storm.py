@@ -75,7 +75,7 @@ class Outcome:
     def __str__(self) -> str:
         carried = self.plan.messages * self.plan.small_bytes + self.plan.large * self.plan.large_bytes
         kills = ", ".join(f"{name} {self.kills[name]}" for name in (SHOP, GATE, STOCK))
-        told = [
+        emitted = [
             f"{self.verdict}",
             f"{self.seconds:.0f} s, {self.plan.total / self.seconds:,.0f} messages/s, {carried / MIB / self.seconds:.1f} MiB/s",
             f"killed: {kills}",
@@ -89,13 +89,13 @@ class Outcome:
             ),
         ]
         if not self.is_correct:
-            told += [
+            emitted += [
                 "WRONG" if self.is_done else "NOT DONE IN TIME",
                 *self.verdict.first,
                 f"{self.statuses}",
                 self.complaints,
             ]
-        return "\n".join(told)
+        return "\n".join(emitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +146,10 @@ def run(
     return outcome
 
 
-def _storm(fleet: Fleet, outcome: Outcome, violence: Violence, chance: random.Random, deadline: float) -> None:
+def _storm(fleet: Fleet, outcome: Outcome, violence: Violence, rng: random.Random, deadline: float) -> None:
     total = fleet.plan.total
     marks = [total * (stroke + 1) // (violence.strokes + 1) for stroke in range(violence.strokes)]
-    for victim in _victims(chance):
+    for victim in _victims(rng):
         mark = marks.pop(0) if marks else None
         if mark is None and not violence.every_seconds:
             return
@@ -169,11 +169,11 @@ def _storm(fleet: Fleet, outcome: Outcome, violence: Violence, chance: random.Ra
         outcome.kills[victim] += 1
 
 
-def _victims(chance: random.Random) -> Iterator[str]:
+def _victims(rng: random.Random) -> Iterator[str]:
     """Each has its turn, in a changing order."""
     while True:
         turn = [SHOP, GATE, STOCK]
-        chance.shuffle(turn)
+        rng.shuffle(turn)
         yield from turn
 
 

@@ -50,17 +50,17 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
         yield made
 
 
-def run(instance: Instance, told: ReportRecorder, **until: int) -> bool:
+def run(instance: Instance, emitted: ReportRecorder, **until: int) -> bool:
     """Runs both applications until they have said so much, then ends them."""
     is_over = threading.Event()
     loops = [
-        *Initiator(instance, PLAN, told.by("shop")).loops(),
-        *Target(instance, PLAN, told.by("stock")).loops(),
+        *Initiator(instance, PLAN, emitted.by("shop")).loops(),
+        *Target(instance, PLAN, emitted.by("stock")).loops(),
     ]
     threads = [threading.Thread(target=loop, args=(is_over,)) for loop in loops]
     for thread in threads:
         thread.start()
-    is_so = told.wait(**until)
+    is_so = emitted.wait(**until)
     is_over.set()
     for thread in threads:
         thread.join(DEADLINE)
@@ -73,8 +73,8 @@ def verdicts(instance: Instance) -> list[checker.Verdict]:
 
 
 def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instance) -> None:
-    told = ReportRecorder()
-    assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
+    emitted = ReportRecorder()
+    assert run(instance, emitted, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
     there, back = verdicts(instance)
     assert (there.sent, back.sent) == (PLAN.total, PLAN.replies)
     assert there.is_correct
@@ -82,7 +82,7 @@ def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instan
 
 
 def test_an_interrupted_application_resumes(instance: Instance) -> None:
-    told = ReportRecorder()
-    assert run(instance, told, shop_sent=7)
-    assert run(instance, told, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
+    emitted = ReportRecorder()
+    assert run(instance, emitted, shop_sent=7)
+    assert run(instance, emitted, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
     assert all(verdict.is_correct for verdict in verdicts(instance))

@@ -129,8 +129,8 @@ def test_replies_are_counted(reply_every: int) -> None:
 
 
 def test_consecutive_numbers_are_shown_as_ranges() -> None:
-    chance = random.Random(1)
-    numbers = sorted(chance.sample(range(100), 60))
-    told = [number for first, last in traffic.runs(numbers) for number in range(first, last + 1)]
-    assert told == numbers
+    rng = random.Random(1)
+    numbers = sorted(rng.sample(range(100), 60))
+    emitted = [number for first, last in traffic.runs(numbers) for number in range(first, last + 1)]
+    assert emitted == numbers
     assert list(traffic.runs([])) == []

@@ -167,6 +167,6 @@ def test_a_row_for_an_unknown_service_is_dropped_and_reported(scene: HonestInsta
     scene.shop.begin(TARGET, b"one")
     row = mallory.wait(lambda rows: bool(sequenced(rows, TARGET)))[0]
     mallory.say(scene.stock.address, [forged(row, to_service_name="//Nobody")])
-    told = scene.stock.waits_for(MessageUndeliverable)
-    assert "TCP://" in told.text, "the peer is named"
+    emitted = scene.stock.waits_for(MessageUndeliverable)
+    assert "TCP://" in emitted.text, "the peer is named"
     assert scene.stock.rest() == []

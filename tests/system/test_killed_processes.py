@@ -18,15 +18,15 @@ SECONDS_MAX = 0.03
 @pytest.mark.rule("P11")
 def test_killed_two_hundred_times(tmp_path: Path) -> None:
     """Each message whose send was committed is received exactly once, in order, in its own database and in another."""
-    chance = random.Random(4)
+    rng = random.Random(4)
     folder = tmp_path / "instance"
     killed_process.prepare(folder)
     for seed in range(KILLS):
         before = killed_process.log_length(folder)
         child = killed_process.start(folder, seed)
-        if chance.random() < 0.75:  # the others mostly die while they open the instance
+        if rng.random() < 0.75:  # the others mostly die while they open the instance
             killed_process.wait_for_commits(folder, above=before)
-        at_work = killed_process.kill(child, after=chance.uniform(0, SECONDS_MAX))
+        at_work = killed_process.kill(child, after=rng.uniform(0, SECONDS_MAX))
         errors = folder / killed_process.ERRORS
         assert at_work, errors.read_text(encoding="utf-8") if errors.exists() else "it ended by itself"
     with Instance.open(folder, background=False) as instance:

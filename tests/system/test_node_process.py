@@ -30,12 +30,12 @@ Make = Callable[..., Node]
 def make(tmp_path: Path) -> Iterator[Make]:
     nodes: list[Node] = []
 
-    def made(program: str, **options: object) -> Node:
+    def create_node(program: str, **options: object) -> Node:
         node = Node("a", [sys.executable, "-c", program], errors=tmp_path / "errors", **options)  # type: ignore[arg-type]
         nodes.append(node)
         return node
 
-    yield made
+    yield create_node
     for node in nodes:
         if node.is_alive:
             node.kill()

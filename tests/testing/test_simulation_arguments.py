@@ -36,7 +36,7 @@ def test_invalid_faults_are_named(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"dialogs": 0}, "dialogs: expected an integer from 1 to 1000000; got 0"),
         ({"messages": -1}, "messages: expected an integer from 1 to 1000000; got -1"),
@@ -47,10 +47,10 @@ def test_invalid_faults_are_named(name: str, value: Any) -> None:
         ({"settings": "strict"}, "settings: expected ProtocolSettings(...); got 'strict'"),
     ],
 )
-def test_invalid_simulation_arguments_are_named(given: dict[str, Any], told: str) -> None:
+def test_invalid_simulation_arguments_are_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as refused:
         Simulation(7, **given)
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize("given", [["--seeds", "-3"], ["--messages", "-1"], ["--messages", "many"]])

@@ -143,11 +143,11 @@ def test_a_rejected_row_undoes_its_batch(sales: Database) -> None:
 
 
 def test_a_row_without_a_service_is_reported(sales: Database) -> None:
-    with pytest.raises(NullError, match="to_service: row 1 has no value") as told:
+    with pytest.raises(NullError, match="to_service: row 1 has no value") as emitted:
         send_batch_once(
             database_context(sales), rows([b"1", b"2"], to_service=[TARGET, None]), SendDefaults(from_service=INITIATOR)
         )
-    assert (told.value.column, told.value.row) == ("to_service", 1)
+    assert (emitted.value.column, emitted.value.row) == ("to_service", 1)
 
 
 def test_an_invalid_broker_id_is_reported(sales: Database) -> None:

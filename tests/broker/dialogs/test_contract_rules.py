@@ -215,20 +215,20 @@ def objects_with(*priorities: Priority) -> Objects:
 ORDER = ["CLR", "CL*", "C*R", "C**", "*LR", "*L*", "**R", "***"]
 
 
-def made(pattern: str, level: int) -> Priority:
+def create_priority(pattern: str, level: int) -> Priority:
     contract, local, remote = (letter != "*" for letter in pattern)
     return Priority(level, pattern, 7 if contract else None, 8 if local else None, "//R" if remote else None, level)
 
 
 @pytest.mark.parametrize("worst", range(len(ORDER)))
 def test_the_most_specific_priority_wins(worst: int) -> None:
-    among = [made(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
+    among = [create_priority(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
     for one in (among, among[::-1]):
         assert priority(objects_with(*one), service_contract_id=7, service_id=8, far_service="//R") == 1
 
 
 def test_a_priority_for_other_services_does_not_apply() -> None:
-    every = objects_with(*(made(pattern, 9) for pattern in ORDER[:-1]))
+    every = objects_with(*(create_priority(pattern, 9) for pattern in ORDER[:-1]))
     for contract, local, remote in product((7, 1), (8, 1), ("//R", "//r")):
         found = priority(every, service_contract_id=contract, service_id=local, far_service=remote)
         assert found == (5 if (contract, local, remote) == (1, 1, "//r") else 9)

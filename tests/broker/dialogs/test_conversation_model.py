@@ -215,7 +215,7 @@ class Conversations(RuleBasedStateMachine):
             return
         seen = [
             ((row["conversation_id"], not row["is_initiator"]), row["message_sequence_number"], body)
-            for row, body in zip(table.to_pylist(), dialog_calls.said(table), strict=True)
+            for row, body in zip(table.to_pylist(), dialog_calls.contents_of(table), strict=True)
         ]
         self.received += len(seen)
         assert seen == [((self.ids[key[0]], key[1]), item.number, shown(item)) for key, item in expected]
@@ -272,20 +272,20 @@ TestConversations = Conversations.TestCase
 @pytest.mark.parametrize("seed", SEEDS)
 def test_long_runs(seed: int) -> None:
     """Longer and less regular than the runs of Hypothesis."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     machine = Conversations()
     try:
         for _ in range(STEPS):
-            which = chance.random()
+            which = rng.random()
             for queue in sorted(machine.model.off):
-                if chance.random() < 0.3:
+                if rng.random() < 0.3:
                     machine.switch(queue)
             if which < 0.8:
-                count = chance.randrange(1, 6)
-                operations = [(chance.choice(NAMES), chance.randrange(8), chance.randrange(8)) for _ in range(count)]
-                machine.transaction(operations, chance.random() < 0.75)
+                count = rng.randrange(1, 6)
+                operations = [(rng.choice(NAMES), rng.randrange(8), rng.randrange(8)) for _ in range(count)]
+                machine.transaction(operations, rng.random() < 0.75)
             elif which < 0.92:
-                machine.switch(chance.choice(["Orders", "Replies"]))
+                machine.switch(rng.choice(["Orders", "Replies"]))
             elif machine.rounds < ROUNDS_MAX:
                 machine.time_passes()
             machine.the_same_endpoints_in_the_same_states()

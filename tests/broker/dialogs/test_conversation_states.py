@@ -159,7 +159,7 @@ def test_each_arrival_in_each_state(
         and expected is not ConversationState.CD
         and (expected != state or happened is ConversationInput.MESSAGE)
     )
-    found = dialog_calls.said(rows)
+    found = dialog_calls.contents_of(rows)
     assert (comes.get(happened) in found) == (happened in comes and (is_new or was_there(state, happened)))
 
 

@@ -19,7 +19,7 @@ from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.config import DEFAULT, END_DIALOG, ERROR
 from tests.broker import dialog_calls, sample_databases
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
-from tests.broker.dialog_calls import begin, drain, end, handle_of, receive, said, send
+from tests.broker.dialog_calls import begin, contents_of, drain, end, handle_of, receive, send
 from tests.internals import instance_of
 
 ELSEWHERE = uuid.UUID(int=77).bytes
@@ -65,7 +65,7 @@ def test_messages_in_any_order_are_received_once_and_in_order(sales: Database) -
         got: list[bytes | str] = []
         for which in (*order, *order):
             arrives(sales, number(which), conversation_id=conversation)
-            got += said(drain(sales))
+            got += contents_of(drain(sales))
             assert got == [f"{each}".encode() for each in range(len(got))], order
         assert len(got) == 4, order
 
@@ -85,9 +85,9 @@ def test_early_messages_are_in_the_queue_with_status_2(sales: Database) -> None:
 def test_an_early_end_waits_for_the_messages_before_it(sales: Database) -> None:
     arrives(sales, number(0))
     arrives(sales, end_dialog(2))
-    assert said(drain(sales)) == [b"0"]
+    assert contents_of(drain(sales)) == [b"0"]
     arrives(sales, number(1))
-    assert said(drain(sales)) == [b"1", "EndDialog"]
+    assert contents_of(drain(sales)) == [b"1", "EndDialog"]
 
 
 @pytest.mark.rule("P34", "P14")
@@ -100,7 +100,7 @@ def test_messages_for_a_disabled_queue_enter_it_in_order(sales: Database) -> Non
     assert arrives(sales, number(3)).acknowledged == 4
     assert dialog_calls.waiting(sales) == 3
     dialog_calls.switch(sales, on=True)
-    assert said(drain(sales)) == [b"0", b"1", b"2", b"3"]
+    assert contents_of(drain(sales)) == [b"0", b"1", b"2", b"3"]
     assert dialog_calls.waiting(sales) == 0
 
 
@@ -117,7 +117,7 @@ def test_a_message_right_after_enabling_the_queue_does_not_overtake(sales: Datab
         connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
         connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
     arrives(sales, number(2))
-    assert said(drain(sales)) == [b"0", b"1", b"2"]
+    assert contents_of(drain(sales)) == [b"0", b"1", b"2"]
 
 
 def test_a_waiting_message_is_stored_once(sales: Database) -> None:
@@ -189,7 +189,7 @@ def test_the_sender_of_a_refused_message_gets_an_error(
             t.send(dialog, b"")
     assert dialog_calls.state(sales, dialog) == "ER"
     rows = drain(sales, dialog_calls.REPLIES)
-    assert said(rows) == ["Error"]
+    assert contents_of(rows) == ["Error"]
     assert f"<Code>{code}</Code>".encode() in rows[0]["message_body"]
     assert dialog_calls.waiting(sales) == 0
     assert receive(sales).num_rows == 0
@@ -203,8 +203,8 @@ def test_a_refused_later_message_ends_both_sides(sales: Database) -> None:
         t.send(dialog, b"<not", message_type="//Xml")
     target = dialog_calls.far_handle(sales, dialog)
     assert (dialog_calls.state(sales, dialog), dialog_calls.state(sales, target)) == ("ER", "ER")
-    assert said(drain(sales, dialog_calls.REPLIES)) == ["Error"]
-    assert said(drain(sales)) == ["Error", b"<fine/>"]
+    assert contents_of(drain(sales, dialog_calls.REPLIES)) == ["Error"]
+    assert contents_of(drain(sales)) == ["Error", b"<fine/>"]
 
 
 def test_an_invalid_early_message_is_refused_in_its_turn(sales: Database) -> None:
@@ -217,7 +217,7 @@ def test_an_invalid_early_message_is_refused_in_its_turn(sales: Database) -> Non
     assert refused.error is not None
     assert refused.error.code == -8430
     assert refused.acknowledged == 2
-    assert said(drain(sales)) == ["Error", b"<a/>", b"<b/>"]
+    assert contents_of(drain(sales)) == ["Error", b"<a/>", b"<b/>"]
 
 
 def test_a_replayed_conversation_is_not_begun_again(sales: Database) -> None:
@@ -237,7 +237,7 @@ def test_a_replayed_conversation_is_not_begun_again(sales: Database) -> None:
 def test_a_duplicate_is_acknowledged_again(sales: Database) -> None:
     assert arrives(sales, number(0), number(1)).acknowledged == 2
     assert arrives(sales, number(0)).acknowledged == 2
-    assert said(drain(sales)) == [b"0", b"1"]
+    assert contents_of(drain(sales)) == [b"0", b"1"]
 
 
 def test_messages_of_unknown_conversations(sales: Database) -> None:
@@ -272,7 +272,7 @@ def test_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
     assert arrives(sales, number(0), **{**back, "from_service_name": "//Other"}).undelivered == 11222
     own: dict[str, Any] = {**back, "from_broker_instance": sales.service_broker_guid.bytes}
     assert arrives(sales, number(0), **own) == DeliveryOutcome(1)
-    assert said(drain(sales, dialog_calls.REPLIES)) == [b"0"]
+    assert contents_of(drain(sales, dialog_calls.REPLIES)) == [b"0"]
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_waiting_messages_keep_their_position(sales: Database) -> None:
             assert t.connection.execute(f"SELECT count(*) FROM {table}").get == count
     instance_of(sales).run_due()
     assert dialog_calls.waiting(sales) == 0
-    assert said(drain(sales)) == [b"one", b"two"]
+    assert contents_of(drain(sales)) == [b"one", b"two"]
 
 
 def test_a_message_for_an_ended_conversation_does_not_wait_for_its_queue(

@@ -12,7 +12,7 @@ from ssbroker.exceptions import BrokerError, InputError, OptionError, SchemaErro
 from ssbroker.protocol.events import ConversationGroupEvent
 from tests.broker import dialog_calls, sqlite_steps
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
-from tests.broker.dialog_calls import begin, end, handle_of, receive, said, send
+from tests.broker.dialog_calls import begin, contents_of, end, handle_of, receive, send
 from tests.internals import instance_of
 
 
@@ -22,7 +22,7 @@ def test_messages_are_received_once_and_in_order(sales: Database) -> None:
     begin(sales, b"first", b"second")
     assert dialog_calls.waiting(sales) == 0
     table = receive(sales)
-    assert said(table) == [b"first", b"second"]
+    assert contents_of(table) == [b"first", b"second"]
     assert receive(sales).num_rows == 0
 
 
@@ -74,7 +74,7 @@ def test_both_sides_end(sales: Database) -> None:
     send(sales, target, b"done")
     end(sales, target)
     assert dialog_calls.state(sales, initiator) == "DI"
-    assert said(receive(sales, dialog_calls.REPLIES)) == [b"done", "EndDialog"]
+    assert contents_of(receive(sales, dialog_calls.REPLIES)) == [b"done", "EndDialog"]
     end(sales, initiator)
     assert dialog_calls.state(sales, initiator) is None
     assert dialog_calls.state(sales, target) == "CD"
@@ -85,7 +85,7 @@ def test_the_initiator_ends_first(sales: Database) -> None:
     end(sales, initiator)
     assert dialog_calls.state(sales, initiator) is None  # the remote endpoint has received EndDialog
     table = receive(sales)
-    assert said(table) == [b"order", "EndDialog"]
+    assert contents_of(table) == [b"order", "EndDialog"]
     assert table["message_body"].to_pylist() == [b"order", None]
     target = handle_of(table)
     with pytest.raises(BrokerError, match="8429"):
@@ -100,7 +100,7 @@ def test_end_removes_the_dialogs_messages_from_its_own_queue(sales: Database) ->
     send(sales, target, b"not read any more")
     send(sales, other_target, b"still read")
     end(sales, initiator)
-    assert said(dialog_calls.drain(sales, dialog_calls.REPLIES)) == [b"still read"]
+    assert contents_of(dialog_calls.drain(sales, dialog_calls.REPLIES)) == [b"still read"]
     assert dialog_calls.state(sales, other) == "CO"
 
 
@@ -109,7 +109,7 @@ def test_an_error_is_received_first_and_ends_the_dialog(sales: Database) -> None
     initiator = begin(sales, b"one", b"two")
     end(sales, initiator, error=(1234, "no stock"))
     table = receive(sales)
-    assert said(table) == ["Error", b"one", b"two"]
+    assert contents_of(table) == ["Error", b"one", b"two"]
     target = handle_of(table)
     assert dialog_calls.state(sales, target) == "ER"
     assert table["message_body"][0].as_py() == (
@@ -141,7 +141,7 @@ def test_an_error_overtakes_dropped_messages(sales: Database) -> None:
     end(sales, initiator, error=(1, "stop"))
     dialog_calls.switch(sales, on=True)
     instance_of(sales).run_due()
-    assert said(receive(sales)) == ["Error"]
+    assert contents_of(receive(sales)) == ["Error"]
     assert dialog_calls.state(sales, target) == "ER"
     assert dialog_calls.state(sales, initiator) is None
 
@@ -180,7 +180,7 @@ def test_an_expired_lifetime_is_an_error_for_both_sides(instance: Instance, sale
     for side, queue in ((initiator, dialog_calls.REPLIES), (target, QUEUE)):
         assert dialog_calls.state(sales, side) == "ER"
         rows = dialog_calls.drain(sales, queue)
-        assert said(rows) == ["Error"]
+        assert contents_of(rows) == ["Error"]
         assert b"<Code>-8489</Code>" in rows[0]["message_body"]
         end(sales, side)
 
@@ -208,7 +208,7 @@ def test_current_database_is_the_own_broker_id(sales: Database) -> None:
         found = dialog_calls.endpoint(sales, dialog)
         assert found is not None
         assert found.far_broker_instance == sales.service_broker_guid.bytes
-    assert said(dialog_calls.drain(sales)) == [b"a", b"b", b"c"]
+    assert contents_of(dialog_calls.drain(sales)) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.rule("R8")
@@ -290,7 +290,7 @@ def test_handles_are_accepted_in_every_form(sales: Database) -> None:
         t.send(str(dialog), b"text")
         t.send(f"{{{dialog}}}".upper(), b"braces")
         t.send(dialog.bytes, b"bytes")
-    assert said(receive(sales)) == [b"uuid", b"text", b"braces", b"bytes"]
+    assert contents_of(receive(sales)) == [b"uuid", b"text", b"braces", b"bytes"]
 
 
 def test_an_arriving_error_drops_unsent_messages(sales: Database) -> None:

@@ -118,12 +118,12 @@ def test_a_fast_send_wakes_a_waiting_receive(established_dialog: tuple[Database,
     thread.start()
     while not database_context(sales).arrivals.waiting(database_context(sales).objects().queues["dbo", QUEUE].queue_id):
         pass
-    told = database_context(sales).arrivals.total
+    emitted = database_context(sales).arrivals.total
     with sales.transaction() as t:
         t.send(dialog, b"it comes")
     thread.join(30)
     assert found == [b"it comes"]
-    assert database_context(sales).arrivals.total == told + 1
+    assert database_context(sales).arrivals.total == emitted + 1
 
 
 def test_the_fast_path_is_counted(instance: Instance, established_dialog: tuple[Database, uuid.UUID]) -> None:

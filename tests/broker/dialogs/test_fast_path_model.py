@@ -120,7 +120,7 @@ class Player:
                 "JOIN ssb_conversation_endpoints AS f USING (conversation_id) WHERE e.is_initiator > f.is_initiator"
             )
             self.targets: dict[bytes, bytes] = dict(pairs)
-        self.told: list[object] = []
+        self.emitted: list[object] = []
 
     def play(self, steps: list[tuple[Any, ...]]) -> None:
         left = list(steps)
@@ -136,7 +136,7 @@ class Player:
                             break
                         self.try_one(getattr(self, name), t, *arguments)
             except Undo:
-                self.told.append("undone")
+                self.emitted.append("undone")
                 name = ""
             if name == "queue":
                 self.database.alter_queue(arguments[0], status=arguments[1])
@@ -153,9 +153,9 @@ class Player:
 
     def try_one(self, step: Callable[..., object], t: Transaction, *arguments: Any) -> None:
         try:
-            self.told.append(step(t, *arguments))
+            self.emitted.append(step(t, *arguments))
         except SsbrokerError as error:
-            self.told.append((type(error).__name__, str(error)))
+            self.emitted.append((type(error).__name__, str(error)))
 
     def send(self, t: Transaction, number: int, body: bytes, kind: str) -> None:
         t.send(self.dialogs[number], body, message_type=kind)
@@ -202,5 +202,5 @@ def test_the_fast_path_equals_the_python_path(steps: list[tuple[Any, ...]]) -> N
                 player = Player(instance)
                 player.play(steps)
                 counts = instance_context(instance).counters.counts()
-                found.append((player.told, rows(player.database), counts))
+                found.append((player.emitted, rows(player.database), counts))
         assert found[0] == found[1]

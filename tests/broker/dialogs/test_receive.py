@@ -25,7 +25,7 @@ from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
-from tests.broker.dialog_calls import begin, receive, said, send
+from tests.broker.dialog_calls import begin, contents_of, receive, send
 from tests.broker.sqlite_steps import counted, steps
 
 WAIT = 60.0
@@ -47,8 +47,8 @@ def test_one_group_is_received_at_a_time_the_oldest_first(sales: Database) -> No
     first, second = begin(sales, b"1a"), begin(sales, b"2a")
     send(sales, first, b"1b")
     send(sales, second, b"2b")
-    assert said(receive(sales)) == [b"1a", b"1b"]
-    assert said(receive(sales)) == [b"2a", b"2b"]
+    assert contents_of(receive(sales)) == [b"1a", b"1b"]
+    assert contents_of(receive(sales)) == [b"2a", b"2b"]
 
 
 def test_the_highest_priority_is_received_first(sales: Database) -> None:
@@ -59,14 +59,14 @@ def test_the_highest_priority_is_received_first(sales: Database) -> None:
     with sales.transaction() as t:
         t.send(t.begin_dialog("//VIP", TARGET), b"urgent")
     tables = [receive(sales), receive(sales)]
-    assert [said(table) for table in tables] == [[b"urgent"], [b"plain"]]
+    assert [contents_of(table) for table in tables] == [[b"urgent"], [b"plain"]]
     assert [table["priority"].to_pylist() for table in tables] == [[9], [5]]
 
 
 def test_top_counts_messages(sales: Database) -> None:
     begin(sales, b"a", b"b", b"c")
-    assert said(receive(sales, top=2)) == [b"a", b"b"]
-    assert said(receive(sales, top=2)) == [b"c"]
+    assert contents_of(receive(sales, top=2)) == [b"a", b"b"]
+    assert contents_of(receive(sales, top=2)) == [b"c"]
     for wrong in (0, -1, 1.5, True):
         with sales.transaction() as t, pytest.raises(OptionError, match="top"):
             t.receive(QUEUE, top=wrong)  # type: ignore[arg-type]  # that is what is refused
@@ -92,23 +92,23 @@ def joined(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
 
 def test_all_messages_of_a_conversation_are_received_before_the_next(sales: Database) -> None:
     joined(sales)
-    assert said(receive(sales)) == [b"a0", b"a1", b"b0", b"b1", b"c0", b"c1"]
+    assert contents_of(receive(sales)) == [b"a0", b"a1", b"b0", b"b1", b"c0", b"c1"]
 
 
 def test_top_over_several_conversations_of_a_group(sales: Database) -> None:
     """The next call selects again: c0 has waited longer than b1 then."""
     joined(sales)
-    assert [said(receive(sales, top=3)) for _ in range(3)] == [[b"a0", b"a1", b"b0"], [b"c0", b"c1", b"b1"], []]
+    assert [contents_of(receive(sales, top=3)) for _ in range(3)] == [[b"a0", b"a1", b"b0"], [b"c0", b"c1", b"b1"], []]
 
 
 def test_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
     group, near = joined(sales)
     begin(sales, b"another group")
-    assert said(receive(sales, conversation_handle=near[1])) == [b"b0", b"b1"]
-    assert said(receive(sales, conversation_handle=near[1])) == []
-    assert said(receive(sales, conversation_group_id=group, top=3)) == [b"a0", b"a1", b"c0"]
-    assert said(receive(sales, conversation_group_id=str(group))) == [b"c1"]
-    assert said(receive(sales)) == [b"another group"]
+    assert contents_of(receive(sales, conversation_handle=near[1])) == [b"b0", b"b1"]
+    assert contents_of(receive(sales, conversation_handle=near[1])) == []
+    assert contents_of(receive(sales, conversation_group_id=group, top=3)) == [b"a0", b"a1", b"c0"]
+    assert contents_of(receive(sales, conversation_group_id=str(group))) == [b"c1"]
+    assert contents_of(receive(sales)) == [b"another group"]
 
 
 def test_unknown_and_disabled_objects_are_rejected(sales: Database) -> None:
@@ -146,7 +146,7 @@ def test_get_conversation_group_returns_the_next_group(sales: Database) -> None:
         group = t.get_conversation_group(QUEUE)
         assert group is not None
         table = t.receive(QUEUE, conversation_group_id=group)
-    assert said(table) == [b"a"]
+    assert contents_of(table) == [b"a"]
     assert table["conversation_group_id"].to_pylist() == [group.bytes]
 
 
@@ -178,7 +178,7 @@ def test_a_conversation_moves_within_its_queue_only(sales: Database) -> None:
         t.move_conversation(target, dialog_calls.group_of(sales, other))
     assert dialog_calls.group_of(sales, target) == dialog_calls.group_of(sales, other)
     table = receive(sales, conversation_group_id=dialog_calls.group_of(sales, other))
-    assert said(table) == [b"moved along"]
+    assert contents_of(table) == [b"moved along"]
 
 
 def test_a_timer_fires_once_and_is_received_first(instance: Instance, sales: Database, clock: Clock) -> None:
@@ -195,7 +195,7 @@ def test_a_timer_fires_once_and_is_received_first(instance: Instance, sales: Dat
     clock.advance(seconds=1)
     instance.run_due()
     instance.run_due()
-    assert said(receive(sales, dialog_calls.REPLIES)) == ["DialogTimer", b"news"]
+    assert contents_of(receive(sales, dialog_calls.REPLIES)) == ["DialogTimer", b"news"]
     assert receive(sales).num_rows == 0
 
 
@@ -236,7 +236,7 @@ def test_receive_waits_without_the_lock(sales: Database) -> None:
         begin(sales, b"at last")
         assert done.wait(WAIT)
     assert isinstance(found[0], pa.Table)
-    assert said(found[0]) == [b"at last"]
+    assert contents_of(found[0]) == [b"at last"]
 
 
 def test_receive_sees_what_another_instance_on_the_folder_commits(instance: Instance, sales: Database) -> None:
@@ -247,7 +247,7 @@ def test_receive_sees_what_another_instance_on_the_folder_commits(instance: Inst
             begin(other.database("Sales"), b"from elsewhere")
         assert done.wait(WAIT)
     assert isinstance(found[0], pa.Table)
-    assert said(found[0]) == [b"from elsewhere"]
+    assert contents_of(found[0]) == [b"from elsewhere"]
 
 
 def test_disabling_the_queue_ends_the_wait(sales: Database) -> None:
@@ -298,10 +298,10 @@ def test_a_timeout_is_a_number_of_seconds(sales: Database, timeout: float) -> No
 def test_several_groups_at_once_equal_several_calls(sales: Database) -> None:
     for number in range(5):
         begin(sales, f"{number}a".encode(), f"{number}b".encode())
-    assert said(receive(sales, groups=2)) == [b"0a", b"0b", b"1a", b"1b"]
-    assert said(receive(sales, groups=None, top=3)) == [b"2a", b"2b", b"3a"]
-    assert said(receive(sales, groups=None)) == [b"3b", b"4a", b"4b"]
-    assert said(receive(sales, groups=None)) == []
+    assert contents_of(receive(sales, groups=2)) == [b"0a", b"0b", b"1a", b"1b"]
+    assert contents_of(receive(sales, groups=None, top=3)) == [b"2a", b"2b", b"3a"]
+    assert contents_of(receive(sales, groups=None)) == [b"3b", b"4a", b"4b"]
+    assert contents_of(receive(sales, groups=None)) == []
     for wrong in (0, -1, 1.5):
         with sales.transaction() as t, pytest.raises(OptionError, match="groups"):
             t.receive(QUEUE, groups=wrong)  # type: ignore[arg-type]  # that is what is refused
@@ -309,16 +309,16 @@ def test_several_groups_at_once_equal_several_calls(sales: Database) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_of_any_size_at_once_equal_several_calls(sales: Database, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     joined(sales)
     for number in range(12):
-        begin(sales, *(f"{number} {part}".encode() for part in range(chance.randint(1, 4))))
+        begin(sales, *(f"{number} {part}".encode() for part in range(rng.randint(1, 4))))
     sales.alter_queue(QUEUE, retention=seed % 2 == 1)
     one_by_one: list[bytes | str] = ["not asked yet"]
     while one_by_one:
-        top, groups = chance.choice([None, 1, 3, 7, 30]), chance.choice([None, 2, 3, 20])
+        top, groups = rng.choice([None, 1, 3, 7, 30]), rng.choice([None, 2, 3, 20])
         one_by_one = rolled_back(sales, top=top, groups=groups)
-        assert said(receive(sales, top=top, groups=groups)) == one_by_one
+        assert contents_of(receive(sales, top=top, groups=groups)) == one_by_one
 
 
 def rolled_back(database: Database, *, top: int | None, groups: int | None) -> list[bytes | str]:
@@ -326,7 +326,7 @@ def rolled_back(database: Database, *, top: int | None, groups: int | None) -> l
     bodies: list[bytes | str] = []
     with suppress(ZeroDivisionError), database.transaction() as t:
         for _ in range(groups or 1000):
-            taken = said(t.receive(QUEUE, top=None if top is None else top - len(bodies)))
+            taken = contents_of(t.receive(QUEUE, top=None if top is None else top - len(bodies)))
             bodies += taken
             if not taken or len(bodies) == top:
                 break
@@ -340,7 +340,7 @@ def test_a_table_has_a_maximum_of_bytes(sales: Database, monkeypatch: pytest.Mon
     begin(sales, b"123456", b"7890", b"next", b"and a long one")
     begin(sales, b"another")
     expected = [[b"123456", b"7890"], [b"next", b"and a long one"], [b"another"], []]
-    assert [said(receive(sales, groups=None)) for _ in expected] == expected
+    assert [contents_of(receive(sales, groups=None)) for _ in expected] == expected
 
 
 def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
@@ -351,7 +351,7 @@ def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
     table = receive(sales)
     assert pa.total_allocated_bytes() - before < 1 << 20
     assert table.schema == schemas.RECEIVED
-    assert said(table) == [b"small", large, None, b"next"]
+    assert contents_of(table) == [b"small", large, None, b"next"]
     assert table["message_sequence_number"].to_pylist() == [0, 1, 2, 3]
 
 

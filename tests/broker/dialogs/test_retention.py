@@ -11,7 +11,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import BrokerError
 from tests.broker import dialog_calls
 from tests.broker.conftest import QUEUE
-from tests.broker.dialog_calls import begin, drain, end, handle_of, receive, said, send
+from tests.broker.dialog_calls import begin, contents_of, drain, end, handle_of, receive, send
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def retaining(sales: Database) -> Database:
     return sales
 
 
-def kept(database: Database) -> list[tuple[Any, ...]]:
+def retained(database: Database) -> list[tuple[Any, ...]]:
     """Status and body of all rows in the queues, in order."""
     with database_context(database).file.read() as connection:
         return connection.execute(
@@ -32,26 +32,26 @@ def kept(database: Database) -> list[tuple[Any, ...]]:
 
 def test_received_and_sent_messages_stay_until_the_conversation_ends(retaining: Database) -> None:
     initiator = begin(retaining, b"ask")
-    assert kept(retaining) == [(3, b"ask"), (1, b"ask")]
+    assert retained(retaining) == [(3, b"ask"), (1, b"ask")]
     table = receive(retaining)
-    assert said(table) == [b"ask"]
+    assert contents_of(table) == [b"ask"]
     target = handle_of(table)
-    assert kept(retaining) == [(3, b"ask"), (0, b"ask")]
+    assert retained(retaining) == [(3, b"ask"), (0, b"ask")]
     assert drain(retaining) == []
     send(retaining, target, b"answer")
-    assert said(drain(retaining, dialog_calls.REPLIES)) == [b"answer"]
-    assert kept(retaining) == [(3, b"ask"), (0, b"ask"), (3, b"answer"), (0, b"answer")]
+    assert contents_of(drain(retaining, dialog_calls.REPLIES)) == [b"answer"]
+    assert retained(retaining) == [(3, b"ask"), (0, b"ask"), (3, b"answer"), (0, b"answer")]
     end(retaining, initiator)
-    assert kept(retaining) == [(0, b"ask"), (3, b"answer"), (1, None)]
+    assert retained(retaining) == [(0, b"ask"), (3, b"answer"), (1, None)]
     end(retaining, target)
-    assert kept(retaining) == []
+    assert retained(retaining) == []
 
 
 def test_retained_messages_do_not_hide_new_ones(retaining: Database) -> None:
     initiator = begin(retaining)
     for number in range(3):
         send(retaining, initiator, f"{number}".encode())
-        assert said(receive(retaining, top=1)) == [f"{number}".encode()]
+        assert contents_of(receive(retaining, top=1)) == [f"{number}".encode()]
         assert receive(retaining).num_rows == 0
 
 

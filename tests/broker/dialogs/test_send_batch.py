@@ -13,7 +13,7 @@ from ssbroker.broker.database import Database
 from ssbroker.exceptions import BrokerError, InputError, SchemaError
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, TARGET, Clock
-from tests.broker.dialog_calls import begin, drain, receive, said
+from tests.broker.dialog_calls import begin, contents_of, drain, receive
 
 
 def batch(database: Database, table: Any) -> None:
@@ -60,14 +60,14 @@ def test_any_layout_of_the_columns(sales: Database, handle_type: pa.DataType, bo
     )
     batch(sales, rows)
     batch(sales, rows.slice(1))
-    assert said(receive(sales)) == [b"abcd", b"efgh", b"efgh"]
+    assert contents_of(receive(sales)) == [b"abcd", b"efgh", b"efgh"]
 
 
 def test_handles_as_text_from_polars_and_in_chunks(sales: Database) -> None:
     dialog = begin(sales)
     frame = pl.DataFrame({"conversation_handle": [str(dialog), f"{{{dialog}}}".upper()], "message_body": [b"a", b""]})
     batch(sales, pl.concat([frame, frame], rechunk=False))
-    assert said(receive(sales)) == [b"a", None, b"a", None]
+    assert contents_of(receive(sales)) == [b"a", None, b"a", None]
 
 
 def test_a_batch_without_rows_sends_nothing(sales: Database) -> None:

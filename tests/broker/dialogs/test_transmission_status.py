@@ -66,13 +66,13 @@ CASES = {
 
 
 @pytest.mark.rule("R18")
-@pytest.mark.parametrize(("world", "service", "broker_instance", "number", "says"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(("world", "service", "broker_instance", "number", "reason"), CASES.values(), ids=CASES.keys())
 def test_every_reason_has_a_number_and_a_remedy(
-    world: World, service: str, broker_instance: UUID | None, number: str, says: str
+    world: World, service: str, broker_instance: UUID | None, number: str, reason: str
 ) -> None:
     found = status_of(world, service, broker_instance=broker_instance)
     assert found.startswith(f"{number}: ")
-    assert says in found
+    assert reason in found
 
 
 def test_delivered_messages_have_no_status() -> None:
@@ -95,7 +95,7 @@ def test_a_status_fits_its_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "number", "says"),
+    ("text", "number", "reason"),
     [
         (
             transmission_status.queue_disabled("Stock", "[dbo].[Orders]"),
@@ -110,7 +110,7 @@ def test_a_status_fits_its_column() -> None:
     ids=["queue off", "busy", "unavailable", "unclassified", "undeliverable"],
 )
 def test_delivery_failures_have_numbers_too(
-    told: transmission_status.TransmissionStatus, number: str, says: str
+    text: transmission_status.TransmissionStatus, number: str, reason: str
 ) -> None:
-    assert str(told).startswith(f"{number}: ")
-    assert says in str(told)
+    assert str(text).startswith(f"{number}: ")
+    assert reason in str(text)

@@ -48,21 +48,21 @@ class Side:
     events: list[Event] = field(default_factory=list)
     is_heard: bool = True
     """Whether somebody hears of events; where nobody does, plain messages are taken many at a time."""
-    chance: random.Random = field(default_factory=lambda: random.Random(7))
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
 
     def begin(self, name: str) -> Self:
         """Makes the instance."""
-        self.chance.seed(name)
+        self.rng.seed(name)
         with self._made(name) as instance:
             instance.create_database("Sales")
         return self.open()
 
     def _made(self, name: str) -> Instance:
-        return Instance.create(self.folder, name=name, clock=self.clock, random=self.chance, background=False)
+        return Instance.create(self.folder, name=name, clock=self.clock, random=self.rng, background=False)
 
     def open(self) -> Self:
         """Opens it."""
-        self.instance = Instance.open(self.folder, clock=self.clock, random=self.chance, background=False)
+        self.instance = Instance.open(self.folder, clock=self.clock, random=self.rng, background=False)
         if self.is_heard:
             self.instance.subscribe(self.events.append)
         self.database: Database = self.instance.database("Sales")
@@ -140,7 +140,7 @@ class Side:
             found: int = connection.execute(f"SELECT count(*) FROM ssb_{table}").get
         return found
 
-    def told(self, kind: type[Event]) -> list[Any]:
+    def emitted(self, kind: type[Event]) -> list[Any]:
         """Its events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 

@@ -26,8 +26,8 @@ OUTBOX: Final = 8 << 20
 class MemoryEndpoint:
     """The network endpoint of one instance of a `MemoryNetwork`."""
 
-    def __init__(self, pipes: MemoryNetwork, name: str, receiver: EndpointEvents) -> None:
-        self.pipes: Final = pipes
+    def __init__(self, network: MemoryNetwork, name: str, receiver: EndpointEvents) -> None:
+        self.network: Final = network
         self.name: Final = name
         self.receiver: Final = receiver
         self.outboxes: Final[dict[str, deque[pa.Table]]] = {}
@@ -45,19 +45,19 @@ class MemoryEndpoint:
     @property
     def is_alive(self) -> bool:
         """See `interfaces.NetworkEndpoint`."""
-        return self.address in self.pipes.pipes
+        return self.address in self.network.network
 
     def start(self) -> tuple[str, int]:
         """See `interfaces.NetworkEndpoint`."""
-        self.pipes.pipes[self.address] = self
+        self.network.network[self.address] = self
         return self.name, 4022
 
     def send(self, address: str, rows: pa.Table) -> int:
         """See `interfaces.NetworkEndpoint`."""
         outbox = self.outboxes.setdefault(address, deque())
-        if address in self.pipes.down or self._left(outbox) <= 0:
+        if address in self.network.down or self._left(outbox) <= 0:
             self.full.add(address)
-            if address in self.pipes.down:
+            if address in self.network.down:
                 self.receiver.connection_failed(address, "connection refused")
             return 0
         outbox.append(rows)
@@ -107,10 +107,10 @@ class MemoryEndpoint:
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """See `interfaces.NetworkEndpoint`."""
-        if address in self.pipes.down or address not in self.pipes.pipes:
+        if address in self.network.down or address not in self.network.network:
             self.receiver.connection_failed(address, "connection refused")
             return
-        ((role, number),) = self.pipes.pipes[address].receiver.mirroring_roles([broker_instance])
+        ((role, number),) = self.network.network[address].receiver.mirroring_roles([broker_instance])
         self.receiver.role_received(address, broker_instance, role, number)
 
     def pause(self) -> None:
@@ -123,14 +123,14 @@ class MemoryEndpoint:
 
     def close(self, timeout: float) -> None:
         """See `interfaces.NetworkEndpoint`."""
-        self.pipes.pipes.pop(self.address, None)
+        self.network.network.pop(self.address, None)
 
     def deliver(self) -> int:
         """Carries what is in the outboxes to where it goes; how many rows."""
         number = 0
         for address, outbox in self.outboxes.items():
-            target = self.pipes.pipes.get(address)
-            if address in self.pipes.down or target is None or target.is_paused:
+            target = self.network.network.get(address)
+            if address in self.network.down or target is None or target.is_paused:
                 continue
             here = Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
             there = Peer(address.encode()[:16], address, address, address, uuid.UUID(int=1), False)
@@ -140,7 +140,7 @@ class MemoryEndpoint:
                 rows = outbox.popleft()
                 number += rows.num_rows
                 self.sent.append((address, rows))
-                if address not in self.pipes.swallows:
+                if address not in self.network.swallows:
                     target.receiver.rows_received(here, rows)
             if address in self.full:
                 self.full.discard(address)
@@ -160,7 +160,7 @@ class MemoryNetwork:
         self.folder: Final = folder
         self.stack: Final = stack
         self.clock: Final = Clock()
-        self.pipes: Final[dict[str, MemoryEndpoint]] = {}
+        self.network: Final[dict[str, MemoryEndpoint]] = {}
         self.servers: Final[dict[str, Server]] = {}
         self.events: Final[dict[str, list[Event]]] = {}
         self.down: Final[set[str]] = set()
@@ -188,13 +188,13 @@ class MemoryNetwork:
 
     def pipe(self, name: str) -> MemoryEndpoint:
         """The connections of an instance."""
-        return self.pipes[f"TCP://{name}:4022"]
+        return self.network[f"TCP://{name}:4022"]
 
     def turn(self) -> int:
         """Every exchange does what is due, and what is in the outboxes arrives; how many rows."""
         for server in list(self.servers.values()):
             server.exchange.turn()
-        return sum(pipe.deliver() for pipe in list(self.pipes.values()))
+        return sum(pipe.deliver() for pipe in list(self.network.values()))
 
     def settle(self, *, seconds: float = 0.0) -> None:
         """Goes on until nothing moves any more; then lets time pass, if it is said, and goes on."""
@@ -205,7 +205,7 @@ class MemoryNetwork:
             self.clock.advance(seconds=seconds)
             seconds = 0.0
 
-    def told(self, name: str, kind: type[Event]) -> Iterator[Any]:
+    def emitted(self, name: str, kind: type[Event]) -> Iterator[Any]:
         """The events of a kind that an instance told."""
         return (event for event in self.events[name] if isinstance(event, kind))
 

@@ -53,7 +53,7 @@ class RecordingEndpoint:
         frozen: bool = False,
         dial_only: Sequence[str] = (),
     ) -> None:
-        chance = random.Random(name)
+        rng = random.Random(name)
         self.name: Final = name
         self.instance_id: Final = instance_id or name.encode().ljust(16, b".")
         self.batches: Final[list[tuple[Peer, pa.Table]]] = []
@@ -71,7 +71,7 @@ class RecordingEndpoint:
         log = EventLog()
         log.subscribe(self._happened, ConnectionEvent)
         own = OwnIdentity(
-            instance_id=self.instance_id, name=name, run_number=chance.getrandbits(64) if number is None else number
+            instance_id=self.instance_id, name=name, run_number=rng.getrandbits(64) if number is None else number
         )
         self.credentials: Final = None if trust is None else TlsCredentials(trust)
         setup = EndpointSetup(
@@ -81,7 +81,7 @@ class RecordingEndpoint:
             limits=limits,
             events=log,
             clock=self._now,
-            random=chance,
+            random=rng,
             dial_filter=DialFilter(dial_only),
         )
         self.endpoint: Final = SocketEndpoint(setup, host=HOST, port=port)

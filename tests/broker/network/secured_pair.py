@@ -39,31 +39,31 @@ def import_certificate(database: Database, user: str, *, certificate: str | None
 
 def secured(folder: Path, *, anonymous: bool = False) -> Iterator[ShopAndBank]:
     """A shop that is bound to the service of the bank, which only lets the shop send, or everybody where it is anonymous."""
-    for both in shop_and_bank_pair(folder):
-        create_own_certificate(both.stock, "Bank", STOCK)
-        import_certificate(both.sales, "Bank")
-        both.sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=anonymous)
+    for shop_and_bank in shop_and_bank_pair(folder):
+        create_own_certificate(shop_and_bank.stock, "Bank", STOCK)
+        import_certificate(shop_and_bank.sales, "Bank")
+        shop_and_bank.sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=anonymous)
         if not anonymous:
-            create_own_certificate(both.sales, "Shop", SHOP)
-            import_certificate(both.stock, "Shop")
-            both.stock.revoke_send(STOCK, "public")
-            both.stock.grant_send(STOCK, "Shop")
-        yield both
+            create_own_certificate(shop_and_bank.sales, "Shop", SHOP)
+            import_certificate(shop_and_bank.stock, "Shop")
+            shop_and_bank.stock.revoke_send(STOCK, "public")
+            shop_and_bank.stock.grant_send(STOCK, "Shop")
+        yield shop_and_bank
 
 
-def begin(both: ShopAndBank, *bodies: bytes, **asked: Any) -> uuid.UUID:
+def begin(shop_and_bank: ShopAndBank, *bodies: bytes, **asked: Any) -> uuid.UUID:
     """The shop begins a dialog as an application does that says nothing of encryption."""
-    with both.sales.transaction() as t:
+    with shop_and_bank.sales.transaction() as t:
         handle = t.begin_dialog(SHOP, STOCK, **asked)
         for body in bodies:
             t.send(handle, body)
     return handle
 
 
-def rows_to(both: ShopAndBank, name: str) -> list[dict[str, Any]]:
+def rows_to(shop_and_bank: ShopAndBank, name: str) -> list[dict[str, Any]]:
     """All that went to an instance so far, row by row."""
     sender = "shop" if name == "bank" else "bank"
-    sent = [table for address, table in both.pipes.pipe(sender).sent if address == f"TCP://{name}:4022"]
+    sent = [table for address, table in shop_and_bank.network.pipe(sender).sent if address == f"TCP://{name}:4022"]
     return [row for table in sent for row in plain(table)]
 
 
@@ -72,8 +72,10 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
     return table.to_pylist()
 
 
-def deliver_rows(both: ShopAndBank, name: str, rows: Iterable[dict[str, Any]], *, principal: str | None = None) -> None:
+def deliver_rows(
+    shop_and_bank: ShopAndBank, name: str, rows: Iterable[dict[str, Any]], *, principal: str | None = None
+) -> None:
     """Brings rows to an instance as a neighbour would."""
     peer = Peer(bytes(16), "somebody", principal, "TCP://somebody:4022", uuid.UUID(int=9), True)
-    both.pipes.pipe(name).receiver.rows_received(peer, pa.Table.from_pylist(list(rows), schema=WIRE))
-    both.pipes.settle()
+    shop_and_bank.network.pipe(name).receiver.rows_received(peer, pa.Table.from_pylist(list(rows), schema=WIRE))
+    shop_and_bank.network.settle()

@@ -21,7 +21,7 @@ SALES = "Sales"
 class ShopAndBank:
     """The instances `shop` and `bank`, with a database each and routes to each other."""
 
-    pipes: MemoryNetwork
+    network: MemoryNetwork
     shop: Instance
     bank: Instance
     sales: Database
@@ -48,8 +48,8 @@ class ShopAndBank:
 
     def crash(self, name: str) -> None:
         """Ends an instance as a crash would, and opens it again."""
-        self.pipes.crash(name)
-        instance = self.pipes.instance(name)
+        self.network.crash(name)
+        instance = self.network.instance(name)
         if name == "shop":
             self.shop, self.sales = instance, instance.database(SALES)
         else:
@@ -63,9 +63,9 @@ class ShopAndBank:
 def shop_and_bank_pair(folder: Path) -> Iterator[ShopAndBank]:
     """Both, with routes to each other."""
     with ExitStack() as stack:
-        pipes = MemoryNetwork(folder, stack)
-        one, other = pipes.instance("shop"), pipes.instance("bank")
-        both = ShopAndBank(pipes, one, other, shop(one, SALES), stock_of(other))
+        network = MemoryNetwork(folder, stack)
+        one, other = network.instance("shop"), network.instance("bank")
+        both = ShopAndBank(network, one, other, shop(one, SALES), stock_of(other))
         both.sales.create_route("There", address="TCP://bank:4022", service_name=STOCK)
         both.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
         yield both

@@ -58,8 +58,8 @@ class EventRecorder:
     def __init__(self, *listened_to: SocketInstance, kinds: tuple[type[Event], ...]) -> None:
         self._changed = threading.Condition()
         self._events: list[Event] = []
-        for neighbour in listened_to:
-            neighbour.instance.subscribe(self._note, *kinds)
+        for neighbor_peer in listened_to:
+            neighbor_peer.instance.subscribe(self._note, *kinds)
 
     def _note(self, event: Event) -> None:
         with self._changed:
@@ -106,17 +106,17 @@ def instance_group(folder: Path) -> Iterator[InstanceGroup]:
         yield made
 
 
-def shop(neighbour: SocketInstance) -> Database:
+def shop(neighbor_peer: SocketInstance) -> Database:
     """The database Sales with the service `//Shop`."""
-    database = neighbour.instance.create_database("Sales")
+    database = neighbor_peer.instance.create_database("Sales")
     database.create_queue(REPLIES)
     database.create_service(SHOP, queue=REPLIES)
     return database
 
 
-def stock(neighbour: SocketInstance) -> Database:
+def stock(neighbor_peer: SocketInstance) -> Database:
     """The database Stock with the service `//Stock`."""
-    database = neighbour.instance.create_database("Stock")
+    database = neighbor_peer.instance.create_database("Stock")
     database.create_queue(ORDERS)
     database.create_service(STOCK, queue=ORDERS)
     return database

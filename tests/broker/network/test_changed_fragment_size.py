@@ -19,46 +19,46 @@ BANK = "TCP://bank:4022"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from shop_and_bank_pair(tmp_path)
 
 
 @pytest.mark.rule("P13", "P16")
-def test_an_instance_served_with_another_size_continues(both: ShopAndBank) -> None:
+def test_an_instance_served_with_another_size_continues(shop_and_bank: ShopAndBank) -> None:
     """Half of a message is there; so is the rest of it, and what follows, once."""
-    both.send(b"first")
-    both.pipes.settle()
-    dialog = both.send(b"x" * 200_000, b"after it")
-    both.pipes.settle()
-    both.send(bytes(range(250)) * 4000, dialog=dialog)
-    both.pipes.servers["shop"].exchange.turn()
+    shop_and_bank.send(b"first")
+    shop_and_bank.network.settle()
+    dialog = shop_and_bank.send(b"x" * 200_000, b"after it")
+    shop_and_bank.network.settle()
+    shop_and_bank.send(bytes(range(250)) * 4000, dialog=dialog)
+    shop_and_bank.network.servers["shop"].exchange.turn()
     here = Peer(b"shop".ljust(16), "shop", "shop", "TCP://shop:4022", uuid.UUID(int=1), True)
-    for rows in both.pipes.pipe("shop").outboxes[BANK]:
-        both.pipes.pipe("bank").receiver.rows_received(here, rows.slice(0, rows.num_rows // 2))
-    both.pipes.servers["bank"].exchange.turn()
-    both.pipes.crash("shop")
-    shop = both.pipes.instance("shop", settings=ProtocolSettings(max_fragment_bytes=9_999))
+    for rows in shop_and_bank.network.pipe("shop").outboxes[BANK]:
+        shop_and_bank.network.pipe("bank").receiver.rows_received(here, rows.slice(0, rows.num_rows // 2))
+    shop_and_bank.network.servers["bank"].exchange.turn()
+    shop_and_bank.network.crash("shop")
+    shop = shop_and_bank.network.instance("shop", settings=ProtocolSettings(max_fragment_bytes=9_999))
     sales = shop.database("Sales")
     with sales.transaction() as t:
         t.send(dialog, b"and more")
-    both.pipes.settle(seconds=80)
-    both.pipes.settle(seconds=80)
+    shop_and_bank.network.settle(seconds=80)
+    shop_and_bank.network.settle(seconds=80)
     bodies = [b"first", b"x" * 200_000, b"after it", bytes(range(250)) * 4000, b"and more"]
-    assert received(both.stock) == bodies
+    assert received(shop_and_bank.stock) == bodies
     assert waiting(sales) == []
 
 
-def test_waiting_messages_keep_their_fragment_size(both: ShopAndBank) -> None:
-    both.pipes.down.add(BANK)
-    storage = SqliteDialogStorage(database_context(both.sales))
+def test_waiting_messages_keep_their_fragment_size(shop_and_bank: ShopAndBank) -> None:
+    shop_and_bank.network.down.add(BANK)
+    storage = SqliteDialogStorage(database_context(shop_and_bank.sales))
     assert storage.set_fragment_bytes(100) == {}
-    dialog = both.send(b"waits")
+    dialog = shop_and_bank.send(b"waits")
     ((key,),) = [storage.waiting()]
     assert storage.set_fragment_bytes(100) == {}
-    assert SqliteDialogStorage(database_context(both.sales)).set_fragment_bytes(200) == {key: 100}
+    assert SqliteDialogStorage(database_context(shop_and_bank.sales)).set_fragment_bytes(200) == {key: 100}
     assert storage.set_fragment_bytes(300) == {key: 100}
     assert storage.set_fragment_bytes(100) == {}
     assert storage.set_fragment_bytes(300) == {key: 100}
-    with both.sales.transaction() as t:
+    with shop_and_bank.sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)
     assert storage.set_fragment_bytes(200) == {}

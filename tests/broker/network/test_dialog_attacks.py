@@ -37,27 +37,27 @@ Row = dict[str, Any]
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With full security."""
     yield from secured(tmp_path)
 
 
-def intercepted(both: ShopAndBank) -> Row:
+def intercepted(shop_and_bank: ShopAndBank) -> Row:
     """The first row of a dialog, which does not arrive."""
-    both.pipes.swallows.add(BANK)
-    begin(both, b"two chairs")
-    both.pipes.settle()
-    both.pipes.swallows.clear()
-    return rows_to(both, "bank")[-1]
+    shop_and_bank.network.swallows.add(BANK)
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle()
+    shop_and_bank.network.swallows.clear()
+    return rows_to(shop_and_bank, "bank")[-1]
 
 
-def unanswered(both: ShopAndBank) -> Row:
+def unanswered(shop_and_bank: ShopAndBank) -> Row:
     """The answer to the first row of a dialog, which does not arrive."""
-    both.pipes.swallows.add(SHOP)
-    begin(both, b"two chairs")
-    both.pipes.settle(seconds=2)
-    both.pipes.swallows.clear()
-    return rows_to(both, "shop")[-1]
+    shop_and_bank.network.swallows.add(SHOP)
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=2)
+    shop_and_bank.network.swallows.clear()
+    return rows_to(shop_and_bank, "shop")[-1]
 
 
 def handle_of(database: Database) -> uuid.UUID:
@@ -68,211 +68,221 @@ def handle_of(database: Database) -> uuid.UUID:
     return uuid.UUID(bytes=bytes(handle or b""))
 
 
-def refused(both: ShopAndBank, name: str) -> set[int]:
+def refused(shop_and_bank: ShopAndBank, name: str) -> set[int]:
     """The numbers with which an instance refused what came."""
-    return {event.error for kind in (CorruptedMessage, MessageUndeliverable) for event in both.pipes.told(name, kind)}
+    return {
+        event.error
+        for kind in (CorruptedMessage, MessageUndeliverable)
+        for event in shop_and_bank.network.emitted(name, kind)
+    }
 
 
-def offer(both: ShopAndBank, row: Row, *, by: str | None, to: str, key: bytes = bytes(32), **other: Any) -> bytes:
+def offer(
+    shop_and_bank: ShopAndBank, row: Row, *, by: str | None, to: str, key: bytes = bytes(32), **other: Any
+) -> bytes:
     """A blob for the direction of a row, made by whom."""
     names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)
     return KeyOffers().make_blob(
-        key, of, receiver=public(to), sender=sender, now=epoch_microseconds(database_context(both.sales).now())
+        key, of, receiver=public(to), sender=sender, now=epoch_microseconds(database_context(shop_and_bank.sales).now())
     )
 
 
 @pytest.mark.threat("T15")
-def test_security_cannot_be_downgraded(both: ShopAndBank) -> None:
+def test_security_cannot_be_downgraded(shop_and_bank: ShopAndBank) -> None:
     """Without its key, with a plain header, or as anonymous: it is not taken, and the honest row is."""
-    row = intercepted(both)
+    row = intercepted(shop_and_bank)
     for less in (
         {**row, "key_exchange": None},
         forged({**row, "key_exchange": None}, security=Protection.PLAIN, message_body=b"two tables"),
         {**row, "security": Protection.SIGNED},
-        {**row, "key_exchange": offer(both, row, by=None, to="Bank")},
+        {**row, "key_exchange": offer(shop_and_bank, row, by=None, to="Bank")},
         {**row, "key_exchange": row["key_exchange"][:-1]},
         {**row, "key_exchange": b""},
     ):
-        deliver_rows(both, "bank", [less])
-    assert both.ordered() == []
-    assert states(both.stock) == []
-    both.pipes.settle(seconds=5)
-    assert both.ordered() == [b"two chairs"]
+        deliver_rows(shop_and_bank, "bank", [less])
+    assert shop_and_bank.ordered() == []
+    assert states(shop_and_bank.stock) == []
+    shop_and_bank.network.settle(seconds=5)
+    assert shop_and_bank.ordered() == [b"two chairs"]
 
 
 @pytest.mark.threat("T15", "T11")
-def test_a_secured_dialog_rejects_unsecured_rows(both: ShopAndBank) -> None:
+def test_a_secured_dialog_rejects_unsecured_rows(shop_and_bank: ShopAndBank) -> None:
     """Neither an acknowledgement nor an error that says that the far side is gone, before the answer and after it."""
-    row = intercepted(both)
+    row = intercepted(shop_and_bank)
     plain = {**row, "security": Protection.PLAIN}
     error: Row = {"message_type_name": ERROR, "is_conversation_error": True, "message_body": b"<Error/>"}
     lies = [acknowledging(plain, 5), acknowledging(plain, 0, **error), acknowledging(row, 5)]
-    deliver_rows(both, "shop", lies)
-    assert (states(both.sales), len(waiting(both.sales))) == (["CO"], 1)
-    both.pipes.settle(seconds=5)
-    both.pipes.swallows.add(BANK)
-    both.send(b"a table", dialog=handle_of(both.sales))
-    both.pipes.settle()
-    both.pipes.swallows.clear()
-    deliver_rows(both, "shop", lies)
-    assert (states(both.sales), len(waiting(both.sales))) == (["CO"], 1)
-    both.pipes.settle(seconds=5)
-    assert both.ordered() == [b"two chairs", b"a table"]
+    deliver_rows(shop_and_bank, "shop", lies)
+    assert (states(shop_and_bank.sales), len(waiting(shop_and_bank.sales))) == (["CO"], 1)
+    shop_and_bank.network.settle(seconds=5)
+    shop_and_bank.network.swallows.add(BANK)
+    shop_and_bank.send(b"a table", dialog=handle_of(shop_and_bank.sales))
+    shop_and_bank.network.settle()
+    shop_and_bank.network.swallows.clear()
+    deliver_rows(shop_and_bank, "shop", lies)
+    assert (states(shop_and_bank.sales), len(waiting(shop_and_bank.sales))) == (["CO"], 1)
+    shop_and_bank.network.settle(seconds=5)
+    assert shop_and_bank.ordered() == [b"two chairs", b"a table"]
 
 
-def test_an_unknown_certificate_is_not_answered(both: ShopAndBank) -> None:
+def test_an_unknown_certificate_is_not_answered(shop_and_bank: ShopAndBank) -> None:
     """The sender keeps what it has; once its certificate is taken in, it goes by itself."""
-    both.stock.drop_certificate("OfShop")
-    begin(both, b"two chairs")
-    both.pipes.settle(seconds=5)
-    assert refused(both, "bank") == {11229}
-    assert rows_to(both, "shop") == []
-    assert (len(waiting(both.sales)), states(both.stock)) == (1, [])
-    import_certificate(both.stock, "Shop2", certificate="Shop")
-    both.stock.grant_send(STOCK, "Shop2")
-    both.pipes.settle(seconds=65)
-    assert both.ordered() == [b"two chairs"]
+    shop_and_bank.stock.drop_certificate("OfShop")
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=5)
+    assert refused(shop_and_bank, "bank") == {11229}
+    assert rows_to(shop_and_bank, "shop") == []
+    assert (len(waiting(shop_and_bank.sales)), states(shop_and_bank.stock)) == (1, [])
+    import_certificate(shop_and_bank.stock, "Shop2", certificate="Shop")
+    shop_and_bank.stock.grant_send(STOCK, "Shop2")
+    shop_and_bank.network.settle(seconds=65)
+    assert shop_and_bank.ordered() == [b"two chairs"]
 
 
 @pytest.mark.threat("T1", "T14")
 @pytest.mark.parametrize("thief", ["Thief", "Bank"])
-def test_an_initiator_cannot_be_impersonated(both: ShopAndBank, thief: str) -> None:
+def test_an_initiator_cannot_be_impersonated(shop_and_bank: ShopAndBank, thief: str) -> None:
     """With a certificate of his own, which the bank does not know, or with that of a user who may not send."""
-    row = intercepted(both)
-    deliver_rows(both, "bank", [{**row, "key_exchange": offer(both, row, by=thief, to="Bank")}])
-    assert both.ordered() == []
-    assert states(both.stock) == []
-    assert refused(both, "bank") <= {11229, 11230}
-    both.pipes.settle(seconds=5)
-    assert both.ordered() == [b"two chairs"]
+    row = intercepted(shop_and_bank)
+    deliver_rows(shop_and_bank, "bank", [{**row, "key_exchange": offer(shop_and_bank, row, by=thief, to="Bank")}])
+    assert shop_and_bank.ordered() == []
+    assert states(shop_and_bank.stock) == []
+    assert refused(shop_and_bank, "bank") <= {11229, 11230}
+    shop_and_bank.network.settle(seconds=5)
+    assert shop_and_bank.ordered() == [b"two chairs"]
 
 
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("thief", ["Thief", "Shop"])
-def test_a_clone_without_the_private_key_cannot_answer(both: ShopAndBank, thief: str) -> None:
+def test_a_clone_without_the_private_key_cannot_answer(shop_and_bank: ShopAndBank, thief: str) -> None:
     """The shop is bound by the answer of whom its binding names, not by the first one that comes."""
-    row = unanswered(both)
-    for blob in (offer(both, row, by=thief, to="Shop"), offer(both, row, by=None, to="Shop"), None):
-        deliver_rows(both, "shop", [{**row, "key_exchange": blob}])
-    assert len(waiting(both.sales)) == 1
-    deliver_rows(both, "shop", [row])
-    assert waiting(both.sales) == []
+    row = unanswered(shop_and_bank)
+    for blob in (offer(shop_and_bank, row, by=thief, to="Shop"), offer(shop_and_bank, row, by=None, to="Shop"), None):
+        deliver_rows(shop_and_bank, "shop", [{**row, "key_exchange": blob}])
+    assert len(waiting(shop_and_bank.sales)) == 1
+    deliver_rows(shop_and_bank, "shop", [row])
+    assert waiting(shop_and_bank.sales) == []
 
 
 @pytest.mark.threat("T14")
-def test_an_answer_by_another_user_than_the_bindings_is_rejected(both: ShopAndBank) -> None:
+def test_an_answer_by_another_user_than_the_bindings_is_rejected(shop_and_bank: ShopAndBank) -> None:
     """Also by one whose certificate is known here."""
-    import_certificate(both.sales, "Thief")
-    row = unanswered(both)
-    deliver_rows(both, "shop", [{**row, "key_exchange": offer(both, row, by="Thief", to="Shop")}])
-    assert len(waiting(both.sales)) == 1
-    assert 11229 in refused(both, "shop")
+    import_certificate(shop_and_bank.sales, "Thief")
+    row = unanswered(shop_and_bank)
+    deliver_rows(shop_and_bank, "shop", [{**row, "key_exchange": offer(shop_and_bank, row, by="Thief", to="Shop")}])
+    assert len(waiting(shop_and_bank.sales)) == 1
+    assert 11229 in refused(shop_and_bank, "shop")
 
 
 @pytest.mark.threat("T17")
-def test_a_key_for_one_service_is_useless_at_another(both: ShopAndBank) -> None:
+def test_a_key_for_one_service_is_useless_at_another(shop_and_bank: ShopAndBank) -> None:
     """What is led astray to a service that belongs to somebody else is not taken there, nor what names another service."""
-    row = intercepted(both)
-    both.stock.set_service_owner(STOCK, "dbo")
-    deliver_rows(both, "bank", [row])
-    assert refused(both, "bank") == {11229}
-    both.stock.set_service_owner(STOCK, "Bank")
-    both.stock.create_queue("Other")
-    both.stock.create_service("//Other", queue="Other", owner="Bank")
-    deliver_rows(both, "bank", [{**row, "to_service_name": "//Other"}])
-    assert states(both.stock) == []
-    both.pipes.settle(seconds=5)
-    assert both.ordered() == [b"two chairs"]
+    row = intercepted(shop_and_bank)
+    shop_and_bank.stock.set_service_owner(STOCK, "dbo")
+    deliver_rows(shop_and_bank, "bank", [row])
+    assert refused(shop_and_bank, "bank") == {11229}
+    shop_and_bank.stock.set_service_owner(STOCK, "Bank")
+    shop_and_bank.stock.create_queue("Other")
+    shop_and_bank.stock.create_service("//Other", queue="Other", owner="Bank")
+    deliver_rows(shop_and_bank, "bank", [{**row, "to_service_name": "//Other"}])
+    assert states(shop_and_bank.stock) == []
+    shop_and_bank.network.settle(seconds=5)
+    assert shop_and_bank.ordered() == [b"two chairs"]
 
 
 @pytest.mark.threat("T2")
-def test_a_blob_of_another_conversation_is_rejected(both: ShopAndBank) -> None:
+def test_a_blob_of_another_conversation_is_rejected(shop_and_bank: ShopAndBank) -> None:
     """Nor that of the other direction."""
-    row = intercepted(both)
-    other = intercepted(both)
+    row = intercepted(shop_and_bank)
+    other = intercepted(shop_and_bank)
     assert row["conversation_id"] != other["conversation_id"]
     reflected = {**row, "is_initiator": False, "key_exchange": row["key_exchange"]}
-    deliver_rows(both, "bank", [{**row, "key_exchange": other["key_exchange"]}, reflected])
-    assert states(both.stock) == []
-    both.pipes.settle(seconds=5)
-    assert sorted(both.ordered()) == [b"two chairs", b"two chairs"]
+    deliver_rows(shop_and_bank, "bank", [{**row, "key_exchange": other["key_exchange"]}, reflected])
+    assert states(shop_and_bank.stock) == []
+    shop_and_bank.network.settle(seconds=5)
+    assert sorted(shop_and_bank.ordered()) == [b"two chairs", b"two chairs"]
 
 
 @pytest.mark.threat("T2")
-def test_a_recorded_dialog_cannot_be_replayed(both: ShopAndBank) -> None:
+def test_a_recorded_dialog_cannot_be_replayed(shop_and_bank: ShopAndBank) -> None:
     """Neither while its closed endpoint is there, nor once that is gone."""
-    dialog = begin(both, b"pay 10")
-    both.pipes.settle()
-    assert both.answer(b"paid") == [b"pay 10"]
-    both.pipes.settle(seconds=2)
-    with both.sales.transaction() as t:
+    dialog = begin(shop_and_bank, b"pay 10")
+    shop_and_bank.network.settle()
+    assert shop_and_bank.answer(b"paid") == [b"pay 10"]
+    shop_and_bank.network.settle(seconds=2)
+    with shop_and_bank.sales.transaction() as t:
         t.end_conversation(dialog)
-    both.pipes.settle(seconds=2)
-    with both.stock.transaction() as t:
-        t.end_conversation(handle_of(both.stock))
-    both.pipes.settle(seconds=2)
-    recorded = rows_to(both, "bank")
-    received(both.sales, REPLIES)
+    shop_and_bank.network.settle(seconds=2)
+    with shop_and_bank.stock.transaction() as t:
+        t.end_conversation(handle_of(shop_and_bank.stock))
+    shop_and_bank.network.settle(seconds=2)
+    recorded = rows_to(shop_and_bank, "bank")
+    received(shop_and_bank.sales, REPLIES)
     for _ in range(2):
-        deliver_rows(both, "bank", recorded)
-        assert both.ordered() == []
-        assert states(both.stock) in (["CD"], [])
-        both.pipes.clock.advance(seconds=31 * 60)
-        both.bank.run_due()
-        both.pipes.settle()
-    assert states(both.stock) == []
-    deliver_rows(both, "bank", recorded)
-    assert (both.ordered(), states(both.stock)) == ([], [])
-    assert 11230 in refused(both, "bank")
+        deliver_rows(shop_and_bank, "bank", recorded)
+        assert shop_and_bank.ordered() == []
+        assert states(shop_and_bank.stock) in (["CD"], [])
+        shop_and_bank.network.clock.advance(seconds=31 * 60)
+        shop_and_bank.bank.run_due()
+        shop_and_bank.network.settle()
+    assert states(shop_and_bank.stock) == []
+    deliver_rows(shop_and_bank, "bank", recorded)
+    assert (shop_and_bank.ordered(), states(shop_and_bank.stock)) == ([], [])
+    assert 11230 in refused(shop_and_bank, "bank")
 
 
 @pytest.mark.threat("T11")
-def test_every_bit_of_the_first_answer_is_authenticated(both: ShopAndBank) -> None:
+def test_every_bit_of_the_first_answer_is_authenticated(shop_and_bank: ShopAndBank) -> None:
     """With a key that came along and was changed, and with a header that says more than was received."""
-    row = unanswered(both)
+    row = unanswered(shop_and_bank)
     number = int.from_bytes(row["key_exchange"])
     size = len(row["key_exchange"])
     flipped = [{**row, "key_exchange": (number ^ 1 << bit).to_bytes(size)} for bit in range(0, 8 * size, 97)]
     for bad in (*flipped, {**row, "acked_sequence_number": 5}, {**row, "from_broker_instance": bytes(16)}):
-        deliver_rows(both, "shop", [bad])
-    assert len(waiting(both.sales)) == 1
-    deliver_rows(both, "shop", [row])
-    assert waiting(both.sales) == []
+        deliver_rows(shop_and_bank, "shop", [bad])
+    assert len(waiting(shop_and_bank.sales)) == 1
+    deliver_rows(shop_and_bank, "shop", [row])
+    assert waiting(shop_and_bank.sales) == []
 
 
 @pytest.mark.rule("P26")
-def test_hostile_blobs_do_not_affect_honest_peers(both: ShopAndBank) -> None:
+def test_hostile_blobs_do_not_affect_honest_peers(shop_and_bank: ShopAndBank) -> None:
     """Of any size and content, and many of them."""
-    row = intercepted(both)
+    row = intercepted(shop_and_bank)
     for blob in (b"\0", bytes(1 << 16), b"\1\1" + b"\xff" * 700, row["key_exchange"] * 2):
         deliver_rows(
-            both, "bank", [{**row, "key_exchange": blob}, {**row, "conversation_id": bytes(16), "key_exchange": blob}]
+            shop_and_bank,
+            "bank",
+            [{**row, "key_exchange": blob}, {**row, "conversation_id": bytes(16), "key_exchange": blob}],
         )
-    assert states(both.stock) == []
-    both.pipes.settle(seconds=5)
-    assert both.ordered() == [b"two chairs"]
+    assert states(shop_and_bank.stock) == []
+    shop_and_bank.network.settle(seconds=5)
+    assert shop_and_bank.ordered() == [b"two chairs"]
 
 
 @pytest.mark.rule("R8", "P25")
-def test_a_second_copy_with_the_same_certificate_gets_an_error(both: ShopAndBank) -> None:
+def test_a_second_copy_with_the_same_certificate_gets_an_error(shop_and_bank: ShopAndBank) -> None:
     """-8495, so that it does not wait for ever; the copy that answered first goes on."""
-    instance = both.pipes.instance("copy")
+    instance = shop_and_bank.network.instance("copy")
     copy = sample_databases.stock(instance)
     create_own_certificate(copy, "Bank", STOCK)
     import_certificate(copy, "Shop")
     copy.create_route("Back", address=SHOP, service_name="//Shop")
     guid = copy.service_broker_guid
-    both.sales.create_route("Copy", address="TCP://copy:4022", service_name=STOCK, broker_instance=guid)
-    both.sales.create_route("Bank", address=BANK, service_name=STOCK, broker_instance=both.stock.service_broker_guid)
-    row = intercepted(both)
-    both.pipes.settle(seconds=5)
-    assert both.answer(b"yes") == [b"two chairs"]
-    both.pipes.settle(seconds=2)
-    deliver_rows(both, "copy", [row])
-    both.pipes.settle(seconds=2)
-    assert (states(copy), states(both.stock)) == (["ER"], ["CO"])
-    both.answer()
-    assert received(both.sales, REPLIES) == [b"yes"]
+    shop_and_bank.sales.create_route("Copy", address="TCP://copy:4022", service_name=STOCK, broker_instance=guid)
+    shop_and_bank.sales.create_route(
+        "Bank", address=BANK, service_name=STOCK, broker_instance=shop_and_bank.stock.service_broker_guid
+    )
+    row = intercepted(shop_and_bank)
+    shop_and_bank.network.settle(seconds=5)
+    assert shop_and_bank.answer(b"yes") == [b"two chairs"]
+    shop_and_bank.network.settle(seconds=2)
+    deliver_rows(shop_and_bank, "copy", [row])
+    shop_and_bank.network.settle(seconds=2)
+    assert (states(copy), states(shop_and_bank.stock)) == (["ER"], ["CO"])
+    shop_and_bank.answer()
+    assert received(shop_and_bank.sales, REPLIES) == [b"yes"]

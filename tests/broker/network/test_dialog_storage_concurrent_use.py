@@ -32,8 +32,8 @@ def expected(error: BrokerError, *numbers: int) -> None:
 class Turmoil:
     """What happens in a seed, and what was sent and received of each conversation, by its id and the sender's side."""
 
-    def __init__(self, both: Pair, seed: int) -> None:
-        self.both = both
+    def __init__(self, engines: Pair, seed: int) -> None:
+        self.engines = engines
         self.random = random.Random(seed)
         self.sent: dict[tuple[bytes, bool], int] = defaultdict(int)
         self.received: dict[tuple[bytes, bool], list[int]] = defaultdict(list)
@@ -59,7 +59,7 @@ class Turmoil:
         self.mend()
 
     def side(self) -> Side:
-        return self.random.choice([self.both.shop, self.both.stock])
+        return self.random.choice([self.engines.shop, self.engines.stock])
 
     def handles(self, side: Side) -> list[tuple[bytes, bool, uuid.UUID]]:
         with database_context(side.database).file.read() as connection:
@@ -70,7 +70,7 @@ class Turmoil:
         return [(conversation, bool(near), uuid.UUID(bytes=handle)) for conversation, near, handle in found]
 
     def begin(self) -> None:
-        with self.both.shop.database.transaction() as t:
+        with self.engines.shop.database.transaction() as t:
             t.begin_dialog(SHOP, STOCK, contract=TRADE, lifetime=self.random.choice([200, None, None, None]))
 
     def send(self) -> None:
@@ -99,7 +99,7 @@ class Turmoil:
         with side.database.transaction() as t:
             try:
                 rows: list[dict[str, Any]] = t.receive(
-                    ORDERS if side is self.both.stock else REPLIES, top=most
+                    ORDERS if side is self.engines.stock else REPLIES, top=most
                 ).to_pylist()
             except BrokerError as error:
                 expected(error, 9617)  # it is off
@@ -135,7 +135,7 @@ class Turmoil:
 
     def switch(self) -> None:
         side = self.side()
-        name = ORDERS if side is self.both.stock else REPLIES
+        name = ORDERS if side is self.engines.stock else REPLIES
         side.database.alter_queue(name, status=self.random.random() < 0.5)
 
     def crash(self) -> None:
@@ -146,13 +146,13 @@ class Turmoil:
         side.dialogs.flush(now=side.now)
 
     def wait(self) -> None:
-        self.both.clock.advance(seconds=self.random.choice([0.2, 1, 5, MINUTE]))
-        for side in (self.both.shop, self.both.stock):
+        self.engines.clock.advance(seconds=self.random.choice([0.2, 1, 5, MINUTE]))
+        for side in (self.engines.shop, self.engines.stock):
             side.instance.run_due()
 
     def carry(self, *, share: float = 0.8) -> None:
         """What one side sends, as far as it gets through; now and then something happens between plan and commit."""
-        for source, target in ((self.both.shop, self.both.stock), (self.both.stock, self.both.shop)):
+        for source, target in ((self.engines.shop, self.engines.stock), (self.engines.stock, self.engines.shop)):
             rows = [row for row in source.rows() if self.random.random() < share]
             self.random.shuffle(rows)
             while rows:
@@ -177,19 +177,22 @@ class Turmoil:
 
     def mend(self) -> None:
         """Nothing goes wrong any more: all that waits arrives, or its conversation is over."""
-        for side, name in ((self.both.shop, REPLIES), (self.both.stock, ORDERS)):
+        for side, name in ((self.engines.shop, REPLIES), (self.engines.stock, ORDERS)):
             side.database.alter_queue(name, status=True)
         for _ in range(ROUNDS_MAX):
             self.carry(share=1)
-            self.both.clock.advance(seconds=70)
-            for side in (self.both.shop, self.both.stock):
+            self.engines.clock.advance(seconds=70)
+            for side in (self.engines.shop, self.engines.stock):
                 side.instance.run_due()
                 while self.take_in(side, most=50):
                     pass
-            if not self.both.shop.count("transmission_queue") and not self.both.stock.count("transmission_queue"):
+            if not self.engines.shop.count("transmission_queue") and not self.engines.stock.count("transmission_queue"):
                 return
         raise AssertionError(
-            [side.instance.view("sys.transmission_queue").to_pylist() for side in (self.both.shop, self.both.stock)]
+            [
+                side.instance.view("sys.transmission_queue").to_pylist()
+                for side in (self.engines.shop, self.engines.stock)
+            ]
         )
 
     def check(self) -> None:
@@ -206,12 +209,12 @@ class Turmoil:
 @pytest.mark.parametrize("seed", range(8))
 def test_concurrent_use(tmp_path: Path, seed: int) -> None:
     """All that was sent in conversations that go on is received once and in order; of others, the beginning."""
-    both = pair(tmp_path, is_heard=seed % 2 == 0, max_fragment_bytes=100)
-    turmoil = Turmoil(both, seed)
+    engines = pair(tmp_path, is_heard=seed % 2 == 0, max_fragment_bytes=100)
+    turmoil = Turmoil(engines, seed)
     turmoil.run()
     turmoil.check()
-    for side in (both.shop, both.stock):
+    for side in (engines.shop, engines.stock):
         with database_context(side.database).file.read() as connection:
             assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
             assert connection.pragma("integrity_check") == "ok"
-    both.close()
+    engines.close()

@@ -25,24 +25,24 @@ ALL = 2**62
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Pair]:
+def engines(tmp_path: Path) -> Iterator[Pair]:
     made = pair(tmp_path)
     yield made
     made.close()
 
 
-def sent(both: Pair, *wanted: MessageRange) -> list[dict[str, Any]]:
-    table = both.shop.storage.outgoing(wanted)
+def sent(engines: Pair, *wanted: MessageRange) -> list[dict[str, Any]]:
+    table = engines.shop.storage.outgoing(wanted)
     assert table.schema.equals(MESSAGES)
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
 
 @pytest.mark.rule("P16")
-def test_requested_messages_are_read_in_order_up_to_the_limit(both: Pair) -> None:
-    first, other = both.begin(*[b"%d" % number for number in range(6)]), both.begin(b"", b"x" * 1000)
-    one, two = both.shop.key(first), both.shop.key(other)
-    rows = sent(both, MessageRange(one, 2, 4, 9, ALL), MessageRange(two, 0, ALL, 9, ALL))
+def test_requested_messages_are_read_in_order_up_to_the_limit(engines: Pair) -> None:
+    first, other = engines.begin(*[b"%d" % number for number in range(6)]), engines.begin(b"", b"x" * 1000)
+    one, two = engines.shop.key(first), engines.shop.key(other)
+    rows = sent(engines, MessageRange(one, 2, 4, 9, ALL), MessageRange(two, 0, ALL, 9, ALL))
     assert [(row["message_sequence_number"], row["message_body"]) for row in rows] == [
         (2, b"2"),
         (3, b"3"),
@@ -51,64 +51,64 @@ def test_requested_messages_are_read_in_order_up_to_the_limit(both: Pair) -> Non
         (1, b"x" * 1000),
     ]
     assert {row["message_type_name"] for row in rows} == {DEFAULT}
-    assert len(sent(both, MessageRange(one, 0, ALL, 2, ALL))) == 2
-    assert [row["message_body"] for row in sent(both, MessageRange(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
-    assert len(sent(both, MessageRange(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
-    assert sent(both, MessageRange(one, 7, 9, 9, ALL)) == sent(both) == []
-    assert [row["message_body"] for row in sent(both, MessageRange(two, 0, ALL, 9, ALL, 999))] == [b"", None]
-    assert [row["message_body"] for row in sent(both, MessageRange(one, 0, ALL, 9, ALL, 0))] == [None]
+    assert len(sent(engines, MessageRange(one, 0, ALL, 2, ALL))) == 2
+    assert [row["message_body"] for row in sent(engines, MessageRange(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
+    assert len(sent(engines, MessageRange(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
+    assert sent(engines, MessageRange(one, 7, 9, 9, ALL)) == sent(engines) == []
+    assert [row["message_body"] for row in sent(engines, MessageRange(two, 0, ALL, 9, ALL, 999))] == [b"", None]
+    assert [row["message_body"] for row in sent(engines, MessageRange(one, 0, ALL, 9, ALL, 0))] == [None]
 
 
 @pytest.mark.rule("P13")
-def test_parts_of_a_body_are_read_without_the_rest(both: Pair) -> None:
+def test_parts_of_a_body_are_read_without_the_rest(engines: Pair) -> None:
     body = bytes(range(256)) * 400
-    key = both.shop.key(both.begin(b"first", body))
+    key = engines.shop.key(engines.begin(b"first", body))
     spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
-    assert both.shop.storage.read_body_slices(key, 1, spans) == [body[begin:end] for begin, end in spans]
-    assert both.shop.storage.read_body_slices(key, 1, []) == []
-    assert both.shop.storage.read_body_slices(key, 2, spans) is None
-    assert both.shop.storage.read_body_slices((bytes(16), True), 1, spans) is None
+    assert engines.shop.storage.read_body_slices(key, 1, spans) == [body[begin:end] for begin, end in spans]
+    assert engines.shop.storage.read_body_slices(key, 1, []) == []
+    assert engines.shop.storage.read_body_slices(key, 2, spans) is None
+    assert engines.shop.storage.read_body_slices((bytes(16), True), 1, spans) is None
 
 
 MIB = 1 << 20
 
 
-def test_a_large_body_is_read_once_over_many_turns(both: Pair) -> None:
+def test_a_large_body_is_read_once_over_many_turns(engines: Pair) -> None:
     """SQLite walks to a place from the body's beginning: 192 MiB in turns of one had 96 times as many pages read."""
     size = 33 * MIB + 5
     body = Random(1).randbytes(size)
-    key = both.shop.key(both.begin(body))
-    with database_context(both.shop.database).file.read() as connection:  # whoever comes next is given the same one
+    key = engines.shop.key(engines.begin(body))
+    with database_context(engines.shop.database).file.read() as connection:  # whoever comes next is given the same one
         pass
     before = pages_visited(connection)
     found: list[bytes] = []
     for begin in range(0, size, MIB):
-        found += both.shop.storage.read_body_slices(key, 0, [(begin, begin + MIB)]) or [b""]
+        found += engines.shop.storage.read_body_slices(key, 0, [(begin, begin + MIB)]) or [b""]
     assert b"".join(found) == body
     assert pages_visited(connection) - before < 4 * size // 4096
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_messages_read_ahead_equal_the_stored_ones(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_messages_read_ahead_equal_the_stored_ones(engines: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
-    chance = Random(seed)
-    monkeypatch.setattr(dialog_storage, "READ_AHEAD_MAX", chance.choice([100, 1000, 5000]))
-    bodies = {both.shop.key(both.begin(body)): body for body in (chance.randbytes(4000) for _ in range(3))}
+    rng = Random(seed)
+    monkeypatch.setattr(dialog_storage, "READ_AHEAD_MAX", rng.choice([100, 1000, 5000]))
+    bodies = {engines.shop.key(engines.begin(body)): body for body in (rng.randbytes(4000) for _ in range(3))}
     places = dict.fromkeys(bodies, 0)
     for _ in range(200):
-        key = chance.choice(list(bodies))
-        if chance.random() < 0.1:
-            both.shop.storage.drop_read_ahead()
-        step, place = chance.randint(0, 400), places[key]
-        again = sorted(chance.sample(range(place + 1), 2)) if place and chance.random() < 0.3 else None
+        key = rng.choice(list(bodies))
+        if rng.random() < 0.1:
+            engines.shop.storage.drop_read_ahead()
+        step, place = rng.randint(0, 400), places[key]
+        again = sorted(rng.sample(range(place + 1), 2)) if place and rng.random() < 0.3 else None
         spans = [*([(again[0], again[1])] if again else []), (place, place + step)]
         expected = [bodies[key][begin:end] for begin, end in spans]
-        assert both.shop.storage.read_body_slices(key, 0, spans) == expected
+        assert engines.shop.storage.read_body_slices(key, 0, spans) == expected
         places[key] = (place + step) if place < 4200 else 0
     gone = next(iter(bodies))
-    with both.shop.database.transaction() as t:
+    with engines.shop.database.transaction() as t:
         t.connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
-    assert both.shop.storage.read_body_slices(gone, 0, [(0, 9)]) is None
+    assert engines.shop.storage.read_body_slices(gone, 0, [(0, 9)]) is None
 
 
 def pages_visited(connection: Connection) -> int:
@@ -116,89 +116,89 @@ def pages_visited(connection: Connection) -> int:
     return sum(connection.status(each)[0] for each in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS))
 
 
-def test_message_ids_are_constant_and_distinct(both: Pair) -> None:
-    keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
-    ids = [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
-    both.shop.restart()
-    assert ids == [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
+def test_message_ids_are_constant_and_distinct(engines: Pair) -> None:
+    keys = [engines.shop.key(engines.begin(b"1", b"2")) for _ in range(2)]
+    ids = [row["message_id"] for row in sent(engines, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
+    engines.shop.restart()
+    assert ids == [row["message_id"] for row in sent(engines, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
     assert len(set(ids)) == 4
     assert {uuid.UUID(bytes=each).version for each in ids} == {8}
 
 
-def test_the_error_that_ended_a_conversation_is_returned(both: Pair) -> None:
-    shop, _ = both.bound()
-    send(both.shop.database, shop, b"1", b"2")
-    key = both.shop.key(shop)
-    end(both.shop.database, shop, error=(7, "sold out"))
-    (row,) = sent(both, MessageRange(key, 1, 1, 1, ALL), MessageRange(key, 2, 2, 1, ALL))
+def test_the_error_that_ended_a_conversation_is_returned(engines: Pair) -> None:
+    shop, _ = engines.bound()
+    send(engines.shop.database, shop, b"1", b"2")
+    key = engines.shop.key(shop)
+    end(engines.shop.database, shop, error=(7, "sold out"))
+    (row,) = sent(engines, MessageRange(key, 1, 1, 1, ALL), MessageRange(key, 2, 2, 1, ALL))
     assert (row["message_sequence_number"], row["message_type_name"], row["is_conversation_error"]) == (3, ERROR, True)
-    other = both.begin(b"1")
-    end(both.shop.database, other)
-    (_, row) = sent(both, MessageRange(both.shop.key(other), 0, ALL, 9, ALL))
+    other = engines.begin(b"1")
+    end(engines.shop.database, other)
+    (_, row) = sent(engines, MessageRange(engines.shop.key(other), 0, ALL, 9, ALL))
     assert (row["message_type_name"], row["is_end_of_dialog"], row["message_body"]) == (END_DIALOG, True, b"")
 
 
 @pytest.mark.rule("P16")
-def test_after_a_restart_all_conversations_with_messages_are_found(both: Pair) -> None:
-    handles = [both.begin(b"1"), both.begin(), both.begin(b"1")]
-    keys = {both.shop.key(handles[0]), both.shop.key(handles[2])}
-    both.shop.restart()
-    assert set(both.shop.storage.waiting()) == keys
-    rows = [both.shop.row(handle) for handle in handles]
+def test_after_a_restart_all_conversations_with_messages_are_found(engines: Pair) -> None:
+    handles = [engines.begin(b"1"), engines.begin(), engines.begin(b"1")]
+    keys = {engines.shop.key(handles[0]), engines.shop.key(handles[2])}
+    engines.shop.restart()
+    assert set(engines.shop.storage.waiting()) == keys
+    rows = [engines.shop.row(handle) for handle in handles]
     ids = [row.endpoint_id for row in rows if row is not None]
-    assert both.shop.storage.keys_of([*ids, 999]) == {
-        number: both.shop.key(handle) for number, handle in zip(ids, handles, strict=True)
+    assert engines.shop.storage.keys_of([*ids, 999]) == {
+        number: engines.shop.key(handle) for number, handle in zip(ids, handles, strict=True)
     }
 
 
 @pytest.mark.rule("P32")
-def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(both: Pair) -> None:
-    shop, _ = both.bound()
-    both.clock.advance(seconds=MINUTE)
-    assert both.shop.dialogs.flush(now=both.shop.now) == 1
-    assert both.shop.count("transmission_objects") == 1
-    assert list(both.shop.storage.load_transmissions([both.shop.key(shop)])) == [both.shop.key(shop)]
-    send(both.shop.database, shop, b"1")
-    both.exchange()
-    assert both.stock.instance.view(ORDERS, database="Sales").num_rows == 1
-    both.shop.restart()
-    assert both.shop.count("transmission_objects") == 0
+def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(engines: Pair) -> None:
+    shop, _ = engines.bound()
+    engines.clock.advance(seconds=MINUTE)
+    assert engines.shop.dialogs.flush(now=engines.shop.now) == 1
+    assert engines.shop.count("transmission_objects") == 1
+    assert list(engines.shop.storage.load_transmissions([engines.shop.key(shop)])) == [engines.shop.key(shop)]
+    send(engines.shop.database, shop, b"1")
+    engines.exchange()
+    assert engines.stock.instance.view(ORDERS, database="Sales").num_rows == 1
+    engines.shop.restart()
+    assert engines.shop.count("transmission_objects") == 0
 
 
 @pytest.mark.rule("P32")
-def test_objects_are_removed_with_their_endpoints(both: Pair) -> None:
-    shop, _ = both.bound()
-    key = both.shop.key(shop)
-    both.shop.storage.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
-    assert both.shop.storage.load_transmissions([key, (bytes(16), True)]) == {key: b"packed"}
-    end(both.shop.database, shop, cleanup=True)
-    assert both.shop.count("transmission_objects") == 0
+def test_objects_are_removed_with_their_endpoints(engines: Pair) -> None:
+    shop, _ = engines.bound()
+    key = engines.shop.key(shop)
+    engines.shop.storage.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
+    assert engines.shop.storage.load_transmissions([key, (bytes(16), True)]) == {key: b"packed"}
+    end(engines.shop.database, shop, cleanup=True)
+    assert engines.shop.count("transmission_objects") == 0
 
 
 @pytest.mark.rule("P25")
-def test_the_binding_of_a_conversation_is_read(both: Pair) -> None:
-    shop = both.begin(b"1")
-    both.stock.take(both.shop.rows())
-    both.clock.advance(seconds=1)
-    effects = both.shop.arrived(both.stock.rows())
+def test_the_binding_of_a_conversation_is_read(engines: Pair) -> None:
+    shop = engines.begin(b"1")
+    engines.stock.take(engines.shop.rows())
+    engines.clock.advance(seconds=1)
+    effects = engines.shop.arrived(engines.stock.rows())
     (bound,) = effects.bound
     secured = replace(bound, far_session_key=b"k" * 32, far_certificate=b"c" * 32)
-    assert both.shop.storage.commit(replace(effects, bound=(secured,))) is None
-    (read,) = both.shop.storage.endpoints([both.shop.key(shop)])
+    assert engines.shop.storage.commit(replace(effects, bound=(secured,))) is None
+    (read,) = engines.shop.storage.endpoints([engines.shop.key(shop)])
     assert read == secured
-    assert both.shop.storage.endpoints([(bytes(16), True)]) == [None]
+    assert engines.shop.storage.endpoints([(bytes(16), True)]) == [None]
 
 
-def test_message_types_of_the_broker_cannot_be_forged(both: Pair) -> None:
+def test_message_types_of_the_broker_cannot_be_forged(engines: Pair) -> None:
     """What ends a dialog says so in its type and in its header, and has the body that such a message has."""
-    shop, stock = both.bound()
-    conversation, _ = both.shop.key(shop)
-    send(both.shop.database, shop, b"")
+    shop, stock = engines.bound()
+    conversation, _ = engines.shop.key(shop)
+    send(engines.shop.database, shop, b"")
 
     def judged(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
         row = (conversation, True, 1, kind, None, is_end, is_error, body)
         arrays = [pa.array([value], field.type) for value, field in zip(row, MESSAGES, strict=True)]
-        answer = both.stock.storage.validate(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
+        answer = engines.stock.storage.validate(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
         assert answer is None or isinstance(answer, Refusal)
         return None if answer is None else answer.code
 
@@ -211,5 +211,5 @@ def test_message_types_of_the_broker_cannot_be_forged(both: Pair) -> None:
     assert judged("no such type", b"", is_error=True) == -8498
     assert judged(END_DIALOG, b"x", is_end=True) == -8430
     assert judged(ERROR, b"no XML", is_error=True) == -8430
-    end(both.stock.database, stock)
+    end(engines.stock.database, stock)
     assert judged("no such type", b"") is None  # it is dropped

@@ -94,29 +94,29 @@ def test_the_requests_caused_by_peers_are_limited(
     assert database_context(instance.msdb).file.query(route_requests.pending_services) == ("//0", "//1", "//2")
 
 
-def names(both: ShopAndBank, principal: str, *services: str) -> None:
+def names(shop_and_bank: ShopAndBank, principal: str, *services: str) -> None:
     """A neighbour brings the bank a row for each of some services, over a connection of its own."""
     peer = Peer(bytes(16), principal, principal, f"TCP://{principal}:4022", uuid.UUID(int=1), is_accept=True)
     rows = [
         row(0, conversation_id=number.to_bytes(16), to_service_name=service) for number, service in enumerate(services)
     ]
-    both.pipes.pipe("bank").receiver.rows_received(peer, table_of(rows))
+    shop_and_bank.network.pipe("bank").receiver.rows_received(peer, table_of(rows))
 
 
 def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> None:
     """Each request is a dialog that is begun and ended; those of other neighbours are begun all the same."""
-    for both in shop_and_bank_pair(tmp_path):
-        msdb = both.bank.msdb
+    for shop_and_bank in shop_and_bank_pair(tmp_path):
+        msdb = shop_and_bank.bank.msdb
         msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        names(both, "mallory", *(f"//{number}" for number in range(500)))
-        names(both, "mill", "//Wheat")
-        both.pipes.turn()
+        names(shop_and_bank, "mallory", *(f"//{number}" for number in range(500)))
+        names(shop_and_bank, "mill", "//Wheat")
+        shop_and_bank.network.turn()
         pending = database_context(msdb).file.query(route_requests.pending_services)
         assert len(pending) == REQUESTS_BURST + 1
         assert "//Wheat" in pending
-        both.pipes.clock.advance(seconds=1)
-        names(both, "mallory", *(f"//{number}" for number in range(500)))
-        both.pipes.turn()
+        shop_and_bank.network.clock.advance(seconds=1)
+        names(shop_and_bank, "mallory", *(f"//{number}" for number in range(500)))
+        shop_and_bank.network.turn()
         assert (
             len(database_context(msdb).file.query(route_requests.pending_services))
             == REQUESTS_BURST + 1 + REQUESTS_PER_SECOND
@@ -125,34 +125,38 @@ def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> Non
 
 def test_a_service_with_many_broker_ids_is_requested_once(tmp_path: Path) -> None:
     """It takes no more of what its neighbour may ask for than any other."""
-    for both in shop_and_bank_pair(tmp_path):
-        both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+    for shop_and_bank in shop_and_bank_pair(tmp_path):
+        shop_and_bank.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         asks = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
-        background_of(both.bank).dynamic_routing.request(asks, may_begin=tokens.__next__)
-        assert database_context(both.bank.msdb).file.query(route_requests.pending_services) == ("//Copied",)
+        background_of(shop_and_bank.bank).dynamic_routing.request(asks, may_begin=tokens.__next__)
+        assert database_context(shop_and_bank.bank.msdb).file.query(route_requests.pending_services) == ("//Copied",)
 
 
 @pytest.mark.rule("R1", "R26")
 def test_msdb_sends_requests_beside_those_of_other_databases(tmp_path: Path) -> None:
     """Else what comes from outside is dropped for as long as nobody answers the other one."""
-    for both in shop_and_bank_pair(tmp_path):
-        other = both.bank.create_database("Other")
-        for database in (both.bank.msdb, other):
+    for shop_and_bank in shop_and_bank_pair(tmp_path):
+        other = shop_and_bank.bank.create_database("Other")
+        for database in (shop_and_bank.bank.msdb, other):
             database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
-        names(both, "mill", "//Wheat", SYSTEM_SERVICE)
-        both.pipes.turn()
-        assert database_context(both.bank.msdb).file.query(route_requests.pending_services) == ("//Wheat",)
+        background_of(shop_and_bank.bank).dynamic_routing.request(
+            [dynamic_routing.RouteRequest("Other", "//Wheat", None)]
+        )
+        names(shop_and_bank, "mill", "//Wheat", SYSTEM_SERVICE)
+        shop_and_bank.network.turn()
+        assert database_context(shop_and_bank.bank.msdb).file.query(route_requests.pending_services) == ("//Wheat",)
 
 
 @pytest.mark.rule("R14")
 def test_a_database_without_a_route_to_a_configuration_service_sends_no_request(tmp_path: Path) -> None:
     """Whatever others ask."""
-    for both in shop_and_bank_pair(tmp_path):
-        other = both.bank.create_database("Other")
+    for shop_and_bank in shop_and_bank_pair(tmp_path):
+        other = shop_and_bank.bank.create_database("Other")
         other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        background_of(both.bank).dynamic_routing.request([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
-        names(both, "mill", "//Wheat")
-        both.pipes.turn()
-        assert database_context(both.bank.msdb).file.query(route_requests.pending_services) == ()
+        background_of(shop_and_bank.bank).dynamic_routing.request(
+            [dynamic_routing.RouteRequest("Other", "//Wheat", None)]
+        )
+        names(shop_and_bank, "mill", "//Wheat")
+        shop_and_bank.network.turn()
+        assert database_context(shop_and_bank.bank.msdb).file.query(route_requests.pending_services) == ()

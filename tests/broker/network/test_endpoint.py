@@ -365,19 +365,19 @@ def test_a_peer_that_stops_within_a_frame_is_disconnected() -> None:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         address = f"TCP://{HOST}:{server.getsockname()[1]}"
         shop.endpoint.send(address, numbered(1))
-        far_side, _ = server.accept()
-        with far_side:
+        remote, _ = server.accept()
+        with remote:
             bank = Link(
                 OwnIdentity(instance_id=b"b" * 16, name="bank", run_number=2),
                 is_accept=True,
                 limits=LinkLimits(),
                 now=0,
             )
-            far_side.sendall(b"".join(bank.data_to_send(now=0)))
+            remote.sendall(b"".join(bank.data_to_send(now=0)))
             for number in range(20):
                 shop.endpoint.send(address, numbered(300, first=300 * number, size=10_000))
             read = 0
             while read < 8 << 20:
-                read += len(far_side.recv(1 << 16))
+                read += len(remote.recv(1 << 16))
             [closed] = shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
             assert closed.text == "no answer within 1 s"

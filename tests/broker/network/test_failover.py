@@ -133,8 +133,8 @@ def test_nothing_is_sent_while_claims_are_equal(pair: Pair) -> None:
     pair.stock.set_mirroring_role("principal", number=1)
     order(pair.sales, b"one")
     pair.waits_for(MirroredRouteState.CONTESTED)
-    for neighbour in (pair.first, pair.second):
-        assert neighbour.instance.view("dbo.Orders").num_rows == 0
+    for neighbor_peer in (pair.first, pair.second):
+        assert neighbor_peer.instance.view("dbo.Orders").num_rows == 0
     pair.stock.set_mirroring_role("principal", number=2)
     assert receive_count(pair.stock, 1) == [b"one"]
     assert pair.second.instance.view("dbo.Orders").num_rows == 0

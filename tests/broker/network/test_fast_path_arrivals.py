@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import context_of as database_context
-from tests.broker.dialog_calls import drain, end, said, send, state, switch
+from tests.broker.dialog_calls import contents_of, drain, end, send, state, switch
 from tests.broker.network.engine_pair import DEFAULT, ORDER, ORDERS, Pair, pair
 from tests.protocol.pair import take_no_runs
 
@@ -19,92 +19,92 @@ MANY = 20
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Pair]:
+def engines(tmp_path: Path) -> Iterator[Pair]:
     made = pair(tmp_path, is_heard=False, max_fragment_bytes=100)
     yield made
     made.close()
 
 
-def begun(both: Pair) -> list[tuple[uuid.UUID, uuid.UUID]]:
+def begun(engines: Pair) -> list[tuple[uuid.UUID, uuid.UUID]]:
     """Dialogs that go on, as both ends know them."""
-    return [both.bound() for _ in range(MANY)]
+    return [engines.bound() for _ in range(MANY)]
 
 
-def taken(both: Pair) -> dict[uuid.UUID, list[bytes | str]]:
+def received_by_dialog(engines: Pair) -> dict[uuid.UUID, list[bytes | str]]:
     """What the stock receives, by conversation."""
     found: dict[uuid.UUID, list[bytes | str]] = defaultdict(list)
-    for row in drain(both.stock.database):
-        found[uuid.UUID(bytes=row["conversation_handle"])] += said([row])
+    for row in drain(engines.stock.database):
+        found[uuid.UUID(bytes=row["conversation_handle"])] += contents_of([row])
     return found
 
 
 @pytest.mark.rule("P11")
-def test_all_conversations_of_a_batch_receive_in_order(both: Pair) -> None:
-    dialogs = begun(both)
+def test_all_conversations_of_a_batch_receive_in_order(engines: Pair) -> None:
+    dialogs = begun(engines)
     for number in range(3):
         for place, (shop, _) in enumerate(dialogs):
-            send(both.shop.database, shop, b"%d of %d" % (number, place))
-    assert both.stock.take(both.shop.rows()) is None
-    assert taken(both) == {
+            send(engines.shop.database, shop, b"%d of %d" % (number, place))
+    assert engines.stock.take(engines.shop.rows()) is None
+    assert received_by_dialog(engines) == {
         stock: [b"%d of %d" % (number, place) for number in range(3)] for place, (_, stock) in enumerate(dialogs)
     }
-    rows = [both.stock.at((both.shop.key(shop)[0], False)) for shop, _ in dialogs]
+    rows = [engines.stock.at((engines.shop.key(shop)[0], False)) for shop, _ in dialogs]
     assert [row.receive_sequence for row in rows if row is not None] == [4] * MANY
 
 
 @pytest.mark.rule("P16")
-def test_acknowledgements_of_many_conversations_remove_messages_and_close(both: Pair) -> None:
-    dialogs = begun(both)
+def test_acknowledgements_of_many_conversations_remove_messages_and_close(engines: Pair) -> None:
+    dialogs = begun(engines)
     for shop, _ in dialogs:
-        send(both.shop.database, shop, b"1", b"2")
-    ended, told = dialogs[0]
-    end(both.shop.database, ended)
-    both.exchange()
-    assert both.shop.count("transmission_queue") == 0
-    assert taken(both)[told] == [b"1", b"2", "EndDialog"]
-    assert {state(both.shop.database, shop): shop == ended for shop, _ in dialogs} == {"CD": True, "CO": False}
+        send(engines.shop.database, shop, b"1", b"2")
+    ended, emitted = dialogs[0]
+    end(engines.shop.database, ended)
+    engines.exchange()
+    assert engines.shop.count("transmission_queue") == 0
+    assert received_by_dialog(engines)[emitted] == [b"1", b"2", "EndDialog"]
+    assert {state(engines.shop.database, shop): shop == ended for shop, _ in dialogs} == {"CD": True, "CO": False}
 
 
-def test_an_invalid_message_ends_only_its_conversation(both: Pair) -> None:
-    both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
-    dialogs = begun(both)
+def test_an_invalid_message_ends_only_its_conversation(engines: Pair) -> None:
+    engines.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
+    dialogs = begun(engines)
     for place, (shop, _) in enumerate(dialogs):
-        send(both.shop.database, shop, b"<a" if place == 3 else b"<a/>", message_type=ORDER)
-    assert both.stock.take(both.shop.rows()) is None
-    found = taken(both)
+        send(engines.shop.database, shop, b"<a" if place == 3 else b"<a/>", message_type=ORDER)
+    assert engines.stock.take(engines.shop.rows()) is None
+    found = received_by_dialog(engines)
     assert found[dialogs[3][1]] == ["Error"]
     assert [found[stock] for _, stock in dialogs if stock != dialogs[3][1]] == [[b"<a/>"]] * (MANY - 1)
 
 
 @pytest.mark.rule("P14", "P34")
-def test_waiting_messages_are_received_before_later_ones(both: Pair) -> None:
-    dialogs = begun(both)
+def test_waiting_messages_are_received_before_later_ones(engines: Pair) -> None:
+    dialogs = begun(engines)
     (early, one), (parked, other) = dialogs[:2]
-    send(both.shop.database, early, b"1", b"2", message_type=DEFAULT)
-    first, second = sorted(both.shop.rows(), key=lambda row: row["message_sequence_number"])
-    both.stock.take([second])
-    switch(both.stock.database, ORDERS, on=False)
-    send(both.shop.database, parked, b"1")
-    both.stock.take(both.shop.rows())
-    switch(both.stock.database, ORDERS, on=True)
+    send(engines.shop.database, early, b"1", b"2", message_type=DEFAULT)
+    first, second = sorted(engines.shop.rows(), key=lambda row: row["message_sequence_number"])
+    engines.stock.take([second])
+    switch(engines.stock.database, ORDERS, on=False)
+    send(engines.shop.database, parked, b"1")
+    engines.stock.take(engines.shop.rows())
+    switch(engines.stock.database, ORDERS, on=True)
     for shop, _ in dialogs:
-        send(both.shop.database, shop, b"last")
-    both.stock.take([first, *both.shop.rows()])
-    found = taken(both)
+        send(engines.shop.database, shop, b"last")
+    engines.stock.take([first, *engines.shop.rows()])
+    found = received_by_dialog(engines)
     assert (found[one], found[other]) == ([b"1", b"2", b"last"], [b"1", b"last"])
     assert {tuple(found[stock]) for _, stock in dialogs[2:]} == {(b"last",)}
 
 
 def test_an_error_is_sent_despite_a_full_window(tmp_path: Path) -> None:
     """What an error of the application drops frees no room before its sender hears of it."""
-    both = pair(tmp_path, is_heard=False, window_bytes=100)
-    shop, _ = both.bound()
-    end(both.shop.database, shop, error=(12, "x" * 300))
-    assert len(both.shop.rows()) == 1
-    both.shop.dialogs.notify_queued([both.shop.key(shop)])
-    assert both.shop.rows() == []
-    assert (both.shop.dialogs.next_timeout() or 0) > both.shop.now
-    both.close()
+    engines = pair(tmp_path, is_heard=False, window_bytes=100)
+    shop, _ = engines.bound()
+    end(engines.shop.database, shop, error=(12, "x" * 300))
+    assert len(engines.shop.rows()) == 1
+    engines.shop.dialogs.notify_queued([engines.shop.key(shop)])
+    assert engines.shop.rows() == []
+    assert (engines.shop.dialogs.next_timeout() or 0) > engines.shop.now
+    engines.close()
 
 
 QUERIES = (
@@ -128,41 +128,41 @@ def test_the_fast_path_leaves_the_same_file(tmp_path: Path, seed: int) -> None:
 def _played(folder: Path, seed: int, *, in_runs: bool) -> list[object]:
     """The same story, told to another stock; what stands in its file at the end of each turn."""
     folder.mkdir()
-    chance = random.Random(seed)
-    both = pair(folder, is_heard=False, max_fragment_bytes=100)
-    dialogs = begun(both)
+    rng = random.Random(seed)
+    engines = pair(folder, is_heard=False, max_fragment_bytes=100)
+    dialogs = begun(engines)
     found: list[object] = []
     rows: list[dict[str, object]] = []
     runs = 0
     for _ in range(TURNS):
         if not in_runs:
-            take_no_runs(both.stock.dialogs)
-        for shop, _ in chance.sample(dialogs, chance.randint(1, 5)):
-            bodies = [chance.randbytes(chance.choice([0, 1, 90, 250])) for _ in range(chance.randint(1, 4))]
-            send(both.shop.database, shop, *bodies, message_type=chance.choice([ORDER, DEFAULT]))
-        rows += both.shop.rows()
-        match chance.randint(0, 9):
+            take_no_runs(engines.stock.dialogs)
+        for shop, _ in rng.sample(dialogs, rng.randint(1, 5)):
+            bodies = [rng.randbytes(rng.choice([0, 1, 90, 250])) for _ in range(rng.randint(1, 4))]
+            send(engines.shop.database, shop, *bodies, message_type=rng.choice([ORDER, DEFAULT]))
+        rows += engines.shop.rows()
+        match rng.randint(0, 9):
             case 0:
-                switch(both.stock.database, ORDERS, on=bool(chance.randint(0, 1)))
+                switch(engines.stock.database, ORDERS, on=bool(rng.randint(0, 1)))
             case 1:
-                both.stock.database.alter_queue(ORDERS, retention=bool(chance.randint(0, 1)))
+                engines.stock.database.alter_queue(ORDERS, retention=bool(rng.randint(0, 1)))
             case 2:
-                both.stock.database.alter_message_type(ORDER, validation=chance.choice(["NONE", "EMPTY"]))
+                engines.stock.database.alter_message_type(ORDER, validation=rng.choice(["NONE", "EMPTY"]))
             case 3:
-                switch(both.stock.database, ORDERS, on=True)
-                drain(both.stock.database)
+                switch(engines.stock.database, ORDERS, on=True)
+                drain(engines.stock.database)
             case 4:
-                chance.shuffle(rows)
+                rng.shuffle(rows)
             case 5:
-                both.stock.restart()
+                engines.stock.restart()
             case _:
                 pass
-        effects = both.stock.arrived(rows)
+        effects = engines.stock.arrived(rows)
         runs += len(effects.runs)
-        assert both.stock.settle(effects) is None
-        rows = [row for row in rows if chance.random() < 0.1]
-        with database_context(both.stock.database).file.read() as connection:
+        assert engines.stock.settle(effects) is None
+        rows = [row for row in rows if rng.random() < 0.1]
+        with database_context(engines.stock.database).file.read() as connection:
             found.append([connection.execute(query).fetchall() for query in QUERIES])
-    both.close()
+    engines.close()
     assert (runs > 5) == in_runs
     return found

@@ -221,8 +221,8 @@ def test_waiting_rows_are_sent_once_the_address_is_dialed_again(forwarder: Forwa
 @pytest.mark.rule("R43")
 def test_a_full_outbox_is_asked_to_report_free_space(forwarder: Forwarder) -> None:
     """Also where it has taken all before the dial failed."""
-    told: list[str] = []
-    forwarder.outboxes.boxes[NEXT] = box = SharedOutbox(1, on_drained=lambda: told.append(NEXT))
+    emitted: list[str] = []
+    forwarder.outboxes.boxes[NEXT] = box = SharedOutbox(1, on_drained=lambda: emitted.append(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(NEXT))
     box.block()
@@ -230,7 +230,7 @@ def test_a_full_outbox_is_asked_to_report_free_space(forwarder: Forwarder) -> No
     forwarder.forwarding.connection_failed(NEXT, "connection refused")
     assert forwarder.why == [11292]
     box.unblock()
-    assert told == [NEXT]
+    assert emitted == [NEXT]
 
 
 @pytest.mark.rule("R43")

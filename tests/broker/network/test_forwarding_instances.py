@@ -56,8 +56,8 @@ def test_a_conversation_passes_through_a_forwarder(
     assert receive_count(sales, 1, queue=REPLIES) == [b"thanks"]
     sent.wait_for(lambda events: len(events) > 20)
     assert between.server.forwarding.counters.messages > 20
-    told = dict(line.split(" ") for line in Metrics(between.instance).text().decode().splitlines() if line[0] != "#")
-    assert float(told["ssbroker_forwarded_messages_total"]) > 20
+    emitted = dict(line.split(" ") for line in Metrics(between.instance).text().decode().splitlines() if line[0] != "#")
+    assert float(emitted["ssbroker_forwarded_messages_total"]) > 20
     assert between.instance.view("sys.conversation_endpoints").num_rows == 0
     assert between.instance.view("sys.transmission_queue").num_rows == 0
 

@@ -43,7 +43,7 @@ class Node:
         )
         self.router = Router(self.catalog())
         if self.knows_neighbours and self.leads_to is not None:
-            self.forwarding.connected(address(self.leads_to), neighbour(self.leads_to))
+            self.forwarding.connected(address(self.leads_to), neighbor_peer(self.leads_to))
 
     def catalog(self) -> Catalog:
         """Its msdb's routes: one that leads on, or to a service of its own."""
@@ -76,14 +76,14 @@ class Node:
         decisions = self.router.route(asked)
         outcomes: list[str] = [str(each) for each in decisions["outcome"].to_pylist()]
         onward = pa.array([place for place, outcome in enumerate(outcomes) if outcome == "FORWARD"], pa.int64())
-        self.forwarding.forward(neighbour(came_from), rows.take(onward), decisions.take(onward))
+        self.forwarding.forward(neighbor_peer(came_from), rows.take(onward), decisions.take(onward))
         return [outcome for outcome in outcomes if outcome != "FORWARD"]
 
     def count(self, kind: type[Event]) -> int:
         return sum(isinstance(event, kind) for event in self.events)
 
 
-def neighbour(number: int) -> Peer:
+def neighbor_peer(number: int) -> Peer:
     """An instance, as its neighbours know it."""
     return peer(number, address=address(number))
 

@@ -50,8 +50,8 @@ def numbers(rows: list[dict[str, int]]) -> list[int]:
 def test_rows_held_for_a_mirrored_route_follow_the_changed_route(tmp_path: Path) -> None:
     """Held for partners that are gone for good, it would be a double as often as its sender sends it."""
     with ExitStack() as stack:
-        pipes = MemoryNetwork(tmp_path, stack)
-        near, between, far = (pipes.instance(name) for name in ("near", "between", "far"))
+        network = MemoryNetwork(tmp_path, stack)
+        near, between, far = (network.instance(name) for name in ("near", "between", "far"))
         sales, orders = shop(near), stock(far)
         sales.create_route("There", service_name=STOCK, address="TCP://between:4022")
         orders.create_route("Back", service_name=SHOP, address="TCP://near:4022")
@@ -65,11 +65,11 @@ def test_rows_held_for_a_mirrored_route_follow_the_changed_route(tmp_path: Path)
         )
         with sales.transaction() as t:
             t.send(t.begin_dialog(SHOP, STOCK, encryption=False, broker_instance=guid), b"two chairs")
-        pipes.settle()
+        network.settle()
         assert between.view("sys.dm_broker_forwarded_messages").num_rows == 1
         between.msdb.drop_route("On")
         between.msdb.create_route("On", service_name=STOCK, address="TCP://far:4022")
-        pipes.settle(seconds=2)
+        network.settle(seconds=2)
         assert received(orders) == [b"two chairs"]
         assert waiting(sales) == []
         assert between.view("sys.dm_broker_forwarded_messages").num_rows == 0

@@ -36,14 +36,14 @@ def bank() -> Iterator[RecordingEndpoint]:
         yield party
 
 
-def told(bank: RecordingEndpoint, says: bytes) -> ConnectionEvent:
+def event_after(bank: RecordingEndpoint, sent: bytes) -> ConnectionEvent:
     """What the bank tells of a far side that says something, and is put out of the door."""
     before = len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
     with raw_connection(bank.address) as opened:
         host, port = opened.getsockname()
         # The bank may close while there is more to say.
         with contextlib.suppress(ConnectionError):
-            opened.sendall(says)
+            opened.sendall(sent)
         rest(opened)
         bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) > before)
     event = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)[-1]
@@ -60,12 +60,12 @@ def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 1, flags: in
 @pytest.mark.threat("T3")
 def test_a_length_is_checked_before_anything_is_stored(bank: RecordingEndpoint) -> None:
     for length in (4097, 1 << 20, 2**31, 2**32 - 1):
-        assert "4096" in told(bank, header(length=length)).text.replace(",", "")
+        assert "4096" in event_after(bank, header(length=length)).text.replace(",", "")
 
 
 @pytest.mark.threat("T3")
 def test_after_hello_the_announced_limit_applies(bank: RecordingEndpoint) -> None:
-    assert "8388608" in told(bank, HELLO + header(kind=2, length=2**32 - 1)).text.replace(",", "")
+    assert "8388608" in event_after(bank, HELLO + header(kind=2, length=2**32 - 1)).text.replace(",", "")
 
 
 @pytest.mark.threat("T4")
@@ -88,18 +88,18 @@ def test_after_hello_the_announced_limit_applies(bank: RecordingEndpoint) -> Non
     ],
     ids=range(13),
 )
-def test_an_invalid_frame_ends_the_connection(bank: RecordingEndpoint, says: bytes) -> None:
-    told(bank, says)
+def test_an_invalid_frame_ends_the_connection(bank: RecordingEndpoint, sent: bytes) -> None:
+    event_after(bank, sent)
     assert bank.connections() == []
     assert bank.numbers() == []
 
 
 @pytest.mark.threat("T4")
 def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: RecordingEndpoint) -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     with RecordingEndpoint("shop") as shop:
         for number in range(100):
-            told(bank, chance.randbytes(16 + chance.randrange(5000)))
+            event_after(bank, rng.randbytes(16 + rng.randrange(5000)))
             shop.endpoint.send(bank.address, numbered(1, first=number))
         bank.wait_for(lambda: bank.numbers() == list(range(100)))
         assert shop.unreachable_at == []
@@ -110,15 +110,15 @@ def test_an_incomplete_frame_is_ended_at_the_deadline() -> None:
     with RecordingEndpoint(
         "bank", limits=EndpointLimits(login_timeout=1000, link=LinkLimits(hello_timeout=HOUR))
     ) as bank:
-        for says in (b"", HELLO[:1], HELLO[:-1]):
-            assert "did not authenticate within 0.001 s" in told(bank, says).text
+        for sent in (b"", HELLO[:1], HELLO[:-1]):
+            assert "did not authenticate within 0.001 s" in event_after(bank, sent).text
 
 
 def test_the_deadline_includes_tls(tmp_path: Path) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
     with RecordingEndpoint("bank", trust=trust, limits=EndpointLimits(login_timeout=1000)) as bank:
-        for says in (b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(511)):
-            assert told(bank, says).error == 9752
+        for sent in (b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(511)):
+            assert event_after(bank, sent).error == 9752
 
 
 def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
@@ -126,9 +126,11 @@ def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
     limits = EndpointLimits(login_timeout=HOUR)
     with RecordingEndpoint("bank", trust=trust, limits=limits) as bank:
-        event = told(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
+        event = event_after(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
         assert "16384 bytes without authenticating" in event.text
-        assert "TLS record has 65535 bytes; at most 16384 are allowed" in told(bank, b"\x16\x03\x01\xff\xff").text
+        assert (
+            "TLS record has 65535 bytes; at most 16384 are allowed" in event_after(bank, b"\x16\x03\x01\xff\xff").text
+        )
 
 
 @pytest.mark.threat("T13")
@@ -177,7 +179,7 @@ def test_an_unauthenticated_peer_changes_nothing(bank: RecordingEndpoint) -> Non
             FrameKind.GOODBYE,
             FrameKind.PONG,
         ):
-            told(bank, encode_frame(kind, bytes(16)))
+            event_after(bank, encode_frame(kind, bytes(16)))
         assert len(bank.batches) == 1
         assert len(bank.connections()) == 1
 

@@ -22,7 +22,7 @@ MANY = 40
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from shop_and_bank_pair(tmp_path)
 
 
@@ -40,21 +40,21 @@ def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception
     return tries
 
 
-def told(both: ShopAndBank) -> list[MessageUndeliverable]:
-    return [event for event in both.pipes.told("bank", MessageUndeliverable) if event.error == 9736]
+def emitted(shop_and_bank: ShopAndBank) -> list[MessageUndeliverable]:
+    return [event for event in shop_and_bank.network.emitted("bank", MessageUndeliverable) if event.error == 9736]
 
 
 def test_a_message_that_cannot_be_processed_is_isolated(
-    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     judging_fails(monkeypatch, lambda: ValueError("what is that?"))
     bodies = [b"%d" % number for number in range(MANY)]
     for number, body in enumerate(bodies):
-        both.send(BAD if number == MANY // 3 else body)
-    both.pipes.settle()
-    assert sorted(both.ordered()) == sorted(body for number, body in enumerate(bodies) if number != MANY // 3)
-    assert len(waiting(both.sales)) == 1, "its sender keeps it"
-    (event,) = told(both)
+        shop_and_bank.send(BAD if number == MANY // 3 else body)
+    shop_and_bank.network.settle()
+    assert sorted(shop_and_bank.ordered()) == sorted(body for number, body in enumerate(bodies) if number != MANY // 3)
+    assert len(waiting(shop_and_bank.sales)) == 1, "its sender keeps it"
+    (event,) = emitted(shop_and_bank)
     assert event.peer == b"shop"
     assert "ValueError" in event.text
     (line,) = [record for record in caplog.records if record.exc_info is not None]
@@ -63,7 +63,7 @@ def test_a_message_that_cannot_be_processed_is_isolated(
     assert str(line.exc_info[1]) == "what is that?"
 
 
-def test_a_row_that_cannot_be_routed_is_isolated(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_be_routed_is_isolated(shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
     conversations = inbound._conversations
 
     def asked(rows: pa.Table) -> pa.Table:
@@ -72,50 +72,52 @@ def test_a_row_that_cannot_be_routed_is_isolated(both: ShopAndBank, monkeypatch:
         return conversations(rows)
 
     monkeypatch.setattr(inbound, "_conversations", asked)
-    both.sales.create_route("Bad", address="TCP://bank:4022", service_name="//Bad")
+    shop_and_bank.sales.create_route("Bad", address="TCP://bank:4022", service_name="//Bad")
     for number in range(MANY):
-        both.send(b"%d" % number)
-    both.send(BAD, to="//Bad")
-    both.pipes.settle()
-    assert len(both.ordered()) == MANY
-    assert len(told(both)) == 1
+        shop_and_bank.send(b"%d" % number)
+    shop_and_bank.send(BAD, to="//Bad")
+    shop_and_bank.network.settle()
+    assert len(shop_and_bank.ordered()) == MANY
+    assert len(emitted(shop_and_bank)) == 1
 
 
 def test_only_some_of_many_bad_rows_are_isolated(
-    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log does not contain all of it."""
     tries = judging_fails(monkeypatch, lambda: ValueError("what is that?"))
     for _ in range(8 * MANY):
-        both.send(BAD)
-    both.pipes.settle()
+        shop_and_bank.send(BAD)
+    shop_and_bank.network.settle()
     assert tries[0] == 8 * MANY
     assert len(tries) < 4 * FAILED_ROWS_MAX
-    assert len(told(both)) in (FAILED_ROWS_MAX, FAILED_ROWS_MAX + 1), "one of the halves that are left has one row"
+    assert len(emitted(shop_and_bank)) in (FAILED_ROWS_MAX, FAILED_ROWS_MAX + 1), (
+        "one of the halves that are left has one row"
+    )
     for _ in range(5):
-        both.pipes.settle(seconds=5)
+        shop_and_bank.network.settle(seconds=5)
     assert sum(record.exc_info is not None for record in caplog.records) <= LOG_LINES_MAX + 1
 
 
-def test_a_full_disk_blames_no_row(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_blames_no_row(shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row is isolated, and all are sent again."""
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
-    both.send(b"one")
-    both.send(BAD)
-    both.pipes.settle()
-    assert (tries, told(both)) == ([2], [])
+    shop_and_bank.send(b"one")
+    shop_and_bank.send(BAD)
+    shop_and_bank.network.settle()
+    assert (tries, emitted(shop_and_bank)) == ([2], [])
     monkeypatch.undo()
-    both.pipes.settle(seconds=5)
-    assert sorted(both.ordered()) == [BAD, b"one"]
+    shop_and_bank.network.settle(seconds=5)
+    assert sorted(shop_and_bank.ordered()) == [BAD, b"one"]
 
 
 def test_a_log_does_not_grow_while_a_disk_is_full(
-    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
     for _ in range(2 * LOG_LINES_MAX):
-        both.send(BAD)
-        both.pipes.settle()
+        shop_and_bank.send(BAD)
+        shop_and_bank.network.settle()
     assert len(tries) >= 2 * LOG_LINES_MAX
     lines = [record for record in caplog.records if "what came could not be taken" in record.getMessage()]
     assert len(lines) <= LOG_LINES_MAX + 1

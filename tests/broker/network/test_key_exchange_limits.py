@@ -27,7 +27,7 @@ BANK = "TCP://bank:4022"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With full security, which lets nobody but the shop send."""
     yield from secured(tmp_path)
 
@@ -46,19 +46,19 @@ def paid(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return calls
 
 
-def recorded(both: ShopAndBank) -> dict[str, Any]:
+def recorded(shop_and_bank: ShopAndBank) -> dict[str, Any]:
     """A first row, with a key that comes from nobody."""
-    both.pipes.swallows.add(BANK)
-    begin(both, b"nobody hears of it")
-    both.pipes.settle()
-    both.pipes.swallows.clear()
-    (row,) = plain(both.pipes.pipe("shop").sent[-1][1])
+    shop_and_bank.network.swallows.add(BANK)
+    begin(shop_and_bank, b"nobody hears of it")
+    shop_and_bank.network.settle()
+    shop_and_bank.network.swallows.clear()
+    (row,) = plain(shop_and_bank.network.pipe("shop").sent[-1][1])
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
-    now = epoch_microseconds(database_context(both.stock).now())
+    now = epoch_microseconds(database_context(shop_and_bank.stock).now())
     return {**row, "key_exchange": KeyOffers().make_blob(bytes(32), of, receiver=public("Bank"), sender=None, now=now)}
 
 
-def floods(both: ShopAndBank, row: dict[str, Any], principal: str, *, batches: int, rows: int) -> None:
+def floods(shop_and_bank: ShopAndBank, row: dict[str, Any], principal: str, *, batches: int, rows: int) -> None:
     """Brings as many dialogs, each with a key of its own that nobody can open, over two connections in turns."""
     blob = parse_blob(row["key_exchange"])
     assert blob is not None
@@ -70,36 +70,36 @@ def floods(both: ShopAndBank, row: dict[str, Any], principal: str, *, batches: i
             forged = replace(blob, wrapped_key=wrapped)
             its_own = {"conversation_id": f"{number:8}{principal:8.8}".encode(), "key_exchange": forged.as_bytes}
             brought.append({**row, **its_own})
-        both.pipes.pipe("bank").receiver.rows_received(peer, pa.Table.from_pylist(brought, schema=WIRE))
+        shop_and_bank.network.pipe("bank").receiver.rows_received(peer, pa.Table.from_pylist(brought, schema=WIRE))
 
 
-def test_new_keys_of_one_peer_cost_limited_time(both: ShopAndBank, paid: list[None]) -> None:
+def test_new_keys_of_one_peer_cost_limited_time(shop_and_bank: ShopAndBank, paid: list[None]) -> None:
     """And the first dialog of another neighbour, which comes behind all of them in the same turn, begins."""
-    floods(both, recorded(both), "mallory", batches=20, rows=100)
-    begin(both, b"two chairs")
-    both.pipes.settle()
-    assert b"two chairs" in both.ordered()
+    floods(shop_and_bank, recorded(shop_and_bank), "mallory", batches=20, rows=100)
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle()
+    assert b"two chairs" in shop_and_bank.ordered()
     assert len(paid) <= RSA_BURST + 2, "the shop's key, and the bank's own for the way back"
 
 
-def test_the_allowance_of_a_peer_recovers(both: ShopAndBank, paid: list[None]) -> None:
-    row = recorded(both)
-    floods(both, row, "mallory", batches=2, rows=100)
-    both.pipes.turn()
+def test_the_allowance_of_a_peer_recovers(shop_and_bank: ShopAndBank, paid: list[None]) -> None:
+    row = recorded(shop_and_bank)
+    floods(shop_and_bank, row, "mallory", batches=2, rows=100)
+    shop_and_bank.network.turn()
     assert len(paid) == RSA_BURST
-    both.pipes.clock.advance(seconds=1)
-    floods(both, row, "mallory", batches=2, rows=100)
-    both.pipes.turn()
+    shop_and_bank.network.clock.advance(seconds=1)
+    floods(shop_and_bank, row, "mallory", batches=2, rows=100)
+    shop_and_bank.network.turn()
     assert len(paid) == RSA_BURST + RSA_PER_SECOND
 
 
-def test_new_keys_of_many_peers_cost_limited_time_in_one_turn(both: ShopAndBank, paid: list[None]) -> None:
+def test_new_keys_of_many_peers_cost_limited_time_in_one_turn(shop_and_bank: ShopAndBank, paid: list[None]) -> None:
     """What was left out of an honest one comes again when their buckets are empty."""
-    row = recorded(both)
+    row = recorded(shop_and_bank)
     for number in range(2 * RSA_PER_TURN // RSA_BURST):
-        floods(both, row, f"mal{number}", batches=2, rows=RSA_BURST)
-    begin(both, b"two chairs")
-    both.pipes.servers["bank"].exchange.turn()
+        floods(shop_and_bank, row, f"mal{number}", batches=2, rows=RSA_BURST)
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.servers["bank"].exchange.turn()
     assert len(paid) == RSA_PER_TURN
-    both.pipes.settle(seconds=5)
-    assert b"two chairs" in both.ordered()
+    shop_and_bank.network.settle(seconds=5)
+    assert b"two chairs" in shop_and_bank.ordered()

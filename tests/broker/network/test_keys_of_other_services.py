@@ -25,7 +25,7 @@ KEY = b"m" * 32
 
 
 @pytest.fixture(params=[False, True], ids=["full", "anonymous"])
-def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
     """The shop also has Mallory's certificate, for her own service."""
     for each in secured(tmp_path, anonymous=request.param):
         if request.param:
@@ -35,16 +35,18 @@ def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank
         yield each
 
 
-def blob(both: ShopAndBank, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
+def blob(shop_and_bank: ShopAndBank, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
     """What brings Mallory's key, under her own certificate."""
-    (row,) = [one for one in database_context(both.sales).objects().security.certificates.values() if one.name == to]
+    (row,) = [
+        one for one in database_context(shop_and_bank.sales).objects().security.certificates.values() if one.name == to
+    ]
     mine = certified("Mallory")
     return KeyOffers().make_blob(
         KEY,
         Direction(conversation, is_initiator, EVIL, SHOP),
         receiver=DialogCertificate(row.certificate),
         sender=DialogCertificate(mine.certificate, mine.key),
-        now=epoch_microseconds(database_context(both.sales).now()),
+        now=epoch_microseconds(database_context(shop_and_bank.sales).now()),
     )
 
 
@@ -62,20 +64,20 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
 
 @pytest.mark.rule("P25")
 @pytest.mark.parametrize("side", [False, True], ids=["as the target", "as an initiator"])
-def test_the_owner_of_one_service_cannot_answer_for_another(both: ShopAndBank, *, side: bool) -> None:
+def test_the_owner_of_one_service_cannot_answer_for_another(shop_and_bank: ShopAndBank, *, side: bool) -> None:
     """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
-    begin(both, b"question")
-    with database_context(both.sales).file.read() as connection:
+    begin(shop_and_bank, b"question")
+    with database_context(shop_and_bank.sales).file.read() as connection:
         ((conversation,),) = [
             tuple(row) for row in connection.execute("SELECT conversation_id FROM ssb_conversation_endpoints")
         ]
     own = [
         one.name
-        for one in database_context(both.sales).objects().security.certificates.values()
+        for one in database_context(shop_and_bank.sales).objects().security.certificates.values()
         if one.private_key is not None
     ]
-    brought = blob(both, conversation, is_initiator=side, to=own[0])
-    broker = database_context(both.stock).objects().broker.service_broker_guid
+    brought = blob(shop_and_bank, conversation, is_initiator=side, to=own[0])
+    broker = database_context(shop_and_bank.stock).objects().broker.service_broker_guid
     rows: list[dict[str, Any]] = rows_to_table(
         [
             forged(conversation, EVIL, is_initiator=side, broker=broker),
@@ -84,10 +86,12 @@ def test_the_owner_of_one_service_cannot_answer_for_another(both: ShopAndBank, *
     ).to_pylist()
     hop = {"hops_remaining": 16, "time_to_live": 60, "time_consumed": 0}
     deliver_rows(
-        both, "shop", [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)]
+        shop_and_bank,
+        "shop",
+        [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)],
     )
-    assert b"pay Mallory" not in received(both.sales, REPLIES)
+    assert b"pay Mallory" not in received(shop_and_bank.sales, REPLIES)
     query = "SELECT far_session_key FROM ssb_conversation_endpoints WHERE is_initiator"
-    with database_context(both.sales).file.read() as connection:
+    with database_context(shop_and_bank.sales).file.read() as connection:
         held = [tuple(row) for row in connection.execute(query)]
     assert (KEY,) not in held

@@ -30,10 +30,10 @@ def many_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """All names that end in `.example` lead to this machine."""
     ask = socket.getaddrinfo
 
-    def found(host: Any, *rest: Any, **more: Any) -> Any:
+    def resolve(host: Any, *rest: Any, **more: Any) -> Any:
         return ask(HOST if str(host).endswith(".example") else host, *rest, **more)
 
-    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
 
 def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, many_names: None) -> None:
@@ -166,11 +166,11 @@ def test_reasons_are_kept_for_the_latest_unreachable_addresses(monkeypatch: pyte
 
 def test_rows_to_a_disallowed_address_are_dropped_with_the_reason() -> None:
     """The names of services are neighbours' words: whoever floods a forwarder with them has it drop what only goes there."""
-    outboxes, told = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
+    outboxes, emitted = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
     dropped: list[Event] = []
-    told.subscribe(dropped.append, ForwardedMessageDropped)
+    emitted.subscribe(dropped.append, ForwardedMessageDropped)
     forwarding = MessageForwarder(
-        outboxes, resolve_mirror=lambda *_: None, max_bytes=lambda: 1 << 20, events=told, clock=lambda: 0
+        outboxes, resolve_mirror=lambda *_: None, max_bytes=lambda: 1 << 20, events=emitted, clock=lambda: 0
     )
     ways: list[tuple[str, str | None, bytes | None]] = [(f"TCP://{name}.example:1", None, None) for name in "ab"]
     forwarding.forward(peer(), wire([row(0), row(1)]), decided(ways))
@@ -189,7 +189,7 @@ def test_a_silent_name_server_delays_neither_other_names_nor_closing(
     asked, ended, gave_up = threading.Event(), threading.Event(), threading.Event()
     ask = socket.getaddrinfo
 
-    def found(host: Any, *rest: Any, **more: Any) -> Any:
+    def resolve(host: Any, *rest: Any, **more: Any) -> Any:
         if host != "silent.example":
             return ask(HOST if host == "bank.example" else host, *rest, **more)
         asked.set()
@@ -199,7 +199,7 @@ def test_a_silent_name_server_delays_neither_other_names_nor_closing(
 
     with RecordingEndpoint("bank") as bank:
         shop = RecordingEndpoint("shop", limits=PATIENT)
-        monkeypatch.setattr(socket, "getaddrinfo", found)
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
         shop.endpoint.send("TCP://silent.example:1", numbered(1))
         assert asked.wait(60)
         shop.endpoint.send(f"TCP://bank.example:{bank.port}", numbered(1))
@@ -213,8 +213,8 @@ def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypa
     """Each of them has all conversations find their ways again, and an instance has more addresses than anybody has named."""
     monkeypatch.setattr(exchange, "OWN_ADDRESSES_MAX", 2)
     for both in shop_and_bank_pair(tmp_path):
-        told = both.pipes.servers["shop"].exchange
+        emitted = both.network.servers["shop"].exchange
         for number in (1, 2, 2, 3, 4):
-            told.own_address_reached(f"TCP://127.0.0.{number}:4022")
+            emitted.own_address_reached(f"TCP://127.0.0.{number}:4022")
         own = both.shop.catalog().addresses
         assert [f"TCP://127.0.0.{number}:4022" in own for number in (1, 2, 3, 4)] == [True, True, False, False]

@@ -29,7 +29,7 @@ class Sender:
         self.clock = clock
         self.endpoint = Outboxes()
         self.changes = 0
-        self.told: list[tuple[str, str | None]] = []
+        self.emitted: list[tuple[str, str | None]] = []
         self.routes = MirroredRoutes(instance_context(instance), self.endpoint, changed=self.count)
         instance.subscribe(self.note, MirroredRouteStateChanged)
 
@@ -41,7 +41,7 @@ class Sender:
         assert isinstance(event, MirroredRouteStateChanged)
         assert (event.address, event.mirror_address, event.broker_instance.bytes) == (A, M, GUID)
         assert event.text
-        self.told.append((event.state, event.principal_address))
+        self.emitted.append((event.state, event.principal_address))
 
     @property
     def now(self) -> int:
@@ -87,7 +87,7 @@ def test_both_are_asked_once_and_everything_is_sent_to_the_principal(sender: Sen
     assert sender.changes == 0
     sender.routes.role_received(A, GUID, "mirror", 2)
     assert sender.way() == M
-    assert (sender.changes, sender.told) == (1, [("PRINCIPAL_IS_MIRROR", M)])
+    assert (sender.changes, sender.emitted) == (1, [("PRINCIPAL_IS_MIRROR", M)])
 
 
 @pytest.mark.rule("R52")
@@ -114,7 +114,7 @@ def test_the_mirror_takes_over_once_it_claims(sender: Sender) -> None:
     assert sender.asked() == [A, M]
     sender.routes.role_received(M, GUID, "principal", 2)
     assert sender.way() == M
-    assert sender.told == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None), ("PRINCIPAL_IS_MIRROR", M)]
+    assert sender.emitted == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None), ("PRINCIPAL_IS_MIRROR", M)]
     assert sender.changes == 3
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None:
         sender.routes.connection_failed(A)
         sender.pass_until_due()  # the mirror does not answer in time
         sender.pass_until_due()
-    assert sender.told == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None)]
+    assert sender.emitted == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None)]
     sender.routes.role_received(A, GUID, "principal", 1)
     sender.routes.role_received(M, GUID, "mirror", 0)
     assert sender.way() == A
@@ -185,7 +185,7 @@ def test_equal_claims_hold_everything_and_are_reported(sender: Sender) -> None:
     sender.routes.role_received(A, GUID, "principal", 3)
     sender.routes.role_received(M, GUID, "principal", 3)
     assert sender.way() is None
-    assert sender.told == [("CONTESTED", None)]
+    assert sender.emitted == [("CONTESTED", None)]
 
 
 def test_other_routes_and_broker_ids_are_not_affected(sender: Sender) -> None:

@@ -33,12 +33,12 @@ def test_an_expired_certificate_is_a_problem_until_it_is_renewed(
     now = datetime.now(UTC)
     authority.certify("shop", validity=Validity(now - timedelta(days=2), now - timedelta(days=1)))
     with Instance.create(tmp_path / "shop", name="shop") as instance, instance.serve(port=0, trust=trust) as server:
-        (told,) = problems(instance).items()
-        assert told[0] == "certificate"
-        assert "shop.pem: the certificate expired at " in told[1]
+        (emitted,) = problems(instance).items()
+        assert emitted[0] == "certificate"
+        assert "shop.pem: the certificate expired at " in emitted[1]
         assert server.credentials is not None
         server.credentials.reload_if_changed()
-        assert [record.getMessage() for record in caplog.records if "expired at" in record.getMessage()] == [told[1]]
+        assert [record.getMessage() for record in caplog.records if "expired at" in record.getMessage()] == [emitted[1]]
         authority.certify("shop", validity=Validity(now + timedelta(days=1), now + timedelta(days=2)))
         server.reload_certificates()
         assert "the certificate is not valid before " in problems(instance)["certificate"]

@@ -36,13 +36,13 @@ class ReportRecorder:
 
 
 @pytest.fixture
-def told() -> ReportRecorder:
+def recorder() -> ReportRecorder:
     return ReportRecorder()
 
 
 @pytest.fixture
-def address(told: ReportRecorder) -> Iterator[tuple[str, int]]:
-    monitor = Monitor("127.0.0.1", 0, metrics=told.metrics, health=told.health)
+def address(recorder: ReportRecorder) -> Iterator[tuple[str, int]]:
+    monitor = Monitor("127.0.0.1", 0, metrics=recorder.metrics, health=recorder.health)
     yield monitor.start()
     monitor.close()
     monitor.close()
@@ -64,12 +64,12 @@ def test_metrics(address: tuple[str, int]) -> None:
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_health(address: tuple[str, int], told: ReportRecorder) -> None:
+def test_health(address: tuple[str, int], recorder: ReportRecorder) -> None:
     response, body = get(address, "/health?verbose")
     assert (response.status, json.loads(body)) == (200, {"status": "ok", "problems": {}})
-    told.problems["database Sales"] = "its file is missing"
+    recorder.problems["database Sales"] = "its file is missing"
     response, body = get(address, "/health")
-    assert (response.status, json.loads(body)["problems"]) == (503, told.problems)
+    assert (response.status, json.loads(body)["problems"]) == (503, recorder.problems)
 
 
 def test_other_paths_are_not_found(address: tuple[str, int]) -> None:
@@ -79,10 +79,10 @@ def test_other_paths_are_not_found(address: tuple[str, int]) -> None:
     assert "Python" not in (get(address, "/health")[0].getheader("Server") or "")
 
 
-def test_a_failing_report_is_an_error_response(address: tuple[str, int], told: ReportRecorder) -> None:
-    told.is_broken = True
+def test_a_failing_report_is_an_error_response(address: tuple[str, int], recorder: ReportRecorder) -> None:
+    recorder.is_broken = True
     assert get(address, "/metrics")[0].status == 500
-    told.is_broken = False
+    recorder.is_broken = False
     assert get(address, "/metrics")[0].status == 200
 
 
@@ -136,11 +136,11 @@ def test_a_client_that_disconnects_early_is_not_logged(
     assert [one for one in caplog.records if one.levelno >= logging.INFO] == []
 
 
-def test_an_address_in_use_is_rejected(address: tuple[str, int], told: ReportRecorder) -> None:
+def test_an_address_in_use_is_rejected(address: tuple[str, int], recorder: ReportRecorder) -> None:
     with pytest.raises(EndpointError, match=f"cannot listen on 127.0.0.1:{address[1]}: "):
-        Monitor(*address, metrics=told.metrics, health=told.health).start()
+        Monitor(*address, metrics=recorder.metrics, health=recorder.health).start()
     with pytest.raises(EndpointError, match="cannot listen on "):
-        Monitor("127.0.0.1", 70000, metrics=told.metrics, health=told.health).start()
+        Monitor("127.0.0.1", 70000, metrics=recorder.metrics, health=recorder.health).start()
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health", "/else"])
@@ -149,14 +149,14 @@ def test_head_equals_get_without_the_body(path: str) -> None:
     monitor = Monitor("127.0.0.1", 0, metrics=lambda: b"one 1\n", health=lambda: {"endpoint": "none"})
     host, port = monitor.start()
     try:
-        told = []
+        recorder = []
         for method in ("GET", "HEAD"):
             connection = HTTPConnection(host, port, timeout=60)
             connection.request(method, path)
             response = connection.getresponse()
-            told.append((response.status, response.headers["Content-Length"], response.headers["Content-Type"]))
+            recorder.append((response.status, response.headers["Content-Length"], response.headers["Content-Type"]))
             assert bool(response.read()) == (method == "GET")
             connection.close()
     finally:
         monitor.close()
-    assert told[0] == told[1]
+    assert recorder[0] == recorder[1]

@@ -20,7 +20,7 @@ from tests.protocol.wire.links import numbered
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from shop_and_bank_pair(tmp_path)
 
 
@@ -76,34 +76,34 @@ def test_bytes_of_a_connection_that_broke_between_scrapes_count(instance: Instan
     metrics.close()
 
 
-def test_stored_and_loaded_transmission_objects_are_counted(both: ShopAndBank) -> None:
-    metrics = Metrics(both.shop)
-    dialog = both.send(b"two chairs")
-    both.pipes.settle()
-    both.pipes.clock.advance(seconds=60)
-    both.pipes.settle()
+def test_stored_and_loaded_transmission_objects_are_counted(shop_and_bank: ShopAndBank) -> None:
+    metrics = Metrics(shop_and_bank.shop)
+    dialog = shop_and_bank.send(b"two chairs")
+    shop_and_bank.network.settle()
+    shop_and_bank.network.clock.advance(seconds=60)
+    shop_and_bank.network.settle()
     found = numbers(metrics)
     assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_object_gets_total"]) == (1, 0)
     assert found["ssbroker_tran_object_write_batches_total"] == 1
     assert found["ssbroker_tran_object_write_seconds_total"] > 0
     assert found["ssbroker_tran_objects_marked_dirty_total"] == 1
     for _ in range(3):
-        both.send(b"a table", dialog=dialog)
-        both.pipes.settle()
+        shop_and_bank.send(b"a table", dialog=dialog)
+        shop_and_bank.network.settle()
     assert numbers(metrics)["ssbroker_tran_object_gets_total"] == 1
     for _ in range(2):
-        both.pipes.clock.advance(seconds=60)
-        both.pipes.settle()
+        shop_and_bank.network.clock.advance(seconds=60)
+        shop_and_bank.network.settle()
     found = numbers(metrics)
     assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_objects_marked_dirty_total"]) == (2, 2)
     metrics.close()
 
 
-def test_messages_from_other_instances_are_counted_separately(both: ShopAndBank) -> None:
+def test_messages_from_other_instances_are_counted_separately(shop_and_bank: ShopAndBank) -> None:
     """Messages, and the fragments that are kept until one is whole; at the far side, what it no longer has to keep."""
-    at_shop, at_bank = Metrics(both.shop), Metrics(both.bank)
-    both.send(bytes(9 << 20))
-    both.pipes.settle()
+    at_shop, at_bank = Metrics(shop_and_bank.shop), Metrics(shop_and_bank.bank)
+    shop_and_bank.send(bytes(9 << 20))
+    shop_and_bank.network.settle()
     found = numbers(at_bank)
     assert found["ssbroker_enqueued_transport_messages_total"] == 1
     assert found["ssbroker_enqueued_local_messages_total"] == 0

@@ -67,8 +67,8 @@ def test_queues_are_shown_with_their_messages_by_status(instance: Instance, sale
     begin(sales, b"3", to_service="//Kept")
     drain(sales, "Kept")
     begin(sales, b"4", to_service="//Kept")
-    told: dict[str, Any] = {row["queue"]: row for row in overview_of(instance)["queues"]}
-    assert {name: (row["ready"], row["incomplete"], row["retained"]) for name, row in told.items()} == {
+    emitted: dict[str, Any] = {row["queue"]: row for row in overview_of(instance)["queues"]}
+    assert {name: (row["ready"], row["incomplete"], row["retained"]) for name, row in emitted.items()} == {
         "dbo.Kept": (1, 0, 1),
         "dbo.Orders": (2, 0, 0),
         "dbo.Replies": (0, 0, 0),

@@ -19,7 +19,7 @@ TAKES = f"ALTER SERVICE [{STOCK}] (ADD CONTRACT Ordering);"
 
 
 @pytest.fixture(params=["plain", "anonymous", "full"])
-def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
     """A shop and a bank."""
     if request.param == "plain":
         yield from shop_and_bank_pair(tmp_path)
@@ -27,11 +27,11 @@ def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank
         yield from secured(tmp_path, anonymous=request.param == "anonymous")
 
 
-def is_understood(both: ShopAndBank) -> None:
+def is_understood(shop_and_bank: ShopAndBank) -> None:
     """Nothing waits, and nothing was taken for a forgery."""
-    assert waiting(both.sales) == waiting(both.stock) == []
-    assert not [*both.pipes.told("shop", CorruptedMessage)]
-    assert states(both.stock) == []
+    assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
+    assert not [*shop_and_bank.network.emitted("shop", CorruptedMessage)]
+    assert states(shop_and_bank.stock) == []
 
 
 @pytest.mark.parametrize(
@@ -42,30 +42,32 @@ def is_understood(both: ShopAndBank) -> None:
         (ORDERING.format("WELL_FORMED_XML", "[Order]") + TAKES, b"-8430"),
     ],
 )
-def test_the_sender_of_a_refused_first_message_gets_the_reason(both: ShopAndBank, at_bank: str, code: bytes) -> None:
-    both.shop.execute(ORDERING.format("NONE", "[Order]"))
-    both.bank.execute(at_bank)
-    is_plain = not database_context(both.sales).objects().security.bindings
-    with both.sales.transaction() as t:
+def test_the_sender_of_a_refused_first_message_gets_the_reason(
+    shop_and_bank: ShopAndBank, at_bank: str, code: bytes
+) -> None:
+    shop_and_bank.shop.execute(ORDERING.format("NONE", "[Order]"))
+    shop_and_bank.bank.execute(at_bank)
+    is_plain = not database_context(shop_and_bank.sales).objects().security.bindings
+    with shop_and_bank.sales.transaction() as t:
         dialog = t.begin_dialog(SHOP, STOCK, contract="Ordering", encryption=not is_plain)
         t.send(dialog, b"<two chairs", message_type="Order")
-    both.pipes.settle(seconds=MINUTE)
-    (told,) = received(both.sales, REPLIES)
-    assert b"<Code>" + code + b"</Code>" in told
-    is_understood(both)
+    shop_and_bank.network.settle(seconds=MINUTE)
+    (emitted,) = received(shop_and_bank.sales, REPLIES)
+    assert b"<Code>" + code + b"</Code>" in emitted
+    is_understood(shop_and_bank)
 
 
 @pytest.mark.parametrize("how", ["by its application", "by its broker"])
-def test_an_error_for_an_unknown_conversation_is_acknowledged(both: ShopAndBank, how: str) -> None:
-    both.pipes.down.add("TCP://bank:4022")
-    is_plain = not database_context(both.sales).objects().security.bindings
-    dialog = both.send(b"two chairs") if is_plain else begin(both, b"two chairs")
-    both.pipes.settle(seconds=MINUTE)
+def test_an_error_for_an_unknown_conversation_is_acknowledged(shop_and_bank: ShopAndBank, how: str) -> None:
+    shop_and_bank.network.down.add("TCP://bank:4022")
+    is_plain = not database_context(shop_and_bank.sales).objects().security.bindings
+    dialog = shop_and_bank.send(b"two chairs") if is_plain else begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=MINUTE)
     if how == "by its broker":
-        both.sales.set_broker("ERROR_BROKER_CONVERSATIONS")
-    with both.sales.transaction() as t:
+        shop_and_bank.sales.set_broker("ERROR_BROKER_CONVERSATIONS")
+    with shop_and_bank.sales.transaction() as t:
         t.end_conversation(dialog, error=None if how == "by its broker" else (7, "sold out"))
-    both.pipes.down.clear()
-    both.pipes.settle(seconds=2 * MINUTE)
-    assert states(both.sales) == ["CD"]
-    is_understood(both)
+    shop_and_bank.network.down.clear()
+    shop_and_bank.network.settle(seconds=2 * MINUTE)
+    assert states(shop_and_bank.sales) == ["CD"]
+    is_understood(shop_and_bank)

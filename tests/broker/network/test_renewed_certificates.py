@@ -25,161 +25,169 @@ LATER = datetime(2041, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     """With full security."""
     yield from secured(tmp_path)
 
 
-def unanswered(both: ShopAndBank) -> uuid.UUID:
+def unanswered(shop_and_bank: ShopAndBank) -> uuid.UUID:
     """A dialog that the bank has taken, while nothing of the bank's comes to the shop."""
-    both.pipes.down.add("TCP://shop:4022")
-    dialog = begin(both, b"two chairs")
-    both.pipes.settle(seconds=5)
-    assert far_certificates(both) == [public("Shop").fingerprint]
+    shop_and_bank.network.down.add("TCP://shop:4022")
+    dialog = begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=5)
+    assert far_certificates(shop_and_bank) == [public("Shop").fingerprint]
     return dialog
 
 
-def far_certificates(both: ShopAndBank) -> list[Any]:
+def far_certificates(shop_and_bank: ShopAndBank) -> list[Any]:
     """The certificates that authenticate the peers of the bank."""
-    with database_context(both.stock).file.read() as connection:
+    with database_context(shop_and_bank.stock).file.read() as connection:
         return [one for (one,) in connection.execute("SELECT far_certificate FROM ssb_conversation_endpoints")]
 
 
-def undelivered(both: ShopAndBank) -> str:
+def undelivered(shop_and_bank: ShopAndBank) -> str:
     """What the bank said last of what it did not take."""
-    *_, last = both.pipes.told("bank", MessageUndeliverable)
+    *_, last = shop_and_bank.network.emitted("bank", MessageUndeliverable)
     assert isinstance(last, MessageUndeliverable)
     return last.text
 
 
-def take_in(both: ShopAndBank, made: CertificateWithKey) -> None:
+def take_in(shop_and_bank: ShopAndBank, made: CertificateWithKey) -> None:
     """The shop's new certificate, on both sides."""
-    both.sales.create_certificate("New", certificate=made.certificate, private_key=made.key, owner="Shop")
-    both.stock.create_certificate("New", certificate=made.certificate, owner="Shop")
+    shop_and_bank.sales.create_certificate("New", certificate=made.certificate, private_key=made.key, owner="Shop")
+    shop_and_bank.stock.create_certificate("New", certificate=made.certificate, owner="Shop")
 
 
-def is_whole(both: ShopAndBank) -> None:
+def is_whole(shop_and_bank: ShopAndBank) -> None:
     """A message there and one back, and nothing left."""
-    both.pipes.down.clear()
+    shop_and_bank.network.down.clear()
     for _ in range(3):
-        both.shop.run_due()
-        both.bank.run_due()
-        both.pipes.settle(seconds=5 * MINUTE)
-    assert both.answer(b"on their way") == [b"two chairs"]
-    both.pipes.settle(seconds=MINUTE)
-    assert received(both.sales, REPLIES) == [b"on their way"]
-    assert waiting(both.sales) == waiting(both.stock) == []
+        shop_and_bank.shop.run_due()
+        shop_and_bank.bank.run_due()
+        shop_and_bank.network.settle(seconds=5 * MINUTE)
+    assert shop_and_bank.answer(b"on their way") == [b"two chairs"]
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert received(shop_and_bank.sales, REPLIES) == [b"on their way"]
+    assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
 
 
 @pytest.mark.parametrize("dropped", ["here", "there", "both"])
-def test_the_old_certificate_may_be_dropped_before_the_first_answer(both: ShopAndBank, dropped: str) -> None:
+def test_the_old_certificate_may_be_dropped_before_the_first_answer(shop_and_bank: ShopAndBank, dropped: str) -> None:
     """What the documents say of a renewal, with a dialog in the middle of it: it is answered under the new certificate."""
-    unanswered(both)
+    unanswered(shop_and_bank)
     new = certified("New Shop", ends=LATER)
-    take_in(both, new)
+    take_in(shop_and_bank, new)
     if dropped != "there":
-        both.sales.drop_certificate("OwnShop")
+        shop_and_bank.sales.drop_certificate("OwnShop")
     if dropped != "here":
-        both.stock.drop_certificate("OfShop")
-    is_whole(both)
-    assert far_certificates(both) == [fingerprint(new.certificate)]
+        shop_and_bank.stock.drop_certificate("OfShop")
+    is_whole(shop_and_bank)
+    assert far_certificates(shop_and_bank) == [fingerprint(new.certificate)]
 
 
-def test_a_certificate_may_expire_before_the_first_answer(both: ShopAndBank) -> None:
-    now = both.pipes.clock()
+def test_a_certificate_may_expire_before_the_first_answer(shop_and_bank: ShopAndBank) -> None:
+    now = shop_and_bank.network.clock()
     short = make_certificate(["short"], Validity(now - timedelta(hours=1), now + timedelta(minutes=30)), kind="RSA")
-    both.sales.drop_certificate("OwnShop")
-    both.sales.create_certificate("Short", certificate=short.certificate, private_key=short.key, owner="Shop")
-    both.stock.create_certificate("Short", certificate=short.certificate, owner="Shop")
-    both.pipes.down.add("TCP://shop:4022")
-    begin(both, b"two chairs")
-    both.pipes.settle(seconds=40 * MINUTE)
-    take_in(both, certified("New Shop"))
-    is_whole(both)
+    shop_and_bank.sales.drop_certificate("OwnShop")
+    shop_and_bank.sales.create_certificate("Short", certificate=short.certificate, private_key=short.key, owner="Shop")
+    shop_and_bank.stock.create_certificate("Short", certificate=short.certificate, owner="Shop")
+    shop_and_bank.network.down.add("TCP://shop:4022")
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=40 * MINUTE)
+    take_in(shop_and_bank, certified("New Shop"))
+    is_whole(shop_and_bank)
 
 
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("flaw", ["another key", "who may not send"])
-def test_another_certificate_cannot_take_over_a_dialog(both: ShopAndBank, flaw: str) -> None:
+def test_another_certificate_cannot_take_over_a_dialog(shop_and_bank: ShopAndBank, flaw: str) -> None:
     """The bank has the thief's certificate, and he has seen all traffic; or he had the key and may not send."""
-    both.stock.create_user("Thief")
-    both.stock.create_certificate("OfThief", certificate=certified("Thief").certificate, owner="Thief")
+    shop_and_bank.stock.create_user("Thief")
+    shop_and_bank.stock.create_certificate("OfThief", certificate=certified("Thief").certificate, owner="Thief")
     if flaw == "another key":
-        both.stock.grant_send(STOCK, "Thief")
-    unanswered(both)
-    row = rows_to(both, "bank")[-1]
-    with database_context(both.sales).file.read() as connection:
+        shop_and_bank.stock.grant_send(STOCK, "Thief")
+    unanswered(shop_and_bank)
+    row = rows_to(shop_and_bank, "bank")[-1]
+    with database_context(shop_and_bank.sales).file.read() as connection:
         key: Any = connection.execute("SELECT session_key FROM ssb_conversation_endpoints").get
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
-    now = int(both.pipes.clock().timestamp() * 1_000_000)
+    now = int(shop_and_bank.network.clock().timestamp() * 1_000_000)
     given = bytes(32) if flaw == "another key" else key
     stolen = KeyOffers().make_blob(given, of, receiver=public("Bank"), sender=own("Thief"), now=now)
-    deliver_rows(both, "bank", [row | {"key_exchange": stolen}])
-    assert far_certificates(both) == [public("Shop").fingerprint]
-    is_whole(both)
+    deliver_rows(shop_and_bank, "bank", [row | {"key_exchange": stolen}])
+    assert far_certificates(shop_and_bank) == [public("Shop").fingerprint]
+    is_whole(shop_and_bank)
 
 
-def test_a_refusal_names_the_missing_or_invalid_certificate(both: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_names_the_missing_or_invalid_certificate(
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sender hears nothing; who has to mend it reads it at the target, and then it goes."""
-    both.stock.drop_certificate("OfShop")
-    begin(both, b"two chairs")
-    both.pipes.settle(seconds=5)
-    assert public("Shop").fingerprint.hex() in undelivered(both)
-    now = both.pipes.clock()
+    shop_and_bank.stock.drop_certificate("OfShop")
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=5)
+    assert public("Shop").fingerprint.hex() in undelivered(shop_and_bank)
+    now = shop_and_bank.network.clock()
     tomorrow = make_certificate(["later"], Validity(now + timedelta(minutes=2), now + timedelta(days=9)), kind="RSA")
-    both.stock.create_certificate("OfShop", certificate=certified("Shop").certificate, owner="Shop")
-    both.stock.create_certificate("Tomorrow", certificate=tomorrow.certificate, private_key=tomorrow.key, owner="Bank")
-    both.sales.create_certificate("Tomorrow", certificate=tomorrow.certificate, owner="Bank")
-    both.sales.drop_certificate("OfBank")
-    monkeypatch.setattr(instance_context(both.shop), "clock", lambda: both.pipes.clock() + timedelta(minutes=4))
-    both.shop.run_due()
-    both.pipes.settle(seconds=MINUTE)
-    assert 'certificate "Tomorrow" is not valid now: its validity is ' in undelivered(both)
-    both.pipes.settle(seconds=3 * MINUTE)
-    assert both.ordered() == [b"two chairs"]
+    shop_and_bank.stock.create_certificate("OfShop", certificate=certified("Shop").certificate, owner="Shop")
+    shop_and_bank.stock.create_certificate(
+        "Tomorrow", certificate=tomorrow.certificate, private_key=tomorrow.key, owner="Bank"
+    )
+    shop_and_bank.sales.create_certificate("Tomorrow", certificate=tomorrow.certificate, owner="Bank")
+    shop_and_bank.sales.drop_certificate("OfBank")
+    monkeypatch.setattr(
+        instance_context(shop_and_bank.shop), "clock", lambda: shop_and_bank.network.clock() + timedelta(minutes=4)
+    )
+    shop_and_bank.shop.run_due()
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert 'certificate "Tomorrow" is not valid now: its validity is ' in undelivered(shop_and_bank)
+    shop_and_bank.network.settle(seconds=3 * MINUTE)
+    assert shop_and_bank.ordered() == [b"two chairs"]
 
 
-def renewed(both: ShopAndBank) -> None:
+def renewed(shop_and_bank: ShopAndBank) -> None:
     """The shop's certificate is another one, on both sides, and the old one is gone."""
-    take_in(both, certified("New Shop", ends=LATER))
-    both.sales.drop_certificate("OwnShop")
-    both.stock.drop_certificate("OfShop")
+    take_in(shop_and_bank, certified("New Shop", ends=LATER))
+    shop_and_bank.sales.drop_certificate("OwnShop")
+    shop_and_bank.stock.drop_certificate("OfShop")
 
 
-def an_answer_arrives(both: ShopAndBank, handle: uuid.UUID) -> None:
-    with both.stock.transaction() as t:
+def an_answer_arrives(shop_and_bank: ShopAndBank, handle: uuid.UUID) -> None:
+    with shop_and_bank.stock.transaction() as t:
         t.send(handle, b"on their way at last")
-    both.pipes.settle(seconds=MINUTE)
-    assert received(both.sales, REPLIES) == [b"on their way at last"]
-    assert waiting(both.stock) == []
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert received(shop_and_bank.sales, REPLIES) == [b"on their way at last"]
+    assert waiting(shop_and_bank.stock) == []
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_the_old_certificate_may_be_dropped_before_the_bank_answers(both: ShopAndBank, *, restarted: bool) -> None:
+def test_the_old_certificate_may_be_dropped_before_the_bank_answers(
+    shop_and_bank: ShopAndBank, *, restarted: bool
+) -> None:
     """The shop has the bank's key since the acknowledgement, and nothing more to send; the bank does not know this."""
-    begin(both, b"two chairs")
-    both.pipes.settle(seconds=5)
-    with both.stock.transaction() as t:
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=5)
+    with shop_and_bank.stock.transaction() as t:
         handle = t.receive(ORDERS)["conversation_handle"][0].as_py()
-    renewed(both)
+    renewed(shop_and_bank)
     if restarted:
-        both.crash("bank")
-    an_answer_arrives(both, handle)
+        shop_and_bank.crash("bank")
+    an_answer_arrives(shop_and_bank, handle)
 
 
 @pytest.mark.parametrize("dropped", ["the shop's", "the bank's"])
-def test_dialogs_continue_with_their_keys_after_a_restart(both: ShopAndBank, dropped: str) -> None:
+def test_dialogs_continue_with_their_keys_after_a_restart(shop_and_bank: ShopAndBank, dropped: str) -> None:
     """What `drop_certificate` says; after a restart the bank does not know what has been settled."""
-    begin(both, b"two chairs")
-    both.pipes.settle(seconds=5)
-    with both.stock.transaction() as t:
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle(seconds=5)
+    with shop_and_bank.stock.transaction() as t:
         handle = t.receive(ORDERS)["conversation_handle"][0].as_py()
         t.send(handle, b"we will see")
-    both.pipes.settle(seconds=5)
-    assert received(both.sales, REPLIES) == [b"we will see"]
+    shop_and_bank.network.settle(seconds=5)
+    assert received(shop_and_bank.sales, REPLIES) == [b"we will see"]
     if dropped == "the shop's":
-        renewed(both)
+        renewed(shop_and_bank)
     else:
-        both.stock.drop_certificate("OwnBank")
-    both.crash("bank")
-    an_answer_arrives(both, handle)
+        shop_and_bank.stock.drop_certificate("OwnBank")
+    shop_and_bank.crash("bank")
+    an_answer_arrives(shop_and_bank, handle)

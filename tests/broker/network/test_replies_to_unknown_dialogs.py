@@ -20,16 +20,23 @@ MALLORY = Peer(bytes(16), "mallory", "mallory", "TCP://mallory:4022", uuid.UUID(
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from shop_and_bank_pair(tmp_path)
 
 
-def answered(both: ShopAndBank, asking: Sequence[str]) -> None:
+def answered(shop_and_bank: ShopAndBank, asking: Sequence[str]) -> None:
     """Has mallory send an answer in a conversation of each service's own, which the bank has never heard of."""
     rows: list[EnvelopeRow] = []
     for number, service in enumerate(asking):
         conversation = hashlib.md5(f"{number} {service}".encode(), usedforsecurity=False).digest()
-        names = (service, b"broker of malice", "//Stock", both.stock.service_broker_guid.bytes, "DEFAULT", "DEFAULT")
+        names = (
+            service,
+            b"broker of malice",
+            "//Stock",
+            shop_and_bank.stock.service_broker_guid.bytes,
+            "DEFAULT",
+            "DEFAULT",
+        )
         row = EnvelopeRow(
             conversation,
             False,
@@ -53,37 +60,37 @@ def answered(both: ShopAndBank, asking: Sequence[str]) -> None:
         )
         row.header_signature = hashlib.md5(row.signature_input(row.header), usedforsecurity=False).digest()
         rows.append(row)
-    exchange = both.pipes.servers["bank"].exchange
-    both.pipes.pipe("bank").receiver.rows_received(
+    exchange = shop_and_bank.network.servers["bank"].exchange
+    shop_and_bank.network.pipe("bank").receiver.rows_received(
         MALLORY, to_wire_rows(rows_to_table(rows), now=0, key_exchanges=pa.nulls(len(rows), pa.binary()))
     )
     exchange.turn()
 
 
 def test_replies_are_dropped_if_no_more_addresses_can_be_learned(
-    both: ShopAndBank, monkeypatch: pytest.MonkeyPatch
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = both.pipes.pipe("bank")
-    both.stock.create_route("Any", address="TRANSPORT")
-    answered(both, ["tcp://one:4022/x"])
+    pipe = shop_and_bank.network.pipe("bank")
+    shop_and_bank.stock.create_route("Any", address="TRANSPORT")
+    answered(shop_and_bank, ["tcp://one:4022/x"])
     assert "TCP://one:4022" in pipe.outboxes
     monkeypatch.setattr(
         pipe,
         "refusal_reason",
         lambda _: "limit of 1000 addresses that no route names is reached; raise limits.max_unrouted_addresses",
     )
-    answered(both, ["tcp://two:4022/x"])
+    answered(shop_and_bank, ["tcp://two:4022/x"])
     assert "TCP://two:4022" not in pipe.outboxes
-    both.send(b"one")
-    both.pipes.settle()
-    both.answer(b"two")
-    both.pipes.settle(seconds=1)
-    assert received(both.sales, REPLIES) == [b"two"]
+    shop_and_bank.send(b"one")
+    shop_and_bank.network.settle()
+    shop_and_bank.answer(b"two")
+    shop_and_bank.network.settle(seconds=1)
+    assert received(shop_and_bank.sales, REPLIES) == [b"two"]
 
 
-def test_replies_leave_nothing_in_memory(both: ShopAndBank) -> None:
-    answered(both, ["//Shop"] * 100)
-    both.pipes.clock.advance(seconds=60)
-    both.pipes.settle(seconds=1)
-    machines = both.pipes.servers["bank"].exchange._dialogs.all()
+def test_replies_leave_nothing_in_memory(shop_and_bank: ShopAndBank) -> None:
+    answered(shop_and_bank, ["//Shop"] * 100)
+    shop_and_bank.network.clock.advance(seconds=60)
+    shop_and_bank.network.settle(seconds=1)
+    machines = shop_and_bank.network.servers["bank"].exchange._dialogs.all()
     assert sum(len(machine._decisions) for machine in machines) == 0

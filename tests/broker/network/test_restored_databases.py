@@ -21,13 +21,13 @@ MINUTE = 60
 
 
 @pytest.fixture(params=["plain", "secured"])
-def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
     """A shop and a bank."""
     yield from (shop_and_bank_pair if request.param == "plain" else secured)(tmp_path)
 
 
 def moved(
-    both: ShopAndBank,
+    shop_and_bank: ShopAndBank,
     side: str,
     *,
     kept: Path | None = None,
@@ -35,8 +35,8 @@ def moved(
     option: BrokerOption | None = None,
 ) -> None:
     """Takes the database of a side away and attaches it again: a copy of it is kept, or one that was kept takes its place."""
-    instance: Instance = getattr(both, side)
-    database: Database = both.sales if side == "shop" else both.stock
+    instance: Instance = getattr(shop_and_bank, side)
+    database: Database = shop_and_bank.sales if side == "shop" else shop_and_bank.stock
     path = database.path
     instance.detach_database(database.name)
     if kept is not None:
@@ -44,130 +44,140 @@ def moved(
     if back is not None:
         copy(back, path)
     instance.attach_database(database.name, path, option=option)
-    both.sales, both.stock = both.shop.database("Sales"), both.bank.database("Stock")
+    shop_and_bank.sales, shop_and_bank.stock = (
+        shop_and_bank.shop.database("Sales"),
+        shop_and_bank.bank.database("Stock"),
+    )
 
 
 @pytest.mark.rule("I6")
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_both_ends_get_an_error_after_a_restore(both: ShopAndBank, tmp_path: Path, side: str) -> None:
+def test_both_ends_get_an_error_after_a_restore(shop_and_bank: ShopAndBank, tmp_path: Path, side: str) -> None:
     """The error is no duplicate of what was sent under its number since the backup, nor acknowledged as one."""
-    dialog = both.send(b"one")
-    both.pipes.settle(seconds=MINUTE)
-    assert both.answer(b"thanks") == [b"one"]
-    both.pipes.settle(seconds=MINUTE)
-    moved(both, side, kept=tmp_path / "backup")
-    both.send(b"two", b"three", dialog=dialog)
-    both.pipes.settle(seconds=MINUTE)
-    assert both.answer(b"many", b"thanks") == [b"two", b"three"]
-    both.pipes.settle(seconds=MINUTE)
-    assert received(both.sales, REPLIES) == [b"thanks", b"many", b"thanks"]
-    moved(both, side, back=tmp_path / "backup", option="ERROR_BROKER_CONVERSATIONS")
-    both.pipes.settle(seconds=5 * MINUTE)
-    here, there = (both.sales, both.stock) if side == "shop" else (both.stock, both.sales)
+    dialog = shop_and_bank.send(b"one")
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert shop_and_bank.answer(b"thanks") == [b"one"]
+    shop_and_bank.network.settle(seconds=MINUTE)
+    moved(shop_and_bank, side, kept=tmp_path / "backup")
+    shop_and_bank.send(b"two", b"three", dialog=dialog)
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert shop_and_bank.answer(b"many", b"thanks") == [b"two", b"three"]
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert received(shop_and_bank.sales, REPLIES) == [b"thanks", b"many", b"thanks"]
+    moved(shop_and_bank, side, back=tmp_path / "backup", option="ERROR_BROKER_CONVERSATIONS")
+    shop_and_bank.network.settle(seconds=5 * MINUTE)
+    here, there = (
+        (shop_and_bank.sales, shop_and_bank.stock) if side == "shop" else (shop_and_bank.stock, shop_and_bank.sales)
+    )
     for database, code in ((here, b"-9719"), (there, b"-9720")):
-        (told,) = (
-            body for body in received(database, REPLIES if database is both.sales else ORDERS) if b"Error" in body
+        (emitted,) = (
+            body
+            for body in received(database, REPLIES if database is shop_and_bank.sales else ORDERS)
+            if b"Error" in body
         )
-        assert b"<Code>" + code + b"</Code>" in told
-    assert states(both.sales) + states(both.stock) == ["ER", "ER"]
-    assert waiting(both.sales) == waiting(both.stock) == []
+        assert b"<Code>" + code + b"</Code>" in emitted
+    assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["ER", "ER"]
+    assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
 
 
 @pytest.mark.rule("I5")
 @pytest.mark.parametrize("side", ["shop", "bank"])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_copy_with_a_new_id_receives_nothing_for_the_original(
-    both: ShopAndBank, tmp_path: Path, side: str, *, is_first: bool
+    shop_and_bank: ShopAndBank, tmp_path: Path, side: str, *, is_first: bool
 ) -> None:
     """Both have an endpoint of the conversation, whichever was attached first; the broker id tells whose it is."""
-    dialog = both.send(b"one")
-    both.pipes.settle(seconds=MINUTE)
-    assert both.answer(b"thanks") == [b"one"]
-    both.pipes.settle(seconds=MINUTE)
-    assert received(both.sales, REPLIES) == [b"thanks"]
-    instance: Instance = getattr(both, side)
-    moved(both, side, kept=tmp_path / "copy")
+    dialog = shop_and_bank.send(b"one")
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert shop_and_bank.answer(b"thanks") == [b"one"]
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert received(shop_and_bank.sales, REPLIES) == [b"thanks"]
+    instance: Instance = getattr(shop_and_bank, side)
+    moved(shop_and_bank, side, kept=tmp_path / "copy")
     instance.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
     if is_first:
-        moved(both, side)
-    both.send(b"two", dialog=dialog)
-    both.pipes.settle(seconds=5 * MINUTE)
-    assert both.answer(b"more thanks") == [b"two"]
-    both.pipes.settle(seconds=5 * MINUTE)
-    assert received(both.sales, REPLIES) == [b"more thanks"]
-    assert waiting(both.sales) == waiting(both.stock) == []
+        moved(shop_and_bank, side)
+    shop_and_bank.send(b"two", dialog=dialog)
+    shop_and_bank.network.settle(seconds=5 * MINUTE)
+    assert shop_and_bank.answer(b"more thanks") == [b"two"]
+    shop_and_bank.network.settle(seconds=5 * MINUTE)
+    assert received(shop_and_bank.sales, REPLIES) == [b"more thanks"]
+    assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
 
 
 @pytest.mark.rule("I6")
-def test_a_pending_end_is_replaced_by_the_error(both: ShopAndBank) -> None:
+def test_a_pending_end_is_replaced_by_the_error(shop_and_bank: ShopAndBank) -> None:
     """The end of the application has not left: the far side may not go on in a conversation that is over."""
-    dialog = both.send(b"one")
-    both.pipes.settle(seconds=MINUTE)
-    assert both.answer(b"thanks") == [b"one"]
-    both.pipes.settle(seconds=MINUTE)
-    both.pipes.down.add("TCP://bank:4022")
-    with both.sales.transaction() as t:
+    dialog = shop_and_bank.send(b"one")
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert shop_and_bank.answer(b"thanks") == [b"one"]
+    shop_and_bank.network.settle(seconds=MINUTE)
+    shop_and_bank.network.down.add("TCP://bank:4022")
+    with shop_and_bank.sales.transaction() as t:
         t.end_conversation(dialog)
-    both.pipes.settle(seconds=MINUTE)
-    both.sales.set_broker("ERROR_BROKER_CONVERSATIONS")
-    assert states(both.sales) == ["DO"]
-    both.pipes.down.clear()
-    both.pipes.settle(seconds=2 * MINUTE)
-    (told,) = received(both.stock, ORDERS)
-    assert b"<Code>-9720</Code>" in told
-    assert states(both.sales) + states(both.stock) == ["CD", "ER"]
-    assert waiting(both.sales) == waiting(both.stock) == []
+    shop_and_bank.network.settle(seconds=MINUTE)
+    shop_and_bank.sales.set_broker("ERROR_BROKER_CONVERSATIONS")
+    assert states(shop_and_bank.sales) == ["DO"]
+    shop_and_bank.network.down.clear()
+    shop_and_bank.network.settle(seconds=2 * MINUTE)
+    (emitted,) = received(shop_and_bank.stock, ORDERS)
+    assert b"<Code>-9720</Code>" in emitted
+    assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["CD", "ER"]
+    assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
 
 
-def broken(both: ShopAndBank) -> list[tuple[bool, bool]]:
+def broken(shop_and_bank: ShopAndBank) -> list[tuple[bool, bool]]:
     """For the shop and the bank, whether it is told that the far side is gone, and whether anything of it waits."""
-    found = [(received(both.sales, REPLIES), waiting(both.sales)), (received(both.stock, ORDERS), waiting(both.stock))]
+    found = [
+        (received(shop_and_bank.sales, REPLIES), waiting(shop_and_bank.sales)),
+        (received(shop_and_bank.stock, ORDERS), waiting(shop_and_bank.stock)),
+    ]
     return [(any(b"<Code>-8462</Code>" in body for body in bodies), bool(left)) for bodies, left in found]
 
 
 @pytest.mark.rule("I8")
 @pytest.mark.parametrize("side", ["shop", "bank"])
 def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(
-    both: ShopAndBank, tmp_path: Path, side: str
+    shop_and_bank: ShopAndBank, tmp_path: Path, side: str
 ) -> None:
     """Without an option of the restore: what left the one queue is in the other no more, so the conversation cannot go on."""
-    dialog = both.send(b"one")
-    both.pipes.settle(seconds=MINUTE)
-    assert both.answer(b"thanks") == [b"one"]
-    both.pipes.settle(seconds=MINUTE)
-    moved(both, side, kept=tmp_path / "backup")
-    both.send(b"two", dialog=dialog)
-    both.pipes.settle(seconds=MINUTE)
-    assert both.answer(b"more thanks") == [b"two"]
-    both.send(b"three", dialog=dialog)
-    both.pipes.settle(seconds=MINUTE)
-    moved(both, side, back=tmp_path / "backup")
+    dialog = shop_and_bank.send(b"one")
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert shop_and_bank.answer(b"thanks") == [b"one"]
+    shop_and_bank.network.settle(seconds=MINUTE)
+    moved(shop_and_bank, side, kept=tmp_path / "backup")
+    shop_and_bank.send(b"two", dialog=dialog)
+    shop_and_bank.network.settle(seconds=MINUTE)
+    assert shop_and_bank.answer(b"more thanks") == [b"two"]
+    shop_and_bank.send(b"three", dialog=dialog)
+    shop_and_bank.network.settle(seconds=MINUTE)
+    moved(shop_and_bank, side, back=tmp_path / "backup")
     if side == "bank":
-        both.send(b"four", dialog=dialog)
+        shop_and_bank.send(b"four", dialog=dialog)
     else:
-        assert both.answer(b"still thanks") == [b"three"]
+        assert shop_and_bank.answer(b"still thanks") == [b"three"]
     for _ in range(2):
-        both.pipes.settle(seconds=5 * MINUTE)
-    assert states(both.sales) + states(both.stock) == ["ER", "ER"]
-    assert broken(both) == [(True, False), (True, False)]
+        shop_and_bank.network.settle(seconds=5 * MINUTE)
+    assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["ER", "ER"]
+    assert broken(shop_and_bank) == [(True, False), (True, False)]
 
 
 @pytest.mark.rule("I8")
 @pytest.mark.parametrize("hours", [0, 1])
 def test_both_ends_of_an_unsecured_dialog_get_an_error_if_the_target_lost_it(tmp_path: Path, *, hours: int) -> None:
     """The backup is older than the dialog, so the target waits for a first message that its far side has not any more."""
-    with contextmanager(shop_and_bank_pair)(tmp_path) as both:
-        moved(both, "bank", kept=tmp_path / "backup")
-        dialog = both.send(b"one")
-        both.pipes.settle(seconds=MINUTE)
-        assert both.answer(b"thanks") == [b"one"]
-        both.pipes.settle(seconds=MINUTE + 60 * hours * MINUTE)
-        moved(both, "bank", back=tmp_path / "backup")
-        both.send(b"two", dialog=dialog)
+    with contextmanager(shop_and_bank_pair)(tmp_path) as shop_and_bank:
+        moved(shop_and_bank, "bank", kept=tmp_path / "backup")
+        dialog = shop_and_bank.send(b"one")
+        shop_and_bank.network.settle(seconds=MINUTE)
+        assert shop_and_bank.answer(b"thanks") == [b"one"]
+        shop_and_bank.network.settle(seconds=MINUTE + 60 * hours * MINUTE)
+        moved(shop_and_bank, "bank", back=tmp_path / "backup")
+        shop_and_bank.send(b"two", dialog=dialog)
         for _ in range(2):
-            both.pipes.settle(seconds=5 * MINUTE)
-        assert states(both.sales) + states(both.stock) == ["ER", "ER"]
-        assert broken(both) == [(True, False), (True, False)]
+            shop_and_bank.network.settle(seconds=5 * MINUTE)
+        assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["ER", "ER"]
+        assert broken(shop_and_bank) == [(True, False), (True, False)]
 
 
 @pytest.mark.rule("I5", "R43")
@@ -175,25 +185,25 @@ def test_both_ends_of_an_unsecured_dialog_get_an_error_if_the_target_lost_it(tmp
 def test_a_copy_on_a_forwarder_receives_nothing_for_the_original(tmp_path: Path, of: str) -> None:
     """The hub has endpoints of the same conversations, under another broker id than the one that they name."""
     with ExitStack() as stack:
-        pipes = MemoryNetwork(tmp_path, stack)
-        near, hub, far = (pipes.instance(name) for name in ("near", "hub", "far"))
-        both = ShopAndBank(pipes, near, far, shop(near), stock(far))
+        network = MemoryNetwork(tmp_path, stack)
+        near, hub, far = (network.instance(name) for name in ("near", "hub", "far"))
+        shop_and_bank = ShopAndBank(network, near, far, shop(near), stock(far))
         hub.execute(
             "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
         )
-        both.sales.create_route("There", service_name=STOCK, address="TCP://hub:4022")
-        both.stock.create_route("Back", service_name=SHOP, address="TCP://hub:4022")
+        shop_and_bank.sales.create_route("There", service_name=STOCK, address="TCP://hub:4022")
+        shop_and_bank.stock.create_route("Back", service_name=SHOP, address="TCP://hub:4022")
         hub.msdb.create_route("There", service_name=STOCK, address="TCP://far:4022")
         hub.msdb.create_route("Back", service_name=SHOP, address="TCP://near:4022")
-        dialog = both.send(b"one")
-        pipes.settle(seconds=MINUTE)
-        assert both.answer(b"thanks") == [b"one"]
-        pipes.settle(seconds=MINUTE)
-        moved(both, "shop" if of == "Sales" else "bank", kept=tmp_path / "copy")
+        dialog = shop_and_bank.send(b"one")
+        network.settle(seconds=MINUTE)
+        assert shop_and_bank.answer(b"thanks") == [b"one"]
+        network.settle(seconds=MINUTE)
+        moved(shop_and_bank, "shop" if of == "Sales" else "bank", kept=tmp_path / "copy")
         hub.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
-        both.send(b"two", dialog=dialog)
-        pipes.settle(seconds=5 * MINUTE)
-        assert both.answer(b"more thanks") == [b"two"]
-        pipes.settle(seconds=5 * MINUTE)
-        assert received(both.sales, REPLIES) == [b"thanks", b"more thanks"]
-        assert waiting(both.sales) == waiting(both.stock) == []
+        shop_and_bank.send(b"two", dialog=dialog)
+        network.settle(seconds=5 * MINUTE)
+        assert shop_and_bank.answer(b"more thanks") == [b"two"]
+        network.settle(seconds=5 * MINUTE)
+        assert received(shop_and_bank.sales, REPLIES) == [b"thanks", b"more thanks"]
+        assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []

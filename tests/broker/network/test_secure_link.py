@@ -37,11 +37,11 @@ def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
 def plain() -> tuple[SecureLink, SecureLink]:
     """The same without TLS, both having said who they are."""
     lines = pair(UnencryptedChannel(), UnencryptedChannel())
-    exchanged(*lines)
+    exchange(*lines)
     return lines
 
 
-def carried(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
+def transfer(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
     """What all that one end writes comes to at the other, in pieces."""
     found = []
     while (data := one.data_to_send(now=now)) is not None:
@@ -50,24 +50,24 @@ def carried(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 
     return found
 
 
-def exchanged(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
+def exchange(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
     """What both ends write until neither has more, as it is seen at either."""
     found: list[LinkEvent] = []
-    while step := carried(one, other, now=now, piece=piece) + carried(other, one, now=now, piece=piece):
+    while step := transfer(one, other, now=now, piece=piece) + transfer(other, one, now=now, piece=piece):
         found += step
     return found
 
 
-def shaken(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[LinkEvent]:
+def handshake(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[LinkEvent]:
     """The same, where the first flights of TLS come to nothing that is seen."""
-    return [each for _ in range(4) for each in exchanged(one, other, piece=piece)]
+    return [each for _ in range(4) for each in exchange(one, other, piece=piece)]
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
 def test_tls_and_frames_work_in_pieces_of_any_size(contexts: tuple[TlsContexts, TlsContexts], piece: int) -> None:
     shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(20, size=3000))
-    found = shaken(shop, bank, piece=piece)
+    found = handshake(shop, bank, piece=piece)
     assert {each.peer.name for each in found if isinstance(each, PeerGreeted)} == {"bank", "shop"}
     assert numbers(found) == list(range(20))
     assert (shop.channel.principal, bank.channel.principal) == ("bank", "shop")
@@ -96,7 +96,7 @@ def test_a_connection_ends_after_its_reason_was_sent() -> None:
     with pytest.raises(PeerError):
         shop.received(b"no frame at all.", now=0)
     assert not shop.is_finished
-    assert [each.reason for each in carried(shop, bank) if isinstance(each, PeerLeft)] == [GoodbyeReason.BROKEN]
+    assert [each.reason for each in transfer(shop, bank) if isinstance(each, PeerLeft)] == [GoodbyeReason.BROKEN]
     assert shop.is_finished
 
 
@@ -119,7 +119,7 @@ def test_a_connection_to_a_silent_peer_ends_with_unwritten_data() -> None:
 def test_nothing_is_sent_before_the_peer_is_authenticated(contexts: tuple[TlsContexts, TlsContexts]) -> None:
     shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(1))
-    assert carried(shop, bank) == []
+    assert transfer(shop, bank) == []
     assert not shop.channel.is_open
     assert not bank.is_usable
     assert shop.outboxes[0].progress == (1, 0)
@@ -135,7 +135,7 @@ def test_a_connection_with_unwritten_rows_is_not_idle() -> None:
     for second in range(0, 3600, 5):
         now = second * SECOND
         assert bank.handle_timeout(now=now) == []
-        carried(bank, shop, now=now)
+        transfer(bank, shop, now=now)
         assert shop.handle_timeout(now=now) == []
         assert shop.is_usable
 
@@ -147,7 +147,7 @@ def test_an_idle_connection_is_closed_after_30_seconds() -> None:
     assert shop.is_usable
     shop.handle_timeout(now=30 * SECOND)
     assert shop.is_leaving
-    found = exchanged(shop, bank, now=30 * SECOND)
+    found = exchange(shop, bank, now=30 * SECOND)
     assert [each.reason for each in found if isinstance(each, PeerLeft)] == [GoodbyeReason.IDLE, GoodbyeReason.IDLE]
     assert shop.is_finished
     assert bank.is_finished
@@ -159,7 +159,7 @@ def test_a_closing_connection_writes_waiting_rows() -> None:
         shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
     assert shop.leave(GoodbyeReason.SUPERSEDED, "another stays")
     assert not shop.is_usable
-    found = exchanged(shop, bank)
+    found = exchange(shop, bank)
     assert numbers(found) == list(range(3000))
     kinds = [type(each) for each in found]
     assert kinds.index(PeerLeft) > len(kinds) - 1 - kinds[::-1].index(FragmentsArrived)
@@ -196,7 +196,7 @@ def test_rows_of_several_addresses_take_turns() -> None:
     for number in range(4):
         first.put(numbered(1000, first=1000 * number, size=1000))
     second.put(numbered(1, first=77_777))
-    found = numbers(exchanged(shop, bank))
+    found = numbers(exchange(shop, bank))
     assert len(found) == 4001
     assert found.index(77_777) < 3000
 
@@ -229,7 +229,7 @@ def test_a_certificate_is_required_before_anything_is_trusted(contexts: tuple[Tl
         flipped = hello[:at] + bytes([hello[at] ^ 1]) + hello[at + 1 :]
         try:
             bank.received(flipped, now=0)
-            shaken(shop, bank)
+            handshake(shop, bank)
         except PeerError:
             continue
         assert not (shop.channel.is_open and bank.channel.is_open)

@@ -92,7 +92,7 @@ def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch:
     for both in shop_and_bank_pair(tmp_path):
         for number in range(5):
             both.send(b"%d" % number)
-            both.pipes.settle()
+            both.network.settle()
             assert both.ordered() == [b"%d" % number]
 
 

@@ -34,7 +34,7 @@ def stack() -> Iterator[ExitStack]:
         yield entered
 
 
-def made(folder: Path, name: str, stack: ExitStack) -> Instance:
+def create_instance(folder: Path, name: str, stack: ExitStack) -> Instance:
     return stack.enter_context(Instance.create(folder / name, name=name, random=random.Random(name)))
 
 
@@ -48,7 +48,7 @@ def one(database: Database, queue: str) -> pa.Table:
 
 def test_two_instances_exchange_messages(tmp_path: Path, stack: ExitStack) -> None:
     """With default threads."""
-    here, there = made(tmp_path, "shop", stack), made(tmp_path, "bank", stack)
+    here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
     sales, stock = sample_databases.shop(here), sample_databases.stock(there)
     servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
     sales.create_route("There", address=servers[1].address, service_name=STOCK)
@@ -63,7 +63,7 @@ def test_two_instances_exchange_messages(tmp_path: Path, stack: ExitStack) -> No
 
 def test_messages_of_another_process_are_sent(tmp_path: Path, stack: ExitStack) -> None:
     """Another `Instance` on the same folder is like another process: the first one is not notified."""
-    here, there = made(tmp_path, "shop", stack), made(tmp_path, "bank", stack)
+    here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
     sales, stock = sample_databases.shop(here), sample_databases.stock(there)
     servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
     sales.create_route("There", address=servers[1].address, service_name=STOCK)
@@ -73,7 +73,7 @@ def test_messages_of_another_process_are_sent(tmp_path: Path, stack: ExitStack) 
 
 
 def test_closing_releases_the_lock(tmp_path: Path, stack: ExitStack) -> None:
-    here = made(tmp_path, "shop", stack)
+    here = create_instance(tmp_path, "shop", stack)
     with here.serve(port=0, allow_unencrypted=True):
         assert ServeLock.is_held(here.folder)
     assert not ServeLock.is_held(here.folder)
@@ -105,7 +105,7 @@ def test_closing_the_instance_ends_its_server(tmp_path: Path) -> None:
 
 @pytest.mark.rule("P3")
 def test_the_port_is_available_and_one_in_use_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
-    here = made(tmp_path, "shop", stack)
+    here = create_instance(tmp_path, "shop", stack)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -119,7 +119,7 @@ def test_the_port_is_available_and_one_in_use_is_rejected(tmp_path: Path, stack:
 
 @pytest.mark.rule("P3")
 def test_an_invalid_host_name_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
-    here = made(tmp_path, "shop", stack)
+    here = create_instance(tmp_path, "shop", stack)
     with pytest.raises(EndpointError, match="cannot listen on "):
         here.serve(port=0, host="x" * 70, allow_unencrypted=True).start()
     assert not ServeLock.is_held(here.folder)
@@ -132,7 +132,7 @@ def test_a_failed_start_leaves_nothing_behind(
     def fails(*_: Any) -> None:
         raise StorageError("disk I/O error", file="a file")
 
-    here = made(tmp_path, "shop", stack)
+    here = create_instance(tmp_path, "shop", stack)
     server = here.serve(port=0, allow_unencrypted=True)
     with monkeypatch.context() as patch, pytest.raises(StorageError):
         patch.setattr(Background, "changed", fails)
@@ -147,7 +147,7 @@ def test_a_failed_start_leaves_nothing_behind(
 
 @pytest.mark.rule("R41")
 def test_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path, stack: ExitStack) -> None:
-    here = made(tmp_path, "shop", stack)
+    here = create_instance(tmp_path, "shop", stack)
     with here.serve(port=0, allow_unencrypted=True, addresses=["TCP://shop.example.com:4022"]) as server:
         found = here.catalog().addresses
         assert {server.address, f"TCP://localhost:{server.port}", "TCP://shop.example.com:4022"} <= {*found}
@@ -155,15 +155,15 @@ def test_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path,
 
 
 def test_a_server_can_be_entered_once(tmp_path: Path, stack: ExitStack) -> None:
-    server = stack.enter_context(made(tmp_path, "shop", stack).serve(port=0, allow_unencrypted=True))
+    server = stack.enter_context(create_instance(tmp_path, "shop", stack).serve(port=0, allow_unencrypted=True))
     with pytest.raises(ProtocolError), server:
         pass
 
 
 def test_the_error_of_an_ended_server_names_the_call_for_a_new_one(tmp_path: Path, stack: ExitStack) -> None:
-    instance = made(tmp_path, "shop", stack)
+    instance = create_instance(tmp_path, "shop", stack)
     with instance.serve(port=0, allow_unencrypted=True) as ended:
-        taken = made(tmp_path, "bank", stack).serve(port=ended.port, allow_unencrypted=True)
+        taken = create_instance(tmp_path, "bank", stack).serve(port=ended.port, allow_unencrypted=True)
         for error in (EndpointError, ProtocolError):
             with pytest.raises(error):
                 taken.start()
@@ -179,7 +179,7 @@ def test_the_error_of_an_ended_server_names_the_call_for_a_new_one(tmp_path: Pat
 @pytest.mark.rule("R41")
 def test_an_invalid_address_is_rejected_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
     with pytest.raises(InvalidAddressError, match="'no address' is not a valid address"):
-        made(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])
+        create_instance(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_inconsistent_options_are_rejected(
     tmp_path: Path, stack: ExitStack, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(OptionError, match=text):
-        made(tmp_path, "shop", stack).serve(**options)
+        create_instance(tmp_path, "shop", stack).serve(**options)
 
 
 @pytest.mark.rule("P13")
@@ -213,7 +213,7 @@ def test_inconsistent_options_are_rejected(
 def test_fragment_sizes_that_peers_would_reject_are_rejected(tmp_path: Path, stack: ExitStack, length: int) -> None:
     """The smallest fragment size that peers accept, and the largest that fits a frame."""
     with pytest.raises(OptionError, match=r"settings\.max_fragment_bytes: expected an integer from 2048 to 1048576"):
-        made(tmp_path, "shop", stack).serve(
+        create_instance(tmp_path, "shop", stack).serve(
             allow_unencrypted=True, settings=ProtocolSettings(max_fragment_bytes=length)
         )
 

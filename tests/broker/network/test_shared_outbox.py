@@ -22,9 +22,9 @@ PART = bytes(8_000)
 class Between:
     """An instance that forwards rows for `//Stock`, and has a shop that sends to it."""
 
-    def __init__(self, pipes: MemoryNetwork) -> None:
-        self.pipes = pipes
-        self.far, self.between = pipes.instance("far"), pipes.instance("between")
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.network = network
+        self.far, self.between = network.instance("far"), network.instance("between")
         self.stock, self.sales = stock(self.far), shop(self.between)
         self.between.execute(
             "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
@@ -32,15 +32,15 @@ class Between:
         for database in (self.sales, self.between.msdb):
             database.create_route("Stock", service_name=STOCK, address=FAR)
         self.stock.create_route("Shop", service_name=SHOP, address="TCP://between:4022")
-        pipes.settle()
-        pipes.pipe("between").room = ROOM
+        network.settle()
+        network.pipe("between").room = ROOM
         self.came = 0
 
     def comes(self) -> None:
         """A peer sends more than fits into one turn."""
         for _ in range(2):
             rows = [row(number, body=PART, conversation=1000 + self.came) for number in range(10)]
-            self.pipes.pipe("between").receiver.rows_received(peer(77), wire(rows))
+            self.network.pipe("between").receiver.rows_received(peer(77), wire(rows))
             self.came += 1
 
 
@@ -55,12 +55,12 @@ def test_forwarded_rows_do_not_block_own_messages(between: Between) -> None:
     """Rows without space are sent in their turn once there is space, however much others have sent."""
     for _ in range(10):
         between.comes()
-    between.pipes.turn()
+    between.network.turn()
     order(between.sales, b"two chairs")
     found: list[bytes] = []
     for _ in range(20):
         between.comes()
-        between.pipes.turn()
+        between.network.turn()
         found += received(between.stock)
     assert b"two chairs" in found
 
@@ -70,12 +70,12 @@ def test_own_messages_do_not_block_forwarded_rows(between: Between) -> None:
     """R43."""
     dialogs = [order(between.sales, PART) for _ in range(100)]
     for _ in range(10):
-        between.pipes.turn()
+        between.network.turn()
     for dialog in dialogs:
         order(between.sales, *[PART] * 20, dialog=dialog)
-    between.pipes.turn()
+    between.network.turn()
     between.comes()
     for _ in range(20):
-        between.pipes.turn()
-    assert between.pipes.servers["between"].forwarding.counters.messages == 20
+        between.network.turn()
+    assert between.network.servers["between"].forwarding.counters.messages == 20
     assert instance_of(between.sales).view("sys.transmission_queue").num_rows > 100

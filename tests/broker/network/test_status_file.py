@@ -104,11 +104,11 @@ def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: 
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         obstacle = instance.folder / "serving.new"
         written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
-        for told in (1, 2):
+        for emitted in (1, 2):
             obstacle.mkdir()
             written.write()
             written.write()
-            assert caplog.text.count("cannot be written") == told
+            assert caplog.text.count("cannot be written") == emitted
             obstacle.rmdir()
             written.write()
 

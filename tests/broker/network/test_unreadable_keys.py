@@ -17,7 +17,7 @@ DAMAGED = "service_master.key: expected a key of 32 bytes; it has 2"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[ShopAndBank]:
+def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     """A shop and a bank that has another service beside, for which nothing is secured."""
     for made in secured(tmp_path):
         made.stock.create_queue("Plain")
@@ -34,34 +34,34 @@ def damage(instance: Instance) -> bytes:
     return key
 
 
-def goes_on(both: ShopAndBank) -> None:
+def goes_on(shop_and_bank: ShopAndBank) -> None:
     """Waiting conversations are looked at again."""
-    both.shop.run_due()
-    both.pipes.settle(seconds=65)
+    shop_and_bank.shop.run_due()
+    shop_and_bank.network.settle(seconds=65)
 
 
-def test_the_reason_for_an_unreadable_private_key_is_reported(both: ShopAndBank) -> None:
+def test_the_reason_for_an_unreadable_private_key_is_reported(shop_and_bank: ShopAndBank) -> None:
     """Not that it was sent and is not acknowledged."""
-    key = damage(both.shop)
-    begin(both, b"two chairs")
-    both.pipes.settle()
-    assert statuses(both.sales) == {"28050"}
-    assert DAMAGED in waiting(both.sales)[0].transmission_status
-    (both.shop.folder / "service_master.key").write_bytes(key)
-    goes_on(both)
-    assert both.ordered() == [b"two chairs"]
+    key = damage(shop_and_bank.shop)
+    begin(shop_and_bank, b"two chairs")
+    shop_and_bank.network.settle()
+    assert statuses(shop_and_bank.sales) == {"28050"}
+    assert DAMAGED in waiting(shop_and_bank.sales)[0].transmission_status
+    (shop_and_bank.shop.folder / "service_master.key").write_bytes(key)
+    goes_on(shop_and_bank)
+    assert shop_and_bank.ordered() == [b"two chairs"]
 
 
-def test_an_unsecured_dialog_does_not_wait_for_the_key_of_the_instance(both: ShopAndBank) -> None:
+def test_an_unsecured_dialog_does_not_wait_for_the_key_of_the_instance(shop_and_bank: ShopAndBank) -> None:
     """What came in one batch with a secured one was thrown back with it, as often as it came."""
-    key = damage(both.bank)
-    with both.sales.transaction() as t:
+    key = damage(shop_and_bank.bank)
+    with shop_and_bank.sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, "//Stock"), b"two chairs")
         t.send(t.begin_dialog(SHOP, "//Plain", encryption=False), b"in clear")
-    both.pipes.settle(seconds=65)
-    assert received(both.stock, "Plain") == [b"in clear"]
-    assert both.ordered() == []
-    assert any(DAMAGED in event.text for event in both.pipes.told("bank", MessageUndeliverable))
-    (both.bank.folder / "service_master.key").write_bytes(key)
-    goes_on(both)
-    assert both.ordered() == [b"two chairs"]
+    shop_and_bank.network.settle(seconds=65)
+    assert received(shop_and_bank.stock, "Plain") == [b"in clear"]
+    assert shop_and_bank.ordered() == []
+    assert any(DAMAGED in event.text for event in shop_and_bank.network.emitted("bank", MessageUndeliverable))
+    (shop_and_bank.bank.folder / "service_master.key").write_bytes(key)
+    goes_on(shop_and_bank)
+    assert shop_and_bank.ordered() == [b"two chairs"]

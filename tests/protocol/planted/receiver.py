@@ -143,10 +143,10 @@ def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
 def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
     """P15: a range names one fragment too many."""
 
-    told = FragmentRanges.to_ack_ranges
+    emitted = FragmentRanges.to_ack_ranges
 
     def longer(self: FragmentRanges) -> list[AckRange]:
-        return [(first, number, last, end + 1) for first, number, last, end in told(self)]
+        return [(first, number, last, end + 1) for first, number, last, end in emitted(self)]
 
     patch.setattr(FragmentRanges, "to_ack_ranges", longer)
 

@@ -32,46 +32,46 @@ ANSWER_BYTES_MAX: Final = 1024
 """By how much an answer may exceed its input: HELLO and GOODBYE."""
 
 
-def stream(chance: random.Random) -> bytes:
+def stream(rng: random.Random) -> bytes:
     """The bytes of a hostile peer."""
-    kinds = [FrameKind.HELLO] * (chance.random() < 0.9) + chance.choices(list(FrameKind), k=chance.randrange(5))
+    kinds = [FrameKind.HELLO] * (rng.random() < 0.9) + rng.choices(list(FrameKind), k=rng.randrange(5))
     frames = [FRAMES[kind] for kind in kinds]
-    if frames and chance.random() < 0.9:
-        at = chance.randrange(len(frames))
-        frames[at] = altered(frames[at], chance)
-    if chance.random() < 0.1:
-        chance.shuffle(frames)
+    if frames and rng.random() < 0.9:
+        at = rng.randrange(len(frames))
+        frames[at] = altered(frames[at], rng)
+    if rng.random() < 0.1:
+        rng.shuffle(frames)
     return b"".join(frames)
 
 
-def altered(frame: bytes, chance: random.Random) -> bytes:
+def altered(frame: bytes, rng: random.Random) -> bytes:
     """A frame with an error; half of the time with a correct checksum, a quarter with a correct length."""
     data = bytearray(frame)
-    for _ in range(chance.randrange(1, 4)):
-        at = chance.randrange(len(data) + 1)
-        match chance.randrange(4):
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(4):
             case 0:
-                data[at : at + 1] = bytes([chance.randrange(256)])
+                data[at : at + 1] = bytes([rng.randrange(256)])
             case 1:
-                del data[at : at + chance.randrange(16)]
+                del data[at : at + rng.randrange(16)]
             case 2:
-                data[at:at] = chance.randbytes(chance.randrange(16))
+                data[at:at] = rng.randbytes(rng.randrange(16))
             case _:
-                data[at : at + 8] = chance.choice((bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7))
-    if len(data) >= HEADER_BYTES and chance.random() < 0.5:
-        if chance.random() < 0.5:
+                data[at : at + 8] = rng.choice((bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7))
+    if len(data) >= HEADER_BYTES and rng.random() < 0.5:
+        if rng.random() < 0.5:
             data[8:12] = (len(data) - HEADER_BYTES).to_bytes(4, "big")
         data[12:16] = crc32c(bytes(data[HEADER_BYTES:]), crc32c(bytes(data[:12]), 0)).to_bytes(4, "big")
     return bytes(data)
 
 
-def attack(chance: random.Random) -> str:
+def attack(rng: random.Random) -> str:
     """Runs one input; returns the outcome."""
     link = Link(own(), is_accept=True, limits=LinkLimits(), now=0)
     link.query_role(DATABASE)
-    data, took, answered = stream(chance), Counter[str](), 0
+    data, took, answered = stream(rng), Counter[str](), 0
     while data:
-        cut = chance.randrange(len(data)) + 1
+        cut = rng.randrange(len(data)) + 1
         piece, data = data[:cut], data[cut:]
         try:
             occurrences = link.receive(piece, now=0)
@@ -93,8 +93,8 @@ def attack(chance: random.Random) -> str:
 
 def figures(inputs: int, *, seed: int) -> Counter[str]:
     """Counts the outcomes of so many inputs."""
-    chance = random.Random(seed)
-    return Counter(attack(chance) for _ in range(inputs))
+    rng = random.Random(seed)
+    return Counter(attack(rng) for _ in range(inputs))
 
 
 def main() -> None:

@@ -110,11 +110,11 @@ def test_a_truncated_body_is_rejected() -> None:
 def test_an_altered_byte_gives_rows_or_an_error(row_count: int) -> None:
     """With two rows the offsets end before padding, so a buffer may be a byte longer than its values."""
     body = bytes_of(SMALL.slice(0, row_count))
-    chance = random.Random(5)
+    rng = random.Random(5)
     accepted = 0
     for at in range(len(body)):
         flipped = {body[at] ^ 1 << bit for bit in range(8)}
-        for value in {0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256), *flipped} - {body[at]}:
+        for value in {0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256), *flipped} - {body[at]}:
             altered = bytearray(body)
             altered[at] = value
             try:

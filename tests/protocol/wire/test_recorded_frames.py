@@ -60,11 +60,11 @@ def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
 
 def test_equal_frames_are_written_as_equal_bytes() -> None:
     """Except rows: their metadata layout depends on Arrow's version, and any layout is read."""
-    told = frames.pack_role(b"id of a database", "principal", 3)
+    emitted = frames.pack_role(b"id of a database", "principal", 3)
     assert {kind: frame for kind, frame in RECORDED.items() if kind is not FrameKind.FRAGMENTS} == {
         FrameKind.HELLO: encode_frame(FrameKind.HELLO, frames.pack_hello(own())),
         FrameKind.ROLE_QUERY: encode_frame(FrameKind.ROLE_QUERY, b"id of a database"),
-        FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, told),
+        FrameKind.ROLE_REPLY: encode_frame(FrameKind.ROLE_REPLY, emitted),
         FrameKind.PING: encode_frame(FrameKind.PING),
         FrameKind.PONG: encode_frame(FrameKind.PONG),
         FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "back at 7")),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from tests.system.power.disk import FATES, Disk, kept, lost
+from tests.system.power.disk import FATES, Disk, all_kept, lost
 from tests.system.power.recording import Mark, Operation
 
 _IN_MEMORY: Final = Path("/dev/shm")  # a RAM disk, if there is one
@@ -31,7 +31,7 @@ class Cut:
     where: str
 
 
-def cuts(operations: Sequence[Operation], *, draws: int, share: float, chance: random.Random) -> Iterator[Cut]:
+def cuts(operations: Sequence[Operation], *, draws: int, share: float, rng: random.Random) -> Iterator[Cut]:
     """Yields, after each operation, each fate of the unsynced data; random fates are drawn `draws` times.
 
     Args:
@@ -49,10 +49,10 @@ def cuts(operations: Sequence[Operation], *, draws: int, share: float, chance: r
         if not marks or isinstance(operation, Mark):  # nothing was acknowledged, or nothing happened
             continue
         for fate in FATES:
-            for draw in range(1 if fate in {lost, kept} else draws):
-                if share == 1 or chance.random() < share:
+            for draw in range(1 if fate in {lost, all_kept} else draws):
+                if share == 1 or rng.random() < share:
                     where = f"operation {position}, {fate.__name__}, draw {draw}"
-                    yield Cut(disk.cut(fate, chance), marks, where)
+                    yield Cut(disk.cut(fate, rng), marks, where)
 
 
 class RestoredFolder:

@@ -24,7 +24,7 @@ class Dialogs:
     """Sends and receives, each with a row of the application in the same transaction; marks record what was acknowledged."""
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         with recording(deaf_to=weakness.deaf_to) as recorder:
             killed_process.prepare(folder, vfs=NAME)
             recorder.trace.append(Mark("prepared", 0))
@@ -32,14 +32,14 @@ class Dialogs:
             for _ in range(transactions):
                 for database in instance.databases:
                     _weaken(database, weakness.synchronous)
-                lane = chance.choice(list(killed_process.LANES))
-                if chance.random() < 0.5:
+                lane = rng.choice(list(killed_process.LANES))
+                if rng.random() < 0.5:
                     _mark(recorder.trace, f"received {lane}", killed_process.receive(instance, lane))
                 else:
-                    _mark(recorder.trace, f"sent {lane}", killed_process.send(instance, lane, chance))
-                if chance.random() < 0.1:
-                    killed_process.roll_back(instance, lane, chance)
-                if chance.random() < 0.03:
+                    _mark(recorder.trace, f"sent {lane}", killed_process.send(instance, lane, rng))
+                if rng.random() < 0.1:
+                    killed_process.roll_back(instance, lane, rng)
+                if rng.random() < 0.03:
                     instance.close()
                     instance = Instance.open(folder, background=False, vfs=NAME)
             instance.close()

@@ -61,16 +61,16 @@ class Disk:
             case Mark():
                 pass
 
-    def cut(self, survivors: Survivors, chance: random.Random) -> dict[str, bytes]:
+    def cut(self, survivors: Survivors, rng: random.Random) -> dict[str, bytes]:
         """Returns the files by name."""
         names = dict(self._names)
-        for entry in self._pending_names[: chance.randint(0, len(self._pending_names))]:
+        for entry in self._pending_names[: rng.randint(0, len(self._pending_names))]:
             _rename(names, entry)
-        return {name: self._content(self._files[inode], survivors, chance) for name, inode in names.items()}
+        return {name: self._content(self._files[inode], survivors, rng) for name, inode in names.items()}
 
-    def _content(self, file: _File, survivors: Survivors, chance: random.Random) -> bytes:
+    def _content(self, file: _File, survivors: Survivors, rng: random.Random) -> bytes:
         content = bytearray(file.synced)
-        for change in survivors(file.pending, chance):
+        for change in survivors(file.pending, rng):
             _change(content, change)
         return bytes(content)
 
@@ -80,52 +80,52 @@ class Disk:
         self._pending_names.clear()
 
 
-def lost(_pending: list[Change], _chance: random.Random) -> list[Change]:
+def lost(_pending: list[Change], _rng: random.Random) -> list[Change]:
     """Loses all unsynced operations."""
     return []
 
 
-def kept(pending: list[Change], _chance: random.Random) -> list[Change]:
+def all_kept(pending: list[Change], _rng: random.Random) -> list[Change]:
     """Keeps all of them, as when only the process dies."""
     return pending
 
 
-def prefix(pending: list[Change], chance: random.Random) -> list[Change]:
+def prefix(pending: list[Change], rng: random.Random) -> list[Change]:
     """Keeps the first ones; the last of them may be torn."""
-    first = pending[: chance.randint(0, len(pending))]
-    return [*first[:-1], *sectors(first[-1:], chance)]
+    first = pending[: rng.randint(0, len(pending))]
+    return [*first[:-1], *sectors(first[-1:], rng)]
 
 
-def subset(pending: list[Change], chance: random.Random) -> list[Change]:
+def subset(pending: list[Change], rng: random.Random) -> list[Change]:
     """Keeps any of them."""
-    share = chance.random()
-    return [change for change in pending if chance.random() < share]
+    share = rng.random()
+    return [change for change in pending if rng.random() < share]
 
 
-def reordered(pending: list[Change], chance: random.Random) -> list[Change]:
+def reordered(pending: list[Change], rng: random.Random) -> list[Change]:
     """Keeps any of them in any order: of two writes to one place the earlier may win."""
-    found = subset(pending, chance)
-    chance.shuffle(found)
+    found = subset(pending, rng)
+    rng.shuffle(found)
     return found
 
 
-def sectors(pending: list[Change], chance: random.Random) -> list[Change]:
+def sectors(pending: list[Change], rng: random.Random) -> list[Change]:
     """Keeps any sectors: every write may be torn, and a file may have grown without its content."""
-    share = chance.random()
+    share = rng.random()
     found: list[Change] = []
     for change in pending:
         if isinstance(change, Truncate):
-            found += [change] if chance.random() < share else []
+            found += [change] if rng.random() < share else []
             continue
         for sector in _sectors(change):
-            if chance.random() < share:
+            if rng.random() < share:
                 found.append(sector)
-            elif chance.random() < share:
+            elif rng.random() < share:
                 found.append(Write(sector.inode, sector.end, b""))  # the file has grown anyway
     return found
 
 
-FATES: Final[tuple[Survivors, ...]] = (lost, kept, prefix, subset, reordered, sectors)
+FATES: Final[tuple[Survivors, ...]] = (lost, all_kept, prefix, subset, reordered, sectors)
 
 
 def _change(content: bytearray, change: Change) -> None:

@@ -52,19 +52,19 @@ class _Pair:
         self.here.notify_queued(self.storage.waiting())
         self.there.notify_queued(far.waiting())
 
-    def to_there(self, share: float, chance: random.Random) -> None:
+    def to_there(self, share: float, rng: random.Random) -> None:
         """Sends from here; some of it is lost."""
         self.here.notify_queued(self.storage.waiting())
-        rows = _some(self.here.data_to_send(now=self._moment), share, chance)
+        rows = _some(self.here.data_to_send(now=self._moment), share, rng)
         if rows is not None:
             effects = self.there.receive(rows, now=self._moment)
             self.far.commit(effects)
             self.there.confirm(effects, now=self._moment)
 
-    def to_here(self, share: float, chance: random.Random) -> None:
+    def to_here(self, share: float, rng: random.Random) -> None:
         """Sends from there; some of it is lost."""
         self.there.notify_queued(self.far.waiting())
-        rows = _some(self.there.data_to_send(now=self._moment), share, chance)
+        rows = _some(self.there.data_to_send(now=self._moment), share, rng)
         if rows is not None:
             effects = self.here.receive(rows, now=self._moment)
             assert self.storage.commit(effects) is None
@@ -88,7 +88,7 @@ class Network:
     """Sends and receives, each with a row of the application in the same transaction; marks record what was acknowledged."""
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         self._snapshots: list[MemoryDialogStorage] = []
         with recording(deaf_to=weakness.deaf_to) as recorder:
             trace = self.operations = recorder.trace
@@ -100,23 +100,23 @@ class Network:
             trace.append(Mark("far", 0))
             for _ in range(transactions):
                 _weaken(pair.database, weakness.synchronous)
-                step = chance.choice(("send", "send there", "receive", "carry", "carry", "carry back", "carry back"))
+                step = rng.choice(("send", "send there", "receive", "carry", "carry", "carry back", "carry back"))
                 if step == "send":
-                    trace += [Mark("sent", number) for number in _send(pair.database, chance)]
+                    trace += [Mark("sent", number) for number in _send(pair.database, rng)]
                 elif step == "receive":
                     trace += [Mark("received", number) for number in _receive(pair.database)]
                 elif step == "send there":
                     for key in keys:
                         if key in pair.far.accounts:
-                            pair.far.send(key, _body(pair.far.accounts[key].next, chance))
+                            pair.far.send(key, _body(pair.far.accounts[key].next, rng))
                 elif step == "carry":
-                    pair.to_there(0.8, chance)
+                    pair.to_there(0.8, rng)
                 else:
-                    pair.to_here(0.8, chance)
-                pair.now += timedelta(seconds=chance.choice((0.1, 1, 5)))
-                if chance.random() < 0.05:
+                    pair.to_here(0.8, rng)
+                pair.now += timedelta(seconds=rng.choice((0.1, 1, 5)))
+                if rng.random() < 0.05:
                     pair.flush()
-                if chance.random() < 0.03:
+                if rng.random() < 0.03:
                     instance.close()
                     instance = _open(folder, vfs=NAME)
                     pair = _Pair(instance, pair.far, now=pair.now)
@@ -145,12 +145,12 @@ class Network:
             yield from self._drained(pair)
 
     def _drained(self, pair: _Pair) -> Iterator[str]:
-        chance = random.Random(0)
+        rng = random.Random(0)
         for _ in range(_ROUNDS_MAX):
             if pair.is_drained():
                 break
-            pair.to_there(1, chance)
-            pair.to_here(1, chance)
+            pair.to_there(1, rng)
+            pair.to_here(1, rng)
             pair.now += timedelta(seconds=70)
         else:
             yield "it does not drain"
@@ -204,16 +204,16 @@ def _weaken(database: Database, synchronous: str) -> None:
     connection.pragma("synchronous", synchronous)
 
 
-def _send(database: Database, chance: random.Random) -> list[int]:
+def _send(database: Database, rng: random.Random) -> list[int]:
     """Sends one message in one of the dialogs, and returns its position among all sent messages."""
     with database.transaction() as t:
         found = t.connection.execute(
             "SELECT conversation_id, conversation_handle FROM ssb_conversation_endpoints WHERE state IN ('SO', 'CO')"
         ).fetchall()
         pairs: list[Any] = sorted(found)
-        conversation, handle = chance.choice(pairs)
+        conversation, handle = rng.choice(pairs)
         before: int = t.connection.execute("SELECT count(*) FROM sent WHERE conversation = ?", (conversation,)).get
-        body = _body(before, chance)
+        body = _body(before, rng)
         t.send(uuid.UUID(bytes=handle), body)
         t.connection.execute("INSERT INTO sent (conversation, body) VALUES (?, ?)", (conversation, body))
         number: int = t.connection.last_insert_rowid()
@@ -249,9 +249,9 @@ def _bodies(database: Database, word: str, key: Key) -> list[bytes]:
         ]
 
 
-def _body(number: int, chance: random.Random) -> bytes:
+def _body(number: int, rng: random.Random) -> bytes:
     """Returns a random body of one or several fragments."""
-    content = b"%d:" % number + chance.randbytes(chance.choice((10, 200, 200, 1500)))
+    content = b"%d:" % number + rng.randbytes(rng.choice((10, 200, 200, 1500)))
     return content + hashlib.md5(content).digest()
 
 
@@ -261,9 +261,9 @@ def _number(body: bytes) -> int:
     return int(content.split(b":", maxsplit=1)[0]) if hashlib.md5(content).digest() == digest else -1
 
 
-def _some(rows: pa.Table | None, share: float, chance: random.Random) -> pa.Table | None:
+def _some(rows: pa.Table | None, share: float, rng: random.Random) -> pa.Table | None:
     """Drops some of the rows."""
     if rows is None or share == 1:
         return rows
-    kept = [number for number in range(rows.num_rows) if chance.random() < share]
+    kept = [number for number in range(rows.num_rows) if rng.random() < share]
     return rows.take(pa.array(kept, pa.int64())) if kept else None

@@ -74,10 +74,10 @@ def cut_often(
 ) -> Found:
     """Records a workload, and checks the disk after each of its operations."""
     workload = entry(folder, transactions=transactions, seed=seed, weakness=weakness)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     states, faults = 0, []
     with RestoredFolder() as restored:
-        for cut in islice(cuts(workload.operations, draws=draws, share=share, chance=chance), states_max):
+        for cut in islice(cuts(workload.operations, draws=draws, share=share, rng=rng), states_max):
             states += 1
             restored.put(cut)
             try:

@@ -35,7 +35,7 @@ class Tables:
     """Transaction 0 creates the file; then rows are inserted and deleted, some transactions are rolled back, and the file is closed and reopened."""
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         path = folder / FILE
         with recording(deaf_to=weakness.deaf_to) as recorder:
             recorder.trace.append(Mark(COMMIT, 0))
@@ -43,11 +43,11 @@ class Tables:
             recorder.trace.append(Mark(COMMITTED, 0))
             self._contents = {0: _content_of(file)}
             for number in range(1, transactions + 1):
-                _transact(file, recorder, number, chance, weakness.synchronous)
+                _transact(file, recorder, number, rng, weakness.synchronous)
                 self._contents[number] = _content_of(file)
-                if chance.random() < 0.1:
-                    _roll_back(file, chance)
-                if chance.random() < 0.05:
+                if rng.random() < 0.1:
+                    _roll_back(file, rng)
+                if rng.random() < 0.05:
                     file.close()
                     file = DatabaseFile.open(path, MIGRATIONS, vfs=NAME)
             file.close()
@@ -92,32 +92,32 @@ def _content_of(file: DatabaseFile) -> str:
         return _content(connection)
 
 
-def _transact(file: DatabaseFile, recorder: Recording, number: int, chance: random.Random, synchronous: str) -> None:
+def _transact(file: DatabaseFile, recorder: Recording, number: int, rng: random.Random, synchronous: str) -> None:
     with file.read() as connection:
         pass
     connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
     connection.pragma("synchronous", synchronous)
     with file.write() as writing:
         assert writing is connection
-        _change(writing, chance)
+        _change(writing, rng)
         recorder.trace.append(Mark(COMMIT, number))
     recorder.trace.append(Mark(COMMITTED, number))
 
 
-def _roll_back(file: DatabaseFile, chance: random.Random) -> None:
+def _roll_back(file: DatabaseFile, rng: random.Random) -> None:
     session = file.session()
-    _change(session.begin(), chance)
+    _change(session.begin(), rng)
     session.close()
 
 
-def _change(connection: apsw.Connection, chance: random.Random) -> None:
+def _change(connection: apsw.Connection, rng: random.Random) -> None:
     """Inserts, updates and deletes rows, so that pages are split, freed and reused; the totals must match."""
-    for _ in range(chance.choice((1, 1, 1, 2, 8))):
-        number = chance.randrange(_ROWS)
-        if chance.random() < 0.3:
+    for _ in range(rng.choice((1, 1, 1, 2, 8))):
+        number = rng.randrange(_ROWS)
+        if rng.random() < 0.3:
             connection.execute("DELETE FROM orders WHERE number = ?", (number,))
         else:
-            body = chance.randbytes(chance.choice((10, 200, 1000, 1000, 12_000)))
+            body = rng.randbytes(rng.choice((10, 200, 1000, 1000, 12_000)))
             connection.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (number, body))
     connection.execute("DELETE FROM totals")
     connection.execute("INSERT INTO totals SELECT 1, count(*), coalesce(sum(length(body)), 0) FROM orders")
