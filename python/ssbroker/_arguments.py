@@ -13,24 +13,24 @@ from ssbroker import _core
 from ssbroker.exceptions import InvalidGuidError, OptionError
 
 
-def whole_number(value: object, *, name: str, minimum: int, maximum: int) -> int:
+def integer_argument(value: object, *, name: str, minimum: int, maximum: int) -> int:
     """Returns `value` if it is an integer within the limits; `name` is the option, for the error message."""
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-        raise OptionError(f"{name}: expected an integer from {minimum} to {maximum}; got {value!r:.80}")
+        raise OptionError(f"{name}: expected an integer from {minimum} to {maximum}, got {value!r:.80}")
     return value
 
 
 def real_number(value: object, *, name: str, minimum: float, maximum: float) -> float:
     """Returns `value` if it is a number within the limits; `name` is the option, for the error message."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
-        raise OptionError(f"{name}: expected a number from {minimum:,} to {maximum:,}; got {value!r:.80}")
+        raise OptionError(f"{name}: expected a number from {minimum:,} to {maximum:,}, got {value!r:.80}")
     return value
 
 
 def timeout_seconds(value: object, *, name: str) -> float:
     """Returns a timeout in seconds as a float; an integer too large for a float becomes infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise OptionError(f"{name}: expected seconds, 0 or more; got {value!r:.80}")
+        raise OptionError(f"{name}: expected seconds, 0 or more, got {value!r:.80}")
     try:
         return float(value)
     except OverflowError:
@@ -40,7 +40,7 @@ def timeout_seconds(value: object, *, name: str) -> float:
 def boolean(value: object, *, name: str) -> bool:
     """Returns `value` if it is True or False; truthy values of other types are errors."""
     if not isinstance(value, bool):
-        raise OptionError(f"{name}: expected True or False; got {value!r:.80}")
+        raise OptionError(f"{name}: expected True or False, got {value!r:.80}")
     return value
 
 

@@ -169,7 +169,7 @@ def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
 
 def not_arrow_error(value: object, *, name: str) -> SchemaError:
     return SchemaError(
-        f"{name}: expected {_ACCEPTED}; got {_type_name(value)}", expected=_ACCEPTED, actual=_type_name(value)
+        f"{name}: expected {_ACCEPTED}, got {_type_name(value)}", expected=_ACCEPTED, actual=_type_name(value)
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, overload
 import pyarrow as pa
 
 from ssbroker import _core
-from ssbroker._arguments import boolean, guid_bytes, whole_number
+from ssbroker._arguments import boolean, guid_bytes, integer_argument
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, input_batches
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
@@ -78,7 +78,7 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
         return session_keys
     if not isinstance(session_keys, Mapping):
         got = type(session_keys).__qualname__
-        raise OptionError(f"{_OPTION}: expected a column name or a mapping from conversation id to key; got {got}")
+        raise OptionError(f"{_OPTION}: expected a column name or a mapping from conversation id to key, got {got}")
     keys: dict[bytes, bytes] = {}
     for conversation, key in session_keys.items():
         try:
@@ -180,7 +180,7 @@ def fragment(
         >>> fragment(messages, max_fragment_bytes=5).select(["fragment_number", "fragment_count", "message_body"]).to_pydict()
         {'fragment_number': [0, 1, 2], 'fragment_count': [3, 3, 3], 'message_body': [b'Hello', b', wor', b'ld']}
     """
-    limit = whole_number(max_fragment_bytes, name="max_fragment_bytes", minimum=1, maximum=_BODY_BYTES_MAX)
+    limit = integer_argument(max_fragment_bytes, name="max_fragment_bytes", minimum=1, maximum=_BODY_BYTES_MAX)
     keys = native_session_keys(session_keys)
     fragments: list[pa.RecordBatch] = []
     first_row = 0
@@ -249,7 +249,7 @@ class Reassembler:
         native = _core.Reassembler(
             max_pending_bytes=_limit("max_pending_bytes", max_pending_bytes, minimum=0, maximum=_INT64_MAX),
             max_pending_messages=_limit("max_pending_messages", max_pending_messages, minimum=0, maximum=_INT64_MAX),
-            max_message_bytes=whole_number(
+            max_message_bytes=integer_argument(
                 max_message_bytes, name="max_message_bytes", minimum=1, maximum=_BODY_BYTES_MAX
             ),
             max_fragments_per_message=_limit(
@@ -349,7 +349,9 @@ class Reassembler:
         """
         conversation = guid_bytes(conversation_id, name="conversation_id")
         direction = boolean(is_initiator, name="is_initiator")
-        number = whole_number(message_sequence_number, name="message_sequence_number", minimum=0, maximum=_INT64_MAX)
+        number = integer_argument(
+            message_sequence_number, name="message_sequence_number", minimum=0, maximum=_INT64_MAX
+        )
         return self._native.forget(conversation, direction, number)
 
     def checkpoint(self) -> bytes:
@@ -452,7 +454,7 @@ def reassemble(
 
 
 def _limit(name: str, value: int | None, *, minimum: int, maximum: int) -> int | None:
-    return None if value is None else whole_number(value, name=name, minimum=minimum, maximum=maximum)
+    return None if value is None else integer_argument(value, name=name, minimum=minimum, maximum=maximum)
 
 
 def _restore(pickle_format: int, *state: Any) -> Reassembler:

@@ -314,7 +314,7 @@ class Router:
             if isinstance(value, str) and not is_utf8_text(value):
                 expected, shown = "valid UTF-8 text", ascii(value)[:80]
                 raise InputError(
-                    f"{name}: expected {expected}; got {shown}", column=name, value=shown, expected=expected
+                    f"{name}: expected {expected}, got {shown}", column=name, value=shown, expected=expected
                 )
         broker_instance, conversation = (
             _guid("to_broker_instance", to_broker_instance),
@@ -373,7 +373,7 @@ def _restore(pickle_format: int, *state: Any) -> Router:
 
 def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise OptionError(f"{name}: expected one of {', '.join(allowed)}; got {value!r}")
+        raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 
 
 def _guid(name: str, value: object) -> bytes | None:

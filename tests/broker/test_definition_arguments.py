@@ -67,7 +67,7 @@ def test_invalid_names_are_rejected(sales: Database, name: Any) -> None:
 
 
 def test_a_script_is_given_as_text_not_as_a_path(sales: Database) -> None:
-    with pytest.raises(OptionError, match=r"^ddl: expected the text of a script; got "):
+    with pytest.raises(OptionError, match=r"^ddl: expected the text of a script, got "):
         instance_of(sales).execute(Path("shop.sql"))  # type: ignore[arg-type]
 
 
@@ -91,5 +91,5 @@ def test_a_naive_time_of_a_certificate_is_utc(sales: Database) -> None:
 )
 def test_files_of_certificates_are_paths(name: str, wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {"certificate": Path("a"), "key": Path("a"), "authority": Path("a"), "names": ["stock"]}
-    with pytest.raises(OptionError, match=f"^{name}: expected a pathlib.Path; got str$"):
+    with pytest.raises(OptionError, match=f"^{name}: expected a pathlib.Path, got str$"):
         Trust(**given | wrong)

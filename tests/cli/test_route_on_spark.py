@@ -62,7 +62,7 @@ def test_spark_equals_the_local_run(tmp_path: Path, catalog: Path, run: Run, run
             assert summary[name] == local[name]
     assert [result.err.count("\n") for result in refused] == [1, 1, 1]
     assert refused[0].err.startswith("ssbroker: conversation_id, row 0: 'no-guid' is not a valid GUID")
-    assert "is_initiator: expected true, false, 1 or 0; got maybe" in refused[1].err
+    assert "is_initiator: expected true, false, 1 or 0, got maybe" in refused[1].err
     assert "round_robin" in refused[2].err
     assert len(rows(outputs[0])) == 300
     assert sorted(folder.iterdir()) == sorted(outputs)

@@ -218,10 +218,10 @@ def test_missing_directory_is_reported_at_the_start(folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("dial_burst = 1000001", "dial_burst: expected an integer from 1 to 1000000; got 1000001"),
+        ("dial_burst = 1000001", "dial_burst: expected an integer from 1 to 1000000, got 1000001"),
         (
             "max_message_bytes = 999998977",
-            "max_message_bytes: expected an integer from 1 to 999998976; got 999998977",
+            "max_message_bytes: expected an integer from 1 to 999998976, got 999998977",
         ),
     ],
 )

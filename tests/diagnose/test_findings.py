@@ -171,7 +171,7 @@ def test_invalid_arguments_are_refused() -> None:
         lint(Fleet({}), ignore=["SSB999"])
     with pytest.raises(OptionError, match="ignore: expected a sequence of strings, got 'SSB008'"):
         lint(Fleet({}), ignore="SSB008")
-    with pytest.raises(OptionError, match="severity: expected one of error, warning, info; got 'fatal'"):
+    with pytest.raises(OptionError, match="severity: expected one of error, warning, info, got 'fatal'"):
         lint(Fleet({})).at_least("fatal")  # type: ignore[arg-type]
     assert len(lint(Fleet({}), at=datetime(2026, 1, 1, tzinfo=UTC))) == 0
 

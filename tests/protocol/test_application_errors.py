@@ -46,7 +46,7 @@ def test_an_error_overtakes_unsent_messages(engine: EngineFactory) -> None:
 @pytest.mark.rule("P17")
 def test_an_error_is_sent_immediately_despite_a_full_window(engine: EngineFactory) -> None:
     """Without a retry wait, even if the window is full of fragments or bytes."""
-    for window in ({"window_fragments": 2}, {"window_bytes": 2}, {"ahead_bytes": 2, "turn_fragments": 2}):
+    for window in ({"window_fragments": 2}, {"window_bytes": 2}, {"max_ahead_bytes": 2, "fragments_per_turn": 2}):
         engines = bound(engine, **window)
         engines.a.send(engines.outgoing, *[b"%d" % number for number in range(9)])
         assert 0 < len(engines.a.rows()) < 9
@@ -78,7 +78,7 @@ def test_an_error_of_the_target_is_sent_immediately(engine: EngineFactory) -> No
 
 
 def test_an_error_longer_than_the_window_arrives_complete(engine: EngineFactory) -> None:
-    engines = pair(engine, max_fragment_bytes=4, window_fragments=4, turn_fragments=2)
+    engines = pair(engine, max_fragment_bytes=4, window_fragments=4, fragments_per_turn=2)
     engines.a.send(engines.outgoing, bytes(100))
     engines.a.rows()
     fails(engines, bytes(range(50)))

@@ -25,7 +25,7 @@ def test_a_partly_sent_message_arrives_complete_and_once(engine: EngineFactory, 
     rng = Random(length)
     for seed in range(10):
         dialog = {"session_key": bytes(32)} if secured else {}
-        engines = bound(engine, max_fragment_bytes=10, turn_fragments=4, window_fragments=16, dialog=dialog)
+        engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=4, window_fragments=16, dialog=dialog)
         bodies = [rng.randbytes(rng.choice([0, 5, 45, 95, 300])) for _ in range(6)]
         engines.a.send(engines.outgoing, *bodies)
         now = 20 * SECOND

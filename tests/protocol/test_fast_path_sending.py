@@ -43,7 +43,7 @@ def played(seed: int) -> list[Any]:
         max_fragment_bytes=100,
         window_fragments=rng.choice([3, 8, 1024]),
         window_bytes=rng.choice([250, 2_000, 4 << 20]),
-        turn_fragments=rng.choice([2, 5, 64]),
+        fragments_per_turn=rng.choice([2, 5, 64]),
     )
     for conversation, _ in KEYS:
         engines.begin(conversation=conversation)

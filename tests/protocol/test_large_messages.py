@@ -149,7 +149,7 @@ def test_all_lost_fragments_of_a_message_are_sent_again_together(engines: Pair) 
 def test_small_messages_leave_the_peer_memory_for_a_large_one(engine: EngineFactory) -> None:
     """Three hundred small messages alone would fill the peer's memory."""
     engines = bound(
-        engine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000
+        engine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, max_ahead_bytes=64_000
     )
     engines.a.send(engines.outgoing, bytes(200_000), *[bytes(1000)] * 300)
     engines.exchange(20 * SECOND, times=100)
@@ -161,7 +161,7 @@ def test_small_messages_leave_the_peer_memory_for_a_large_one(engine: EngineFact
 def test_messages_behind_an_incomplete_one_leave_memory_for_it(engine: EngineFactory) -> None:
     """Until its fragments are sent again, the other messages could fill the memory."""
     engines = bound(
-        engine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000
+        engine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, max_ahead_bytes=48_000
     )
     engines.a.send(engines.outgoing, bytes(8000), *[bytes(1000)] * 400)
     lost = [[(1, fragment)] for fragment in range(6)]

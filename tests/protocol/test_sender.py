@@ -63,7 +63,7 @@ def test_small_messages_are_sent_between_the_fragments_of_a_large_one(engine: En
 @pytest.mark.rule("P13")
 def test_dialogs_take_turns(engine: EngineFactory) -> None:
     """Between dialogs: they take turns."""
-    engines = bound(engine, max_fragment_bytes=10, turn_fragments=4)
+    engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=4)
     other = engines.begin(conversation=b"the second one..", far_broker_instance=B)
     engines.a.send(engines.outgoing, b"a" * 200)
     engines.a.send(other, b"small")
@@ -274,7 +274,7 @@ def test_a_packed_object_is_never_larger_than_1024_bytes(engine: EngineFactory) 
     """However scattered the acknowledged fragments are."""
     random = Random(4)
     for share in (0.0, 0.1, 0.3, 0.5, 0.9):
-        engines = bound(engine, max_fragment_bytes=10, turn_fragments=1024)
+        engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=1024)
         bodies = [b"a" * random.choice([5, 5, 5, 35, 120]) for _ in range(900)]
         engines.a.send(engines.outgoing, *bodies)
         rows = engines.a.rows(20 * SECOND)
@@ -308,7 +308,7 @@ def test_the_header_names_sender_and_receiver(engine: EngineFactory) -> None:
 @pytest.mark.rule("P13", "P23")
 def test_retries_take_turns_too(engine: EngineFactory) -> None:
     """Also if a complete message is sent again, because the peer had to drop it."""
-    engines = bound(engine, max_fragment_bytes=4, turn_fragments=8)
+    engines = bound(engine, max_fragment_bytes=4, fragments_per_turn=8)
     engines.a.send(engines.outgoing, bytes(2000))
     engines.a.rows(20 * SECOND)
     engines.a.dialogs.retransmit([engines.outgoing])
@@ -322,7 +322,7 @@ def test_retries_take_turns_too(engine: EngineFactory) -> None:
 @pytest.mark.rule("P14")
 def test_both_sides_may_have_different_windows(engine: EngineFactory) -> None:
     """The peer accepts all that overtakes a large message."""
-    engines = bound(engine, max_fragment_bytes=1000, window_fragments=64, turn_fragments=8)
+    engines = bound(engine, max_fragment_bytes=1000, window_fragments=64, fragments_per_turn=8)
     engines.settings = replace(engines.settings, window_fragments=4)
     engines.restart(engines.b)
     engines.a.send(engines.outgoing, bytes(200_000), *[b"small"] * 200)
@@ -334,7 +334,7 @@ def test_both_sides_may_have_different_windows(engine: EngineFactory) -> None:
 @pytest.mark.rule("P31", "P32")
 def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(engine: EngineFactory) -> None:
     """An evicted dialog has one charge for all messages in transit; more of the same message is charged again."""
-    engines = bound(engine, max_fragment_bytes=1000, window_bytes=40_000, turn_fragments=8)
+    engines = bound(engine, max_fragment_bytes=1000, window_bytes=40_000, fragments_per_turn=8)
     engines.a.send(engines.outgoing, bytes(52_000), *[b"s"] * 30)
     first = engines.a.rows(20 * SECOND)
     moment = evict(engines, 40 * SECOND)
@@ -358,7 +358,7 @@ def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(engine
 def test_fragments_too_scattered_to_pack_are_sent_again(engine: EngineFactory) -> None:
     """A row that acknowledges nothing arrives long before the retry is due."""
     random = Random(4)
-    engines = bound(engine, max_fragment_bytes=10, turn_fragments=1024)
+    engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=1024)
     engines.a.send(engines.outgoing, *[b"a" * random.choice([5, 35, 120]) for _ in range(900)])
     engines.b.take([row for row in engines.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
     engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
@@ -388,7 +388,7 @@ def test_a_lost_empty_message_is_sent_again_with_large_fragments(engine: EngineF
 @pytest.mark.rule("P13")
 def test_a_large_message_is_read_once(engine: EngineFactory) -> None:
     """In any number of turns; it also arrives complete after a restart and after losses."""
-    engines = bound(engine, max_fragment_bytes=1 << 14, turn_fragments=8, window_fragments=32)
+    engines = bound(engine, max_fragment_bytes=1 << 14, fragments_per_turn=8, window_fragments=32)
     body = Random(1).randbytes(2_000_001)
     reads: list[int] = []
     outgoing = engines.a.storage.outgoing

@@ -177,7 +177,7 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (5, "expected a column name or a mapping from conversation id to key; got int"),
+        (5, "expected a column name or a mapping from conversation id to key, got int"),
         ([("a", b"k" * 16)], "expected a column name or a mapping"),
         ({"no guid": b"k" * 16}, "'no guid' is not a GUID"),
         ({IDS[0]: b"k" * 17}, "17 bytes for 00000000-0000-0000-0000-000000000001"),

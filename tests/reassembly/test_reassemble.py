@@ -200,7 +200,7 @@ def test_without_order_no_message_waits() -> None:
     table = ssbroker.fragment(with_column(late, "message_sequence_number", pa.array([1, 2])), max_fragment_bytes=9)
     assert ssbroker.reassemble(table).messages.num_rows == 0
     assert ssbroker.reassemble(table, in_order=False).messages.num_rows == 2
-    with pytest.raises(ssbroker.OptionError, match=r"^in_order: expected True or False; got 1$"):
+    with pytest.raises(ssbroker.OptionError, match=r"^in_order: expected True or False, got 1$"):
         ssbroker.reassemble(table, in_order=1)  # type: ignore[arg-type]
 
 

@@ -54,7 +54,7 @@ def test_the_error_names_the_argument_of_the_wrong_type(name: str, value: Any) -
 @pytest.mark.parametrize("name", ["to_service_name", "database"])
 def test_the_error_names_the_argument_that_is_not_valid_utf8(name: str) -> None:
     arguments: dict[str, Any] = {"to_service_name": "//Orders", "database": "Sales"} | {name: "//\udcff"}
-    with pytest.raises(ssbroker.InputError, match=rf"^{name}: expected valid UTF-8 text; got '//\\udcff'$"):
+    with pytest.raises(ssbroker.InputError, match=rf"^{name}: expected valid UTF-8 text, got '//\\udcff'$"):
         Router(CATALOG).explain(**arguments)
 
 

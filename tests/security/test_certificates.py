@@ -67,7 +67,7 @@ def test_a_service_certificate_is_self_signed_with_rsa_2048() -> None:
 
 
 def test_shorter_rsa_keys_are_rejected() -> None:
-    with pytest.raises(OptionError, match="at least 2048 bits; got 1024"):
+    with pytest.raises(OptionError, match="at least 2048 bits, got 1024"):
         make_certificate(["Orders"], VALIDITY, kind="RSA", bits=1024)
 
 

@@ -66,7 +66,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, cata
 @pytest.mark.parametrize("given", [None, ONE_DATABASE, "conversations.parquet", pa.table({"to_service_name": ["//s"]})])
 def test_arguments_that_are_not_spark_dataframes_are_refused(spark: SparkSession, given: Any) -> None:
     """A pandas frame used to fail with an `AttributeError`."""
-    message = f"expected a Spark DataFrame, .*; got .*{type(given).__qualname__}$"
+    message = f"expected a Spark DataFrame, .*, got .*{type(given).__qualname__}$"
     for call in (
         lambda: ssbroker.spark.route(given, ONE_DATABASE),
         lambda: ssbroker.spark.compare(given, ONE_DATABASE, ONE_DATABASE),
@@ -86,7 +86,7 @@ def test_arguments_that_are_not_catalogs_are_refused(spark: SparkSession) -> Non
         lambda: ssbroker.spark.route_udf(spark, path),
     ):
         with pytest.raises(
-            SchemaError, match=r"catalog: expected an ssbroker.Catalog, as Catalog.load returns; got str"
+            SchemaError, match=r"catalog: expected an ssbroker.Catalog, as Catalog.load returns, got str"
         ):
             call()
 

@@ -31,20 +31,20 @@ from ssbroker.testing.__main__ import main
     ],
 )
 def test_invalid_faults_are_named(name: str, value: Any) -> None:
-    with pytest.raises(OptionError, match=rf"^{name}: expected a number from 0 to (1|86,400); got "):
+    with pytest.raises(OptionError, match=rf"^{name}: expected a number from 0 to (1|86,400), got "):
         Faults(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dialogs": 0}, "dialogs: expected an integer from 1 to 1000000; got 0"),
-        ({"messages": -1}, "messages: expected an integer from 1 to 1000000; got -1"),
-        ({"faulty_seconds": -1}, "faulty_seconds: expected a number from 0 to 2,592,000; got -1"),
-        ({"faulty_seconds": float("nan")}, "faulty_seconds: expected a number from 0 to 2,592,000; got nan"),
-        ({"sending_seconds": 46}, "sending_seconds: expected a number from 0 to 45; got 46"),
-        ({"faults": {"loss": 0.3}}, "faults: expected Faults(...); got {'loss': 0.3}"),
-        ({"settings": "strict"}, "settings: expected ProtocolSettings(...); got 'strict'"),
+        ({"dialogs": 0}, "dialogs: expected an integer from 1 to 1000000, got 0"),
+        ({"messages": -1}, "messages: expected an integer from 1 to 1000000, got -1"),
+        ({"faulty_seconds": -1}, "faulty_seconds: expected a number from 0 to 2,592,000, got -1"),
+        ({"faulty_seconds": float("nan")}, "faulty_seconds: expected a number from 0 to 2,592,000, got nan"),
+        ({"sending_seconds": 46}, "sending_seconds: expected a number from 0 to 45, got 46"),
+        ({"faults": {"loss": 0.3}}, "faults: expected Faults(...), got {'loss': 0.3}"),
+        ({"settings": "strict"}, "settings: expected ProtocolSettings(...), got 'strict'"),
     ],
 )
 def test_invalid_simulation_arguments_are_named(given: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ssbroker._arguments import epoch_microseconds, whole_number
+from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_definitions import READERS_MAX
@@ -231,10 +231,10 @@ def queues_with_messages(watched: Iterable[MonitoredQueue]) -> set[MonitoredQueu
 def check_callable(procedure: object) -> None:
     """Raises if an activated function is not valid."""
     if not callable(procedure):
-        raise OptionError(f"function: expected a callable that takes the database; got {procedure!r:.80}")
+        raise OptionError(f"function: expected a callable that takes the database, got {procedure!r:.80}")
     if any(_is_lazy(each) for each in (procedure, type(procedure).__call__)):
         raise OptionError(
-            f"function: expected a regular function; got {procedure!r:.80}, which is a coroutine or generator function and would "
+            f"function: expected a regular function, got {procedure!r:.80}, which is a coroutine or generator function and would "
             "do nothing when called; wrap it in a function that calls asyncio.run(...)"
         )
 
@@ -271,7 +271,7 @@ class Activation:
     def activate(self, database: DatabaseContext, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
         """Implements `Database.activate`."""
         check_callable(procedure)
-        maximum = whole_number(max_queue_readers, name="max_queue_readers", minimum=0, maximum=READERS_MAX)
+        maximum = integer_argument(max_queue_readers, name="max_queue_readers", minimum=0, maximum=READERS_MAX)
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
         with self._guard:

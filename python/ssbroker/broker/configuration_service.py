@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from ssbroker._arguments import guid_bytes, whole_number
+from ssbroker._arguments import guid_bytes, integer_argument
 from ssbroker.broker import object_definitions
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database
@@ -130,7 +130,7 @@ def _entry(row: dict[str, Any], *, where: str) -> DirectoryEntry:
     if address is None:
         raise InputError(f"{where}: address: expected an address, got None", column="address")
     if lifetime is not None:
-        lifetime = whole_number(lifetime, name=f"{where}: lifetime", minimum=1, maximum=LIFETIME_SECONDS_MAX)
+        lifetime = integer_argument(lifetime, name=f"{where}: lifetime", minimum=1, maximum=LIFETIME_SECONDS_MAX)
     return DirectoryEntry(
         row["service_name"],
         address,
@@ -187,7 +187,7 @@ class ConfigurationService:
 
     def __init__(self, directory: Directory, *, lifetime: int = LIFETIME) -> None:
         self._directory: Final = directory
-        self._lifetime: Final = whole_number(lifetime, name="lifetime", minimum=1, maximum=LIFETIME_SECONDS_MAX)
+        self._lifetime: Final = integer_argument(lifetime, name="lifetime", minimum=1, maximum=LIFETIME_SECONDS_MAX)
 
     def install(
         self, database: Database, *, asked_by: Iterable[Database] | None = None, queue: str = "BrokerConfiguration"

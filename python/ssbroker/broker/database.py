@@ -286,7 +286,7 @@ class Database:
         given: object = messages
         if not isinstance(given, Mapping):
             raise OptionError(
-                f"messages: expected a mapping of message types to INITIATOR, TARGET or ANY; got {given!r:.80}"
+                f"messages: expected a mapping of message types to INITIATOR, TARGET or ANY, got {given!r:.80}"
             )
         self._context.change(object_definitions.create_contract, name=name, messages=messages)
 

@@ -169,7 +169,7 @@ def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:
 def _check_option(option: object) -> None:
     options = get_args(BrokerOption)
     if option not in options:
-        raise OptionError(f"option: expected one of {', '.join(options)}; got {option!r}")
+        raise OptionError(f"option: expected one of {', '.join(options)}, got {option!r}")
 
 
 def _check_free(listing: Connection, name: str) -> None:

@@ -230,7 +230,7 @@ def create_msdb(
 ) -> DatabaseFile:
     """Creates the msdb file with the registry, whose first entry is msdb."""
     if not is_utf8_text(name):
-        raise OptionError(f"name: expected a string that can be encoded as UTF-8; got {name!r:.80}")
+        raise OptionError(f"name: expected a string that can be encoded as UTF-8, got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

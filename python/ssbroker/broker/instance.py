@@ -358,7 +358,7 @@ class Instance:
         """
         given: object = ddl
         if not isinstance(given, str):
-            raise OptionError(f"ddl: expected the text of a script; got {type(given).__name__}")
+            raise OptionError(f"ddl: expected the text of a script, got {type(given).__name__}")
         scripts.execute(self._context, ddl, file=file)
 
     def view(self, name: str, database: str | None = None) -> pa.Table:

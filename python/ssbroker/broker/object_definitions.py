@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
-from ssbroker._arguments import epoch_microseconds, whole_number
+from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker.broker.principals import principal_id
 from ssbroker.broker.validation import (
     check_not_existing,
@@ -394,11 +394,11 @@ _NUMBER_MAX = 2**63 - 1
 def set_role(connection: Connection, objects: Objects, *, role: Role, number: int | None) -> None:
     """Sets the mirroring role and failover number of a database."""
     if role not in get_args(Role):
-        raise OptionError(f'role: expected "principal" or "mirror"; got {role!r:.80}')
+        raise OptionError(f'role: expected "principal" or "mirror", got {role!r:.80}')
     broker = objects.broker
     if number is None:
         is_failover = role == "principal" and broker.mirroring_role == "mirror"
         number = broker.mirroring_number + is_failover
-    whole_number(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
+    integer_argument(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
     object_changes.write_mirroring(connection, MirroringRole(role, number))
     changes.bump_version(connection)

@@ -133,7 +133,7 @@ def drop_binding(connection: Connection, objects: Objects, *, name: str) -> None
 def _remote(objects: Objects, user: str) -> int:
     found = principal_id(objects, user)
     if found in _SYSTEM_PRINCIPALS:
-        raise refusal(f"a remote service binding needs a user other than public and dbo; got {user!r}")
+        raise refusal(f"a remote service binding needs a user other than public and dbo, got {user!r}")
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Final, NoReturn, Self, TypeVar
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._arguments import boolean, guid_bytes, timeout_seconds, whole_number
+from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_seconds
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
@@ -431,9 +431,9 @@ class Transaction:
             [b'two chairs']
         """
         if top is not None:
-            whole_number(top, name="top", minimum=1, maximum=_COUNT_MAX)
+            integer_argument(top, name="top", minimum=1, maximum=_COUNT_MAX)
         if groups is not None:
-            whole_number(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
+            integer_argument(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
         found = self._receive(
             queue,
             top,

@@ -129,14 +129,14 @@ def check_numbers(**given: object) -> None:
     """Raises if a value is not an integer or None. Ranges are checked elsewhere."""
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise OptionError(f"{name}: expected an integer; got {value!r:.80}")
+            raise OptionError(f"{name}: expected an integer, got {value!r:.80}")
 
 
 def check_texts(**given: object) -> None:
     """Raises if a value is not a string or None."""
     for name, value in given.items():
         if value is not None and not is_utf8_text(value):
-            raise OptionError(f"{name}: expected a string that can be encoded as UTF-8; got {type(value).__name__}")
+            raise OptionError(f"{name}: expected a string that can be encoded as UTF-8, got {type(value).__name__}")
 
 
 def check_bytes(**given: object) -> None:
@@ -144,5 +144,5 @@ def check_bytes(**given: object) -> None:
     for name, value in given.items():
         if value is not None and not isinstance(value, bytes):
             raise OptionError(
-                f"{name}: expected bytes, such as the content of a binary file; got {type(value).__name__}"
+                f"{name}: expected bytes, such as the content of a binary file, got {type(value).__name__}"
             )

@@ -286,7 +286,7 @@ _FIRST_ENDPOINT_ID: Final = 65_536
 def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table:
     """Returns the rows of a view or a queue."""
     if not is_utf8_text(name):
-        raise InputError(f"name: expected the name of a view or a queue; got {name!r:.80}", value=name)
+        raise InputError(f"name: expected the name of a view or a queue, got {name!r:.80}", value=name)
     if name in INSTANCE_VIEWS:
         if database is not None:
             raise InputError(f"{name} is a view of the instance; omit the argument database", value=database)

@@ -437,7 +437,7 @@ def _common_format(files: list[Path]) -> Format:
         with reading(file):
             files_by_format[options.of_input(file)] = file
     if len(files_by_format) > 1:
-        raise OptionError(f"--spark reads only one format at a time; got {' and '.join(files_by_format)}")
+        raise OptionError(f"--spark reads only one format at a time, got {' and '.join(files_by_format)}")
     ((file_format, file),) = files_by_format.items()
     if file_format not in _SPARK_FORMATS:
         raise OptionError(f"{file}: --spark reads {', '.join(_SPARK_FORMATS)}, but not Arrow IPC")

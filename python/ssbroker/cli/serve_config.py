@@ -138,14 +138,14 @@ def parse_string(value: Any, name: str) -> str:
 def parse_level(value: Any, name: str) -> str:
     """Parses a log level."""
     if not isinstance(value, str) or value not in LEVELS:
-        raise OptionError(f"{name}: expected one of {', '.join(LEVELS)}; got {value!r:.80}")
+        raise OptionError(f"{name}: expected one of {', '.join(LEVELS)}, got {value!r:.80}")
     return str(value)
 
 
 def parse_log_format(value: Any, name: str) -> LogFormat:
     """Parses a log format."""
     if value not in ("json", "text"):
-        raise OptionError(f"{name}: expected json or text; got {value!r:.80}")
+        raise OptionError(f"{name}: expected json or text, got {value!r:.80}")
     return cast("Literal['json', 'text']", value)
 
 
@@ -284,7 +284,7 @@ class Address:
             host = host[1:-1]
         is_port = number.isascii() and number.isdecimal() and int(number) <= _PORT_MAX
         if not is_port or not (_is_ipv6(host) if is_bracketed else _is_host(host)):
-            raise OptionError(f"{name}: expected HOST:PORT, such as 127.0.0.1:{PORT}; got {text!r}")
+            raise OptionError(f"{name}: expected HOST:PORT, such as 127.0.0.1:{PORT}, got {text!r}")
         return cls(host, int(number))
 
 

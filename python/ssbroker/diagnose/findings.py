@@ -325,7 +325,7 @@ class Findings(Sequence[Finding]):
             OptionError: `severity` is not a severity.
         """
         if severity not in SEVERITIES:
-            raise OptionError(f"severity: expected one of {', '.join(SEVERITIES)}; got {severity!r:.80}")
+            raise OptionError(f"severity: expected one of {', '.join(SEVERITIES)}, got {severity!r:.80}")
         kept = SEVERITIES[: SEVERITIES.index(severity) + 1]
         return Findings([finding for finding in self if finding.severity in kept])
 

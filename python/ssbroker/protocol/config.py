@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from ssbroker._arguments import boolean, whole_number
+from ssbroker._arguments import boolean, integer_argument
 from ssbroker.exceptions import OptionError
 
 LIFETIME_MAX: Final = 2**31 - 1
@@ -35,9 +35,9 @@ class ProtocolSettings:
         max_fragment_bytes: The maximum size of the message part in a fragment.
         window_fragments: How many fragments of a dialog may be unacknowledged.
         window_bytes: How many bytes of fragments of a dialog may be unacknowledged.
-        ahead_bytes: No further message is started while more bytes of started messages than this are not acknowledged in order, because
+        max_ahead_bytes: No further message is started while more bytes of started messages than this are not acknowledged in order, because
             the peer has to buffer them.
-        turn_fragments: How many fragments of one dialog are sent before the next dialog has its turn.
+        fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.
         acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
         max_pending_bytes: How many bytes of incomplete and early messages may wait for one dialog, with 512 bytes added for each
             fragment, and how much of them is reassembled at a time. A larger message is never received; its sender retries until the
@@ -53,14 +53,14 @@ class ProtocolSettings:
     Examples:
         >>> ProtocolSettings(window_fragments=0)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: window_fragments: expected an integer from 1 to 1024; got 0
+        ssbroker.exceptions.OptionError: window_fragments: expected an integer from 1 to 1024, got 0
     """
 
     max_fragment_bytes: int = 32 << 10
     window_fragments: int = 1024
     window_bytes: int = 4 << 20
-    ahead_bytes: int = 64 << 20
-    turn_fragments: int = 64
+    max_ahead_bytes: int = 64 << 20
+    fragments_per_turn: int = 64
     acknowledgement_wait: int = SECOND
     max_pending_bytes: int = 256 << 20
     max_message_bytes: int = BODY_MAX
@@ -73,16 +73,16 @@ class ProtocolSettings:
             "max_fragment_bytes",
             "window_fragments",
             "window_bytes",
-            "ahead_bytes",
-            "turn_fragments",
+            "max_ahead_bytes",
+            "fragments_per_turn",
             "max_message_bytes",
         ):
-            whole_number(getattr(self, name), name=name, minimum=1, maximum=most.get(name, 2**31 - 1))
-        whole_number(self.acknowledgement_wait, name="acknowledgement_wait", minimum=0, maximum=SECOND)
-        whole_number(self.max_pending_bytes, name="max_pending_bytes", minimum=1, maximum=2**63 - 1)
+            integer_argument(getattr(self, name), name=name, minimum=1, maximum=most.get(name, 2**31 - 1))
+        integer_argument(self.acknowledgement_wait, name="acknowledgement_wait", minimum=0, maximum=SECOND)
+        integer_argument(self.max_pending_bytes, name="max_pending_bytes", minimum=1, maximum=2**63 - 1)
         boolean(self.honor_priority, name="honor_priority")
         if self.integrity not in ("strict", "compat"):
-            raise OptionError(f'integrity: expected "strict" or "compat"; got {self.integrity!r:.80}')
+            raise OptionError(f'integrity: expected "strict" or "compat", got {self.integrity!r:.80}')
 
     @property
     def max_sequence_distance(self) -> int:

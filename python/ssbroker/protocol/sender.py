@@ -460,14 +460,14 @@ class Sender:
         """Returns what a dialog may send now."""
         settings, transmission = self._settings, dialog.transmission
         size, head = self._fragment_bytes(dialog), transmission.head
-        retransmissions = transmission.take_due(now, settings.turn_fragments)
+        retransmissions = transmission.take_due(now, settings.fragments_per_turn)
         resent = (
             sum([mask.bit_count() for flight in retransmissions for mask in flight.fragments.values()])
             if retransmissions
             else 0
         )
         fragment_budget = min(
-            settings.turn_fragments - resent, settings.window_fragments - transmission.fragments_in_flight
+            settings.fragments_per_turn - resent, settings.window_fragments - transmission.fragments_in_flight
         )
         byte_budget = settings.window_bytes - transmission.bytes_in_flight
         is_blocked = transmission.fragments_in_flight and byte_budget < size
@@ -497,7 +497,7 @@ class Sender:
         if endpoint.is_initiator and not endpoint.is_bound and endpoint.far_broker_instance is None:
             return 0
         transmission = dialog.transmission
-        if transmission.started_bytes > self._settings.ahead_bytes:
+        if transmission.started_bytes > self._settings.max_ahead_bytes:
             return transmission.head - (transmission.cursor == 0)
         return transmission.acked + self._settings.max_sequence_distance
 
@@ -553,7 +553,7 @@ class Sender:
                 dialog.ended_with_error, turn.singles_only, turn.last_sendable = True, False, SEQUENCE_MAX
                 transmission.skip_to(ended[dialog.key])
                 turn.fragment_budget = min(
-                    settings.turn_fragments, settings.window_fragments - transmission.fragments_in_flight
+                    settings.fragments_per_turn, settings.window_fragments - transmission.fragments_in_flight
                 )
                 turn.byte_budget = settings.window_bytes - transmission.bytes_in_flight
 

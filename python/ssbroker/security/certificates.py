@@ -53,7 +53,7 @@ def read_certificate(data: bytes) -> x509.Certificate:
     from cryptography import x509  # noqa: PLC0415 - imported only where certificates are made or read
 
     load = x509.load_pem_x509_certificate if b"-----BEGIN" in data else x509.load_der_x509_certificate
-    with raise_input_error(f"expected a certificate in PEM or DER; got {len(data)} bytes of something else"):
+    with raise_input_error(f"expected a certificate in PEM or DER, got {len(data)} bytes of something else"):
         return load(data)
 
 
@@ -116,7 +116,7 @@ def read_key(data: bytes, *, password: bytes | None = None) -> PrivateKey:
             "expected a private key in PEM or DER, and its password if it is encrypted; the key cannot be read"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise InputError("expected an RSA or elliptic-curve private key; got another kind")
+        raise InputError("expected an RSA or elliptic-curve private key, got another kind")
     return key
 
 
@@ -152,7 +152,7 @@ def read_all_der(data: bytes) -> list[bytes]:
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - the same
 
     with raise_input_error(
-        f"expected certificates in PEM, or one in DER; got {len(data)} bytes that are invalid or truncated"
+        f"expected certificates in PEM, or one in DER, got {len(data)} bytes that are invalid or truncated"
     ):
         if b"-----BEGIN" not in data:
             return [x509.load_der_x509_certificate(data).public_bytes(Encoding.DER)]
@@ -204,9 +204,9 @@ class Validity:
 
     def __post_init__(self) -> None:
         if self.not_after <= self.not_before:
-            raise OptionError(f"a certificate must end after it begins; got {self.not_before} to {self.not_after}")
+            raise OptionError(f"a certificate must end after it begins, got {self.not_before} to {self.not_after}")
         if self.not_before.year < _YEAR_MIN:
-            raise OptionError(f"a certificate must begin in {_YEAR_MIN} or later; got {self.not_before}")
+            raise OptionError(f"a certificate must begin in {_YEAR_MIN} or later, got {self.not_before}")
 
 
 def make_authority(name: str, validity: Validity) -> CertificateWithKey:
@@ -276,9 +276,9 @@ def make_certificate(
     from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415 - the same
 
     if isinstance(names, str) or not names:
-        raise OptionError(f"names: expected a list of at least one name; got {names!r:.80}")
+        raise OptionError(f"names: expected a list of at least one name, got {names!r:.80}")
     if bits < RSA_BITS_MIN:
-        raise OptionError(f"bits: an RSA key must have at least {RSA_BITS_MIN} bits; got {bits}")
+        raise OptionError(f"bits: an RSA key must have at least {RSA_BITS_MIN} bits, got {bits}")
     subject = _subject_name(names[0])
     key = _new_key(kind, bits)
     if authority is None:
@@ -317,14 +317,14 @@ def _new_key(kind: KeyKind, bits: int) -> PrivateKey:
         return ec.generate_private_key(ec.SECP256R1())
     if kind == "RSA":
         return rsa.generate_private_key(public_exponent=_RSA_EXPONENT, key_size=bits)
-    raise OptionError(f'kind: expected "EC" or "RSA"; got {kind!r:.80}')
+    raise OptionError(f'kind: expected "EC" or "RSA", got {kind!r:.80}')
 
 
 def _subject_name(name: str) -> x509.Name:
     from cryptography import x509  # noqa: PLC0415 - the reason is above
 
     if not name or len(name) > _NAME_MAX:
-        raise OptionError(f"name: expected 1 to {_NAME_MAX} characters; got {name!r:.80}")
+        raise OptionError(f"name: expected 1 to {_NAME_MAX} characters, got {name!r:.80}")
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
@@ -338,7 +338,7 @@ def _alternative_name(name: str) -> x509.GeneralName:
     try:
         return x509.DNSName(name)
     except ValueError as error:
-        raise OptionError(f"name: a DNS name may contain ASCII characters only; got {name!r:.80}") from error
+        raise OptionError(f"name: a DNS name may contain ASCII characters only, got {name!r:.80}") from error
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: Validity) -> x509.CertificateBuilder:

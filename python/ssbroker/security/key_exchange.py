@@ -70,7 +70,7 @@ class DialogCertificate:
         ):
             public = found.public_key()
         if not isinstance(public, rsa.RSAPublicKey):
-            raise InputError("expected a certificate with an RSA key, which dialog security requires; got another kind")
+            raise InputError("expected a certificate with an RSA key, which dialog security requires, got another kind")
         if public.key_size < RSA_BITS_MIN or public.key_size % _RSA_BITS_STEP:
             raise InputError(
                 f"expected a key of at least {RSA_BITS_MIN} bits, a multiple of {_RSA_BITS_STEP}; it has {public.key_size}"
@@ -97,7 +97,7 @@ class DialogCertificate:
 
         private = read_key(key)
         if not isinstance(private, rsa.RSAPrivateKey) or private.public_key() != self._public:
-            raise InputError("expected the private key of the certificate; got the key of another one")
+            raise InputError("expected the private key of the certificate, got the key of another one")
         return private
 
     @property

@@ -198,7 +198,7 @@ def check_frame(given: object, *, name: str) -> None:
     if not isinstance(given, DataFrame):
         expected, actual = "a Spark DataFrame", f"{type(given).__module__}.{type(given).__qualname__}"
         raise SchemaError(
-            f"{name}: expected {expected}, as spark.createDataFrame returns; got {actual.removeprefix('builtins.')}",
+            f"{name}: expected {expected}, as spark.createDataFrame returns, got {actual.removeprefix('builtins.')}",
             expected=expected,
             actual=actual,
         )
@@ -225,12 +225,12 @@ def check_catalog(given: object) -> None:
     Examples:
         >>> check_catalog("routes.sql")
         Traceback (most recent call last):
-        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog, as Catalog.load returns; got str
+        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog, as Catalog.load returns, got str
     """
     if not isinstance(given, Catalog):
         expected, actual = "an ssbroker.Catalog", type(given).__qualname__
         raise SchemaError(
-            f"catalog: expected {expected}, as Catalog.load returns; got {actual}", expected=expected, actual=actual
+            f"catalog: expected {expected}, as Catalog.load returns, got {actual}", expected=expected, actual=actual
         )
 
 

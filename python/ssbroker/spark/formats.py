@@ -106,7 +106,7 @@ def _typed_column(name: str) -> Column:
     if name != "is_initiator":
         return sf.when(~text.isin("", "NULL"), text)
     word = sf.lower(sf.trim(text))
-    wrong = sf.concat(sf.lit("is_initiator: expected true, false, 1 or 0; got "), text)
+    wrong = sf.concat(sf.lit("is_initiator: expected true, false, 1 or 0, got "), text)
     return (
         sf.when(word.isin("true", "1"), sf.lit(True))
         .when(word.isin("false", "0"), sf.lit(False))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ssbroker import _core
 from ssbroker import reassembly as keys
-from ssbroker._arguments import whole_number
+from ssbroker._arguments import integer_argument
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
@@ -314,14 +314,16 @@ class ReassemblyOptions:
     def __post_init__(self) -> None:
         for name, allowed in (("strategy", get_args(Strategy)), ("shard_by", get_args(ShardBy))):
             if getattr(self, name) not in allowed:
-                raise OptionError(f"{name}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r:.80}")
+                raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r:.80}")
         if not isinstance(self.in_order, bool):
-            raise OptionError(f"in_order: expected True or False; got {self.in_order!r:.80}")
-        whole_number(self.max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
+            raise OptionError(f"in_order: expected True or False, got {self.in_order!r:.80}")
+        integer_argument(self.max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
         if self.max_pending_bytes is not None:
-            whole_number(self.max_pending_bytes, name="max_pending_bytes", minimum=0, maximum=2**63 - 1)
+            integer_argument(self.max_pending_bytes, name="max_pending_bytes", minimum=0, maximum=2**63 - 1)
         if self.max_fragments_per_message is not None:
-            whole_number(self.max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
+            integer_argument(
+                self.max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1
+            )
 
     def task(self, spark: SparkSession, columns: FragmentColumns, routing: RoutingTask | None) -> ReassembleTask:
         """Returns the task that is sent to workers."""

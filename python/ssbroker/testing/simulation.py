@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker._arguments import real_number, whole_number
+from ssbroker._arguments import integer_argument, real_number
 from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol import config
 from ssbroker.protocol.config import SECOND, ProtocolSettings
@@ -317,14 +317,14 @@ class Simulation:
         engine: EngineFactory = DialogEngine,
         storage: StorageFactory = memory_storage,
     ) -> None:
-        whole_number(dialogs, name="dialogs", minimum=1, maximum=_DIALOGS_MAX)
-        whole_number(messages, name="messages", minimum=1, maximum=_MESSAGES_MAX)
+        integer_argument(dialogs, name="dialogs", minimum=1, maximum=_DIALOGS_MAX)
+        integer_argument(messages, name="messages", minimum=1, maximum=_MESSAGES_MAX)
         real_number(faulty_seconds, name="faulty_seconds", minimum=0, maximum=_SECONDS_MAX)
         if sending_seconds is not None:
             real_number(sending_seconds, name="sending_seconds", minimum=0, maximum=faulty_seconds)
         for name, given, kind in (("faults", faults, Faults), ("settings", settings, ProtocolSettings)):
             if given is not None and not isinstance(given, kind):
-                raise OptionError(f"{name}: expected {kind.__name__}(...); got {given!r:.80}")
+                raise OptionError(f"{name}: expected {kind.__name__}(...), got {given!r:.80}")
         self.seed = seed
         self.faults = Faults.from_seed(seed) if faults is None else faults
         self._random = random = Random(f"simulation {seed}")  # noqa: S311 - chance that can be repeated
@@ -483,7 +483,7 @@ def _random_settings(random: Random) -> ProtocolSettings:
     return ProtocolSettings(
         max_fragment_bytes=_FRAGMENT_BYTES,
         window_fragments=random.choice([8, 64, 1024]),
-        turn_fragments=random.choice([4, 64, 64]),
+        fragments_per_turn=random.choice([4, 64, 64]),
         integrity=random.choice(["strict", "strict", "strict", "compat"]),
         honor_priority=random.random() < 0.5,  # noqa: PLR2004 - half of them
     )

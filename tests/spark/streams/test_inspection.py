@@ -45,7 +45,7 @@ def test_invalid_paths_are_refused(spark: SparkSession, given: str) -> None:
 
 @pytest.mark.parametrize("given", [True, "0", 1.0, -1, 2**31])
 def test_invalid_operator_ids_are_refused(spark: SparkSession, tmp_path: Path, given: Any) -> None:
-    with pytest.raises(OptionError, match=r"^operator_id: expected an integer from 0 to 2147483647; got "):
+    with pytest.raises(OptionError, match=r"^operator_id: expected an integer from 0 to 2147483647, got "):
         ssbroker.spark.stream_state(spark, tmp_path, operator_id=given)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from ssbroker._arguments import guid_bytes, is_utf8_text, whole_number
+from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.deliver import close, end_with_error, queue_for_transmission, remove, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of, remove_all_sent
@@ -127,10 +127,10 @@ def parse_application_error(error: object) -> ConversationError | None:
     if error is None:
         return None
     if not isinstance(error, tuple) or len(error) != len(("code", "description")) or not isinstance(error[1], str):
-        raise OptionError(f"error: expected a code and a description, such as (12, 'out of stock'); got {error!r:.80}")
-    code = whole_number(error[0], name="error: the code", minimum=1, maximum=LIFETIME_MAX)
+        raise OptionError(f"error: expected a code and a description, such as (12, 'out of stock'), got {error!r:.80}")
+    code = integer_argument(error[0], name="error: the code", minimum=1, maximum=LIFETIME_MAX)
     if len(error[1]) > DESCRIPTION_MAX:
-        raise OptionError(f"error: expected a description of up to {DESCRIPTION_MAX} characters; got {len(error[1])}")
+        raise OptionError(f"error: expected a description of up to {DESCRIPTION_MAX} characters, got {len(error[1])}")
     return ConversationError(code, error[1])
 
 

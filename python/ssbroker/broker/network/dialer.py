@@ -78,7 +78,7 @@ class DialFilter:
         elif _is_name(entry):
             self._names.add(entry.lower())
         else:
-            raise OptionError(f"dial_only: expected a network, an address, a host name or *.DOMAIN; got {entry!r:.80}")
+            raise OptionError(f"dial_only: expected a network, an address, a host name or *.DOMAIN, got {entry!r:.80}")
 
     def has_name(self, host: str) -> bool:
         """Returns whether a lower-case host may be dialled, whatever address its name has."""

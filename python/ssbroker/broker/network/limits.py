@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-from ssbroker._arguments import whole_number
+from ssbroker._arguments import integer_argument
 from ssbroker.protocol.backoff import JITTER
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.wire.connection import LinkLimits
@@ -61,9 +61,11 @@ class EndpointLimits:
 
     def __post_init__(self) -> None:
         for name in ("login_timeout", "dial_wait", "max_dial_wait"):
-            whole_number(getattr(self, name), name=name, minimum=1, maximum=_HOUR)
-        whole_number(self.stable_after, name="stable_after", minimum=0, maximum=_HOUR)
-        whole_number(self.max_unauthenticated_bytes, name="max_unauthenticated_bytes", minimum=4 << 10, maximum=1 << 20)
+            integer_argument(getattr(self, name), name=name, minimum=1, maximum=_HOUR)
+        integer_argument(self.stable_after, name="stable_after", minimum=0, maximum=_HOUR)
+        integer_argument(
+            self.max_unauthenticated_bytes, name="max_unauthenticated_bytes", minimum=4 << 10, maximum=1 << 20
+        )
         for name in (
             "max_unauthenticated",
             "max_connections_per_principal",
@@ -72,8 +74,8 @@ class EndpointLimits:
             "max_unrouted_addresses",
             "max_unrouted_dials",
         ):
-            whole_number(getattr(self, name), name=name, minimum=1, maximum=1_000_000)
-        whole_number(self.outbox_bytes, name="outbox_bytes", minimum=1, maximum=1 << 40)
+            integer_argument(getattr(self, name), name=name, minimum=1, maximum=1_000_000)
+        integer_argument(self.outbox_bytes, name="outbox_bytes", minimum=1, maximum=1 << 40)
 
     def dial_backoff(self, failures: int, *, jitter: float) -> int:
         """Returns the wait before an address is dialled again, in microseconds.

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ssbroker import schemas
-from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, string_list, timeout_seconds, whole_number
+from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, integer_argument, string_list, timeout_seconds
 from ssbroker._text import host_and_port
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
@@ -210,7 +210,7 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if not self.host:
             raise OptionError("host: expected an address or a host name, got an empty string")
-        whole_number(self.port, name="port", minimum=0, maximum=_PORT_MAX)
+        integer_argument(self.port, name="port", minimum=0, maximum=_PORT_MAX)
         boolean(self.allow_unencrypted, name="allow_unencrypted")
         Catalog(schemas.ROUTES.empty_table(), addresses=string_list(self.addresses, name="addresses"))
         DialFilter(self.dial_only)
@@ -222,7 +222,7 @@ class ServeOptions:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:
             raise OptionError("trust and allow_unencrypted: expected only one of them, got both")
-        whole_number(
+        integer_argument(
             self.settings.max_fragment_bytes,
             name="settings.max_fragment_bytes",
             minimum=FRAGMENT_BYTES_MIN,

@@ -62,7 +62,7 @@ class Trust:
             given |= {f"pinned: {principal}": file for file in files}
         for name, file in given.items():
             if not isinstance(file, Path):
-                raise OptionError(f"{name}: expected a pathlib.Path; got {type(file).__name__}")
+                raise OptionError(f"{name}: expected a pathlib.Path, got {type(file).__name__}")
         if self.authority is not None and not self.names:
             raise OptionError(
                 "names: required with an authority; give at least one principal that it may issue certificates for"

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker._arguments import whole_number
+from ssbroker._arguments import integer_argument
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
@@ -97,7 +97,7 @@ class LinkLimits:
     Examples:
         >>> LinkLimits(idle_timeout=0)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: idle_timeout: expected an integer from 1 to 9223372036854775807; got 0
+        ssbroker.exceptions.OptionError: idle_timeout: expected an integer from 1 to 9223372036854775807, got 0
     """
 
     hello_bytes_max: int = 4 << 10
@@ -110,8 +110,8 @@ class LinkLimits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            whole_number(getattr(self, name), name=name, minimum=1, maximum=2**63 - 1)
-        whole_number(self.silence_timeout, name="silence_timeout", minimum=self.ping_after + 1, maximum=2**63 - 1)
+            integer_argument(getattr(self, name), name=name, minimum=1, maximum=2**63 - 1)
+        integer_argument(self.silence_timeout, name="silence_timeout", minimum=self.ping_after + 1, maximum=2**63 - 1)
 
 
 _LEAVING_TIMEOUTS: Final = 12
@@ -550,7 +550,7 @@ class Link:
             ProtocolError: The reason is SILENT, which cannot be sent.
         """
         if reason is GoodbyeReason.SILENT:
-            raise ProtocolError("GOODBYE: expected a reason that can be sent to the peer; got SILENT")
+            raise ProtocolError("GOODBYE: expected a reason that can be sent to the peer, got SILENT")
         if self._phase in (Phase.GREETING, Phase.OPEN):
             self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(reason, text))
             self._deadlines.leaving(now)

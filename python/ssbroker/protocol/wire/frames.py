@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core
-from ssbroker._arguments import whole_number
+from ssbroker._arguments import integer_argument
 from ssbroker._core import crc32c
 from ssbroker.exceptions import MalformedDataError, OptionError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
@@ -117,7 +117,7 @@ class FrameReader:
         header = bytes(self._data[self._position : self._position + HEADER_BYTES])
         if header[: len(MAGIC)] != MAGIC[: len(header)]:
             speaks_tls = "; the peer starts TLS, which this port does not use" if header[:2] == TLS_PREFIX else ""
-            raise PeerError(f"expected a frame that starts with {MAGIC!r}; got {header[:4]!r}{speaks_tls}")
+            raise PeerError(f"expected a frame that starts with {MAGIC!r}, got {header[:4]!r}{speaks_tls}")
         if available < HEADER_BYTES:
             return None
         kind, length = self._check_header(header)
@@ -134,12 +134,12 @@ class FrameReader:
         _, version, number, flags, length = _HEADER.unpack_from(header)
         if version != VERSION or flags:
             raise PeerError(
-                f"expected a frame of version {VERSION} without flags; got version {version}, flags {flags}"
+                f"expected a frame of version {VERSION} without flags, got version {version}, flags {flags}"
             )
         try:
             kind = FrameKind(number)
         except ValueError:
-            raise PeerError(f"expected a frame of kind 1 to {max(FrameKind)}; got kind {number}") from None
+            raise PeerError(f"expected a frame of kind 1 to {max(FrameKind)}, got kind {number}") from None
         least, most = BODY_LENGTHS[kind]
         most = min(most, self.body_max)
         if not least <= length <= most:
@@ -172,7 +172,7 @@ class OwnIdentity:
     Examples:
         >>> OwnIdentity(instance_id=bytes(16), name="", run_number=1)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: name: expected 1 to 1024 bytes of printable text; got ''
+        ssbroker.exceptions.OptionError: name: expected 1 to 1024 bytes of printable text, got ''
     """
 
     instance_id: bytes
@@ -181,11 +181,11 @@ class OwnIdentity:
     max_frame_bytes: int = FRAME_BYTES_MAX
 
     def __post_init__(self) -> None:
-        whole_number(len(self.instance_id), name="bytes of instance_id", minimum=_ID_BYTES, maximum=_ID_BYTES)
-        whole_number(self.run_number, name="run_number", minimum=0, maximum=2**64 - 1)
-        whole_number(self.max_frame_bytes, name="max_frame_bytes", minimum=FRAME_BYTES_MIN, maximum=FRAME_BYTES_MAX)
+        integer_argument(len(self.instance_id), name="bytes of instance_id", minimum=_ID_BYTES, maximum=_ID_BYTES)
+        integer_argument(self.run_number, name="run_number", minimum=0, maximum=2**64 - 1)
+        integer_argument(self.max_frame_bytes, name="max_frame_bytes", minimum=FRAME_BYTES_MIN, maximum=FRAME_BYTES_MAX)
         if not _is_name(self.name):
-            raise OptionError(f"name: expected 1 to {_NAME_BYTES_MAX} bytes of printable text; got {self.name!r:.80}")
+            raise OptionError(f"name: expected 1 to {_NAME_BYTES_MAX} bytes of printable text, got {self.name!r:.80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +314,7 @@ def pack_role(broker_instance: bytes, role: MirroringRole, number: int) -> bytes
     """
     if len(broker_instance) != GUID_BYTES or role not in _ROLE_CODES or not 0 <= number <= NUMBER_MAX:
         raise ProtocolError(
-            f"ROLE_REPLY: expected a broker id, a role and its number; got {role!r:.20}, {number!r:.40}"
+            f"ROLE_REPLY: expected a broker id, a role and its number, got {role!r:.20}, {number!r:.40}"
         )
     return _ROLE_REPLY.pack(broker_instance, _ROLE_CODES[role], number)
 
@@ -332,7 +332,7 @@ def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
     broker_instance, code, number = _ROLE_REPLY.unpack(body)
     role = _ROLES.get(code)
     if role is None or number > NUMBER_MAX:
-        raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and its number; got {code}, {number}")
+        raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and its number, got {code}, {number}")
     return broker_instance, role, number
 
 
@@ -372,10 +372,10 @@ def check_rows(rows: pa.Table) -> None:
     Examples:
         >>> check_rows(pa.table({"message_body": [b""]}))
         Traceback (most recent call last):
-        ssbroker.exceptions.ProtocolError: expected rows of the wire schema; got the columns message_body
+        ssbroker.exceptions.ProtocolError: expected rows of the wire schema, got the columns message_body
     """
     if not rows.schema.equals(WIRE):
-        raise ProtocolError(f"expected rows of the wire schema; got the columns {', '.join(rows.column_names)}")
+        raise ProtocolError(f"expected rows of the wire schema, got the columns {', '.join(rows.column_names)}")
     for name in _REQUIRED_COLUMNS:
         if rows.column(name).null_count:
             raise ProtocolError(

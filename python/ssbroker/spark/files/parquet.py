@@ -190,7 +190,7 @@ def list_files(source: Source) -> list[Path]:
     paths = [source] if isinstance(source, str | os.PathLike) else list(source)
     found = [file for path in paths for file in _find_files(local_path(path, name="source"))]
     if not found:
-        raise InputError("source: expected at least one file; got none")
+        raise InputError("source: expected at least one file, got none")
     return found
 
 
@@ -215,7 +215,7 @@ def plan_splits(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, 
             raise SchemaError(f"{file}: {_schema_difference(schema, columns, first=files[0])}")
         splits += _split_file(file, metadata, split_bytes)
     if schema is None:
-        raise InputError("source: expected at least one file; got none")
+        raise InputError("source: expected at least one file, got none")
     return schema, splits
 
 

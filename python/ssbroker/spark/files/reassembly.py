@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker import reassembly as keys
-from ssbroker._arguments import boolean, utc_datetime, whole_number
+from ssbroker._arguments import boolean, integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
@@ -502,13 +502,13 @@ def reassemble_files(
     """
     columns.check_tie_break(tie_break)
     if compression not in get_args(Compression):
-        raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}; got {compression!r:.80}")
+        raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}, got {compression!r:.80}")
     for name, value in (("split_bytes", split_bytes), ("bucket_bytes", bucket_bytes)):
-        whole_number(value, name=name, minimum=1, maximum=2**63 - 1)
+        integer_argument(value, name=name, minimum=1, maximum=2**63 - 1)
     boolean(in_order, name="in_order")
-    whole_number(max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
+    integer_argument(max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
     if max_fragments_per_message is not None:
-        whole_number(max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
+        integer_argument(max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
     normalized_keys = keys.normalize_session_keys(session_keys)
     files, folder = list_files(source), local_path(target, name="target")
     schema, splits = plan_splits(files, split_bytes=split_bytes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker._arguments import utc_datetime, whole_number
+from ssbroker._arguments import integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, TieBreak
@@ -136,10 +136,10 @@ def route_files(
     columns.check_tie_break(tie_break)
     allowed = get_args(PartitionBy)
     if partition_by is not None and partition_by not in allowed:
-        raise OptionError(f"partition_by: expected one of {', '.join(allowed)}, or None; got {partition_by!r:.80}")
-    whole_number(split_bytes, name="split_bytes", minimum=1, maximum=2**63 - 1)
+        raise OptionError(f"partition_by: expected one of {', '.join(allowed)}, or None, got {partition_by!r:.80}")
+    integer_argument(split_bytes, name="split_bytes", minimum=1, maximum=2**63 - 1)
     if compression not in get_args(Compression):
-        raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}; got {compression!r:.80}")
+        raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}, got {compression!r:.80}")
     at, folder = utc_datetime(now), local_path(target, name="target")
     files = list_files(source)
     schema, splits = plan_splits(files, split_bytes=split_bytes)

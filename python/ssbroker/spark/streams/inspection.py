@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker._arguments import is_utf8_text, whole_number
+from ssbroker._arguments import integer_argument, is_utf8_text
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
 from ssbroker.spark.columns import check_session, to_spark_type
@@ -63,9 +63,9 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         >>> import ssbroker.spark
         >>> ssbroker.spark.stream_state(None, "checkpoint", operator_id=-1)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: operator_id: expected an integer from 0 to 2147483647; got -1
+        ssbroker.exceptions.OptionError: operator_id: expected an integer from 0 to 2147483647, got -1
     """
-    whole_number(operator_id, name="operator_id", minimum=0, maximum=2**31 - 1)
+    integer_argument(operator_id, name="operator_id", minimum=0, maximum=2**31 - 1)
     check_session(spark)
     path = _checkpoint_path(checkpoint)
     reader = spark.read.format("statestore").option("stateVarName", STATE_VARIABLE).option("operatorId", operator_id)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from ssbroker import reassembly as keys
-from ssbroker._arguments import boolean, whole_number
+from ssbroker._arguments import boolean, integer_argument
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
@@ -39,10 +39,10 @@ class BucketCount:
     key: bytes | None = field(repr=False)
 
     def __post_init__(self) -> None:
-        whole_number(self.count, name="buckets", minimum=1, maximum=BUCKETS_MAX)
+        integer_argument(self.count, name="buckets", minimum=1, maximum=BUCKETS_MAX)
         given: object = self.key
         if given is not None and not (isinstance(given, bytes) and 0 < len(given) <= _KEY_BYTES_MAX):
-            raise OptionError(f"bucket_key: expected 1 to {_KEY_BYTES_MAX} bytes or None; got {type(given).__name__}")
+            raise OptionError(f"bucket_key: expected 1 to {_KEY_BYTES_MAX} bytes or None, got {type(given).__name__}")
 
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:
@@ -66,11 +66,13 @@ class StreamLimits:
     def __post_init__(self) -> None:
         boolean(self.in_order, name="in_order")
         boolean(self.acknowledgements, name="acknowledgements")
-        whole_number(self.max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
+        integer_argument(self.max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
         if self.max_pending_bytes is not None:
-            whole_number(self.max_pending_bytes, name="max_pending_bytes", minimum=0, maximum=PENDING_BYTES_MAX)
+            integer_argument(self.max_pending_bytes, name="max_pending_bytes", minimum=0, maximum=PENDING_BYTES_MAX)
         if self.max_fragments_per_message is not None:
-            whole_number(self.max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
+            integer_argument(
+                self.max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1
+            )
         if self.max_pending_age is not None:
             microseconds(self.max_pending_age, name="max_pending_age", minimum=timedelta(seconds=1), maximum=AGE_MAX)
 
@@ -113,7 +115,7 @@ def microseconds(value: object, *, name: str, minimum: timedelta, maximum: timed
     if not isinstance(value, timedelta) or not minimum <= value <= maximum:
         and_maximum = "" if maximum == timedelta.max else f" and at most {maximum.days} days"
         raise OptionError(
-            f"{name}: expected a datetime.timedelta of at least {minimum}{and_maximum}; got {value!r:.80}"
+            f"{name}: expected a datetime.timedelta of at least {minimum}{and_maximum}, got {value!r:.80}"
         )
     return value // _MICROSECOND
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker import reassembly as keys
-from ssbroker._arguments import whole_number
+from ssbroker._arguments import integer_argument
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
@@ -119,7 +119,7 @@ class StreamRouting:
     def __post_init__(self) -> None:
         parse_catalog(self.catalog)
         columns.check_tie_break(self.tie_break)
-        whole_number(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
+        integer_argument(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
         microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0))
 
     def settings(
@@ -212,7 +212,7 @@ def check_stream(frame: DataFrame, *, name: str, observe: str | None) -> SparkSe
         )
     metrics_name: object = observe
     if metrics_name is not None and not (isinstance(metrics_name, str) and metrics_name):
-        raise OptionError(f"observe: expected a name or None; got {observe!r:.80}")
+        raise OptionError(f"observe: expected a name or None, got {observe!r:.80}")
     spark = frame.sparkSession
     provider = spark.conf.get(PROVIDER)
     if provider != ROCKSDB:
@@ -492,7 +492,7 @@ def reassemble_stream(
         >>> import ssbroker.spark
         >>> ssbroker.spark.reassemble_stream(None, buckets=0)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: buckets: expected an integer from 1 to 65536; got 0
+        ssbroker.exceptions.OptionError: buckets: expected an integer from 1 to 65536, got 0
     """
     limits = StreamLimits(
         in_order=in_order,
