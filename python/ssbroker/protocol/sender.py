@@ -428,7 +428,7 @@ def encode_fast(batch: FastOutbound) -> pa.Table:
             acknowledgement = dialog.ack
             dialog.mark_ack_sent()
         names = (endpoint.service_name, endpoint.far_service_name, endpoint.service_contract_name)
-        brokers = (endpoint.broker_instance, endpoint.far_broker_instance)
+        brokers = (endpoint.broker_instance, endpoint.to_broker_instance)
         senders.append((waiting, going, names, *brokers, endpoint.priority, endpoint.lifetime, acknowledgement))
     return pa.Table.from_batches(_core.outgoing_rows(batch.messages, senders))
 

@@ -95,6 +95,7 @@ class DialogEndpoint:
         receive_sequence: The number of the next expected message; all earlier ones are in the queue.
         state: The state when the row was read.
         send_sequence: The number of the next message to send, when the row was read.
+        route_broker_instance: The broker id of the route that the messages of an unbound initiator take.
     """
 
     conversation_id: bytes
@@ -114,6 +115,12 @@ class DialogEndpoint:
     receive_sequence: int = 0
     state: ConversationState = field(default=ConversationState.CO, compare=False)
     send_sequence: int = field(default=0, compare=False)
+    route_broker_instance: bytes | None = field(default=None, compare=False)
+
+    @property
+    def to_broker_instance(self) -> bytes | None:
+        """The broker id that messages name: the known one, else that of the route."""
+        return self.far_broker_instance or self.route_broker_instance
 
     @property
     def key(self) -> Key:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -259,6 +259,7 @@ BYTES_MAX: Final = 1 << 20
 """The approximate number of body bytes that one call of `data_to_send` returns."""
 LOCK_TIMEOUT: Final = 0.25
 """Seconds to wait for the write lock of a database; the exchange sends nothing meanwhile."""
+_REMOTE: Final = "REMOTE"
 LOCAL: Final = "LOCAL"
 """The next hop of messages for a database of this instance."""
 NO_ROUTE: Final = "NOWHERE"
@@ -306,7 +307,8 @@ class DatabaseDialogs:
         instance = database.instance
         self._background: Final = background
         self.database: Final = database
-        self.storage: Final = SqliteDialogStorage(database)
+        self.storage: Final = SqliteDialogStorage(database, route_brokers=self._route_brokers)
+        self._unbound: dict[Key, tuple[RouteQuery, bytes | None]] = {}
         # Only for jitter, drawn for each batch; the operating system's generator would be too slow.
         random = Random(instance.random.getrandbits(64))  # noqa: S311
         self.engine: Final = DialogEngine(self.storage, random=random.random, settings=settings, log=instance.events)
@@ -348,6 +350,7 @@ class DatabaseDialogs:
         self.engine.confirm(effects, now=now)
         for endpoint in effects.bound:
             self.next_hops.forget([endpoint.key])
+            self._unbound.pop(endpoint.key, None)
         self.key_exchanges.confirm((*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)))
         return effects
 
@@ -391,6 +394,7 @@ class DatabaseDialogs:
     def reroute(self) -> None:
         """Routes every dialog again, because the catalog has changed."""
         self._decisions = {}
+        self._reload_rerouted()
         self.key_exchanges.forget()
         self.next_hops.clear()
 
@@ -412,6 +416,30 @@ class DatabaseDialogs:
         ]
         self._route_requester.ask_principals(held)
         self._route_requester.request_missing(self._decisions.values())
+
+    def _route_brokers(self, senders: Sequence[ConversationEndpoint]) -> list[bytes | None]:
+        """Returns the broker ids of the routes to other instances that unbound initiators take."""
+        queries = [RouteQuery(each.conversation_id, True, each.far_service, None) for each in senders]
+        found = [
+            decision.broker_instance if decision.outcome == _REMOTE else None
+            for decision in self._background.routes.decisions(self.database.name, queries)
+        ]
+        keys = [(each.conversation_id, True) for each in senders]
+        self._unbound.update(zip(keys, zip(queries, found, strict=True), strict=True))
+        return found
+
+    def _reload_rerouted(self) -> None:
+        """Reloads the unbound initiators whose route names another broker id than before."""
+        self._unbound = {key: each for key, each in self._unbound.items() if self.engine.is_loaded(key)}
+        if not self._unbound:
+            return
+        queries = [query for query, _ in self._unbound.values()]
+        decisions = self._background.routes.decisions(self.database.name, queries)
+        self.reload(
+            key
+            for (key, (_, broker)), decision in zip(list(self._unbound.items()), decisions, strict=True)
+            if broker != (decision.broker_instance if decision.outcome == _REMOTE else None)
+        )
 
     def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
         """Returns the next hop of each sender; None without a route."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -204,11 +204,18 @@ class StalePlan:
 class SqliteDialogStorage:
     """Implements `protocol.storage.DialogStorage` for one database. For one thread at a time, the one of its engine.
 
-    Removes the stored send states of an earlier process (P32).
+    Removes the stored send states of an earlier process (P32). `route_brokers` returns the broker ids of the routes that some unbound
+    initiators take.
     """
 
-    def __init__(self, database: DatabaseContext) -> None:
+    def __init__(
+        self,
+        database: DatabaseContext,
+        *,
+        route_brokers: Callable[[Sequence[endpoints.ConversationEndpoint]], Sequence[bytes | None]] | None = None,
+    ) -> None:
         self._database: Final = database
+        self._route_brokers: Final = route_brokers
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
         self._body_reader: Final = BodyReader()
@@ -252,7 +259,14 @@ class SqliteDialogStorage:
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
             rows = endpoints.by_sides(connection, keys)
-        return [_dialog_endpoint(objects, rows[key]) if key in rows else None for key in keys]
+        found = {key: _dialog_endpoint(objects, row) for key, row in rows.items()}
+        # Before the first answer (R8) the id of the route says which copy of the service is meant.
+        unbound = [key for key, row in rows.items() if row.is_initiator and row.far_broker_instance is None]
+        if unbound and self._route_brokers is not None:
+            brokers = self._route_brokers([rows[key] for key in unbound])
+            for key, broker in zip(unbound, brokers, strict=True):
+                found[key] = replace(found[key], route_broker_instance=broker)
+        return [found.get(key) for key in keys]
 
     def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
         """See `DialogStorage`."""

@@ -1,0 +1,69 @@
+"""The first message of a conversation names the broker id of the route that it takes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.protocol.events import MessageUndeliverable
+from tests.broker.network import socket_instances
+from tests.broker.network.socket_instances import (
+    EventRecorder,
+    InstanceGroup,
+    SocketInstance,
+    order,
+    receive_count,
+    wait_until_sent,
+)
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK
+
+
+@pytest.fixture
+def instance_group(tmp_path: Path) -> Iterator[InstanceGroup]:
+    with socket_instances.instance_group(tmp_path) as made:
+        yield made
+
+
+def copies(far: SocketInstance) -> list[Database]:
+    """Two databases of an instance with the same service."""
+    found = [socket_instances.stock(far), far.instance.create_database("Copy")]
+    found[1].create_queue(ORDERS)
+    found[1].create_service(STOCK, queue=ORDERS)
+    return found
+
+
+@pytest.mark.rule("R13", "R31", "I3")
+def test_route_with_a_broker_id_leads_to_that_copy_of_the_service(instance_group: InstanceGroup) -> None:
+    near, far = (instance_group.create_instance(name) for name in ("near", "far"))
+    sales = socket_instances.shop(near)
+    far.add_route("msdb", SHOP, near.address)
+    for copy in copies(far):
+        far.add_route(copy.name, SHOP, near.address)
+        near.instance.execute(
+            f"USE Sales; CREATE ROUTE [{copy.name}] WITH SERVICE_NAME = '{STOCK}', "
+            f"BROKER_INSTANCE = '{copy.service_broker_guid}', ADDRESS = '{far.address}'"
+        )
+        for number in range(4):  # each conversation has its own tie break
+            order(sales, b"%d" % number)
+        assert len(receive_count(copy, 4)) == 4
+        near.instance.execute(f"USE Sales; DROP ROUTE [{copy.name}]")
+    wait_until_sent(sales)
+
+
+@pytest.mark.rule("R26", "R31")
+def test_route_with_a_stale_broker_id_delivers_nothing_until_it_is_corrected(instance_group: InstanceGroup) -> None:
+    near, far = (instance_group.create_instance(name) for name in ("near", "far"))
+    sales, stock = socket_instances.shop(near), socket_instances.stock(far)
+    far.add_route("Stock", SHOP, near.address)
+    near.add_route("Sales", STOCK, far.address, broker=uuid.UUID(int=7))
+    dropped = EventRecorder(far, kinds=(MessageUndeliverable,))
+    order(sales, b"two chairs")
+    dropped.wait_for(bool)
+    assert "service_not_found" in dropped.events[0].text  # type: ignore[attr-defined]
+    near.instance.execute(f"USE Sales; ALTER ROUTE [to {STOCK}] WITH BROKER_INSTANCE = '{stock.service_broker_guid}'")
+    assert receive_count(stock, 1) == [b"two chairs"]
+    wait_until_sent(sales)
