@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -55,7 +55,7 @@ class Catalog:
         (('TCP://me:4022',), 'user')
     """
 
-    __slots__ = ("_counts", "_extra_columns", "_fingerprint", "_has_mirrors", "_native")
+    __slots__ = ("_counts", "_extra_columns", "_fingerprint", "_has_mirrors", "_native", "_positions")
 
     def __init__(
         self,
@@ -91,6 +91,7 @@ class Catalog:
             if name == "mirror_address"
         )
         self._fingerprint: str | None = None
+        self._positions: Mapping[tuple[ddl.ObjectKind, str, str], ddl.ScriptPosition] = {}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
@@ -123,9 +124,11 @@ class Catalog:
             return cls.from_instance(path)
         source = load_source(Path(path), now=utc_datetime(now))
         try:
-            return cls._from_contents(source)
+            catalog = cls._from_contents(source)
         except (InputError, SchemaError) as error:
             raise source.add_path(error) from error.__cause__
+        catalog._positions = source.positions  # noqa: SLF001 - an object of this class
+        return catalog
 
     @classmethod
     def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
@@ -228,6 +231,31 @@ class Catalog:
     def has_services(self) -> bool:
         """Whether any database has a service; if not, no conversation is delivered locally."""
         return self._counts[2] > 0
+
+    def position(self, kind: ddl.ObjectKind, *, database: str = "", name: str = "") -> ddl.ScriptPosition | None:
+        r"""Returns the last statement of the script that created or altered an object.
+
+        Positions are not part of the content of a catalog: they are neither compared nor pickled.
+
+        Args:
+            kind: `database`, `route`, `queue`, `service` or `endpoint`.
+            database: Name of the database; empty for an endpoint.
+            name: Name of the object; empty for a database. A queue is named by schema and name in lower case, such as `dbo.orders`.
+
+        Returns:
+            File and line; None if the catalog was not loaded from scripts, or no statement created the object.
+
+        Examples:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> from ssbroker import Catalog
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     script = Path(folder, "catalog.sql")
+            ...     _ = script.write_text("USE msdb;\nCREATE ROUTE Orders WITH ADDRESS = N'TCP://orders:4022';")
+            ...     Catalog.load(script).position("route", database="msdb", name="Orders").line
+            2
+        """
+        return self._positions.get((kind, database, name))
 
     @property
     def native(self) -> _core.Catalog:

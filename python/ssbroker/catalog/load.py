@@ -340,6 +340,8 @@ class CatalogSource:
     """The path that was loaded."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """The file of each table; empty for scripts."""
+    positions: Mapping[tuple[ddl.ObjectKind, str, str], ddl.ScriptPosition] = field(default_factory=dict)
+    """The statement of each object; empty for tables."""
 
     def add_path(self, error: InputError | SchemaError) -> InputError | SchemaError:
         """Returns a copy of an error whose message starts with the path of the file that it concerns."""
@@ -471,6 +473,7 @@ def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> CatalogSour
         message_forwarding=script.message_forwarding,
         pending_requests=tuple(script.pending_requests),
         path=path,
+        positions=script.positions,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ssbroker.ddl.interpreter import ScriptTables, read, read_all
+from ssbroker.ddl.interpreter import ObjectKind, ScriptPosition, ScriptTables, read, read_all
 from ssbroker.ddl.lexer import decode
 from ssbroker.ddl.writer import write
 
-__all__ = ["ScriptTables", "decode", "read", "read_all", "write"]
+__all__ = ["ObjectKind", "ScriptPosition", "ScriptTables", "decode", "read", "read_all", "write"]

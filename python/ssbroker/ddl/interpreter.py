@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -67,11 +67,26 @@ class EndpointModel:
     addresses: tuple[str, ...] | None = None
 
 
+class ScriptPosition(NamedTuple):
+    """Where a statement of a script starts."""
+
+    file: str | None
+    """The script; None if it was passed as text."""
+    line: int
+    """The line, counted from 1."""
+
+
+ObjectKind = Literal["database", "route", "queue", "service", "endpoint"]
+"""The kinds of objects whose statements a script records."""
+
+
 @dataclass(slots=True)
 class InstanceModel:
     """The state that statements change; databases, routes and services are in order of creation."""
 
     now: datetime
+    positions: dict[tuple[ObjectKind, str, str], ScriptPosition] = field(default_factory=dict)
+    """The last CREATE or ALTER of each object, by kind, database (empty for an endpoint) and name (empty for a database)."""
     databases: dict[str, DatabaseModel] = field(default_factory=dict)
     routes: dict[tuple[str, str], RouteModel] = field(default_factory=dict)
     services: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
@@ -156,6 +171,7 @@ class InstanceModel:
             for key, queue in self.services.items()
         }
         self.queues = {(new if key[0] == name else key[0], *key[1:]) for key in self.queues}
+        self.positions = {(key[0], new if key[1] == name else key[1], key[2]): at for key, at in self.positions.items()}
         self.current = new if self.current == name else self.current
         self.dropped = (self.dropped | {name}) - {new}
 
@@ -166,6 +182,25 @@ class InstanceModel:
             for other in self.databases.values()
             if database.guid is not None
         )
+
+    def record_position(self, statement: Statement, at: ScriptPosition) -> None:
+        """Records the statement that created or changed an object, after it ran."""
+        match statement:
+            case statements.CreateRoute(name) | statements.AlterRoute(name):
+                self.positions["route", self.current_database(), name] = at
+            case statements.CreateService(name) | statements.AlterService(name):
+                self.positions["service", self.current_database(), name] = at
+            case statements.CreateQueue(queue) | statements.AlterQueue(queue):
+                database, schema, name = _queue_key(self, queue)
+                self.positions["queue", database, f"{schema}.{name}"] = at
+            case statements.CreateEndpoint(name) | statements.AlterEndpoint(name):
+                self.positions["endpoint", "", name] = at
+            case statements.CreateDatabase(name):
+                self.positions["database", name, ""] = at
+            case statements.AlterDatabase(name, _, new_name):
+                self.positions["database", new_name or name or self.current_database(), ""] = at
+            case statements.UseDatabase(name):
+                self.positions.setdefault(("database", canonical_name(name), ""), at)
 
 
 def canonical_name(name: str) -> str:
@@ -416,6 +451,8 @@ class ScriptTables:
     """The instance's own addresses, as far as the script specifies them."""
     message_forwarding: bool
     pending_requests: tuple[str, ...]
+    positions: Mapping[tuple[ObjectKind, str, str], ScriptPosition] = field(default_factory=dict, compare=False)
+    """As in `InstanceModel`."""
 
 
 def read(text: str, *, now: datetime, file: str | None = None) -> ScriptTables:
@@ -477,6 +514,7 @@ def _run_batch(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch
             skipped = run(instance, parsed.statement, parsed.annotations)
         except RefusalError as refusal:
             raise source.error(parsed.start, refusal.reason, subject=parsed.subject, number=refusal.number) from None
+        instance.record_position(parsed.statement, ScriptPosition(source.file, source.line(parsed.start)))
         if skipped is not None and warn:
             # Points to the caller of `read`; for `read_all`, to the module above the caller.
             warnings.warn(f"{source.location(parsed.start)}: {parsed.subject}: {skipped}", DdlWarning, stacklevel=4)
@@ -524,6 +562,7 @@ def _script_tables(instance: InstanceModel) -> ScriptTables:
         addresses=tuple(dict.fromkeys([*listed, *instance.addresses])),
         message_forwarding=endpoint is not None and bool(endpoint.settings.forwarding),
         pending_requests=tuple(instance.pending_requests),
+        positions=instance.positions,
     )
 
 
