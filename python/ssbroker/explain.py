@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ssbroker import _notebook as notebook
 from ssbroker._text import quantity, quoted, restore_spaces, route_name, route_text, timestamp_text
 from ssbroker.advice import advice
 
@@ -327,6 +328,12 @@ class Explanation:
 
     def __str__(self) -> str:
         return render(self.details)
+
+    def _repr_html_(self) -> str:
+        *steps, decision = str(self).splitlines()
+        return notebook.section(
+            decision, notebook.folded("Steps", notebook.preformatted("\n".join(steps)), is_open=True)
+        )
 
     def __repr__(self) -> str:
         decision = self.details["decision"]

@@ -11,8 +11,10 @@ from typing import Any, Final, TypeAlias, overload
 import pyarrow as pa
 
 from ssbroker import _core
+from ssbroker import _notebook as notebook
 from ssbroker._arguments import boolean, guid_bytes, integer_argument
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, input_batches
+from ssbroker._text import quantity
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
 
@@ -46,6 +48,21 @@ class Reassembly:
     def pending(self) -> pa.Table:
         """Messages that are incomplete or wait for earlier messages (`schemas.PENDING`), as of the first access to this attribute."""
         return self._read_pending()
+
+    def __repr__(self) -> str:
+        return (
+            f"Reassembly(messages={self.messages.num_rows}, rejected={self.rejected.num_rows}, "
+            f"acknowledgements={self.acknowledgements.num_rows})"
+        )
+
+    def _repr_html_(self) -> str:
+        reasons = notebook.grid(("reason", "fragments"), notebook.counts(self.rejected["reason"]))
+        return notebook.section(
+            f"Reassembly: {quantity(self.messages.num_rows, 'message')}, {quantity(self.rejected.num_rows, 'rejected fragment')}",
+            notebook.folded("Messages", notebook.table(self.messages), is_open=True),
+            notebook.folded("Rejected", reasons),
+            notebook.folded("Acknowledgements", notebook.table(self.acknowledgements)),
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Reassembly], tuple[Any, ...]]:
         return settled, (self.messages, self.rejected, self.acknowledgements, self.pending)

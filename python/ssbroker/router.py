@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core, schemas
+from ssbroker import _notebook as notebook
 from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_batch, not_arrow_error, stream_batches
 from ssbroker.advice import BROKER_CONFIGURATION, SimilarNames, corrected_route, did_you_mean, needs_forwarding
@@ -354,6 +355,10 @@ class Router:
 
     def __repr__(self) -> str:
         return f"Router({self._catalog!r}, tie_break={self._tie_break!r}, pending_request={self._pending_request!r})"
+
+    def _repr_html_(self) -> str:
+        options = f"tie_break={self._tie_break!r}, pending_request={self._pending_request!r}"
+        return notebook.section(f"Router({options})", self._catalog._repr_html_())
 
     def __reduce__(self) -> tuple[Callable[..., Router], tuple[Any, ...]]:
         return _restore, (_PICKLE_FORMAT, self._catalog, self._tie_break, self._pending_request)

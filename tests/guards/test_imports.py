@@ -14,7 +14,18 @@ from tests.guards.repository import ROOT, name_of, python_files
 
 PACKAGE = ROOT / "python" / "ssbroker"
 
-BASE = {"_arguments", "_arrow", "_core", "_dependencies", "_files", "_parquet", "_text", "exceptions", "schemas"}
+BASE = {
+    "_arguments",
+    "_arrow",
+    "_core",
+    "_dependencies",
+    "_files",
+    "_notebook",
+    "_parquet",
+    "_text",
+    "exceptions",
+    "schemas",
+}
 # What each package or module may import from the others, in the order of the data flow.
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),

@@ -12,8 +12,10 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker import _core, ddl, schemas
+from ssbroker import _notebook as notebook
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, append_extra_columns, as_table, extra_columns
+from ssbroker._text import quantity
 from ssbroker.catalog import sql_server
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
 from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
@@ -22,6 +24,15 @@ from ssbroker.catalog.save import save_folder, save_text
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 
 _PICKLE_FORMAT: Final = 1
+_SHOWN_OF_ROUTES: Final = (
+    "database",
+    "name",
+    "remote_service_name",
+    "broker_instance",
+    "lifetime",
+    "address",
+    "mirror_address",
+)
 
 
 class Catalog:
@@ -343,6 +354,18 @@ class Catalog:
             f"Catalog(routes={routes}, databases={self._native.databases().num_rows}, "
             f"services={services}, addresses={len(self.addresses)}, "
             f"message_forwarding={self.message_forwarding}, pending_requests={len(self.pending_requests)})"
+        )
+
+    def _repr_html_(self) -> str:
+        routes, databases, services = self.routes, self.databases, self.services
+        text = f"{quantity(routes.num_rows, 'route')}, {quantity(databases.num_rows, 'database')}, {quantity(services.num_rows, 'service')}"
+        addresses = ", ".join(self.addresses) or "no addresses"
+        forwarding = "forwards messages" if self.message_forwarding else "does not forward messages"
+        return notebook.section(
+            f"Catalog: {text}; {addresses}; {forwarding}",
+            notebook.folded("Routes", notebook.table(routes, columns=_SHOWN_OF_ROUTES), is_open=True),
+            notebook.folded("Databases", notebook.table(databases)),
+            notebook.folded("Services", notebook.table(services)),
         )
 
     def __reduce__(self) -> tuple[Callable[..., Catalog], tuple[Any, ...]]:

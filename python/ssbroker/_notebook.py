@@ -1,0 +1,74 @@
+"""HTML views of results for notebooks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, Final
+
+import pyarrow as pa
+
+ROWS_MAX: Final = 20
+"""The maximum number of rows of a table that are shown."""
+_CELL_MAX: Final = 80
+
+
+def table(rows: pa.Table, *, columns: Sequence[str] | None = None) -> str:
+    """Returns the first rows of a table as HTML, with the number of rows that are not shown.
+
+    Examples:
+        >>> print(table(pa.table({"name": ["<Orders>", None]})))
+        <table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;Orders&gt;</td></tr><tr><td></td></tr></tbody></table>
+    """
+    shown = rows.slice(length=ROWS_MAX)
+    if columns is not None:
+        shown = shown.select([name for name in columns if name in rows.column_names])
+    body = grid(shown.column_names, zip(*(_values(column) for column in shown.columns), strict=True))
+    rest = rows.num_rows - shown.num_rows
+    return body + (f"<p>and {rest:,} more</p>" if rest > 0 else "")
+
+
+def grid(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Returns cells as an HTML table."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def section(title: str, *parts: str) -> str:
+    """Returns parts under a title."""
+    return f"<div><strong>{escape(title)}</strong>{''.join(parts)}</div>"
+
+
+def folded(summary: str, content: str, *, is_open: bool = False) -> str:
+    """Returns content that opens with a click."""
+    return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def preformatted(text: str) -> str:
+    """Returns text with its line breaks and spaces."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def counts(column: pa.ChunkedArray[Any]) -> list[tuple[Any, int]]:
+    """Returns the values of a column with their frequencies, the most frequent first."""
+    counted: pa.StructArray = column.value_counts()
+    pairs: list[tuple[Any, Any]] = list(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
+    return sorted(pairs, key=lambda pair: (-pair[1], str(pair[0])))
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_fixed_size_binary(column.type):  # the schemas use it for GUIDs only
+        return [None if value is None else uuid.UUID(bytes=value) for value in values]
+    return values
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return escape(text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 1]}…")
