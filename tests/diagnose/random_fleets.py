@@ -11,9 +11,9 @@ import ssbroker
 from ssbroker.diagnose import Fleet, RoutingEnd
 from tests.oracle.world import MSDB, Conversation, Decision, World
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
-from tests.worlds.making import WorldMaker
 from tests.worlds.seeded import SeededChooser
 from tests.worlds.universe import NOW
+from tests.worlds.world_maker import WorldMaker
 
 ADDRESSES = {
     "A": ("TCP://own.example:4022",),

@@ -1,1 +1,1 @@
-"""A slow, literal reading of the rules, which judges the fast implementation."""
+"""A slow, literal implementation of the rules, the reference for the fast one."""

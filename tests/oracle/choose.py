@@ -1,4 +1,4 @@
-"""R21 to R24: which of the routes found is chosen."""
+"""R21 to R24: the choice among the routes found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tests.oracle.address import LOCAL, TRANSPORT, address_in_service_name
 from tests.oracle.find import Find
-from tests.oracle.picking import SALT_ROUTE
 from tests.oracle.tables import Found, Reading
+from tests.oracle.tie_break import SALT_ROUTE
 from tests.oracle.world import Conversation, Route
 
 
@@ -15,7 +15,7 @@ class Choose(Find):
     """Chooses one of the routes found."""
 
     def choose(self, conversation: Conversation, reading: Reading, found: Found) -> Route | None:
-        """R22: the pick is among the usable routes of the first class that has one."""
+        """R22: picks among the usable routes of the first class that has one."""
         for number in self.classes_in_order():
             routes = self.merge_equal_addresses([route for route in found.routes if self.class_of(route) == number])
             usable = [route for route in routes if self.is_usable(route, conversation, reading)]
@@ -30,14 +30,14 @@ class Choose(Find):
         return None
 
     def merge_equal_addresses(self, routes: Sequence[Route]) -> list[Route]:
-        """R21: routes with the same address count as one, for which the lowest route id stands."""
+        """R21: routes with the same address count as one, represented by the lowest route id."""
         merged: dict[str, Route] = {}
         for route in self.by_route_id(routes):
             merged.setdefault(self.normalize(route.address), route)
         return list(merged.values())
 
     def classes_in_order(self) -> Sequence[int]:
-        """R22: in this order, taking the first class that has a usable route."""
+        """R22: returns the classes of routes in order of preference."""
         return (1, 2, 3, 4)
 
     def class_of(self, route: Route) -> int:
@@ -63,5 +63,5 @@ class Choose(Find):
         return address_in_service_name(conversation.to_service_name)
 
     def service_and_broker_id(self, route: Route) -> tuple[object, object]:
-        """R21: every step yields routes of one service name and at most one broker id."""
+        """R21: returns the service name and broker id of a step's routes; each step yields only one of each."""
         return (route.remote_service_name, route.broker_instance)

@@ -1,20 +1,20 @@
-"""R31 to R34: where in this instance the target service is."""
+"""R31 to R34: the location of the target service in this instance."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.oracle.picking import SALT_DATABASE
 from tests.oracle.tables import Reading
+from tests.oracle.tie_break import SALT_DATABASE
 from tests.oracle.ties import Ties
 from tests.oracle.world import Conversation, Database, Route
 
 
 class Locate(Ties):
-    """Locates the target service for an address that is LOCAL."""
+    """Locates the target service for the address LOCAL."""
 
     def locate(self, conversation: Conversation, reading: Reading, route: Route) -> list[Database]:
-        """R31, R32: the databases that may take the conversation; empty if none can."""
+        """R31, R32: returns the databases that may take the conversation; none if there are none."""
         hosts = self.hosts(conversation.to_service_name)
         broker_id = self.wanted_broker_id(conversation, route)
         if broker_id is not None:
@@ -25,7 +25,7 @@ class Locate(Ties):
     def own_database_first(
         self, hosts: Sequence[Database], conversation: Conversation, reading: Reading
     ) -> list[Database]:
-        """R32: the database that holds the conversation comes first; what came from outside has none."""
+        """R32: puts the conversation's own database first; conversations from outside have none."""
         if not reading.from_outside:
             for database in hosts:
                 if database.name == conversation.database:
@@ -33,7 +33,7 @@ class Locate(Ties):
         return list(hosts)
 
     def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
-        """R31: the conversation's own broker id, else the chosen route's."""
+        """R31: returns the conversation's own broker id, else that of the chosen route."""
         if conversation.to_broker_instance is not None:
             return conversation.to_broker_instance
         return route.broker_instance
@@ -41,7 +41,7 @@ class Locate(Ties):
     def pick_database(
         self, databases: Sequence[Database], conversation: Conversation, reading: Reading, route: Route
     ) -> Database:
-        """R24, R32: among several others the tie break picks; R31 and the own database leave no tie."""
+        """R24, R32: the tie break picks among several other databases; there is no tie for R31 and the own database."""
         own = not reading.from_outside and databases[0].name == conversation.database
         if own or self.wanted_broker_id(conversation, route) is not None:
             return databases[0]
@@ -49,7 +49,7 @@ class Locate(Ties):
         return self.pick(databases, conversation, self.salt(SALT_DATABASE, reading), turn)
 
     def hosts(self, service_name: str) -> list[Database]:
-        """R33: the enabled databases that have the service, by name (R24)."""
+        """R33: returns the enabled databases that have the service, by name (R24)."""
         having = {service.database for service in self.world.services if self.same_name(service.name, service_name)}
         hosts = [
             database
@@ -59,7 +59,7 @@ class Locate(Ties):
         return sorted(hosts, key=lambda database: database.name.encode())
 
     def is_delivering(self, database: Database) -> bool:
-        """R33: a database whose message delivery is disabled does not count."""
+        """R33: a database with message delivery disabled does not count."""
         return database.is_broker_enabled
 
     def is_sender_disabled(self, conversation: Conversation) -> bool:

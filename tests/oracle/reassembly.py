@@ -1,8 +1,8 @@
 """Literal implementation of the rules P11 to P18, P21, P23 and P26, with one small method for each.
 
-It is deliberately slow and simple: one row at a time, with the state in dictionaries. To check a result, read the rule and then its method. The
-classes build on each other: `Judging` (signatures and contradictions), `Room` (limits), and here the complete process. Planted bugs
-override single methods.
+It is deliberately slow and simple: one row at a time, with the state in dictionaries. To check a result, read the rule
+and then its method. The classes build on each other: `Validation` (signatures and contradictions), `MemoryLimits`, and
+here the complete process. Planted bugs override single methods.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from tests.oracle.room import Room
+from tests.oracle.memory_limits import MemoryLimits
 from tests.oracle.traffic import Direction, Fragment, Limits, Message, Row
 
 __all__ = ["Fragment", "Limits", "Oracle", "Pushed", "Row"]
@@ -28,44 +28,44 @@ class Pushed:
 
 
 class Seen(NamedTuple):
-    """A fragment that is acknowledged."""
+    """An acknowledged fragment."""
 
     direction: tuple[bytes, bool]
     sequence: int
     is_duplicate: bool
 
 
-class Oracle(Room):
-    """Reassembles fragments; the arguments are those of `Judging`."""
+class Oracle(MemoryLimits):
+    """Reassembles fragments; the arguments are those of `Validation`."""
 
     def push(self, fragments: Sequence[Fragment]) -> Pushed:
-        """One row after the other, then what is acknowledged."""
+        """Pushes row by row, then adds the acknowledgements."""
         self.pushed = Pushed()
         self.seen: list[Seen] = []
         for fragment in fragments:
-            self.take(fragment)
+            self.push_row(fragment)
         self.pushed.acknowledgements = self.acknowledgements()
         return self.pushed
 
-    def take(self, fragment: Fragment) -> None:
-        """P12, P14: rejected for the first reason that holds, else accepted."""
+    def push_row(self, fragment: Fragment) -> None:
+        """P12, P14: rejects the fragment for the first reason that applies, or accepts it."""
         reason = self.reason_against(fragment)
         if reason is None:
             self.accept(fragment)
             return
         self.reject(fragment, reason)
         if reason == "duplicate":
-            self.note_acknowledged(fragment, is_duplicate=True)
+            self.record_acknowledged(fragment, is_duplicate=True)
 
     def reason_against(self, fragment: Fragment) -> str | None:
-        """P12, P26: in this order, but that what a limit refuses is not checked."""
+        """P12, P26: returns the first reason for rejection; corruption is not checked if a limit is exceeded."""
         if self.is_out_of_range(fragment):
             return "out_of_range"
-        reason = self.reason_beside_its_own(fragment)
+        reason = self.stored_reason(fragment)
         return "corrupt_fragment" if reason != "limit_exceeded" and self.is_corrupt(fragment) else reason
 
-    def reason_beside_its_own(self, fragment: Fragment) -> str | None:
-        """P18, P26: what is there, and what there is memory for."""
+    def stored_reason(self, fragment: Fragment) -> str | None:
+        """P18, P26: returns a reason that depends on stored fragments and limits."""
         if self.was_complete(fragment):
             return "duplicate" if self.is_authentic(fragment) else "corrupt_message"
         if reason := self.compare_with_stored(fragment):
@@ -73,11 +73,11 @@ class Oracle(Room):
         return "limit_exceeded" if self.exceeds_a_limit(fragment) else None
 
     def accept(self, fragment: Fragment) -> None:
-        """P14, P11: kept, and its message released when it is complete and its turn has come."""
+        """P14, P11: stores the fragment, and releases its message if it is complete and next in order."""
         direction = self.directions.setdefault(fragment.direction, Direction())
         message = self.add_fragment(direction, fragment)
-        self.note_acknowledged(fragment, is_duplicate=False)
-        if not message.is_whole:
+        self.record_acknowledged(fragment, is_duplicate=False)
+        if not message.is_complete:
             return
         if not self.message_matches(message):
             self.discard_message(direction, message)
@@ -86,14 +86,14 @@ class Oracle(Room):
         self.pushed.messages.extend(map(self.message_row, self.release(direction)))
 
     def message_matches(self, message: Message) -> bool:
-        """P21: without a signature, and without a session key, nothing is compared."""
+        """P21: without signature and session key, nothing is compared."""
         first = message.first
         if first.message_signature is None and first.key is None:
             return True
         return first.message_signature == self.expected_message_signature(message)
 
     def discard_message(self, direction: Direction, message: Message) -> None:
-        """P21: every fragment is rejected, by number, and may come again."""
+        """P21: rejects every fragment, by number; all may be sent again."""
         del direction.messages[message.first.sequence]
         for fragment in message.by_number:
             self.reject(fragment, "corrupt_message")
@@ -101,7 +101,7 @@ class Oracle(Room):
         self.remove_if_empty(message.first.direction)
 
     def reject(self, fragment: Fragment, reason: str) -> None:
-        """P11: rejected rows come in the order of the rows that caused them."""
+        """P11: rejected rows are in the order of the rows that caused them."""
         self.pushed.rejected.append(
             {
                 "conversation_id": fragment.conversation_id.bytes,
@@ -114,7 +114,7 @@ class Oracle(Room):
         )
 
     def message_row(self, message: Message) -> Row:
-        """P13: the columns of a message, the extra ones from its fragment number 0."""
+        """P13: returns the columns of a message; extra columns are those of fragment 0."""
         first = message.first
         return {
             "conversation_id": first.conversation_id.bytes,
@@ -125,23 +125,26 @@ class Oracle(Room):
             **message.fragments[0].extra,
         }
 
-    def note_acknowledged(self, fragment: Fragment, *, is_duplicate: bool) -> None:
-        """P15, P18: an accepted fragment is acknowledged, and so is a duplicate."""
+    def record_acknowledged(self, fragment: Fragment, *, is_duplicate: bool) -> None:
+        """P15, P18: accepted fragments and duplicates are acknowledged."""
         self.seen.append(Seen(fragment.direction, fragment.sequence, is_duplicate))
 
     def revoke_acknowledged(self, rejected: Fragment) -> None:
-        """P21: accepted fragments that were rejected as `corrupt_message` in the same push do not count."""
+        """P21: accepted fragments rejected as `corrupt_message` in the same push are not acknowledged."""
         accepted = Seen(rejected.direction, rejected.sequence, is_duplicate=False)
         self.seen = [seen for seen in self.seen if seen != accepted]
 
     def acknowledgements(self) -> list[Row]:
-        """P15: a row for each direction, in the order in which they first counted."""
+        """P15: returns a row for each direction, in the order of their first acknowledged fragments."""
         return [self.acknowledgement_row(*key) for key in dict.fromkeys(seen.direction for seen in self.seen)]
 
     def acknowledgement_row(self, conversation_id: bytes, is_initiator: bool) -> Row:  # noqa: FBT001
-        """P15: all that is whole up to a number, and what is there of the lowest that is incomplete."""
+        """P15:
+
+        returns the last number up to which all is complete, and the stored fragments of the lowest incomplete message.
+        """
         direction = self.directions.get((conversation_id, is_initiator), Direction())
-        incomplete = [sequence for sequence, message in direction.messages.items() if not message.is_whole]
+        incomplete = [sequence for sequence, message in direction.messages.items() if not message.is_complete]
         partial = self.first_partial(incomplete)
         return {
             "conversation_id": conversation_id,
@@ -152,11 +155,11 @@ class Oracle(Room):
         }
 
     def first_partial(self, incomplete: Sequence[int]) -> int | None:
-        """P15: the lowest sequence number of which some but not all fragments are there."""
+        """P15: returns the lowest sequence number with some but not all fragments."""
         return min(incomplete, default=None)
 
     def pending(self) -> list[Row]:
-        """P14: what is incomplete or waiting, by conversation id, direction (target before initiator) and number."""
+        """P14: incomplete and waiting messages, by conversation id, direction (target before initiator) and number."""
         return [
             self.pending_row(self.directions[key], sequence, message)
             for key in sorted(self.directions)
@@ -164,7 +167,7 @@ class Oracle(Room):
         ]
 
     def pending_row(self, direction: Direction, sequence: int, message: Message) -> Row:
-        """P14: how far a message has come, and for what it waits."""
+        """P14: returns the stored fragments of a message, and the message that it waits for."""
         missing = next(number for number in count() if number not in message.fragments)
         return {
             "conversation_id": message.first.conversation_id.bytes,
@@ -173,16 +176,16 @@ class Oracle(Room):
             "fragment_count": message.first.count,
             "received_fragments": len(message.fragments),
             "received_bytes": message.size,
-            "first_missing_fragment": None if message.is_whole else missing,
-            "waits_for_sequence_number": self.waits_for(direction, sequence),
+            "first_missing_fragment": None if message.is_complete else missing,
+            "waits_for_sequence_number": self.blocking_sequence(direction, sequence),
         }
 
-    def waits_for(self, direction: Direction, sequence: int) -> int | None:
-        """P14: the lowest message that is not complete, if it must come before this one."""
+    def blocking_sequence(self, direction: Direction, sequence: int) -> int | None:
+        """P14: returns the lowest incomplete message that must precede this one."""
         return direction.next if self.in_order and sequence > direction.next else None
 
     def forget(self, conversation_id: bytes, *, is_initiator: bool, sequence: int) -> bool:
-        """P14: drops an incomplete or waiting message, so that its fragments may come again."""
+        """P14: drops an incomplete or waiting message, so that its fragments may be sent again."""
         direction = self.directions.get((conversation_id, is_initiator), Direction())
         dropped = direction.messages.pop(sequence, None)
         self.remove_if_empty((conversation_id, is_initiator))

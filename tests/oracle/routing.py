@@ -12,8 +12,8 @@ from uuid import UUID
 
 from tests.oracle.address import LOCAL, TRANSPORT
 from tests.oracle.choose import Choose
-from tests.oracle.picking import Turns, stable_hash
 from tests.oracle.tables import Found, Reading
+from tests.oracle.tie_break import Turns, stable_hash
 from tests.oracle.world import MSDB, Conversation, Database, Decision, Route, Service, World
 
 __all__ = [
@@ -48,7 +48,7 @@ class Oracle(Choose):
     """Decides conversations in one world at one time; the arguments are those of `Tables`."""
 
     def decide(self, conversation: Conversation) -> Decision:
-        """R2: a conversation started in a database reads that database's table; R34 comes first (R34)."""
+        """R2: a conversation started in a database reads that database's table; R34 is checked first."""
         if conversation.database is None:
             return self.from_outside(conversation, re_entered=False)
         if self.is_sender_disabled(conversation):
@@ -62,7 +62,7 @@ class Oracle(Choose):
         return self.process(conversation, Reading(table=MSDB, from_outside=True, re_entered=re_entered))
 
     def process(self, conversation: Conversation, reading: Reading) -> Decision:
-        """R4: find the matching routes, choose one, and where its address is LOCAL locate the target service."""
+        """R4: finds the matching routes, chooses one, and locates the target service if its address is LOCAL."""
         found = self.find(conversation, reading)
         if found.step == 4:
             return self.without_route(conversation, "DELAYED", "route_requested", match_step=4)
@@ -83,7 +83,7 @@ class Oracle(Choose):
         return conversation.to_broker_instance in ids
 
     def deliver_reply(self, conversation: Conversation) -> Decision:
-        """R7: the enabled database with the id gets it if it has the service, else the message is DROPPED."""
+        """R7: delivers to the enabled database with the id if it has the service; otherwise the message is DROPPED."""
         for database in self.hosts(conversation.to_service_name):
             if database.service_broker_guid == conversation.to_broker_instance:
                 return Decision(
@@ -96,7 +96,7 @@ class Oracle(Choose):
         return self.without_route(conversation, "DROPPED", "service_not_found", match_step=0)
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        """R25: LOCAL is delivered. R32: among several databases the tie break picks."""
+        """R25: delivers for LOCAL. R32: among several databases the tie break picks."""
         databases = self.locate(conversation, reading, route)
         database = self.pick_database(databases, conversation, reading, route)
         broker_id = self.bound_broker_id(conversation, route) or database.service_broker_guid
@@ -111,21 +111,21 @@ class Oracle(Choose):
         )
 
     def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
-        """R26: no class has a usable route: started here DELAYED, from outside DROPPED."""
+        """R26: no class has a usable route: DELAYED if started here, DROPPED if from outside."""
         outcome = "DROPPED" if reading.from_outside else "DELAYED"
         local = any(self.normalize(route.address) == LOCAL for route in found.routes)
         reason = "service_not_found" if local else "address_unusable"
         return self.without_route(conversation, outcome, reason, match_step=found.step)
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        """R25: anything that is not LOCAL: forwarding first (R25), then this instance's own addresses (R41, R42)."""
+        """R25: handles addresses other than LOCAL: forwarding first, then this instance's own addresses (R41, R42)."""
         next_hop = self.next_hop(conversation, route)
         if self.drops_without_forwarding(reading):
             return self.dropped(conversation, found, route, "forwarding_disabled")
         if self.resolves_to_this_instance(next_hop):
             if reading.from_outside:
                 return self.dropped(conversation, found, route, "routing_loop")
-            # R41: it keeps its own broker id; what the first pass chose is forgotten.
+            # R41: the conversation keeps its own broker id; the choice of the first pass is discarded.
             return self.from_outside(conversation, re_entered=True)
         return Decision(
             outcome="FORWARD" if reading.from_outside else "REMOTE",
@@ -138,12 +138,12 @@ class Oracle(Choose):
         )
 
     def next_hop(self, conversation: Conversation, route: Route) -> str:
-        """R25: the route's own address, or for TRANSPORT the one in the service name (R23)."""
+        """R25: returns the route's own address, or for TRANSPORT the one in the service name (R23)."""
         address = self.normalize(route.address)
         if address != TRANSPORT:
             return address
         parsed = self.transport_next_hop(conversation)
-        assert parsed is not None, "a TRANSPORT route without one is not usable"
+        assert parsed is not None, "a TRANSPORT route is usable only with such an address"
         return parsed
 
     def drops_without_forwarding(self, reading: Reading) -> bool:
@@ -168,15 +168,15 @@ class Oracle(Choose):
     def without_route(
         self, conversation: Conversation, outcome: str, reason: str, *, match_step: int | None
     ) -> Decision:
-        """R31: where no route was chosen only the conversation's own broker id is known."""
+        """R31: without a chosen route, only the conversation's own broker id is known."""
         return Decision(
             outcome=outcome, reason=reason, match_step=match_step, broker_instance=conversation.to_broker_instance
         )
 
     def bound_broker_id(self, conversation: Conversation, route: Route) -> UUID | None:
-        """R31: the conversation's own id; else that of the chosen route."""
+        """R31: returns the conversation's own id, else that of the chosen route."""
         return conversation.to_broker_instance or route.broker_instance
 
     def mirror_of(self, route: Route) -> str | None:
-        """R51: a mirrored route yields its mirror address too, in the normal form."""
+        """R51: returns the mirror address of a mirrored route, in normal form."""
         return None if route.mirror_address is None else self.normalize(route.mirror_address)

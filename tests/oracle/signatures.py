@@ -1,4 +1,4 @@
-"""P21, P23: the signatures of messages and of fragments, with a session key and without."""
+"""P21, P23: the signatures of messages and of fragments, with and without a session key."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TOP_BIT = 1 << 31
 
 
 def md5(data: bytes) -> bytes:
-    """The digest that every signature is made of."""
+    """Returns the digest on which all signatures are based."""
     return hashlib.md5(data, usedforsecurity=False).digest()
 
 
 @cache
 def _encryptor(key: bytes) -> Callable[[bytes], bytes]:
-    # In this mode each block is encrypted for itself, so that one encryptor serves for ever.
+    # In this mode, blocks are encrypted separately, so that one encryptor can be reused.
     return Cipher(algorithms.AES(key), modes.ECB()).encryptor().update
 
 
 def encrypted(key: bytes, block: bytes) -> bytes:
-    """P22: `E`, AES (128, 192 or 256 bits, as the key is long) on one block."""
+    """P22: `E`, AES (128, 192 or 256 bits, by the length of the key) of one block."""
     return _encryptor(key)(block)
 
 
@@ -47,7 +47,7 @@ def header(kind: int, number: int, count: int, *, is_initiator: bool, sequence: 
 def message_signature(
     body: bytes, *, conversation_id: UUID, is_initiator: bool, sequence: int, key: bytes | None
 ) -> bytes:
-    """P21: of the whole body."""
+    """P21: the signature of the whole body."""
     if key is None:
         return md5(body)
     place = encrypted(key, conversation_id.bytes)
@@ -66,7 +66,7 @@ def fragment_signature(
     signature: bytes,
     key: bytes | None,
 ) -> bytes:
-    """P23: of one part; `signature` is that of its message, and counts only where there is a key."""
+    """P23: the signature of one part; `signature` is that of its message, and is used only with a key."""
     if key is None:
         return md5(part)
     place = encrypted(key, conversation_id.bytes)

@@ -1,4 +1,4 @@
-"""R1 to R6: which routes of which table are read, and when names and addresses are the same."""
+"""R1 to R6: the routes that are read, and equality of names and addresses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tests.oracle.address import normal_address
-from tests.oracle.picking import Turns
+from tests.oracle.tie_break import Turns
 from tests.oracle.world import Route, World
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of one routing table: whose it is, and whether the conversation counts as one from outside."""
+    """A reading of one routing table: its database, and whether the conversation counts as one from outside."""
 
     table: str
     from_outside: bool
@@ -22,21 +22,21 @@ class Reading:
 
 @dataclass(frozen=True)
 class Found:
-    """What *Find* came to: the step that ended it, and the routes that this step yields."""
+    """The result of *Find*: its last step, and the routes that this step yields."""
 
     step: int
     routes: Sequence[Route] = ()
 
 
 class Tables:
-    """One world at one time, and how its tables are read.
+    """A world at one time, and its tables.
 
     Args:
         world: The instance.
         now: The time for expiry.
         tie_break: `hash`, `round_robin` or `first`.
         pending_request: `continue` or `delay`.
-        turns: Whose turn it is, for `round_robin`; continues from there.
+        turns: The turns of `round_robin`, which continue from there.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Tables:
         self.turns = Turns() if turns is None else turns
 
     def live_routes(self, table: str) -> list[Route]:
-        """R1, R3: the routes of one table without the expired ones."""
+        """R1, R3: returns the routes of one table without the expired ones."""
         return [route for route in self.world.tables[table] if not self.is_expired(route)]
 
     def is_expired(self, route: Route) -> bool:
@@ -67,5 +67,5 @@ class Tables:
         return one is not None and other is not None and one.encode() == other.encode()
 
     def normalize(self, address: str) -> str:
-        """R6: two addresses are the same when their normal forms are."""
+        """R6: two addresses are the same if their normal forms are equal."""
         return normal_address(address)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from tests.oracle.picking import SALT_RE_ENTERED, Candidate, pick_by_hash, pick_by_turn
 from tests.oracle.tables import Reading, Tables
+from tests.oracle.tie_break import SALT_RE_ENTERED, Candidate, pick_by_hash, pick_by_turn
 from tests.oracle.world import Conversation, Route
 
 
@@ -13,7 +13,7 @@ class Ties(Tables):
     """Breaks ties."""
 
     def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
-        """R24: by a stable hash of the conversation id, by turns, or the first."""
+        """R24: picks by a stable hash of the conversation id, by turns, or the first."""
         if self.tie_break == "hash":
             assert conversation.conversation_id is not None, "hash requires a conversation id"
             return pick_by_hash(candidates, conversation.conversation_id, salt)
@@ -26,5 +26,5 @@ class Ties(Tables):
         return kind + SALT_RE_ENTERED if reading.re_entered else kind
 
     def by_route_id(self, routes: Sequence[Route]) -> list[Route]:
-        """R24: routes are ordered by route id (the implied route of step 6, which has none, stands alone)."""
+        """R24: orders routes by route id (the implied route of step 6, which has none, is the only one)."""
         return sorted(routes, key=lambda route: route.route_id or 0)

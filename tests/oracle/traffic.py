@@ -1,4 +1,4 @@
-"""What the oracle of reassembly reads and keeps: fragments, limits, and what is there of each message and direction."""
+"""Input and state of the reassembly oracle: fragments, limits, messages and directions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 from uuid import UUID
 
 Row = dict[str, Any]
-"""A row of a result, by the names of its columns."""
+"""A row of a result, by column name."""
 
 SEQUENCE_END = 2**63 - 1
 SIGNATURE_BYTES = 16
@@ -16,7 +16,7 @@ SIGNATURE_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Fragment:
-    """A row of the fragments; the key is the session key of its conversation, if there is one."""
+    """A fragment; the key is the session key of its conversation, if there is one."""
 
     conversation_id: UUID
     is_initiator: bool
@@ -29,11 +29,11 @@ class Fragment:
     key: bytes | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     extra_bytes: int = 0
-    """What the extra columns of this row are charged (P26)."""
+    """The memory charge of the extra columns of this row (P26)."""
 
     @property
     def direction(self) -> tuple[bytes, bool]:
-        """P12: a conversation id with `is_initiator`."""
+        """P12: the conversation id and `is_initiator`."""
         return (self.conversation_id.bytes, self.is_initiator)
 
 
@@ -50,50 +50,50 @@ class Limits:
 
 @dataclass
 class Message:
-    """What is there of a message that is incomplete or waiting; count and signature are those of what came first."""
+    """An incomplete or waiting message; count and signature are those of the fragment that arrived first."""
 
     first: Fragment
     fragments: dict[int, Fragment] = field(default_factory=dict)
 
     @property
-    def is_whole(self) -> bool:
-        """P14: all numbers from 0 to the count are there."""
+    def is_complete(self) -> bool:
+        """P14: all numbers from 0 to the count are stored."""
         return len(self.fragments) == self.first.count
 
     @property
     def by_number(self) -> list[Fragment]:
-        """Its fragments by number."""
+        """Its fragments, by number."""
         return [self.fragments[number] for number in sorted(self.fragments)]
 
     @property
     def body(self) -> bytes:
-        """The parts that are there, one after the other."""
+        """The stored parts, concatenated."""
         return b"".join(fragment.body for fragment in self.by_number)
 
     @property
     def size(self) -> int:
-        """The bytes that are there."""
+        """The number of stored bytes."""
         return sum(len(fragment.body) for fragment in self.fragments.values())
 
     def copy(self) -> Self:
-        """The same, with its own list of fragments."""
+        """Returns a copy with its own list of fragments."""
         return type(self)(self.first, dict(self.fragments))
 
 
 @dataclass
 class Direction:
-    """P12: what is remembered of one direction of a conversation."""
+    """P12: the state of one direction of a conversation."""
 
     next: int = 0
     """The lowest sequence number that is not complete."""
     known: bool = False
-    """P26: one of its messages has been complete and matched."""
+    """P26: one of its messages was complete and matched."""
     messages: dict[int, Message] = field(default_factory=dict)
-    """The incomplete ones, and those that are held, by sequence number."""
+    """Incomplete and waiting messages, by sequence number."""
     numbers: set[int] = field(default_factory=set)
-    """P26: with `in_order=False`, the mere numbers of complete messages after a gap."""
+    """P26: with `in_order=False`, the numbers of complete messages after a gap."""
 
     def copy(self) -> Self:
-        """The same, to try what would be."""
+        """Returns a copy, for trying out a fragment."""
         messages = {sequence: message.copy() for sequence, message in self.messages.items()}
         return type(self)(self.next, self.known, messages, set(self.numbers))

@@ -1,4 +1,4 @@
-"""What the oracle routes in: one instance with its databases, services and routes, and the conversations of a batch."""
+"""The input of the routing oracle: one instance with databases, services and routes, and conversations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_ASSIGNED_ROUTE_ID = 65536
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A row of `sys.routes`; a name or broker id that is None is not named, a lifetime that is None never ends."""
+    """A row of `sys.routes`; None is an omitted name or broker id, or an unlimited lifetime."""
 
     database: str
     address: str
@@ -27,7 +27,7 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Database:
-    """A row of `sys.databases`; a broker id that is None is not known (R1)."""
+    """A row of `sys.databases`; a broker id of None is unknown (R1)."""
 
     name: str
     service_broker_guid: UUID | None = None
@@ -44,7 +44,7 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """A row of `sys.transmission_queue`; a database that is None says that it arrived from outside the instance."""
+    """A row of `sys.transmission_queue`; a database of None means that it arrived from outside the instance."""
 
     to_service_name: str
     database: str | None = None
@@ -80,7 +80,7 @@ class World:
 
     @cached_property
     def instance_databases(self) -> tuple[Database, ...]:
-        """Databases given, those that only routes name (enabled, with unknown id), and msdb."""
+        """The given databases, those that only routes name (enabled, with unknown id), and msdb."""
         databases = {database.name: database for database in self.databases}
         for route in self.routes:
             databases.setdefault(route.database, Database(name=route.database))

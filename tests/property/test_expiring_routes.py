@@ -13,7 +13,7 @@ import ssbroker
 from ssbroker.router import TieBreak
 from tests.oracle.routing import Oracle
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
-from tests.worlds.expiring import EXPIRIES, MOMENTS, Case, cases, seeded_case
+from tests.worlds.expiring import EXPIRIES, TIMES, Case, cases, seeded_case
 
 WORLDS = 400
 CHUNKS = 4
@@ -25,9 +25,9 @@ def check(case: Case) -> None:
     catalog, batch = catalog_of(world), batch_of(conversations)
     for tie_break in get_args(TieBreak):
         router = ssbroker.Router(catalog, tie_break=tie_break)
-        oracle = Oracle(world, now=MOMENTS[0], tie_break=tie_break)
+        oracle = Oracle(world, now=TIMES[0], tie_break=tie_break)
         for place in places:
-            oracle.now = MOMENTS[place]
+            oracle.now = TIMES[place]
             got = decisions_of(router.route(batch, now=oracle.now))
             for conversation, one in zip(conversations, got, strict=True):
                 other = oracle.decide(conversation)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.guards.repository import ROOT
-from tests.property.bombing import BATCH
+from tests.property.fragment_floods import BATCH
 
 ALLOWANCE = 16 << 20
 """Beside the limit and its tenth: what a push tells (of a message in hundred thousands of parts, the number of each), and what was freed
@@ -34,7 +34,7 @@ LIMITS = ((64 << 20, 1_000_000), (36 << 20, 400_000), (20 << 20, 250_000))
 
 
 def bombed(*arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.property.bombing", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.property.fragment_floods", *map(str, arguments)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert run.returncode == 0, run.stderr
     return dict(json.loads(run.stdout))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import ssbroker
-from tests.oracle.picking import pick_by_hash
+from tests.oracle.tie_break import pick_by_hash
 from tests.oracle.world import Database, Route, Service, World
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW

@@ -12,9 +12,9 @@ from hypothesis import given
 
 import ssbroker
 import ssbroker.schemas
-from tests.oracle.cutting import cut
+from tests.oracle.fragmentation import fragment_message
 from tests.oracle.reassembly import Limits, Oracle
-from tests.property.reassembling import check_traffic, results_of
+from tests.property.traffic_replay import check_traffic, results_of
 from tests.worlds.fragment_tables import (
     batch_of_traffic,
     fragment_batch,
@@ -76,7 +76,7 @@ def test_every_row_beyond_the_prefetch_threshold_equals_the_oracle() -> None:
         for _ in range(6_000)
         for id_, is_initiator in [(UUID(int=random.getrandbits(128)), random.random() < 0.5)]
         for sequence in range(2)
-        for fragment in cut(
+        for fragment in fragment_message(
             random.randbytes(random.randrange(1, 9)),
             conversation_id=id_,
             is_initiator=is_initiator,
@@ -102,7 +102,7 @@ def test_every_row_of_long_messages_equals_the_oracle(key: bytes | None) -> None
         fragments = [
             fragment
             for sequence in range(40)
-            for fragment in cut(
+            for fragment in fragment_message(
                 random.randbytes(int(2 ** random.uniform(0, 20))),
                 conversation_id=UUID(int=sequence % 3),
                 is_initiator=True,
@@ -173,7 +173,7 @@ def test_fragments_equal_those_of_the_oracle(keys: str) -> None:
         expected = [
             fragment
             for message in messages
-            for fragment in cut(
+            for fragment in fragment_message(
                 message.body,
                 conversation_id=message.conversation_id,
                 is_initiator=message.is_initiator,

@@ -14,9 +14,9 @@ import pytest
 
 import ssbroker
 from ssbroker.reassembly import SessionKeys
-from tests.oracle.cutting import cut
+from tests.oracle.fragmentation import fragment_message
 from tests.oracle.reassembly import Fragment, Limits, Pushed, Row
-from tests.property.reassembling import in_one_table, reassembler_for, results_of
+from tests.property.traffic_replay import in_one_table, reassembler_for, results_of
 from tests.worlds.fragment_tables import batch_of_traffic, fragment_batch, rows_of, session_keys_of
 from tests.worlds.fragments import Traffic
 from tests.worlds.seeded import seeded_traffic
@@ -60,7 +60,7 @@ def test_every_permutation_duplication_and_cut_of_a_few_fragments_gives_the_same
     fragments = [
         fragment
         for sequence, body in enumerate(bodies)
-        for fragment in cut(
+        for fragment in fragment_message(
             body, conversation_id=conversation, is_initiator=True, sequence=sequence, max_fragment_bytes=3
         )
     ]

@@ -12,7 +12,7 @@ import pytest
 
 import ssbroker
 from ssbroker import schemas
-from tests.oracle.cutting import parts_of
+from tests.oracle.fragmentation import split_body
 from tests.reassembly.signed_messages import IDS, messages, with_column, without
 from tests.routing.conversations import ForeignArray, ForeignStream
 
@@ -42,13 +42,13 @@ def test_fragments_have_numbers_counts_and_digests(size: int) -> None:
             "is_initiator": message["is_initiator"],
             "message_sequence_number": message["message_sequence_number"],
             "fragment_number": number,
-            "fragment_count": len(parts_of(message["message_body"], size)),
+            "fragment_count": len(split_body(message["message_body"], size)),
             "message_body": part,
             "message_signature": hashlib.md5(message["message_body"]).digest(),
             "fragment_signature": hashlib.md5(part).digest(),
         }
         for message in MESSAGES.to_pylist()
-        for number, part in enumerate(parts_of(message["message_body"], size))
+        for number, part in enumerate(split_body(message["message_body"], size))
     ]
     assert table.to_pylist() == expected
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import ssbroker
-from tests.oracle.cutting import cut
+from tests.oracle.fragmentation import fragment_message
 from tests.oracle.traffic import Fragment, Row
 from tests.worlds.fragment_tables import fragment_batch, rows_of
 
@@ -27,7 +27,7 @@ def parts(
     key: bytes | None = None,
 ) -> list[Fragment]:
     """Returns the signed fragments of a message."""
-    return cut(
+    return fragment_message(
         body,
         conversation_id=conversation,
         is_initiator=initiator,

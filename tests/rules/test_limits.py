@@ -35,7 +35,7 @@ BEGUN = MESSAGE + FRAGMENT
 
 
 def unknown_direction(number: int, sequence: int = 0) -> Fragment:
-    """A beginning by somebody of whom nothing was ever whole."""
+    """Returns the first fragment of a message in an unknown direction."""
     return first_of_two(sequence, conversation=UUID(int=number))
 
 

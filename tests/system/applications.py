@@ -1,6 +1,6 @@
-"""What the applications of a storm do: one sends and takes the replies, one receives and replies, each in transactions with tables of its own.
+"""The applications of a storm: one sends messages and receives replies, the other receives and replies.
 
-A message and the row that it is about are committed together, so the tables say afterwards what was really sent and received.
+A message and the row about it are committed together, so the tables show afterwards what was really sent and received.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TARGET: Final = "//Stock"
 DATABASES: Final = {INITIATOR: "Sales", TARGET: "Stock"}
 QUEUE: Final = "Messages"
 _WAIT_SECONDS: Final = 0.2
-Tell = Callable[..., None]
+Report = Callable[..., None]
 
 
 def prepare(instance: Instance, service: str, *, lanes: int = 0) -> None:
@@ -44,42 +44,42 @@ def prepare(instance: Instance, service: str, *, lanes: int = 0) -> None:
 class Initiator:
     """Sends the whole plan, resumes after a kill, and ends its dialogs once all replies have arrived."""
 
-    def __init__(self, instance: Instance, plan: Plan, tell: Tell) -> None:
+    def __init__(self, instance: Instance, plan: Plan, report: Report) -> None:
         self._database: Final = instance.database(DATABASES[INITIATOR])
         self._plan: Final = plan
-        self._tell: Final = tell
+        self._report: Final = report
 
     def loops(self) -> Sequence[Callable[[threading.Event], None]]:
-        """What runs in threads until it is told to end."""
+        """Returns the functions to run in threads; each ends when its event is set."""
         return (self._send_all, self._receive_all)
 
-    def _send_all(self, is_over: threading.Event) -> None:
+    def _send_all(self, stopped: threading.Event) -> None:
         with self._database.transaction() as t:
             handles = _handles(t)
             done = _count(t, "sent")
-        self._tell("sent", done)
-        while done < self._plan.total and not is_over.is_set():
+        self._report("sent", done)
+        while done < self._plan.total and not stopped.is_set():
             with self._database.transaction() as t:
                 done = self._send_some(t, handles, done)
-            self._tell("sent", done)
+            self._report("sent", done)
 
     def _send_some(self, t: Transaction, handles: list[uuid.UUID], done: int) -> int:
-        room = self._plan.batch * self._plan.small_bytes
-        while done < self._plan.total and room > 0:
+        space = self._plan.batch * self._plan.small_bytes
+        while done < self._plan.total and space > 0:
             number, lane = divmod(done, self._plan.lanes)
             body = traffic.body(lane, number, self._plan.size(lane, number))
             t.send(handles[lane], body)
             t.connection.execute("INSERT INTO sent VALUES (?, ?, ?)", (done + 1, lane, number))
             done += 1
-            room -= len(body)
+            space -= len(body)
         return done
 
-    def _receive_all(self, is_over: threading.Event) -> None:
+    def _receive_all(self, stopped: threading.Event) -> None:
         with self._database.transaction() as t:
             received, ended = _count(t, "received"), _ended(t)
-        while not is_over.is_set():
-            self._tell("received", received)
-            self._tell("ended", ended)
+        while not stopped.is_set():
+            self._report("received", received)
+            self._report("ended", ended)
             with self._database.transaction() as t:
                 received += len(_receive(t, self._plan, {DEFAULT}))
                 if received == self._plan.replies and not ended and _count(t, "sent") == self._plan.total:
@@ -92,21 +92,21 @@ class Initiator:
 class Target:
     """Receives everything, answers some messages in the same transaction, and ends the dialogs that the initiator has ended."""
 
-    def __init__(self, instance: Instance, plan: Plan, tell: Tell) -> None:
+    def __init__(self, instance: Instance, plan: Plan, report: Report) -> None:
         self._database: Final = instance.database(DATABASES[TARGET])
         self._plan: Final = plan
-        self._tell: Final = tell
+        self._report: Final = report
 
     def loops(self) -> Sequence[Callable[[threading.Event], None]]:
-        """What runs in threads until it is told to end."""
+        """Returns the functions to run in threads; each ends when its event is set."""
         return (self._receive_all,)
 
-    def _receive_all(self, is_over: threading.Event) -> None:
+    def _receive_all(self, stopped: threading.Event) -> None:
         with self._database.transaction() as t:
             received, replied, ended = _count(t, "received"), _count(t, "sent"), _ended(t)
-        while not is_over.is_set():
+        while not stopped.is_set():
             for name, count in (("received", received), ("sent", replied), ("ended", ended)):
-                self._tell(name, count)
+                self._report(name, count)
             with self._database.transaction() as t:
                 rows = _receive(t, self._plan, {DEFAULT, END_DIALOG})
                 received += sum(row is not None for row in rows)
@@ -123,7 +123,7 @@ class Target:
 
 
 def _receive(t: Transaction, plan: Plan, types: set[str]) -> list[Received | None]:
-    """What came, noted; None for the end of a dialog, which this side then ends too."""
+    """Receives and records messages; None is the end of a dialog, which this side then ends too."""
     rows: list[Received | None] = []
     table = t.receive(QUEUE, top=plan.batch, groups=plan.batch, timeout=_WAIT_SECONDS)
     for row in table.to_pylist():
@@ -147,20 +147,20 @@ def _receive(t: Transaction, plan: Plan, types: set[str]) -> list[Received | Non
 
 
 def sent(database: Database) -> list[Sent]:
-    """The messages whose SEND was committed."""
+    """Returns the messages whose SEND was committed."""
     with database_context(database).file.read() as connection:
         return [Sent(*row) for row in connection.execute("SELECT lane, number FROM sent ORDER BY place")]
 
 
 def received(database: Database) -> list[Received]:
-    """The messages whose RECEIVE was committed, in that order."""
+    """Returns the messages whose RECEIVE was committed, in order of receipt."""
     query = "SELECT lane, number, conversation, is_intact FROM received ORDER BY place"
     with database_context(database).file.read() as connection:
         return [Received(row[0], row[1], row[2], bool(row[3])) for row in connection.execute(query)]
 
 
 def waiting(database: Database) -> int:
-    """The number of messages in the transmission queue."""
+    """Returns the number of messages in the transmission queue."""
     with database_context(database).file.read() as connection:
         count: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
         return count

@@ -1,4 +1,7 @@
-"""Compares received messages with sent ones: none lost, duplicated, reordered, altered, invented, or in another conversation."""
+"""Compares received messages with sent ones:
+
+none lost, duplicated, reordered, altered, invented, or in the wrong conversation.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import NamedTuple, Self
 
 
 class Sent(NamedTuple):
-    """A message whose sending was committed."""
+    """A message whose SEND was committed."""
 
     lane: int
     number: int
@@ -26,27 +29,27 @@ class Received(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """What was counted.
+    """The number of messages, and of errors of each kind.
 
     Attributes:
-        sent: Messages whose sending was committed.
-        lost: Of those, how many never came out.
-        twice: How often one came out that had come out before.
-        out_of_order: How many came out after one that was sent later in the same conversation.
-        altered: How many came out with other bits.
-        unsent: How many came out that nobody sent.
-        strayed: How many came out in another conversation.
-        taken_back: How many a process had been told were committed, and are not.
+        sent: Messages whose SEND was committed.
+        lost: Sent messages that were never received.
+        duplicated: Messages received again.
+        out_of_order: Messages received after a later one of the same conversation.
+        altered: Messages received with other content.
+        invented: Messages received but never sent.
+        misdirected: Messages received in another conversation.
+        lost_commits: Commits that a process reported but that are missing in the file.
     """
 
     sent: int = 0
     lost: int = 0
-    twice: int = 0
+    duplicated: int = 0
     out_of_order: int = 0
     altered: int = 0
-    unsent: int = 0
-    strayed: int = 0
-    taken_back: int = 0
+    invented: int = 0
+    misdirected: int = 0
+    lost_commits: int = 0
     first: list[str] = field(default_factory=list)
 
     @property
@@ -61,13 +64,13 @@ class Verdict:
 
     def __str__(self) -> str:
         return (
-            f"{self.sent:,} messages: {self.lost} lost, {self.twice} twice, {self.out_of_order} out of order, {self.altered} altered, "
-            f"{self.unsent} that nobody sent, {self.strayed} in another conversation, {self.taken_back} taken back"
+            f"{self.sent:,} messages: {self.lost} lost, {self.duplicated} duplicated, {self.out_of_order} out of order, {self.altered} altered, "
+            f"{self.invented} invented, {self.misdirected} in the wrong conversation, {self.lost_commits} lost commits"
         )
 
 
-def judge(sent: Iterable[Sent], received: Iterable[Received]) -> Verdict:
-    """Compares what one side sent with what the other received, in the order in which it did."""
+def compare(sent: Iterable[Sent], received: Iterable[Received]) -> Verdict:
+    """Compares what one side sent with what the other received, in order of receipt."""
     expected = set(sent)
     verdict = Verdict(sent=len(expected))
     seen: set[Sent] = set()
@@ -79,28 +82,28 @@ def judge(sent: Iterable[Sent], received: Iterable[Received]) -> Verdict:
         if not each.is_intact:
             verdict.altered += 1
         elif message not in expected:
-            verdict.unsent += 1
+            verdict.invented += 1
         elif message in seen:
-            verdict.twice += 1
+            verdict.duplicated += 1
         else:
             seen.add(message)
             is_late = each.number < highest[each.lane]
             highest[each.lane] = max(highest[each.lane], each.number)
-            is_astray = (
+            is_misdirected = (
                 conversations.setdefault(each.lane, each.conversation) != each.conversation
                 or lanes.setdefault(each.conversation, each.lane) != each.lane
             )
             verdict.out_of_order += is_late
-            verdict.strayed += is_astray
-            if not is_late and not is_astray:
+            verdict.misdirected += is_misdirected
+            if not is_late and not is_misdirected:
                 continue
-        verdict.first = verdict.first or [f"the first that is wrong: lane {each.lane}, number {each.number}"]
+        verdict.first = verdict.first or [f"first error: lane {each.lane}, number {each.number}"]
     verdict.lost = len(expected) - len(seen)
     if verdict.lost and not verdict.first:
-        verdict.first = [f"the first that is lost: {min(expected - seen)}"]
+        verdict.first = [f"first lost message: {min(expected - seen)}"]
     return verdict
 
 
-def judge_promises(promised: Iterable[Sent], kept: Iterable[Sent]) -> Verdict:
+def compare_commits(reported: Iterable[Sent], stored: Iterable[Sent]) -> Verdict:
     """Compares the commits that processes reported with the contents of their files."""
-    return Verdict(taken_back=len(set(promised) - set(kept)))
+    return Verdict(lost_commits=len(set(reported) - set(stored)))

@@ -27,11 +27,11 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A row that arrived.
+class ReceivedRow:
+    """A received row.
 
     Attributes:
-        peer: Who brought it.
+        peer: The sender.
         row: The row.
     """
 
@@ -40,12 +40,12 @@ class Seen:
 
 
 class ControlledPeer:
-    """An instance of nobody. What comes is kept, and given to `passes`, which says where each row goes on, if anywhere.
+    """An endpoint without an instance, which keeps all received rows and passes each to `forward`.
 
     Args:
-        name: What it calls itself.
+        name: Instance name that it announces.
         trust: Its certificate; None for connections without TLS.
-        passes: For each row that came, the address to which it goes on and what goes there; None keeps it.
+        forward: Returns the address to forward a row to and the row to send there, or None.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class ControlledPeer:
         name: str,
         trust: Trust | None = None,
         *,
-        passes: Callable[[Row], tuple[str, Row] | None] = lambda _: None,
+        forward: Callable[[Row], tuple[str, Row] | None] = lambda _: None,
     ) -> None:
-        self.seen: Final[list[Seen]] = []
-        self.passes = passes
+        self.received: Final[list[ReceivedRow]] = []
+        self.forward = forward
         self.address = ""
         self._changed: Final = threading.Condition()
         rng = random.Random(name)
@@ -81,40 +81,40 @@ class ControlledPeer:
     ) -> None:
         self._endpoint.close(5.0)
 
-    def say(self, address: str, rows: Iterable[Row]) -> None:
+    def send(self, address: str, rows: Iterable[Row]) -> None:
         """Sends rows to an address."""
         self._endpoint.send(address, table_of(rows))
 
-    def wait(self, enough: Callable[[list[Row]], bool]) -> list[Row]:
-        """All rows that have come, once they are enough.
+    def wait(self, condition: Callable[[list[Row]], bool]) -> list[Row]:
+        """Returns all received rows, once they fulfill a condition.
 
         Raises:
-            TimeoutError: They never were.
+            TimeoutError: They never did.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: enough(self.rows), DEADLINE_SECONDS):
-                raise TimeoutError(f"{len(self.seen)} rows came, and not what was waited for")
+            if not self._changed.wait_for(lambda: condition(self.rows), DEADLINE_SECONDS):
+                raise TimeoutError(f"{len(self.received)} rows arrived, but the condition is not fulfilled")
             return self.rows
 
     @property
     def rows(self) -> list[Row]:
         """All rows that have arrived."""
-        return [each.row for each in self.seen]
+        return [each.row for each in self.received]
 
-    # What the endpoint tells, in its thread.
+    # Callbacks of the endpoint, which run in its thread.
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """See `Receiver`."""
-        found = [Seen(peer, row) for row in rows.to_pylist()]
-        ways: dict[str, list[Row]] = {}
+        found = [ReceivedRow(peer, row) for row in rows.to_pylist()]
+        rows_by_address: dict[str, list[Row]] = {}
         for each in found:
-            passed = self.passes(each.row)
-            if passed is not None:
-                ways.setdefault(passed[0], []).append(passed[1])
-        for address, passed_on in ways.items():
-            self._endpoint.send(address, table_of(passed_on))
+            forwarded = self.forward(each.row)
+            if forwarded is not None:
+                rows_by_address.setdefault(forwarded[0], []).append(forwarded[1])
+        for address, rows_to_send in rows_by_address.items():
+            self._endpoint.send(address, table_of(rows_to_send))
         with self._changed:
-            self.seen.extend(found)
+            self.received.extend(found)
             self._changed.notify_all()
 
     def outbox_drained(self, address: str) -> None:
@@ -129,9 +129,7 @@ class ControlledPeer:
     def own_address_reached(self, address: str) -> None:
         """See `Receiver`."""
 
-    def mirroring_roles(
-        self, broker_instances: Sequence[bytes]
-    ) -> list[tuple[MirroringRole, int]]:  # it has no databases
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:  # no databases
         """See `Receiver`."""
         return [("unknown", 0) for _ in broker_instances]
 
@@ -140,14 +138,19 @@ class ControlledPeer:
 
 
 def table_of(rows: Iterable[Row]) -> pa.Table:
-    """Rows in the wire schema."""
+    """Converts rows to the wire schema."""
     return pa.Table.from_pylist(list(rows), schema=WIRE)
 
 
-_PLAIN: Final[dict[pa.DataType, Any]] = {pa.string(): "a", pa.bool_(): True, pa.binary(): b"", pa.binary(16): bytes(16)}
+_DEFAULTS: Final[dict[pa.DataType, Any]] = {
+    pa.string(): "a",
+    pa.bool_(): True,
+    pa.binary(): b"",
+    pa.binary(16): bytes(16),
+}
 
 
 def row(number: int, **columns: Any) -> Row:
-    """A row that nobody would accept."""
-    made = {field.name: None if field.nullable else _PLAIN.get(field.type, 1) for field in WIRE}
-    return {**made, "message_sequence_number": number, **columns}
+    """Returns a row with valid but meaningless values, except in the given columns."""
+    values = {field.name: None if field.nullable else _DEFAULTS.get(field.type, 1) for field in WIRE}
+    return {**values, "message_sequence_number": number, **columns}

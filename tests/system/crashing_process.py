@@ -27,27 +27,27 @@ DIED = 17
 
 
 def change(folder: Path, name: str, file: Path, *, die_at: int, is_after: bool) -> None:
-    """Makes a change, and dies before or after the commit of that number; exits with 0 if there are fewer."""
-    commit, made = Session.commit, 0
+    """Makes a change, and dies before or after the commit of that number; exits with 0 if there are fewer commits."""
+    commit, count = Session.commit, 0
 
-    def dying(session: Session) -> None:
-        nonlocal made
+    def commit_or_die(session: Session) -> None:
+        nonlocal count
         if session.has_begun:
-            made += 1
-        if made == die_at and not is_after:
+            count += 1
+        if count == die_at and not is_after:
             os._exit(DIED)
         commit(session)
-        if made == die_at:
+        if count == die_at:
             os._exit(DIED)
 
     instance = Instance.open(folder, background=False)
-    Session.commit = dying  # type: ignore[method-assign, assignment]
+    Session.commit = commit_or_die  # type: ignore[method-assign, assignment]
     CHANGES[name](instance, file)
     os._exit(0)
 
 
 def enable(folder: Path, name: str, result: Path) -> None:
-    """Enables a database, and writes whether it could."""
+    """Enables a database, and writes whether that succeeded."""
     with Instance.open(folder, background=False) as instance:
         database = instance.database(name)
         result.with_suffix(".ready").touch()

@@ -1,6 +1,6 @@
 """Faults of a bad network in a byte stream: bit flips, disconnects and delays, from a seed.
 
-Places are drawn in bytes of the stream, not in reads of a socket, so that the same seed hits the same bytes however they are cut.
+Faults are placed by byte offset in the stream, not by socket read, so that a seed always hits the same bytes.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Way = Literal["there", "back"]
-"""From who dialled, or to them."""
-WAYS: Final[tuple[Way, Way]] = ("there", "back")
+Direction = Literal["there", "back"]
+"""From the client to the server, or back."""
+DIRECTIONS: Final[tuple[Direction, Direction]] = ("there", "back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Menu:
-    """How many bytes lie between two faults of a kind, on average; 0 is never.
+class FaultRates:
+    """Mean number of bytes between two faults of a kind; 0 for none.
 
     Attributes:
-        flip_bytes: One bit is flipped.
-        cut_bytes: The connection breaks, in the middle of whatever is sent.
-        delay_bytes: The stream is held up, while other connections go on.
-        delay_seconds: For how long, at most.
+        flip_bytes: For flipped bits.
+        cut_bytes: For disconnects, in the middle of a transmission.
+        delay_bytes: For delays of this connection only.
+        delay_seconds: Maximum delay.
     """
 
     flip_bytes: int = 0
@@ -33,18 +33,18 @@ class Menu:
     delay_seconds: float = 0.0
 
 
-HONEST: Final = Menu()
+NO_FAULTS: Final = FaultRates()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What comes of a piece of the stream.
+class Segment:
+    """A piece of the stream and the fault after it.
 
     Attributes:
-        data: The bytes to send on.
-        delay: The seconds to hold them up before.
-        flips: How many of their bits were flipped.
-        is_cut: Whether the connection breaks after them.
+        data: The bytes to forward.
+        delay: Seconds to wait before forwarding them.
+        flips: Number of flipped bits.
+        is_cut: Whether to disconnect afterwards.
     """
 
     data: bytes
@@ -55,9 +55,9 @@ class Step:
 
 @dataclass(slots=True)
 class Stream:
-    """One direction of one connection: where its faults are."""
+    """The faults of one direction of one connection."""
 
-    menu: Menu
+    rates: FaultRates
     rng: random.Random
     _next: dict[str, float] = field(default_factory=dict)
 
@@ -65,32 +65,32 @@ class Stream:
         for kind in ("flip", "cut", "delay"):
             self._next[kind] = self._gap(kind)
 
-    def steps(self, data: bytes) -> Iterator[Step]:
-        """The outcome of the next bytes; nothing follows a disconnect."""
+    def segments(self, data: bytes) -> Iterator[Segment]:
+        """Yields the next bytes with their faults; nothing follows a disconnect."""
         while data:
             kind = min(self._next, key=lambda each: self._next[each])
             length = int(min(self._next[kind], len(data)))
             is_hit = self._next[kind] < len(data)
             if not is_hit:
                 self._pass(len(data))
-                yield Step(data)
+                yield Segment(data)
                 return
             self._pass(length)
             self._next[kind] = self._gap(kind)
             if kind == "cut":
-                yield Step(data[:length], is_cut=True)
+                yield Segment(data[:length], is_cut=True)
                 return
             if kind == "flip":
                 flipped = data[length] ^ (1 << self.rng.randrange(8))
                 self._pass(1)
-                yield Step(data[:length] + bytes([flipped]), flips=1)
+                yield Segment(data[:length] + bytes([flipped]), flips=1)
                 data = data[length + 1 :]
             else:
                 if length:
-                    yield Step(data[:length])
+                    yield Segment(data[:length])
                 # The delayed byte is sent alone, so that a stream with many delays still makes progress.
                 self._pass(1)
-                yield Step(data[length : length + 1], delay=self.rng.uniform(0, self.menu.delay_seconds))
+                yield Segment(data[length : length + 1], delay=self.rng.uniform(0, self.rates.delay_seconds))
                 data = data[length + 1 :]
 
     def _pass(self, length: int) -> None:
@@ -98,10 +98,10 @@ class Stream:
             self._next[kind] = max(0.0, self._next[kind] - length)
 
     def _gap(self, kind: str) -> float:
-        mean: int = getattr(self.menu, f"{kind}_bytes")
+        mean: int = getattr(self.rates, f"{kind}_bytes")
         return self.rng.expovariate(1 / mean) if mean else math.inf
 
 
-def stream(menu: Menu, *, seed: int, connection: int, way: Way) -> Stream:
-    """The faults of one direction of one connection, always the same for the same arguments."""
-    return Stream(menu, random.Random(f"{seed}/{connection}/{way}"))
+def stream(rates: FaultRates, *, seed: int, connection: int, direction: Direction) -> Stream:
+    """Returns the faults of one direction of one connection, always the same for the same arguments."""
+    return Stream(rates, random.Random(f"{seed}/{connection}/{direction}"))

@@ -17,8 +17,8 @@ from ssbroker import Instance
 from tests.system import applications, checker
 from tests.system.applications import DATABASES, INITIATOR, TARGET
 from tests.system.checker import Verdict
-from tests.system.faults import HONEST, Menu
-from tests.system.namespaces import HERE, Place
+from tests.system.faults import NO_FAULTS, FaultRates
+from tests.system.namespaces import LOOPBACK, Location
 from tests.system.node import ROWS_KIB
 from tests.system.node_process import Node
 from tests.system.proxy import Proxy
@@ -27,8 +27,8 @@ from tests.system.traffic import Plan
 SHOP, GATE, STOCK = "shop", "gate", "stock"
 ROLES: Final = {SHOP: "initiator", GATE: "forwarder", STOCK: "target"}
 SERVICES: Final = {SHOP: INITIATOR, STOCK: TARGET}
-LINES: Final = ((SHOP, GATE), (GATE, STOCK), (STOCK, GATE), (GATE, SHOP))
-"""Who dials whom, each by a proxy of its own."""
+LINKS: Final = ((SHOP, GATE), (GATE, STOCK), (STOCK, GATE), (GATE, SHOP))
+"""The client and the server of each connection; each pair has its own proxy."""
 FORWARD_MEGABYTES: Final = 10
 
 _ROUTES: Final = {
@@ -48,12 +48,12 @@ class Fleet:
     """The three processes, from creation to verdict.
 
     Args:
-        folder: Where all of it stands.
-        plan: What is sent.
-        options: What `Instance.serve` of each instance is given beside host and port.
-        menu: What the network does to them.
-        seed: Where its chance comes from.
-        places: Where each runs; on this machine's loopback unless given.
+        folder: Folder of all files.
+        plan: The messages to send.
+        options: Arguments of `Instance.serve` for each instance, except host and port.
+        rates: Fault rates of the network.
+        seed: Seed of the faults.
+        locations: Where each process runs; by default on this machine's loopback interface.
     """
 
     def __init__(
@@ -62,41 +62,41 @@ class Fleet:
         plan: Plan,
         *,
         options: Mapping[str, Mapping[str, Any]],
-        menu: Menu = HONEST,
+        rates: FaultRates = NO_FAULTS,
         seed: int = 0,
-        places: Mapping[str, Place] | None = None,
+        locations: Mapping[str, Location] | None = None,
     ) -> None:
-        self._places: Final = places or dict.fromkeys(ROLES, HERE)
+        self._locations: Final = locations or dict.fromkeys(ROLES, LOOPBACK)
         self.plan: Final = plan
         self.proxies: Final = {
-            line: Proxy(menu=menu, seed=seed * len(LINES) + number, host=self._places[line[0]].gateway)
-            for number, line in enumerate(LINES)
+            link: Proxy(rates=rates, seed=seed * len(LINKS) + number, host=self._locations[link[0]].gateway)
+            for number, link in enumerate(LINKS)
         }
         self.nodes: Final[dict[str, Node]] = {}
-        self.said: Final[dict[str, dict[str, int]]] = {name: defaultdict(int) for name in ROLES}
+        self.reports: Final[dict[str, dict[str, int]]] = {name: defaultdict(int) for name in ROLES}
         self._folder: Final = folder
         self._changed: Final = threading.Condition()
         self._stack: Final = ExitStack()
         for name, role in ROLES.items():
-            given, planned = folder / f"{name}.json", folder / "plan.json"
-            given.write_text(json.dumps(dict(options[name])), encoding="utf-8")
-            plan.write(planned)
+            options_file, plan_file = folder / f"{name}.json", folder / "plan.json"
+            options_file.write_text(json.dumps(dict(options[name])), encoding="utf-8")
+            plan.write(plan_file)
             self.nodes[name] = Node(
                 name,
                 [
-                    *self._places[name].command,
+                    *self._locations[name].command,
                     sys.executable,
                     "-m",
                     "tests.system.node",
                     role,
                     str(folder / name),
-                    self._places[name].host,
-                    str(planned),
-                    str(given),
+                    self._locations[name].host,
+                    str(plan_file),
+                    str(options_file),
                 ],
                 errors=folder / f"{name}.errors",
-                heard=self._hearing(name),
-                ready=self._aiming(name),
+                on_report=self._report_handler(name),
+                on_ready=self._ready_handler(name),
             )
 
     def __enter__(self) -> Self:
@@ -123,35 +123,35 @@ class Fleet:
         return {name: node.stop() for name, node in self.nodes.items()}
 
     def restart(self, name: str) -> None:
-        """Kills one and starts it again.
+        """Kills a process and starts it again.
 
         Raises:
-            AssertionError: It had ended by itself.
+            AssertionError: The process had already ended.
         """
         node = self.nodes[name]
-        assert node.kill(), f"{name} ended by itself: {node.complaints()}"
+        assert node.kill(), f"{name} ended on its own: {node.error_output()}"
         node.start()
 
     def count(self, name: str, what: str) -> int:
-        """The last that an instance said of something."""
+        """Returns the last count that an instance reported."""
         with self._changed:
-            return self.said[name][what]
+            return self.reports[name][what]
 
-    def wait(self, is_so: Callable[[], bool], *, timeout: float) -> bool:
-        """Waits until a condition holds, checked whenever an instance reports something; returns whether it does."""
+    def wait(self, condition: Callable[[], bool], *, timeout: float) -> bool:
+        """Waits until a condition holds, checked at every report of an instance; returns whether it holds."""
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not is_so():
+            while not condition():
                 left = deadline - time.monotonic()
-                if left <= 0 or any(not node.is_alive for node in self.nodes.values() if node.lives):
-                    return is_so()
+                if left <= 0 or any(not node.is_alive for node in self.nodes.values() if node.starts):
+                    return condition()
                 self._changed.wait(min(left, 1.0))
         return True
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is sent, received, answered, ended and acknowledged, according to the reports."""
-        shop, stock = self.said[SHOP], self.said[STOCK]
+        """Whether all messages were sent, received, answered and acknowledged, and all dialogs ended, as reported."""
+        shop, stock = self.reports[SHOP], self.reports[STOCK]
         return (
             (stock["received"], stock["ended"]) >= (self.plan.total, self.plan.lanes)
             and (shop["received"], shop["ended"]) >= (self.plan.replies, self.plan.lanes)
@@ -159,26 +159,26 @@ class Fleet:
         )
 
     def verdict(self) -> Verdict:
-        """The result according to their files, after all have ended."""
+        """Compares the contents of their files, after all processes have ended."""
         verdict = Verdict()
-        kept = {}
+        stored = {}
         for name, service in SERVICES.items():
             with Instance.open(self._folder / name, background=False) as instance:
                 database = instance.database(DATABASES[service])
-                kept[name] = applications.sent(database), applications.received(database)
+                stored[name] = applications.sent(database), applications.received(database)
         for source, target in ((SHOP, STOCK), (STOCK, SHOP)):
-            sent, received = kept[source][0], kept[target][1]
-            verdict.add(checker.judge(sent, received))
-            promised = {
+            sent, received = stored[source][0], stored[target][1]
+            verdict.add(checker.compare(sent, received))
+            reported = {
                 "sent": (len(sent), self.count(source, "sent")),
                 "received": (len(received), self.count(target, "received")),
             }
-            verdict.taken_back += sum(max(0, said - found) for found, said in promised.values())
+            verdict.lost_commits += sum(max(0, count - found) for found, count in reported.values())
         return verdict
 
-    def complaints(self) -> str:
-        """The standard error of all processes."""
-        return "".join(f"{name}: {said}\n" for name, node in self.nodes.items() if (said := node.complaints()))
+    def error_output(self) -> str:
+        """Returns the standard error of all processes."""
+        return "".join(f"{name}: {text}\n" for name, node in self.nodes.items() if (text := node.error_output()))
 
     def _prepare(self) -> None:
         for name in ROLES:
@@ -186,22 +186,22 @@ class Fleet:
                 if name in SERVICES:
                     lanes = self.plan.lanes if name == SHOP else 0
                     applications.prepare(instance, SERVICES[name], lanes=lanes)
-                places = {far: self.proxies[near, far].address for near, far in LINES if near == name}
-                instance.execute(_ROUTES[name].format(megabytes=FORWARD_MEGABYTES, **places))
+                locations = {server: self.proxies[client, server].address for client, server in LINKS if client == name}
+                instance.execute(_ROUTES[name].format(megabytes=FORWARD_MEGABYTES, **locations))
 
-    def _hearing(self, name: str) -> Callable[[list[str]], None]:
-        def hear(words: list[str]) -> None:
+    def _report_handler(self, name: str) -> Callable[[list[str]], None]:
+        def record(words: list[str]) -> None:
             what, number = words[0], int(words[1])
             with self._changed:
-                self.said[name][what] = max(self.said[name][what], number) if what == ROWS_KIB else number
+                self.reports[name][what] = max(self.reports[name][what], number) if what == ROWS_KIB else number
                 self._changed.notify_all()
 
-        return hear
+        return record
 
-    def _aiming(self, name: str) -> Callable[[int], None]:
-        def aim(port: int) -> None:
-            for (_, far), proxy in self.proxies.items():
-                if far == name:
-                    proxy.aim(port, host=self._places[name].host)
+    def _ready_handler(self, name: str) -> Callable[[int], None]:
+        def set_target(port: int) -> None:
+            for (_, server), proxy in self.proxies.items():
+                if server == name:
+                    proxy.set_target(port, host=self._locations[name].host)
 
-        return aim
+        return set_target

@@ -12,7 +12,7 @@ from tests.system.controlled_peer import Row
 
 
 def forged(row: Row, **columns: Any) -> Row:
-    """A row with other columns and recomputed digests, which needs no key."""
+    """Returns a row with changed columns and recomputed digests, which needs no key."""
     changed = {**row, **columns}
     digest = hashlib.md5(changed["message_body"], usedforsecurity=False).digest()
     if changed["is_sequenced"]:
@@ -28,7 +28,7 @@ def forged(row: Row, **columns: Any) -> Row:
 
 
 def acknowledging(row: Row, number: int, **columns: Any) -> Row:
-    """The acknowledgement of all messages up to this number by the receiver of a row."""
+    """Returns an acknowledgement by the receiver of a row, of all messages up to a number."""
     return forged(
         row,
         **{

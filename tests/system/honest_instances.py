@@ -1,4 +1,4 @@
-"""Two honest instances that serve in this process, and calls of their applications; attackers are part of the test."""
+"""Two honest instances served in this process, with calls of their applications; the test acts as the attacker."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ssbroker.broker.database import Database
 from ssbroker.protocol.events import Event
 from tests.system.applications import DATABASES, INITIATOR, QUEUE, TARGET
 from tests.system.proxy import HOST
-from tests.system.serve_options import Given, options, served
+from tests.system.serve_options import ServeOptions, options, serve_arguments
 
 DEADLINE_SECONDS: Final = 60.0
 NAMES: Final = ("shop", "stock", "gate", "mallory")
 Handle = uuid.UUID
 
 
-class Side:
-    """An honest instance with one service."""
+class HonestInstance:
+    """An instance with one database and one service."""
 
-    def __init__(self, folder: Path, name: str, service: str, given: Given, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, name: str, service: str, serve_options: ServeOptions, stack: ExitStack) -> None:
         self.instance: Final = stack.enter_context(Instance.create(folder / name, name=name))
         self.database: Final[Database] = self.instance.create_database(DATABASES[service])
         self.database.create_queue(QUEUE)
@@ -33,8 +33,8 @@ class Side:
         self.service: Final = service
         self.events: Final[list[Event]] = []
         self._changed: Final = threading.Condition()
-        self.instance.subscribe(self._told)
-        server = stack.enter_context(self.instance.serve(host=HOST, port=0, **served(given)))
+        self.instance.subscribe(self._record_event)
+        server = stack.enter_context(self.instance.serve(host=HOST, port=0, **serve_arguments(serve_options)))
         self.address: Final = f"TCP://{HOST}:{server.port}"
 
     @property
@@ -42,16 +42,16 @@ class Side:
         """The broker id of its database."""
         return self.database.service_broker_guid.bytes
 
-    def leads(self, service: str, address: str) -> None:
+    def create_route(self, service: str, address: str) -> None:
         """Creates the route to a service."""
         self.instance.execute(
             f"USE {self.database.name}; CREATE ROUTE R WITH SERVICE_NAME = N'{service}', ADDRESS = N'{address}';"
         )
 
-    def begin(self, to: str, *bodies: bytes, **asked: Any) -> Handle:
+    def begin_dialog(self, to: str, *bodies: bytes, **dialog_options: Any) -> Handle:
         """Begins a dialog and sends messages in it."""
         with self.database.transaction() as t:
-            handle = t.begin_dialog(self.service, to, **{"encryption": False, **asked})
+            handle = t.begin_dialog(self.service, to, **{"encryption": False, **dialog_options})
             for body in bodies:
                 t.send(handle, body)
         return handle
@@ -62,11 +62,11 @@ class Side:
             for body in bodies:
                 t.send(handle, body)
 
-    def next(self) -> tuple[bytes | None, Handle]:
-        """The next message, waited for, and its dialog.
+    def receive_one(self) -> tuple[bytes | None, Handle]:
+        """Waits for the next message, and returns it with its conversation handle.
 
         Raises:
-            TimeoutError: None came.
+            TimeoutError: No message arrived.
         """
         with self.database.transaction() as t:
             table = t.receive(QUEUE, top=1, timeout=DEADLINE_SECONDS)
@@ -75,50 +75,52 @@ class Side:
         row = table.to_pylist()[0]
         return row["message_body"], uuid.UUID(bytes=bytes(row["conversation_handle"]))
 
-    def rest(self) -> list[bytes | None]:
-        """All messages in its queue."""
+    def receive_all(self) -> list[bytes | None]:
+        """Receives all messages in its queue."""
         found: list[Any] = []
         with self.database.transaction() as t:
             while (table := t.receive(QUEUE)).num_rows:
                 found += table["message_body"].to_pylist()
         return found
 
-    def waits_for(self, kind: type[Event], *, about: Callable[[Any], bool] = lambda _: True) -> Any:
-        """The first event of this kind that it is about, waited for.
+    def wait_for_event(self, kind: type[Event], *, matches: Callable[[Any], bool] = lambda _: True) -> Any:
+        """Waits for an event of this kind that matches, and returns the first one.
 
         Raises:
-            TimeoutError: None came.
+            TimeoutError: There was none.
         """
         with self._changed:
-            self._changed.wait_for(lambda: any(isinstance(e, kind) and about(e) for e in self.events), DEADLINE_SECONDS)
+            self._changed.wait_for(
+                lambda: any(isinstance(e, kind) and matches(e) for e in self.events), DEADLINE_SECONDS
+            )
             for event in self.events:
-                if isinstance(event, kind) and about(event):
+                if isinstance(event, kind) and matches(event):
                     return event
         raise TimeoutError(f"no {kind.__name__} of that kind: {self.events}")
 
-    def _told(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         with self._changed:
             self.events.append(event)
             self._changed.notify_all()
 
 
 class HonestInstances:
-    """Shop and stock.
+    """The instances shop and stock.
 
     Args:
-        folder: Where they stand.
-        is_encrypted: Whether connections are TLS with certificates for each of `NAMES`.
+        folder: Folder of both.
+        is_encrypted: Whether connections use TLS with a certificate for each of `NAMES`.
     """
 
     def __init__(self, folder: Path, *, is_encrypted: bool = True) -> None:
-        self.given: Final[Mapping[str, Given]] = options(folder, NAMES, is_encrypted=is_encrypted)
+        self.serve_options: Final[Mapping[str, ServeOptions]] = options(folder, NAMES, is_encrypted=is_encrypted)
         self._folder: Final = folder
         self._stack: Final = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.shop = Side(self._folder, "shop", INITIATOR, self.given["shop"], stack)
-            self.stock = Side(self._folder, "stock", TARGET, self.given["stock"], stack)
+            self.shop = HonestInstance(self._folder, "shop", INITIATOR, self.serve_options["shop"], stack)
+            self.stock = HonestInstance(self._folder, "stock", TARGET, self.serve_options["stock"], stack)
             self._stack.push(stack.pop_all())
         return self
 
@@ -128,5 +130,5 @@ class HonestInstances:
         self._stack.close()
 
     def trust(self, name: str) -> Any:
-        """The certificate of another instance that may connect."""
-        return served(self.given[name]).get("trust")
+        """Returns the certificate of another instance that may connect."""
+        return serve_arguments(self.serve_options[name]).get("trust")

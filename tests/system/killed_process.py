@@ -1,7 +1,8 @@
 """A process that sends and receives until it is killed, and checks of its instance afterwards.
 
-Beside each message the application writes a row in the same transaction: `sent` where it was sent, `received` where it was received. What has
-committed is also written to a log, after the commit: whatever stands there was acknowledged.
+With each message the application writes a row in the same transaction: `sent` in the sending database, `received` in
+the receiving one. Committed numbers are also written to a log, after the commit: every number in the log was
+acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ssbroker.broker.transaction import Transaction
 LOG: Final = "acknowledged.log"
 ERRORS: Final = "errors.log"
 LANES: Final = {"here": ("Sales", "//Here"), "there": ("Stock", "//There")}
-"""How a message goes: the database that receives it, and the service. All are sent from Sales."""
+"""Name of the lane: the receiving database and the service. All messages are sent from Sales."""
 _QUEUE: Final = "Orders"
 
 
@@ -48,7 +49,7 @@ def prepare(folder: Path, *, vfs: str | None = None) -> None:
 
 
 def start(folder: Path, seed: int) -> int:
-    """Forks a process that works until it is killed; its id."""
+    """Forks a process that works until it is killed; returns its id."""
     child = os.fork()
     if child:
         return child
@@ -65,23 +66,23 @@ def wait_for_commits(folder: Path, *, above: int) -> None:
     """Waits until the log has grown: the process has opened the instance and committed.
 
     Raises:
-        TimeoutError: It never was.
+        TimeoutError: The log did not grow.
     """
     deadline = time.monotonic() + 60
     while log_length(folder) <= above:
         if time.monotonic() > deadline or (folder / ERRORS).exists():
-            raise TimeoutError("it commits nothing")
+            raise TimeoutError("the process committed nothing")
         time.sleep(0.0005)
 
 
 def log_length(folder: Path) -> int:
-    """The bytes of the log."""
+    """Returns the size of the log in bytes."""
     path = folder / LOG
     return path.stat().st_size if path.exists() else 0
 
 
 def kill(child: int, *, after: float) -> bool:
-    """Kills it after so many seconds; returns whether it was still working."""
+    """Kills the process after a number of seconds; returns whether it was still running."""
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -105,26 +106,26 @@ def send(instance: Instance, lane: str, rng: random.Random) -> list[int]:
     """Sends one to four messages in a transaction; returns their numbers."""
     with instance.database("Sales").transaction() as t:
         handle, last = _conversation(t, lane)
-        done = list(range(last + 1, last + 1 + rng.randint(1, 4)))
-        _put(t, lane, handle, done, rng)
-    return done
+        numbers = list(range(last + 1, last + 1 + rng.randint(1, 4)))
+        _send(t, lane, handle, numbers, rng)
+    return numbers
 
 
 def roll_back(instance: Instance, lane: str, rng: random.Random) -> None:
-    """Rolls back a transaction that sends a number never sent otherwise."""
-    with suppress(_ChangedMindError), instance.database("Sales").transaction() as t:
+    """Rolls back a transaction that sends a number not used otherwise."""
+    with suppress(_RollbackError), instance.database("Sales").transaction() as t:
         handle, _ = _conversation(t, lane)
-        _put(t, lane, handle, [10**9], rng)
-        raise _ChangedMindError
+        _send(t, lane, handle, [10**9], rng)
+        raise _RollbackError
 
 
 def sent(instance: Instance, lane: str) -> list[int]:
-    """The numbers that the application's table says were sent."""
+    """Returns the numbers that the application recorded as sent."""
     return _numbers(instance.database("Sales"), "sent", lane)
 
 
 def received(instance: Instance, lane: str) -> list[int]:
-    """The numbers that the application's table says were received, in that order."""
+    """Returns the numbers that the application recorded as received, in order."""
     return _numbers(instance.database(LANES[lane][0]), "received", lane)
 
 
@@ -137,11 +138,11 @@ def _numbers(database: Database, table: str, lane: str) -> list[int]:
     return [number for (number,) in rows if number >= 0]
 
 
-def acknowledged(folder: Path, what: str, lane: str) -> list[int]:
-    """The numbers in the log; its last line may be incomplete."""
+def acknowledged(folder: Path, word: str, lane: str) -> list[int]:
+    """Returns the numbers in the log; its last line may be incomplete."""
     path = folder / LOG
     lines = path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
-    return [int(words[2]) for line in lines if (words := line.split())[:2] == [what, lane]]
+    return [int(words[2]) for line in lines if (words := line.split())[:2] == [word, lane]]
 
 
 def _work(folder: Path, rng: random.Random) -> Never:
@@ -152,23 +153,26 @@ def _work(folder: Path, rng: random.Random) -> Never:
             if rng.random() < 0.1:
                 roll_back(instance, lane, rng)
             elif rng.random() < 0.5:
-                _note(log, "received", lane, receive(instance, lane))
+                _log(log, "received", lane, receive(instance, lane))
             else:
-                _note(log, "sent", lane, send(instance, lane, rng))
+                _log(log, "sent", lane, send(instance, lane, rng))
 
 
-def _note(log: int, what: str, lane: str, done: list[int]) -> None:
-    os.write(log, "".join(f"{what} {lane} {number}\n" for number in done).encode())
+def _log(log: int, word: str, lane: str, numbers: list[int]) -> None:
+    os.write(log, "".join(f"{word} {lane} {number}\n" for number in numbers).encode())
 
 
-def _put(t: Transaction, lane: str, handle: uuid.UUID, done: list[int], rng: random.Random) -> None:
-    for number in done:
+def _send(t: Transaction, lane: str, handle: uuid.UUID, numbers: list[int], rng: random.Random) -> None:
+    for number in numbers:
         t.send(handle, _body(number, rng.choice((0, 1000, 16_000))))
         t.connection.execute("INSERT INTO sent VALUES (?, ?, NULL)", (lane, number))
 
 
 def _body(number: int, more: int) -> bytes:
-    """Random behind the number: SQLite's sum over a frame of its log overlooks regular differences, like one in each of 960 words."""
+    """Returns a number followed by random bytes.
+
+    SQLite's checksum of a log frame misses regular differences, such as one in each of 960 words.
+    """
     return number.to_bytes(8) + random.Random(number).randbytes(more)
 
 
@@ -183,11 +187,13 @@ def _receive(t: Transaction, lane: str) -> list[int]:
     assert set(table["service_name"].to_pylist()) <= {database[1]}, table.to_pylist()
     assert set(table["message_type_name"].to_pylist()) <= {"DEFAULT"}, table.to_pylist()
     bodies: list[Any] = table["message_body"].to_pylist()
-    done = [int.from_bytes(body[:8]) for body in bodies]
-    assert all(body == _body(number, len(body) - 8) for body, number in zip(bodies, done, strict=True)), done
-    t.connection.executemany("INSERT INTO received (lane, number) VALUES (?, ?)", [(lane, number) for number in done])
-    return done
+    numbers = [int.from_bytes(body[:8]) for body in bodies]
+    assert all(body == _body(number, len(body) - 8) for body, number in zip(bodies, numbers, strict=True)), numbers
+    t.connection.executemany(
+        "INSERT INTO received (lane, number) VALUES (?, ?)", [(lane, number) for number in numbers]
+    )
+    return numbers
 
 
-class _ChangedMindError(Exception):
-    """The application leaves its transaction."""
+class _RollbackError(Exception):
+    """Rolls back the transaction of the application."""

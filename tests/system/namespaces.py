@@ -1,4 +1,6 @@
-"""One network namespace for each process, if the system allows it: they connect over kernel links, not over one loopback."""
+"""One network namespace for each process, if the system allows it, connected by kernel links instead of the loopback
+interface.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ from typing import Final, Self
 from tests.system.proxy import HOST
 
 _NETWORKS: Final = ("198.18", "198.19")
-"""What RFC 2544 keeps for tests of networks."""
+"""Reserved by RFC 2544 for tests of networks."""
 _COUNTER: Final = itertools.count(1)
 _WORD: Final = "ssb"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a process runs.
 
     Attributes:
-        host: Where it listens.
-        gateway: Where others listen for it to dial.
-        command: What its command begins with.
+        host: The host on which it listens.
+        gateway: The host on which others listen for its connections.
+        command: Prefix of its command.
     """
 
     host: str = HOST
@@ -35,8 +37,8 @@ class Place:
     command: tuple[str, ...] = ()
 
 
-HERE: Final = Place()
-"""The machine's own loopback."""
+LOOPBACK: Final = Location()
+"""The machine's own loopback interface."""
 
 
 class Namespaces:
@@ -44,16 +46,17 @@ class Namespaces:
 
     Args:
         names: The names.
-        netem: What the kernel does to packets that leave a namespace, as `tc qdisc add ... netem` takes it; nothing unless given.
+        netem: What the kernel does to packets that leave a namespace, in the syntax of `tc qdisc add ... netem`;
+            nothing by default.
 
     Raises:
-        OSError: When the block is entered: this machine does not allow it.
+        OSError: On entering the block, if this machine does not allow namespaces.
     """
 
     def __init__(self, names: Sequence[str], *, netem: str = "") -> None:
         self._names: Final = names
         self._netem: Final = netem
-        self.places: Final[dict[str, Place]] = {}
+        self.locations: Final[dict[str, Location]] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as undone:
@@ -69,7 +72,7 @@ class Namespaces:
         self._remove()
 
     def _remove(self) -> None:
-        for place in self.places.values():
+        for place in self.locations.values():
             _run("ip", "netns", "del", place.command[-1])
 
     def _make(self, name: str) -> None:
@@ -78,7 +81,7 @@ class Namespaces:
         outer, inner = (f"{_NETWORKS[high % 2]}.{low}.{4 * (number % 64) + end}" for end in (1, 2))
         space, link = f"{_WORD}-{os.getpid()}-{number}", f"{_WORD}{os.getpid() % 100_000}n{number}"
         _run("ip", "netns", "add", space)
-        self.places[name] = Place(inner, outer, ("ip", "netns", "exec", space))
+        self.locations[name] = Location(inner, outer, ("ip", "netns", "exec", space))
         _run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
         _run("ip", "addr", "add", f"{outer}/30", "dev", link)
         _run("ip", "link", "set", link, "up")

@@ -21,12 +21,12 @@ import pyarrow as pa
 from ssbroker import Instance
 from tests.system import applications
 from tests.system.applications import Initiator, Target
-from tests.system.serve_options import served
+from tests.system.serve_options import serve_arguments
 from tests.system.traffic import Plan
 
 FAILED: Final = 3
 ROWS_KIB: Final = "rows_kib"
-"""What it says of the most memory that rows have taken."""
+"""Name of the report on peak memory of rows."""
 _LOOK_SECONDS: Final = 0.25
 
 
@@ -36,25 +36,25 @@ def main(role: str, folder: str, host: str, plan: str, options: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     failures: list[str] = []
     with Instance.open(folder) as instance:
-        given = served(json.loads(Path(options).read_text(encoding="utf-8")))
+        given = serve_arguments(json.loads(Path(options).read_text(encoding="utf-8")))
         with instance.serve(host=host, port=0, **given) as server:
             threads = [
                 threading.Thread(target=_guarded, args=(loop, stopped, failures))
                 for loop in _loops(role, instance, Plan.read(Path(plan)))
             ]
-            tell("ready", server.port)
+            report("ready", server.port)
             for thread in threads:
                 thread.start()
             while not stopped.wait(_LOOK_SECONDS):
-                tell(ROWS_KIB, (pa.default_memory_pool().max_memory() or 0) >> 10)
-                tell("waiting", sum(applications.waiting(each) for each in instance.databases))
+                report(ROWS_KIB, (pa.default_memory_pool().max_memory() or 0) >> 10)
+                report("waiting", sum(applications.waiting(each) for each in instance.databases))
             for thread in threads:
                 thread.join()
     sys.stderr.write("".join(failures))
     return FAILED if failures else 0
 
 
-def tell(*words: object) -> None:
+def report(*words: object) -> None:
     """Reports something in one write, so that a report before a kill is complete."""
     os.write(sys.stdout.fileno(), (" ".join(str(word) for word in words) + "\n").encode())
 
@@ -62,14 +62,14 @@ def tell(*words: object) -> None:
 def _loops(role: str, instance: Instance, plan: Plan) -> list[Callable[[threading.Event], None]]:
     if role == "forwarder":
         return []
-    application = Initiator(instance, plan, tell) if role == "initiator" else Target(instance, plan, tell)
+    application = Initiator(instance, plan, report) if role == "initiator" else Target(instance, plan, report)
     return [*application.loops()]
 
 
 def _guarded(loop: Callable[[threading.Event], None], stopped: threading.Event, failures: list[str]) -> None:
     try:
         loop(stopped)
-    except BaseException:  # noqa: BLE001  # whatever ends an application ends its process, and is told
+    except BaseException:  # noqa: BLE001  # an error in an application ends its process, and is reported
         failures.append(traceback.format_exc())
         stopped.set()
 

@@ -19,13 +19,13 @@ READY: Final = "ready"
 class Node:
     """A process of a fleet, with all its restarts.
 
-    It says what it does on its standard output, a line of words each: `ready PORT` once it serves, and whatever else `heard` takes. Only
-    whole lines count, since the last one of a process that was killed may be torn.
+    It reports on its standard output, in lines of words: `ready PORT` once it serves, and lines for `on_report`.
+    Incomplete lines are ignored, since a kill may truncate the last one.
 
     Attributes:
-        lives: How often it was started.
-        base_kib: The memory that it had taken when it was ready.
-        peak_kib: The most that it took in any life, as it was when it ended.
+        starts: Number of starts.
+        base_kib: Memory when it was ready.
+        peak_kib: Maximum memory over all starts, measured when it ended.
     """
 
     def __init__(
@@ -34,55 +34,55 @@ class Node:
         command: Sequence[str],
         *,
         errors: Path,
-        heard: Callable[[list[str]], None] = lambda _: None,
-        ready: Callable[[int], None] = lambda _: None,
+        on_report: Callable[[list[str]], None] = lambda _: None,
+        on_ready: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.name: Final = name
-        self.lives = 0
+        self.starts = 0
         self.base_kib = 0
         self.peak_kib = 0
         self._command: Final = [*command]
         self._errors: Final = errors
-        self._heard: Final = heard
-        self._ready: Final = ready
+        self._on_report: Final = on_report
+        self._on_ready: Final = on_ready
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._is_ready: Final = threading.Event()
 
     def start(self, *, timeout: float = DEADLINE_SECONDS) -> None:
-        """Begins a life, and returns once it is ready.
+        """Starts the process and waits until it is ready.
 
         Raises:
-            TimeoutError: It never was; the text says what it wrote.
+            TimeoutError: It did not become ready; the message contains its error output.
         """
         self._is_ready.clear()
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
             )
-        self.lives += 1
+        self.starts += 1
         self._reader = threading.Thread(target=self._read, args=(self._process,), name=self.name, daemon=True)
         self._reader.start()
         deadline = time.monotonic() + timeout
         while not self._is_ready.wait(0.05):
-            is_over = self._process.poll() is not None
-            if is_over:
+            has_exited = self._process.poll() is not None
+            if has_exited:
                 self._reader.join(DEADLINE_SECONDS)
-            if not self._is_ready.is_set() and (is_over or time.monotonic() > deadline):
+            if not self._is_ready.is_set() and (has_exited or time.monotonic() > deadline):
                 self.kill()
-                raise TimeoutError(f"{self.name} is not ready: {self.complaints() or 'it said nothing'}")
+                raise TimeoutError(f"{self.name} is not ready: {self.error_output() or 'no output'}")
         self.base_kib = max(self.base_kib, self._peak())
 
     def kill(self) -> bool:
-        """Kills it like a crash (SIGKILL), and returns once its output is read; the result is whether it was still running."""
-        process = self._alive()
+        """Kills it like a crash (SIGKILL) and reads its remaining output; returns whether it was still running."""
+        process = self._running()
         self.peak_kib = max(self.peak_kib, self._peak())
         process.send_signal(signal.SIGKILL)
-        return self._gone(process) == -signal.SIGKILL
+        return self._wait_for_exit(process) == -signal.SIGKILL
 
     def stop(self, *, timeout: float = DEADLINE_SECONDS) -> int:
-        """Terminates it (SIGTERM), and returns its exit status."""
-        process = self._alive()
+        """Terminates it (SIGTERM) and returns its exit status."""
+        process = self._running()
         self.peak_kib = max(self.peak_kib, self._peak())
         process.terminate()
         try:
@@ -90,31 +90,30 @@ class Node:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
-        return self._gone(process)
+        return self._wait_for_exit(process)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is running."""
         return self._process is not None and self._process.poll() is None
 
-    def complaints(self) -> str:
-        """Its standard error over all restarts."""
+    def error_output(self) -> str:
+        """Returns its standard error over all restarts."""
         return self._errors.read_text(encoding="utf-8", errors="replace") if self._errors.exists() else ""
 
-    def _alive(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, f"{self.name} was never started"
         return self._process
 
-    def _gone(self, process: subprocess.Popen[bytes]) -> int:
+    def _wait_for_exit(self, process: subprocess.Popen[bytes]) -> int:
         status = process.wait(DEADLINE_SECONDS)
         if self._reader is not None:
             self._reader.join(DEADLINE_SECONDS)
         return status
 
     def _peak(self) -> int:
-        """The most memory that this life has taken so far, in KiB; 0 where the system does not tell."""
+        """Returns its peak memory since its last start, in KiB; 0 if the system does not report it."""
         try:
-            status = Path(f"/proc/{self._alive().pid}/status").read_text(encoding="ascii", errors="replace")
+            status = Path(f"/proc/{self._running().pid}/status").read_text(encoding="ascii", errors="replace")
         except OSError:
             return 0
         return max((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), default=0)
@@ -127,7 +126,7 @@ class Node:
                     return
                 words = line.decode().split()
                 if words[:1] == [READY]:
-                    self._ready(int(words[1]))
+                    self._on_ready(int(words[1]))
                     self._is_ready.set()
                 else:
-                    self._heard(words)
+                    self._on_report(words)

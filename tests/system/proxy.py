@@ -13,59 +13,59 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from tests.system.faults import HONEST, WAYS, Menu, Stream, Way, stream
+from tests.system.faults import DIRECTIONS, NO_FAULTS, Direction, FaultRates, Stream, stream
 
 HOST: Final = "127.0.0.1"
 _CHUNK: Final = 1 << 16
 _DEADLINE_SECONDS: Final = 60
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
+_ABORT: Final = struct.pack("ii", 1, 0)
 """Close without sending pending data: the peer gets a reset."""
 _T = TypeVar("_T")
 
 
 class Proxy:
-    """A place that two instances meet by: its address stays the same while the process behind it comes and goes.
+    """A fixed address in front of a process that may restart on another port.
 
-    Whoever connects is led to the port that `aim` named last. Without one, a connection is closed at once.
+    Connections are forwarded to the last port given to `set_target`. Without one, they are closed immediately.
     """
 
-    def __init__(self, *, menu: Menu = HONEST, seed: int = 0, host: str = HOST) -> None:
+    def __init__(self, *, rates: FaultRates = NO_FAULTS, seed: int = 0, host: str = HOST) -> None:
         self.host: Final = host
         self.counted: Final[Counter[str]] = Counter()
-        self._menu = menu
+        self._rates = rates
         self._seed: Final = seed
         self._target: tuple[str, int] | None = None
         self._links: Final[set[_Link]] = set()
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._gates: dict[Way, asyncio.Event] = {}
+        self._gates: dict[Direction, asyncio.Event] = {}
         self._server: asyncio.Server | None = None
         self.port = 0
 
     @property
     def address(self) -> str:
-        """The address as in a route."""
+        """The address, in the form used in routes."""
         return f"TCP://{self.host}:{self.port}"
 
-    def aim(self, port: int | None, *, host: str = HOST) -> None:
-        """Forwards new connections to this port; None: to nobody."""
-        self._do(lambda: setattr(self, "_target", None if port is None else (host, port)))
+    def set_target(self, port: int | None, *, host: str = HOST) -> None:
+        """Forwards new connections to this port; None closes them."""
+        self._call(lambda: setattr(self, "_target", None if port is None else (host, port)))
 
-    def change(self, menu: Menu) -> None:
+    def set_rates(self, rates: FaultRates) -> None:
         """Uses other faults for new connections."""
-        self._do(lambda: setattr(self, "_menu", menu))
+        self._call(lambda: setattr(self, "_rates", rates))
 
     def cut(self) -> int:
         """Disconnects every connection; returns their number."""
-        return self._do(self._cut)
+        return self._call(self._cut)
 
-    def hold(self, *ways: Way) -> None:
+    def hold(self, *directions: Direction) -> None:
         """Blocks these directions (default: both) without disconnecting: a partition that nobody is notified of."""
-        self._do(lambda: self._turn(ways or WAYS, is_open=False))
+        self._call(lambda: self._set_gates(directions or DIRECTIONS, is_open=False))
 
     def release(self) -> None:
         """Unblocks everything, blocked data first."""
-        self._do(lambda: self._turn(WAYS, is_open=True))
+        self._call(lambda: self._set_gates(DIRECTIONS, is_open=True))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -83,13 +83,13 @@ class Proxy:
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_DEADLINE_SECONDS)
 
-    def _do(self, work: Callable[[], _T]) -> _T:
+    def _call(self, work: Callable[[], _T]) -> _T:
         done: Future[_T] = Future()
         self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
         return done.result(_DEADLINE_SECONDS)
 
     async def _open(self) -> None:
-        self._gates = {way: asyncio.Event() for way in WAYS}
+        self._gates = {direction: asyncio.Event() for direction in DIRECTIONS}
         for gate in self._gates.values():
             gate.set()
         self._server = await asyncio.start_server(self._accepted, self.host, 0)
@@ -102,9 +102,9 @@ class Proxy:
             self._cut()
             await asyncio.wait(tasks)
 
-    def _turn(self, ways: tuple[Way, ...], *, is_open: bool) -> None:
-        for way in ways:
-            gate = self._gates[way]
+    def _set_gates(self, directions: tuple[Direction, ...], *, is_open: bool) -> None:
+        for direction in directions:
+            gate = self._gates[direction]
             if is_open:
                 gate.set()
             else:
@@ -122,38 +122,46 @@ class Proxy:
             writer.transport.abort()
             return
         try:
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            server_reader, server_writer = await asyncio.open_connection(*self._target)
         except OSError:
             writer.transport.abort()
             return
         self.counted["connections"] += 1
         number = self.counted["connections"]
-        streams = {way: stream(self._menu, seed=self._seed, connection=number, way=way) for way in WAYS}
-        link = _Link(writer, far_writer)
+        streams = {
+            direction: stream(self._rates, seed=self._seed, connection=number, direction=direction)
+            for direction in DIRECTIONS
+        }
+        link = _Link(writer, server_writer)
         self._links.add(link)
         link.tasks = [
-            asyncio.ensure_future(self._pump(link, reader, far_writer, streams["there"], "there")),
-            asyncio.ensure_future(self._pump(link, far_reader, writer, streams["back"], "back")),
+            asyncio.ensure_future(self._pump(link, reader, server_writer, streams["there"], "there")),
+            asyncio.ensure_future(self._pump(link, server_reader, writer, streams["back"], "back")),
         ]
         await asyncio.wait(link.tasks)
         link.cut()
         self._links.discard(link)
 
     async def _pump(
-        self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, faults: Stream, way: Way
+        self,
+        link: _Link,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        faults: Stream,
+        direction: Direction,
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
-                for step in faults.steps(data):
-                    if step.delay:
+                for segment in faults.segments(data):
+                    if segment.delay:
                         self.counted["delays"] += 1
-                        await asyncio.sleep(step.delay)
-                    await self._gates[way].wait()
-                    self.counted["flips"] += step.flips
-                    self.counted["bytes"] += len(step.data)
-                    writer.write(step.data)
+                        await asyncio.sleep(segment.delay)
+                    await self._gates[direction].wait()
+                    self.counted["flips"] += segment.flips
+                    self.counted["bytes"] += len(segment.data)
+                    writer.write(segment.data)
                     await writer.drain()
-                    if step.is_cut:
+                    if segment.is_cut:
                         self.counted["cut"] += 1
                         link.cut()
                         return
@@ -172,7 +180,7 @@ class _Link:
         for writer in self._writers:
             end: socket.socket | None = writer.get_extra_info("socket")
             if end is not None and not writer.is_closing():
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
             writer.transport.abort()
         for task in self.tasks:
             if task is not asyncio.current_task():

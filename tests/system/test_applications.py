@@ -1,4 +1,4 @@
-"""The applications of a storm work: in one instance without a network, everything arrives."""
+"""The applications of a storm: in one instance without a network, everything arrives."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ PLAN = Plan(lanes=3, messages=40, small_bytes=200, large=2, large_bytes=50_000, 
 
 
 class ReportRecorder:
-    """What the applications say, and who waits for it."""
+    """Records the reports of the applications, and waits for counts."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._changed = threading.Condition()
 
-    def by(self, name: str) -> applications.Tell:
-        def tell(what: str, count: int) -> None:
+    def reporter(self, name: str) -> applications.Report:
+        def report(what: str, count: int) -> None:
             with self._changed:
                 self.counts[f"{name} {what}"] = count
                 self._changed.notify_all()
 
-        return tell
+        return report
 
     def wait(self, **counts: int) -> bool:
-        def is_so() -> bool:
+        def has_counts() -> bool:
             return all(self.counts[what.replace("_", " ")] >= count for what, count in counts.items())
 
         with self._changed:
-            return self._changed.wait_for(is_so, DEADLINE)
+            return self._changed.wait_for(has_counts, DEADLINE)
 
 
 @pytest.fixture
@@ -50,31 +50,33 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
         yield made
 
 
-def run(instance: Instance, emitted: ReportRecorder, **until: int) -> bool:
-    """Runs both applications until they have said so much, then ends them."""
-    is_over = threading.Event()
+def run(instance: Instance, recorder: ReportRecorder, **until: int) -> bool:
+    """Runs both applications until they have reported the given counts, then stops them."""
+    stopped = threading.Event()
     loops = [
-        *Initiator(instance, PLAN, emitted.by("shop")).loops(),
-        *Target(instance, PLAN, emitted.by("stock")).loops(),
+        *Initiator(instance, PLAN, recorder.reporter("shop")).loops(),
+        *Target(instance, PLAN, recorder.reporter("stock")).loops(),
     ]
-    threads = [threading.Thread(target=loop, args=(is_over,)) for loop in loops]
+    threads = [threading.Thread(target=loop, args=(stopped,)) for loop in loops]
     for thread in threads:
         thread.start()
-    is_so = emitted.wait(**until)
-    is_over.set()
+    has_counts = recorder.wait(**until)
+    stopped.set()
     for thread in threads:
         thread.join(DEADLINE)
-    return is_so
+    return has_counts
 
 
 def verdicts(instance: Instance) -> list[checker.Verdict]:
     sides: list[Database] = [instance.database(DATABASES[service]) for service in (INITIATOR, TARGET)]
-    return [checker.judge(applications.sent(near), applications.received(far)) for near, far in (sides, sides[::-1])]
+    return [checker.compare(applications.sent(near), applications.received(far)) for near, far in (sides, sides[::-1])]
 
 
 def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instance) -> None:
-    emitted = ReportRecorder()
-    assert run(instance, emitted, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
+    recorder = ReportRecorder()
+    assert run(
+        instance, recorder, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3
+    )
     there, back = verdicts(instance)
     assert (there.sent, back.sent) == (PLAN.total, PLAN.replies)
     assert there.is_correct
@@ -82,7 +84,9 @@ def test_all_messages_are_sent_and_answered_and_all_dialogs_end(instance: Instan
 
 
 def test_an_interrupted_application_resumes(instance: Instance) -> None:
-    emitted = ReportRecorder()
-    assert run(instance, emitted, shop_sent=7)
-    assert run(instance, emitted, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3)
+    recorder = ReportRecorder()
+    assert run(instance, recorder, shop_sent=7)
+    assert run(
+        instance, recorder, stock_received=42, stock_sent=PLAN.replies, shop_received=PLAN.replies, stock_ended=3
+    )
     assert all(verdict.is_correct for verdict in verdicts(instance))

@@ -1,4 +1,4 @@
-"""The checker of storms detects every kind of error by itself; otherwise a storm without findings would prove nothing."""
+"""The checker of storms detects every kind of error alone; otherwise a storm without findings would prove nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Callable
 import pytest
 
 from tests.system import traffic
-from tests.system.checker import Received, Sent, judge, judge_promises
+from tests.system.checker import Received, Sent, compare, compare_commits
 from tests.system.traffic import Plan
 
 LANES, NUMBERS = 3, 20
 SENT = [Sent(lane, number) for number in range(NUMBERS) for lane in range(LANES)]
-RIGHT = [Received(lane, number, bytes([lane]), True) for lane, number in SENT]
+RECEIVED = [Received(lane, number, bytes([lane]), True) for lane, number in SENT]
 
 
 def test_correct_results_are_accepted() -> None:
     """However the conversations are interleaved: order counts within each."""
-    assert judge(SENT, RIGHT).is_correct
-    assert judge(SENT, sorted(RIGHT)).is_correct
-    assert str(judge(SENT, RIGHT)).startswith("60 messages: 0 lost, 0 twice, 0 out of order, 0 altered, 0 that nobody")
+    assert compare(SENT, RECEIVED).is_correct
+    assert compare(SENT, sorted(RECEIVED)).is_correct
+    assert str(compare(SENT, RECEIVED)).startswith(
+        "60 messages: 0 lost, 0 duplicated, 0 out of order, 0 altered, 0 invented"
+    )
 
 
 def _swap(rows: list[Received]) -> None:
@@ -39,7 +41,7 @@ def _repeat(rows: list[Received]) -> None:
     rows.append(rows[30])
 
 
-def _repeat_at_once(rows: list[Received]) -> None:
+def _repeat_immediately(rows: list[Received]) -> None:
     rows.insert(31, rows[30])
 
 
@@ -47,11 +49,11 @@ def _alter(rows: list[Received]) -> None:
     rows.insert(30, rows[30]._replace(is_intact=False))
 
 
-def _make_up(rows: list[Received]) -> None:
+def _invent(rows: list[Received]) -> None:
     rows.append(Received(0, NUMBERS, bytes([0]), True))
 
 
-def _lead_astray(rows: list[Received]) -> None:
+def _misdirect(rows: list[Received]) -> None:
     rows[30] = rows[30]._replace(conversation=b"another")
 
 
@@ -60,37 +62,37 @@ def _mix_up(rows: list[Received]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "counted"),
+    ("damage", "counted"),
     [
         (_swap, {"out_of_order": 1}),
         (_lose, {"lost": 1}),
         (_lose_the_last, {"lost": 1}),
-        (_repeat, {"twice": 1}),
-        (_repeat_at_once, {"twice": 1}),
+        (_repeat, {"duplicated": 1}),
+        (_repeat_immediately, {"duplicated": 1}),
         (_alter, {"altered": 1}),
-        (_make_up, {"unsent": 1}),
-        (_lead_astray, {"strayed": 1}),
-        (_mix_up, {"strayed": 1}),
+        (_invent, {"invented": 1}),
+        (_misdirect, {"misdirected": 1}),
+        (_mix_up, {"misdirected": 1}),
     ],
 )
-def test_each_error_is_detected_and_no_other(harm: Callable[[list[Received]], None], counted: dict[str, int]) -> None:
-    rows = list(RIGHT)
-    harm(rows)
-    verdict = judge(SENT, rows)
-    kinds = ("lost", "twice", "out_of_order", "altered", "unsent", "strayed")
+def test_each_error_is_detected_and_no_other(damage: Callable[[list[Received]], None], counted: dict[str, int]) -> None:
+    rows = list(RECEIVED)
+    damage(rows)
+    verdict = compare(SENT, rows)
+    kinds = ("lost", "duplicated", "out_of_order", "altered", "invented", "misdirected")
     assert {kind: found for kind in kinds if (found := getattr(verdict, kind))} == counted
     assert not verdict.is_correct
     assert verdict.first
 
 
 def test_lost_commits_are_detected() -> None:
-    assert judge_promises(SENT, SENT).is_correct
-    assert judge_promises(SENT, SENT[1:]).taken_back == 1
+    assert compare_commits(SENT, SENT).is_correct
+    assert compare_commits(SENT, SENT[1:]).lost_commits == 1
 
 
 def test_counts_are_added() -> None:
-    verdict = judge(SENT, RIGHT[1:])
-    verdict.add(judge(SENT, RIGHT[2:]))
+    verdict = compare(SENT, RECEIVED[1:])
+    verdict.add(compare(SENT, RECEIVED[2:]))
     assert (verdict.sent, verdict.lost) == (120, 3)
 
 

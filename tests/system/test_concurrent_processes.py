@@ -30,7 +30,7 @@ with Instance.open(sys.argv[1], background=False) as instance, instance.database
 
 @pytest.mark.rule("P11")
 def test_four_processes_send_and_receive_concurrently(tmp_path: Path) -> None:
-    """No call fails because a database is locked; each message is received exactly once, those of a conversation in order."""
+    """No call fails because a database is locked; each message is received once, those of a conversation in order."""
     folder = tmp_path / "instance"
     working_process.prepare(folder)
     context = multiprocessing.get_context("spawn")
@@ -50,7 +50,7 @@ def test_four_processes_send_and_receive_concurrently(tmp_path: Path) -> None:
             for sender, number, _ in found:
                 numbers[sender].append(number)
             assert numbers == {sender: list(range(working_process.MESSAGES)) for sender in range(PROCESSES)}
-            assert len({receiver for _, _, receiver in found}) > 1, "they were at it together"
+            assert len({receiver for _, _, receiver in found}) > 1, "the processes worked concurrently"
 
 
 def test_the_lock_timeout_names_the_database_and_the_wait(tmp_path: Path) -> None:
@@ -67,7 +67,9 @@ def test_the_lock_timeout_names_the_database_and_the_wait(tmp_path: Path) -> Non
         plainly = r"Sales\.sqlite: locked by other writers for more than 0\.2 s"
         with pytest.raises(LockTimeoutError, match=plainly), sales.transaction() as t:
             t.begin_dialog("//Shop", "//Here")
-        assert database_context(instance.database("Sales")).objects().services.keys() >= {"//Here"}, "readers go on"
+        assert database_context(instance.database("Sales")).objects().services.keys() >= {"//Here"}, (
+            "readers are not blocked"
+        )
         holder.stdin.close()
         holder.wait()
         with sales.transaction() as t:

@@ -1,4 +1,4 @@
-"""Controlled peers are honest by default: a row sent by one arrives at the other."""
+"""Controlled peers forward rows unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ssbroker.broker.network.tls import Trust
 from tests.system.controlled_peer import ControlledPeer, row
-from tests.system.serve_options import certified, served
+from tests.system.serve_options import certificate_options, serve_arguments
 
 
 @pytest.fixture(params=["TLS", "without TLS"])
@@ -17,8 +17,8 @@ def trusts(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Trust | 
     names = ("one", "two", "three")
     if request.param == "without TLS":
         return dict.fromkeys(names)
-    given = certified(tmp_path, names)
-    return {name: served(given[name])["trust"] for name in names}
+    given = certificate_options(tmp_path, names)
+    return {name: serve_arguments(given[name])["trust"] for name in names}
 
 
 @pytest.mark.rule("P24")
@@ -27,11 +27,13 @@ def test_rows_arrive_and_are_passed_on_to_a_third_peer(trusts: dict[str, Trust |
     with (
         ControlledPeer("one", trusts["one"]) as one,
         ControlledPeer("three", trusts["three"]) as three,
-        ControlledPeer("two", trusts["two"], passes=lambda seen: (three.address, {**seen, "hops_remaining": 7})) as two,
+        ControlledPeer(
+            "two", trusts["two"], forward=lambda received: (three.address, {**received, "hops_remaining": 7})
+        ) as two,
     ):
-        one.say(two.address, [row(number, conversation_id=conversation) for number in range(5)])
+        one.send(two.address, [row(number, conversation_id=conversation) for number in range(5)])
         heard = three.wait(lambda rows: len(rows) >= 5)
         assert [each["message_sequence_number"] for each in heard] == list(range(5))
         assert {(each["conversation_id"], each["hops_remaining"]) for each in heard} == {(conversation, 7)}
-        assert [each.peer.name for each in two.seen] == ["one"] * 5
-        assert {each.peer.principal for each in two.seen} == {"one" if trusts["one"] else None}
+        assert [each.peer.name for each in two.received] == ["one"] * 5
+        assert {each.peer.principal for each in two.received} == {"one" if trusts["one"] else None}

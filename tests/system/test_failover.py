@@ -19,29 +19,29 @@ from ssbroker.protocol.mirroring import MirroredRouteState
 from tests.broker.network.socket_instances import PATIENCE, EventRecorder, SocketInstance, order, shop
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.system.node_process import Node
-from tests.system.serve_options import PLAIN
+from tests.system.serve_options import UNENCRYPTED
 from tests.system.traffic import Plan
 
 MESSAGES = 300
 BEFORE = 100
 
 
-class Half:
-    """One of the pair: its folder, also opened by this process, and the process that serves it."""
+class MirrorHalf:
+    """One of the mirrored pair: its folder, opened by this process too, and the process that serves it."""
 
     def __init__(self, folder: Path, name: str, stack: ExitStack) -> None:
         self.folder = folder
         self.port = 0
         self.instance = stack.enter_context(Instance.create(folder / name, name=name, background=False))
         options, plan = folder / f"{name}.json", folder / "plan.json"
-        options.write_text(json.dumps(PLAIN), encoding="utf-8")
+        options.write_text(json.dumps(UNENCRYPTED), encoding="utf-8")
         Plan(lanes=1, messages=0).write(plan)
         command = [sys.executable, "-m", "tests.system.node", "forwarder", str(folder / name), "127.0.0.1"]
         self.node = Node(
-            name, [*command, str(plan), str(options)], errors=folder / f"{name}.errors", ready=self._listens
+            name, [*command, str(plan), str(options)], errors=folder / f"{name}.errors", on_ready=self._set_port
         )
 
-    def _listens(self, port: int) -> None:
+    def _set_port(self, port: int) -> None:
         self.port = port
 
     @property
@@ -58,14 +58,14 @@ class Half:
         while len(found) < count:
             with self.stock.transaction() as t:
                 table = t.receive(ORDERS, top=min(25, count - len(found)), timeout=PATIENCE)
-                assert table.num_rows, f"only {len(found)} came; {self.node.complaints()}"
+                assert table.num_rows, f"only {len(found)} arrived; {self.node.error_output()}"
                 found += [body or b"" for body in table["message_body"].to_pylist()]
         return found
 
-    def copy_to(self, other: Half) -> None:
-        """Copies the file as last committed to the other, which becomes the mirror."""
+    def copy_to(self, other: MirrorHalf) -> None:
+        """Copies the file as last committed to the other instance, which becomes the mirror."""
         database_context(self.stock).file.checkpoint()
-        copy = self.folder / f"Stock of {other.instance.name} {other.node.lives}.sqlite"
+        copy = self.folder / f"Stock of {other.instance.name} {other.node.starts}.sqlite"
         shutil.copyfile(self.stock.path, copy)
         if any(database.name == "Stock" for database in other.instance.databases):
             other.instance.drop_database("Stock")
@@ -83,25 +83,25 @@ def stack() -> Iterator[ExitStack]:
 def test_each_message_arrives_once_in_order_if_the_principal_is_killed(tmp_path: Path, stack: ExitStack) -> None:
     """The mirror continues with everything that the principal had committed."""
     instance = stack.enter_context(Instance.create(tmp_path / "near", name="near"))
-    near = SocketInstance(instance, stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
-    first, second = (Half(tmp_path, name, stack) for name in ("first", "second"))
+    shop_instance = SocketInstance(instance, stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
+    first, second = (MirrorHalf(tmp_path, name, stack) for name in ("first", "second"))
     database = first.instance.create_database("Stock")
     database.create_queue(ORDERS)
     database.create_service(STOCK, queue=ORDERS)
-    database.create_route("home", service_name=SHOP, address=near.address)
+    database.create_route("home", service_name=SHOP, address=shop_instance.address)
     first.copy_to(second)
     for half in (first, second):
         half.node.start()
         stack.callback(half.node.kill)
-    sales = shop(near)
-    near.add_route("Sales", STOCK, first.address, mirror=second.address, broker=database.service_broker_guid)
-    heard = EventRecorder(near, kinds=(MirroredRouteStateChanged,))
+    sales = shop(shop_instance)
+    shop_instance.add_route("Sales", STOCK, first.address, mirror=second.address, broker=database.service_broker_guid)
+    recorder = EventRecorder(shop_instance, kinds=(MirroredRouteStateChanged,))
     bodies = [b"order %d" % number for number in range(MESSAGES)]
     dialog = order(sales, *bodies[:BEFORE])
     found = first.receive(BEFORE // 2)
     order(sales, *bodies[BEFORE:], dialog=dialog)
     first.node.kill()
-    heard.wait_for(
+    recorder.wait_for(
         lambda events: any(getattr(event, "state", "") == MirroredRouteState.LOST_ADDRESS for event in events)
     )
     first.copy_to(second)

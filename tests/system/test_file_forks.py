@@ -1,4 +1,4 @@
-"""What a forked process may do with files that its parent used, whatever the threads of the parent did at that time."""
+"""Forked processes and the files of their parent, whatever threads of the parent did during the fork."""
 
 from __future__ import annotations
 

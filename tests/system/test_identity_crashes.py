@@ -21,7 +21,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A closed instance with Sales, enabled, and Stock, disabled; beside it `free.sqlite`, a database attached to no instance."""
+    """Creates a closed instance with Sales, enabled, and Stock, disabled; and the unattached database `free.sqlite`."""
     with Instance.create(tmp_path / "instance", name="shop", background=False) as made:
         made.create_database("Sales").create_queue("Orders")
         made.create_database("Stock").set_broker("DISABLE_BROKER")
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fork_change(folder: Path, name: str, *, die_at: int, is_after: bool) -> int | None:
-    """The exit code of a process that makes a change and crashes during it."""
+    """Returns the exit code of a process that makes a change and crashes during it."""
     file = folder.parent / "free.sqlite"
     process = multiprocessing.get_context("fork").Process(
         target=crashing_process.change, args=(folder, name, file), kwargs={"die_at": die_at, "is_after": is_after}
@@ -47,7 +47,7 @@ def fork_change(folder: Path, name: str, *, die_at: int, is_after: bool) -> int 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", [name for name in crashing_process.CHANGES if name != "enable Sales"])
 def test_a_crash_between_list_and_file_is_repaired(folder: Path, name: str, *, is_after: bool) -> None:
-    """The instance opens, list and files agree, and an unfinished change can be made again."""
+    """The instance opens, list and files agree, and an unfinished change can be repeated."""
     kept = folder.parent / "kept"
     shutil.copytree(folder.parent, kept)
     for die_at in range(1, 10):
@@ -71,10 +71,10 @@ def test_a_crash_between_list_and_file_is_repaired(folder: Path, name: str, *, i
                 assert instance.database("Stock").is_broker_enabled == (name == "enable")
             assert agrees(instance), die_at
         if died == 0:
-            assert die_at > 2  # there were a list and a file to crash at
+            assert die_at > 2  # both a commit to the list and one to the file were interrupted
             return
         assert died == crashing_process.DIED
-    pytest.fail("the change never came to its end")
+    pytest.fail("the change never completed")
 
 
 @pytest.mark.rule("I7")

@@ -1,4 +1,4 @@
-"""A process forked from one that has an instance open, or serves it, inherits nothing of it."""
+"""A process forked from one that has an instance open, or serves it, inherits none of it."""
 
 from __future__ import annotations
 
@@ -133,13 +133,13 @@ def test_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
         dialled, _ = peer.accept()
         with dialled, socket.create_connection(("127.0.0.1", own_port), timeout=DEADLINE) as dials:
             dialled.settimeout(DEADLINE)
-            assert dials.recv(1), "it has taken the connection"
+            assert dials.recv(1), "the server has accepted the connection"
             print(file=parent.stdin, flush=True)
             said = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
             (child,) = (int(each) for each in said - {"forked"})
             try:
                 assert ServeLock.is_held(folder)
-                assert read(folder), "what the child does takes nothing from its parent"
+                assert read(folder), "the child does not affect its parent"
                 parent.kill()
                 parent.wait()
                 for connection in (dialled, dials):
@@ -166,12 +166,12 @@ def serving(folder: Path, port: int, child_does: str) -> Iterator[subprocess.Pop
 
 
 def test_every_call_on_an_inherited_instance_is_rejected(folder: Path) -> None:
-    """Whatever threads of the parent held during the fork; the parent's transaction and server continue."""
+    """Whatever threads of the parent held during the fork; the transaction and the server of the parent continue."""
     subprocess.run([sys.executable, "-c", CALLS, str(folder)], check=True, timeout=DEADLINE)
 
 
 def is_ended(connection: socket.socket) -> bool:
-    """Whether the far side's socket is closed, which takes a moment where it was killed."""
+    """Returns whether the peer has closed its socket; that takes a while after a kill."""
     try:
         while connection.recv(65536):
             pass

@@ -24,11 +24,11 @@ def test_killed_two_hundred_times(tmp_path: Path) -> None:
     for seed in range(KILLS):
         before = killed_process.log_length(folder)
         child = killed_process.start(folder, seed)
-        if rng.random() < 0.75:  # the others mostly die while they open the instance
+        if rng.random() < 0.75:  # the other kills mostly hit the process while it opens the instance
             killed_process.wait_for_commits(folder, above=before)
         at_work = killed_process.kill(child, after=rng.uniform(0, SECONDS_MAX))
         errors = folder / killed_process.ERRORS
-        assert at_work, errors.read_text(encoding="utf-8") if errors.exists() else "it ended by itself"
+        assert at_work, errors.read_text(encoding="utf-8") if errors.exists() else "it ended on its own"
     with Instance.open(folder, background=False) as instance:
         instance.run_due()
         killed_process.drain(instance)
@@ -39,7 +39,7 @@ def test_killed_two_hundred_times(tmp_path: Path) -> None:
             assert set(killed_process.acknowledged(folder, "sent", lane)) <= set(sent)
             assert set(killed_process.acknowledged(folder, "received", lane)) <= set(received)
             assert len(killed_process.acknowledged(folder, "received", lane)) > KILLS / 10, (
-                "the test has to have happened"
+                "enough processes were killed while they worked"
             )
         for database in instance.databases:
             with database_context(database).file.read() as connection:

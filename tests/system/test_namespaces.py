@@ -38,16 +38,16 @@ def spaces() -> Iterator[Namespaces]:
 
 def test_processes_connect_through_the_proxy(spaces: Namespaces, tmp_path: Path) -> None:
     ports: list[int] = []
-    shop, stock = spaces.places["shop"], spaces.places["stock"]
+    shop, stock = spaces.locations["shop"], spaces.locations["stock"]
     node = Node(
         "stock",
         [*stock.command, sys.executable, "-c", LISTENING, stock.host],
         errors=tmp_path / "errors",
-        ready=ports.append,
+        on_ready=ports.append,
     )
     node.start()
     with Proxy(host=shop.gateway) as proxy:
-        proxy.aim(ports[0], host=stock.host)
+        proxy.set_target(ports[0], host=stock.host)
         command = [*shop.command, sys.executable, "-c", DIALLING, proxy.host, str(proxy.port)]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "hello\n"
     node.kill()

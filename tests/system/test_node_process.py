@@ -44,10 +44,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def test_output_is_read_until_a_kill_and_after_a_restart(make: Make) -> None:
     said: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     ports: list[int] = []
-    node = make(COUNTING, heard=said.put, ready=ports.append)
+    node = make(COUNTING, on_report=said.put, on_ready=ports.append)
     for life in range(1, 4):
         node.start()
-        assert (ports, node.lives) == ([4711] * life, life)
+        assert (ports, node.starts) == ([4711] * life, life)
         for number in range(100):
             assert said.get(timeout=DEADLINE_SECONDS) == ["did", str(number)]
         assert node.kill()
@@ -58,7 +58,7 @@ def test_output_is_read_until_a_kill_and_after_a_restart(make: Make) -> None:
 
 def test_an_incomplete_line_is_ignored(make: Make) -> None:
     said: list[list[str]] = []
-    node = make(SILENT, heard=said.append)
+    node = make(SILENT, on_report=said.append)
     node.start()
     assert node.kill()
     assert said == []

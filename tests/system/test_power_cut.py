@@ -9,21 +9,21 @@ import pytest
 
 from tests.system.power.dialogs import Dialogs
 from tests.system.power.network import Network
-from tests.system.power.run import Entry, Weakness, cut_often
+from tests.system.power.run import Entry, Weakness, check_power_cuts
 from tests.system.power.tables import Tables
 
 WEAK: Final = {
     "normal": Weakness(synchronous="normal"),
     "off": Weakness(synchronous="off"),
-    "deaf": Weakness(deaf_to=("",)),
-    "deaf to logs": Weakness(deaf_to=("-wal",)),
-    "deaf to files": Weakness(deaf_to=(".sqlite",)),
+    "deaf": Weakness(ignored_syncs=("",)),
+    "deaf to logs": Weakness(ignored_syncs=("-wal",)),
+    "deaf to files": Weakness(ignored_syncs=(".sqlite",)),
 }
 
 
 def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """After every write, truncation, sync, creation and deletion of a trace with checkpoints, in all possible states of the disk."""
-    found = cut_often(Tables, tmp_path, seed=1, transactions=140)
+    found = check_power_cuts(Tables, tmp_path, seed=1, transactions=140)
     assert found.faults == []
     assert found.states > 10_000
 
@@ -31,7 +31,7 @@ def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
 @pytest.mark.rule("P11", "P16")
 def test_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
     """Within one database and between two: every committed message is received once, in order; at a sample of all points."""
-    found = cut_often(Dialogs, tmp_path, seed=1, transactions=60, share=0.08)
+    found = check_power_cuts(Dialogs, tmp_path, seed=1, transactions=60, share=0.08)
     assert found.faults == []
     assert found.states > 700
 
@@ -39,7 +39,7 @@ def test_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
 @pytest.mark.rule("P14", "P16")
 def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Path) -> None:
     """Everything that one instance has acknowledged to another is stored, including incomplete and early messages; at a sample of all points."""
-    found = cut_often(Network, tmp_path, seed=1, transactions=60, share=0.06)
+    found = check_power_cuts(Network, tmp_path, seed=1, transactions=60, share=0.06)
     assert found.faults == []
     assert found.states > 130
 
@@ -49,5 +49,5 @@ def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Pa
 def test_weaker_syncs_lose_data(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
     """Tests the test: it fails if fewer syncs are requested, or the disk ignores them. Killing the process would not show it."""
     share = 0.3 if entry is Network else 1  # each of its states takes longer to check
-    found = cut_often(entry, tmp_path, seed=1, transactions=30, weakness=weakness, share=share, faults_max=1)
+    found = check_power_cuts(entry, tmp_path, seed=1, transactions=30, weakness=weakness, share=share, faults_max=1)
     assert found.faults != []

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.system.faults import Menu, Step, stream
+from tests.system.faults import FaultRates, Segment, stream
 from tests.system.proxy import HOST, Proxy
 
 DEADLINE = 60.0
@@ -17,7 +17,7 @@ DATA = bytes(range(256)) * 400
 
 
 class Echo:
-    """A server that sends back what it gets, until the far side has said all."""
+    """A server that returns the data that it receives, until the client stops sending."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server((HOST, 0))
@@ -50,8 +50,8 @@ class Echo:
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    with closing(Echo()) as served:
-        yield served
+    with closing(Echo()) as serve_arguments:
+        yield serve_arguments
 
 
 def connect(proxy: Proxy) -> socket.socket:
@@ -59,17 +59,17 @@ def connect(proxy: Proxy) -> socket.socket:
 
 
 def read(connection: socket.socket, count: int) -> bytes:
-    """So many bytes, or as many as come before the end."""
+    """Reads that many bytes, or fewer if the connection ends."""
     found = b""
     while len(found) < count and (data := connection.recv(count - len(found))):
         found += data
     return found
 
 
-def talk(proxy: Proxy, data: bytes) -> bytes:
-    """What comes back of it over a connection of its own; a break ends it."""
+def exchange(proxy: Proxy, data: bytes) -> bytes:
+    """Returns the echo over a new connection, up to a disconnect."""
     with connect(proxy) as connection:
-        sender = threading.Thread(target=_say, args=(connection, data))
+        sender = threading.Thread(target=_send_all, args=(connection, data))
         sender.start()
         try:
             return read(connection, len(data) + 1)
@@ -79,7 +79,7 @@ def talk(proxy: Proxy, data: bytes) -> bytes:
             sender.join(DEADLINE)
 
 
-def _say(connection: socket.socket, data: bytes) -> None:
+def _send_all(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -89,26 +89,26 @@ def _say(connection: socket.socket, data: bytes) -> None:
 
 def test_bytes_pass_unaltered(echo: Echo) -> None:
     with Proxy() as proxy:
-        proxy.aim(echo.port)
-        assert talk(proxy, DATA) == DATA
+        proxy.set_target(echo.port)
+        assert exchange(proxy, DATA) == DATA
         assert dict(proxy.counted) == {"connections": 1, "bytes": 2 * len(DATA), "flips": 0}
 
 
 def test_the_address_stays_the_same_while_the_target_changes(echo: Echo) -> None:
     with Proxy() as proxy, closing(Echo()) as other:
         port = proxy.port
-        proxy.aim(other.port)
-        assert talk(proxy, b"a") == b"a"
-        proxy.aim(None)
-        assert talk(proxy, b"b") == b""
-        proxy.aim(echo.port)
-        assert talk(proxy, b"c") == b"c"
+        proxy.set_target(other.port)
+        assert exchange(proxy, b"a") == b"a"
+        proxy.set_target(None)
+        assert exchange(proxy, b"b") == b""
+        proxy.set_target(echo.port)
+        assert exchange(proxy, b"c") == b"c"
         assert proxy.address == f"TCP://127.0.0.1:{port}"
 
 
 def test_existing_connections_are_cut(echo: Echo) -> None:
     with Proxy() as proxy, ExitStack() as stack:
-        proxy.aim(echo.port)
+        proxy.set_target(echo.port)
         there = [stack.enter_context(connect(proxy)) for _ in range(3)]
         for connection in there:
             connection.sendall(b"a")
@@ -117,7 +117,7 @@ def test_existing_connections_are_cut(echo: Echo) -> None:
         for connection in there:
             with pytest.raises(ConnectionResetError):
                 connection.recv(1)
-        assert talk(proxy, b"b") == b"b", "others are welcome"
+        assert exchange(proxy, b"b") == b"b", "new connections are accepted"
 
 
 def test_a_held_direction_delays_everything_and_loses_nothing(echo: Echo) -> None:
@@ -133,12 +133,12 @@ def test_a_held_direction_delays_everything_and_loses_nothing(echo: Echo) -> Non
 
 
 def connect_after_aim(proxy: Proxy, echo: Echo) -> socket.socket:
-    proxy.aim(echo.port)
+    proxy.set_target(echo.port)
     return connect(proxy)
 
 
 def test_one_connection_overtakes_another_that_is_held(echo: Echo) -> None:
-    """Reordering across connections: what was sent later, over another one, comes first."""
+    """Across connections, a later message may arrive first."""
     with (
         Proxy() as slow,
         Proxy() as fast,
@@ -154,52 +154,54 @@ def test_one_connection_overtakes_another_that_is_held(echo: Echo) -> None:
 
 
 def test_single_bits_are_flipped(echo: Echo) -> None:
-    with Proxy(menu=Menu(flip_bytes=10_000), seed=3) as proxy:
-        proxy.aim(echo.port)
-        back = talk(proxy, DATA)
+    with Proxy(rates=FaultRates(flip_bytes=10_000), seed=3) as proxy:
+        proxy.set_target(echo.port)
+        back = exchange(proxy, DATA)
         changed = [(before ^ after).bit_count() for before, after in zip(DATA, back, strict=True) if before != after]
         assert len(changed) > 3
         assert sum(changed) == proxy.counted["flips"]
 
 
 def test_connections_break_in_the_middle(echo: Echo) -> None:
-    with Proxy(menu=Menu(cut_bytes=5_000), seed=5) as proxy:
-        proxy.aim(echo.port)
-        whole = [talk(proxy, DATA) == DATA for _ in range(8)]
+    with Proxy(rates=FaultRates(cut_bytes=5_000), seed=5) as proxy:
+        proxy.set_target(echo.port)
+        whole = [exchange(proxy, DATA) == DATA for _ in range(8)]
         assert not any(whole)
         assert proxy.counted["cut"] >= 8
 
 
 def test_delays_keep_the_order(echo: Echo) -> None:
-    with Proxy(menu=Menu(delay_bytes=5_000, delay_seconds=0.001)) as proxy:
-        proxy.aim(echo.port)
-        assert talk(proxy, DATA) == DATA
+    with Proxy(rates=FaultRates(delay_bytes=5_000, delay_seconds=0.001)) as proxy:
+        proxy.set_target(echo.port)
+        assert exchange(proxy, DATA) == DATA
         assert proxy.counted["delays"] > 10
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, len(DATA)])
 def test_faults_are_at_the_same_bytes_however_the_stream_is_read(piece: int) -> None:
-    menu = Menu(flip_bytes=900, cut_bytes=60_000, delay_bytes=2_000, delay_seconds=1)
+    rates = FaultRates(flip_bytes=900, cut_bytes=60_000, delay_bytes=2_000, delay_seconds=1)
 
-    def suffered(length: int) -> tuple[bytes, list[float], bool]:
-        faults = stream(menu, seed=11, connection=2, way="there")
-        steps: list[Step] = []
+    def disturbed(length: int) -> tuple[bytes, list[float], bool]:
+        faults = stream(rates, seed=11, connection=2, direction="there")
+        segments: list[Segment] = []
         for start in range(0, len(DATA), length):
-            steps += faults.steps(DATA[start : start + length])
-            if steps[-1].is_cut:
+            segments += faults.segments(DATA[start : start + length])
+            if segments[-1].is_cut:
                 break
-        delays = [step.delay for step in steps if step.delay]
-        return b"".join(step.data for step in steps), delays, steps[-1].is_cut
+        delays = [segment.delay for segment in segments if segment.delay]
+        return b"".join(segment.data for segment in segments), delays, segments[-1].is_cut
 
-    assert suffered(piece) == suffered(333)
+    assert disturbed(piece) == disturbed(333)
 
 
 def test_each_connection_and_direction_has_its_own_faults() -> None:
-    menu = Menu(flip_bytes=1_000)
+    rates = FaultRates(flip_bytes=1_000)
     found = {
-        b"".join(step.data for step in stream(menu, seed=seed, connection=number, way=way).steps(DATA))
+        b"".join(
+            segment.data for segment in stream(rates, seed=seed, connection=number, direction=direction).segments(DATA)
+        )
         for seed in (1, 2)
         for number in (1, 2)
-        for way in ("there", "back")
+        for direction in ("there", "back")
     }
     assert len(found) == 8

@@ -1,4 +1,7 @@
-"""The messages of a storm: each contains its name, which determines its bytes, so that a receiver can check it alone."""
+"""The messages of a storm:
+
+each contains its lane and number, which determine its bytes, so that a receiver can check it alone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Final, Self
 
 _HEAD: Final = struct.Struct(">QQQ")
 REPLY: Final = 1 << 32
-"""The lane of a reply is that of what it answers, and this."""
+"""Added to the lane of a message to get the lane of its reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +23,13 @@ class Plan:
     """The messages to send.
 
     Attributes:
-        lanes: How many conversations.
-        messages: How many messages the initiator sends in all of them, in turns.
-        small_bytes: How long they are.
-        large: How many more are large.
-        large_bytes: How long these are.
-        reply_every: Every so many messages of a conversation, the target answers one.
-        batch: How many are sent in one transaction.
+        lanes: Number of conversations.
+        messages: Number of small messages of the initiator in all conversations, sent in turn.
+        small_bytes: Size of a small message.
+        large: Number of additional large messages.
+        large_bytes: Size of a large message.
+        reply_every: The target answers one message in this many of a conversation.
+        batch: Number of messages in a transaction.
     """
 
     lanes: int
@@ -39,7 +42,7 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """The number of the initiator's messages, large ones included."""
+        """The number of the initiator's messages, including large ones."""
         return self.messages + self.large
 
     @property
@@ -48,11 +51,11 @@ class Plan:
         return sum(-(-self.count(lane) // self.reply_every) for lane in range(self.lanes))
 
     def count(self, lane: int) -> int:
-        """The number of messages of a lane."""
+        """Returns the number of messages of a lane."""
         return self.total // self.lanes + (lane < self.total % self.lanes)
 
     def size(self, lane: int, number: int) -> int:
-        """The size of a message; large ones are spread evenly."""
+        """Returns the size of a message; large ones are spread evenly."""
         place = number * self.lanes + lane
         is_large = self.large and (place + 1) * self.large // self.total > place * self.large // self.total
         return self.large_bytes if is_large else self.small_bytes
@@ -68,16 +71,13 @@ class Plan:
 
 
 def body(lane: int, number: int, size: int) -> bytes:
-    """The message of this lane and number; it is irregular, and another size is another message."""
+    """Returns the body of a message: irregular bytes that depend on lane, number and size."""
     head = _HEAD.pack(lane, number, size)
     return head + random.Random(head).randbytes(size - len(head))
 
 
 def read(found: bytes) -> tuple[int, int, bool]:
-    """Lane and number that a body names, and whether it is, to the last bit, what was sent under them.
-
-    Of one too short to name any both are -1.
-    """
+    """Returns lane and number of a body (-1 if it is too short), and whether every bit of it is correct."""
     if len(found) < _HEAD.size:
         return -1, -1, False
     lane, number, size = _HEAD.unpack_from(found)

@@ -11,7 +11,7 @@ from ssbroker import Instance
 from ssbroker.broker.transaction import Transaction
 
 MESSAGES: Final = 40
-"""What each process sends by each lane."""
+"""Number of messages that each process sends in each lane."""
 LANES: Final = {"here": ("Sales", "//Here"), "there": ("Stock", "//There")}
 QUEUE: Final = "Orders"
 _DEADLINE_SECONDS: Final = 120
@@ -32,13 +32,13 @@ def prepare(folder: Path) -> None:
 
 
 def work(folder: Path, me: int, processes: int, start: Barrier) -> None:
-    """Sends all of its own, and receives whatever comes until all is received that any of them sends. They begin together.
+    """Sends all messages of this process, and receives until those of all processes were received; all start together.
 
     Raises:
-        TimeoutError: That did not happen.
+        TimeoutError: They were not all received in time.
     """
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    # SQLite gives the lock to the first to ask after a release: on a very busy machine, one process may miss it for 10 s.
+    # After a release, the first to ask gets SQLite's lock: on a busy machine, a process may wait for more than 10 s.
     with Instance.open(folder, lock_timeout=_DEADLINE_SECONDS) as instance:
         sales = instance.database("Sales")
         with sales.transaction() as t:
@@ -51,11 +51,11 @@ def work(folder: Path, me: int, processes: int, start: Barrier) -> None:
             _receive_everywhere(instance, me)
         while min(_receive_everywhere(instance, me)) < MESSAGES * processes:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{me} waits in vain")
+                raise TimeoutError(f"{me} did not receive all messages in time")
 
 
 def received(instance: Instance, lane: str) -> list[tuple[int, int, int]]:
-    """Sender, number and receiver of each received message, in that order."""
+    """Returns sender, number and receiver of each received message, in order."""
     with instance.database(LANES[lane][0]).transaction() as t:
         rows: list[Any] = t.connection.execute(
             "SELECT sender, number, receiver FROM received ORDER BY position"
@@ -64,7 +64,7 @@ def received(instance: Instance, lane: str) -> list[tuple[int, int, int]]:
 
 
 def _receive_everywhere(instance: Instance, me: int) -> list[int]:
-    """One transaction in each database; how many messages have been received there by now."""
+    """Runs one transaction in each database; returns the number of messages received there so far."""
     counts = []
     for database_name, _ in LANES.values():
         with instance.database(database_name).transaction() as t:

@@ -1,4 +1,4 @@
-"""Damage and attacks on fragments, one function for each; conversations and keys are exchanged by the maker."""
+"""Damage of and attacks on fragments, one function for each; another module exchanges conversations and keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.oracle.signatures import fragment_signature
 from tests.oracle.traffic import SEQUENCE_END, SIGNATURE_BYTES, Fragment
-from tests.worlds.making import Chooser
+from tests.worlds.world_maker import Chooser
 
 Alter = Callable[[Chooser, Fragment], Fragment]
 
@@ -16,7 +16,7 @@ ODD_LENGTHS = (0, 15, 17)
 
 
 def resigned(fragment: Fragment) -> Fragment:
-    """With a valid own signature, if it has one and can have one."""
+    """With its signature recomputed, if it has one and can have one."""
     signature = fragment.message_signature
     readable = signature is not None and len(signature) == SIGNATURE_BYTES
     if fragment.fragment_signature is None or not (readable or fragment.key is None) or out_of_range(fragment):
@@ -35,7 +35,7 @@ def resigned(fragment: Fragment) -> Fragment:
 
 
 def out_of_range(fragment: Fragment) -> bool:
-    """With numbers that no header can represent, so that nothing can be signed."""
+    """With numbers out of range for a header, so that nothing can be signed."""
     return min(fragment.sequence, fragment.number, fragment.count) < 0
 
 
@@ -114,7 +114,7 @@ def another_sequence(chooser: Chooser, fragment: Fragment) -> Fragment:
 
 
 def the_other_direction(_chooser: Chooser, fragment: Fragment) -> Fragment:
-    """As if the other side had sent it."""
+    """As if sent in the other direction."""
     return replace(fragment, is_initiator=not fragment.is_initiator)
 
 

@@ -9,24 +9,24 @@ from random import Random
 from hypothesis import strategies as st
 
 from tests.oracle.world import Conversation, Route, World
-from tests.worlds.making import WorldMaker
 from tests.worlds.seeded import SeededChooser
 from tests.worlds.strategies import DrawnChooser
 from tests.worlds.universe import NOW, TICK
+from tests.worlds.world_maker import WorldMaker
 
 EXPIRIES = tuple(NOW + number * TICK for number in range(5))
-MOMENTS = (NOW - TICK, *EXPIRIES, NOW + timedelta(days=1))
+TIMES = (NOW - TICK, *EXPIRIES, NOW + timedelta(days=1))
 """Before, at and after each expiry."""
 
 
 class ExpiringWorldMaker(WorldMaker):
-    """Creates worlds with larger tables in which most routes have a lifetime, and times at which to route."""
+    """Creates worlds with larger tables of expiring routes, and times at which to route."""
 
     routes_max = 18
 
-    def moments(self) -> list[int]:
-        """So many places of `MOMENTS`; time may also go back."""
-        return [self.chooser.count(0, len(MOMENTS) - 1) for _ in range(self.chooser.count(2, 6))]
+    def time_indexes(self) -> list[int]:
+        """Returns indexes into `TIMES`; time may also go back."""
+        return [self.chooser.count(0, len(TIMES) - 1) for _ in range(self.chooser.count(2, 6))]
 
     def _route(self, database: str, number: int, route_id: int | None) -> Route:
         route = super()._route(database, number, route_id)
@@ -48,4 +48,4 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _case(maker: ExpiringWorldMaker, conversations: int) -> Case:
-    return maker.world(), [maker.conversation(number) for number in range(conversations)], maker.moments()
+    return maker.world(), [maker.conversation(number) for number in range(conversations)], maker.time_indexes()

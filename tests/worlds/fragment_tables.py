@@ -11,7 +11,7 @@ from tests.oracle.traffic import Fragment, Row
 from tests.worlds.arrow import guid_array
 from tests.worlds.fragments import KEY_COLUMN, Traffic
 
-FURTHER_TYPES: dict[str, pa.DataType] = {"note": pa.string(), "priority": pa.int32()}
+EXTRA_TYPES: dict[str, pa.DataType] = {"note": pa.string(), "priority": pa.int32()}
 
 
 def _signatures(values: Iterable[bytes | None]) -> pa.Array[Any]:
@@ -37,7 +37,7 @@ def fragment_batch(
     if key_column:
         columns[KEY_COLUMN] = pa.array([fragment.key for fragment in fragments], pa.binary())
     if has_extra:
-        for name, type_ in FURTHER_TYPES.items():
+        for name, type_ in EXTRA_TYPES.items():
             columns[name] = pa.array([fragment.extra[name] for fragment in fragments], type_)
     return pa.record_batch(columns)
 

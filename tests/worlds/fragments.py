@@ -1,4 +1,4 @@
-"""Creation of traffic from any source of choices: messages of honest senders, losses and damage, and attacks.
+"""Creation of traffic from any source of choices: messages of honest senders, losses, damage, and attacks.
 
 Few conversations, tiny bodies of two letters and few sequence numbers, so that all cases interact.
 """
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from tests.oracle.cutting import cut
+from tests.oracle.fragmentation import fragment_message
 from tests.oracle.traffic import Fragment, Limits
 from tests.worlds.alterations import ALTERATIONS, Alter, resigned
-from tests.worlds.making import Chooser, Item
+from tests.worlds.world_maker import Chooser, Item
 
 THEMES = ("honest", "damaged", "hostile", "limited")
 """Emphasis of the traffic: none; losses, damage and retransmissions; contradictions; reached limits."""
@@ -40,7 +40,7 @@ EXTRA: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A push of the next rows, after which the reassembler may go through a checkpoint, or forgets a message."""
+    """Pushes the next rows; afterwards the reassembler may be restored from a checkpoint, or forgets a message."""
 
     rows: int
     checkpoint: bool = False
@@ -56,7 +56,7 @@ class Traffic:
         steps: They cover all fragments.
         limits: Limits of the reassembler.
         in_order: Whether messages are released in order.
-        keys: Where the session keys are: nowhere, in a mapping, or in a column.
+        keys: Location of the session keys: nowhere, in a mapping, or in a column.
         has_extra: Whether there are extra columns.
     """
 
@@ -86,9 +86,9 @@ class TrafficMaker:
     """Makes the traffic of one world.
 
     Args:
-        chooser: Where the choices come from.
-        size: How many conversations, messages of each direction, and bytes of each body there are at most.
-        theme: One of `THEMES`; None leaves it to the chooser.
+        chooser: Source of choices.
+        size: Maximum number of conversations, of messages in each direction, and of bytes in each body.
+        theme: One of `THEMES`; None lets the chooser decide.
     """
 
     def __init__(self, chooser: Chooser, *, size: int = 3, theme: str | None = None) -> None:
@@ -129,7 +129,7 @@ class TrafficMaker:
         return messages
 
     def _message(self, conversation: UUID, sequence: int, *, is_initiator: bool) -> list[Fragment]:
-        fragments = cut(
+        fragments = fragment_message(
             self._body(),
             conversation_id=conversation,
             is_initiator=is_initiator,
@@ -158,7 +158,7 @@ class TrafficMaker:
         sent = list(message)
         if self.theme != "honest" and chance(20):
             sent = self._damaged_as_a_whole(sent)
-        if self.theme != "honest" and chance(30):  # sent again, all of it
+        if self.theme != "honest" and chance(30):  # retransmission of the whole message
             sent += message if chance(70) else self._damaged_as_a_whole(message)
         if self.keys == "column" and self.theme != "honest" and chance(25):
             place = chooser.count(0, len(sent) - 1)
@@ -166,15 +166,15 @@ class TrafficMaker:
         percent = {"honest": 0, "damaged": 20, "hostile": 60, "limited": 10}[self.theme]
         for fragment in message:
             if chance(10):
-                sent.append(fragment)  # a duplicate
+                sent.append(fragment)  # duplicate
             if chance(percent):
                 sent.append(self._altered(fragment))
         if chance(15):
-            sent.pop(chooser.count(0, len(sent) - 1))  # lost
+            sent.pop(chooser.count(0, len(sent) - 1))  # loss
         return sent
 
     def _damaged_as_a_whole(self, message: Sequence[Fragment]) -> list[Fragment]:
-        """Damages a message so that each fragment's own signature is valid, or missing."""
+        """Damages a message so that each fragment's own signature is valid or missing."""
         signature = self.chooser.one_of((bytes(16), b"no MD5 of a body", None))
         return [resigned(replace(fragment, message_signature=signature)) for fragment in message]
 
@@ -183,7 +183,7 @@ class TrafficMaker:
         altered = alter(self.chooser, fragment)
         if self.chooser.chance(15):
             altered = self.chooser.one_of(ALTERATIONS)(self.chooser, altered)
-        # Mostly by an attacker who can sign, since fragment signatures would detect the others.
+        # Mostly with a recomputed signature, since fragment signatures would detect the others.
         return resigned(altered) if self.chooser.chance(65) else altered
 
     def _of_another_conversation(self, chooser: Chooser, fragment: Fragment) -> Fragment:

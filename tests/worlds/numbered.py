@@ -1,4 +1,7 @@
-"""Catalogs with other routes, and those whose decisions have numbers: without mirrors, and without next hops in service names."""
+"""Catalogs with other routes, and catalogs whose decisions can be packed into numbers.
+
+Those have no mirrors and no next hops in service names.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from random import Random
 
 from tests.oracle.world import Conversation, World
 from tests.worlds.fragments import Traffic, TrafficMaker
-from tests.worlds.making import Item, WorldMaker
+from tests.worlds.world_maker import Item, WorldMaker
 
 
 @dataclass(frozen=True)

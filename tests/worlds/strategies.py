@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.oracle.world import Conversation, World
 from tests.worlds.fragments import Traffic, TrafficMaker
-from tests.worlds.making import Item, WorldMaker
+from tests.worlds.world_maker import Item, WorldMaker
 
 
 @dataclass(frozen=True)

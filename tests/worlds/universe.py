@@ -1,4 +1,7 @@
-"""The names, ids, addresses and times of the worlds: few, so that they match, and similar, so that they almost match."""
+"""The names, ids, addresses and times of the worlds:
+
+few, so that they match, and similar, so that they almost match.
+"""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from ssbroker.broker.network.tls import TlsChannel, TlsContexts
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.frames import OwnIdentity
 from tests.system.controlled_peer import row, table_of
-from tests.system.serve_options import certified, served
+from tests.system.serve_options import certificate_options, serve_arguments
 
 
 @pytest.fixture
 def ends(tmp_path: Path) -> tuple[TlsChannel, TlsChannel]:
     """Both ends of a connection after the handshake."""
-    given = certified(tmp_path, ("one", "two"))
-    contexts = [TlsContexts.load(served(given[name])["trust"]) for name in ("one", "two")]
+    given = certificate_options(tmp_path, ("one", "two"))
+    contexts = [TlsContexts.load(serve_arguments(given[name])["trust"]) for name in ("one", "two")]
     dialer, accepted = TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True)
     carry(dialer, accepted)
     assert (dialer.is_open, accepted.is_open) == (True, True)
@@ -59,10 +59,10 @@ def test_writing_after_the_peer_closed_tls_is_a_peer_error(ends: tuple[TlsChanne
 @pytest.mark.rule("P24")
 def test_a_link_ends_when_its_peer_closes_tls(tmp_path: Path) -> None:
     """They are lost with the connection, and sent again over another."""
-    given = certified(tmp_path, ("one", "two"))
+    given = certificate_options(tmp_path, ("one", "two"))
     lines: list[SecureLink] = []
     for name in given:
-        channel = TlsChannel(TlsContexts.load(served(given[name])["trust"]), is_accept=bool(lines))
+        channel = TlsChannel(TlsContexts.load(serve_arguments(given[name])["trust"]), is_accept=bool(lines))
         own = OwnIdentity(instance_id=name.encode().ljust(16), name=name, run_number=1)
         lines.append(SecureLink(channel, own=own, is_accept=bool(lines), limits=EndpointLimits(), now=0))
     near, far = lines

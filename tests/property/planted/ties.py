@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from tests.oracle.picking import WORD, Candidate, pick_by_turn, stable_hash
 from tests.oracle.routing import Conversation, Database, Oracle, Route
 from tests.oracle.tables import Reading
+from tests.oracle.tie_break import WORD, Candidate, pick_by_turn, stable_hash
 
 
 class TheLastIsFirst(Oracle):

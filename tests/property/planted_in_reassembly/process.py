@@ -81,7 +81,7 @@ class OneIsReleased(Oracle):
     def release(self, direction: Direction) -> list[Message]:
         behind = {
             sequence: direction.messages.pop(sequence)
-            for sequence in sorted(sequence for sequence, each in direction.messages.items() if each.is_whole)[1:]
+            for sequence in sorted(sequence for sequence, each in direction.messages.items() if each.is_complete)[1:]
         }
         released = super().release(direction)
         direction.messages.update(behind)
@@ -140,17 +140,17 @@ class DuplicatesAreDelivered(Oracle):
 class DuplicatesAreNotAcknowledged(Oracle):
     """P18: a duplicate is not acknowledged again."""
 
-    def note_acknowledged(self, fragment: Fragment, *, is_duplicate: bool) -> None:
+    def record_acknowledged(self, fragment: Fragment, *, is_duplicate: bool) -> None:
         if not is_duplicate:
-            super().note_acknowledged(fragment, is_duplicate=is_duplicate)
+            super().record_acknowledged(fragment, is_duplicate=is_duplicate)
 
 
 class EverythingIsAcknowledged(Oracle):
     """P21: also what was rejected."""
 
-    def take(self, fragment: Fragment) -> None:
-        super().take(fragment)
-        self.note_acknowledged(fragment, is_duplicate=True)
+    def push_row(self, fragment: Fragment) -> None:
+        super().push_row(fragment)
+        self.record_acknowledged(fragment, is_duplicate=True)
 
 
 class ConflictsAreAcknowledged(Oracle):
@@ -159,7 +159,7 @@ class ConflictsAreAcknowledged(Oracle):
     def reject(self, fragment: Fragment, reason: str) -> None:
         super().reject(fragment, reason)
         if reason == "conflict":
-            self.note_acknowledged(fragment, is_duplicate=True)
+            self.record_acknowledged(fragment, is_duplicate=True)
 
 
 class CorruptMessagesAreAcknowledged(Oracle):
@@ -245,15 +245,15 @@ class InitiatorsFirst(Oracle):
 class WaitsForTheOneBefore(Oracle):
     """P14: a message waits for the number before its own."""
 
-    def waits_for(self, direction: Direction, sequence: int) -> int | None:
-        return None if super().waits_for(direction, sequence) is None else sequence - 1
+    def blocking_sequence(self, direction: Direction, sequence: int) -> int | None:
+        return None if super().blocking_sequence(direction, sequence) is None else sequence - 1
 
 
 class OnlyWholeMessagesWait(Oracle):
     """P14: an incomplete message waits for none."""
 
-    def waits_for(self, direction: Direction, sequence: int) -> int | None:
-        return super().waits_for(direction, sequence) if direction.messages[sequence].is_whole else None
+    def blocking_sequence(self, direction: Direction, sequence: int) -> int | None:
+        return super().blocking_sequence(direction, sequence) if direction.messages[sequence].is_complete else None
 
 
 class ForgetsIncompleteOnly(Oracle):
@@ -262,7 +262,7 @@ class ForgetsIncompleteOnly(Oracle):
     def forget(self, conversation_id: bytes, *, is_initiator: bool, sequence: int) -> bool:
         direction = self.directions.get((conversation_id, is_initiator), Direction())
         held = direction.messages.get(sequence)
-        if held is not None and held.is_whole:
+        if held is not None and held.is_complete:
             return False
         return super().forget(conversation_id, is_initiator=is_initiator, sequence=sequence)
 

@@ -21,7 +21,7 @@ from ssbroker.spark.streams.options import AGE_MAX
 from ssbroker.spark.streams.state import state_from_bytes
 from tests.oracle.reassembly import Oracle
 from tests.oracle.traffic import Fragment, Limits, Row
-from tests.property.reassembling import charge_of
+from tests.property.traffic_replay import charge_of
 from tests.rules.fragments import A, B, first_of_two, parts, second_of_two, single
 from tests.spark.streams.steps import (
     EXTRA_COLUMNS,

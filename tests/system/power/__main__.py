@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.system.power.dialogs import Dialogs
 from tests.system.power.network import Network
-from tests.system.power.run import Entry, Weakness, cut_often
+from tests.system.power.run import Entry, Weakness, check_power_cuts
 from tests.system.power.tables import Tables
 
 WORKLOADS: Final[dict[str, Entry]] = {"tables": Tables, "dialogs": Dialogs, "network": Network}
@@ -29,7 +29,7 @@ def main() -> int:
     wrong: list[str] = []
     for seed in itertools.count(options.seed):
         with tempfile.TemporaryDirectory() as folder:
-            found = cut_often(
+            found = check_power_cuts(
                 WORKLOADS[options.workload],
                 Path(folder),
                 seed=seed,

@@ -38,7 +38,7 @@ def cuts(operations: Sequence[Operation], *, draws: int, share: float, rng: rand
         operations: The trace.
         draws: Number of draws of each random fate.
         share: Share of the points to take, from 0 to 1.
-        chance: Random generator.
+        rng: Random generator.
     """
     disk = Disk()
     marks: list[Mark] = []

@@ -25,7 +25,7 @@ class Dialogs:
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
         rng = random.Random(seed)
-        with recording(deaf_to=weakness.deaf_to) as recorder:
+        with recording(ignored_syncs=weakness.ignored_syncs) as recorder:
             killed_process.prepare(folder, vfs=NAME)
             recorder.trace.append(Mark("prepared", 0))
             instance = Instance.open(folder, background=False, vfs=NAME)
@@ -45,7 +45,7 @@ class Dialogs:
             instance.close()
             self.operations = recorder.trace
 
-    def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
+    def faults(self, folder: Path, cut: Cut, *, write_after: bool) -> Iterator[str]:
         """Checks that everything acknowledged is present, and that everything sent is received once and in order."""
         with Instance.open(folder, background=False) as instance:
             for database in instance.databases:
@@ -53,7 +53,7 @@ class Dialogs:
                     if connection.pragma("integrity_check") != "ok":
                         yield f"{database.name} is damaged"
             before = {lane: killed_process.received(instance, lane) for lane in killed_process.LANES}
-            if goes_on:
+            if write_after:
                 for lane in killed_process.LANES:
                     killed_process.send(instance, lane, random.Random(0))
             instance.run_due()

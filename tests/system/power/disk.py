@@ -20,7 +20,7 @@ SECTOR: Final = 512
 
 Change = Write | Truncate
 Survivors = Callable[[list[Change], random.Random], list[Change]]
-"""Which changes that were not synced are there after all, in the order in which they reached the disk."""
+"""Selects the unsynced changes that survive, in the order in which they reached the disk."""
 
 
 @dataclasses.dataclass(slots=True)

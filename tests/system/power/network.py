@@ -30,40 +30,40 @@ if TYPE_CHECKING:
     from tests.system.power.run import Weakness
 
 _BEGINNING: Final = datetime(2026, 11, 21, tzinfo=UTC)
-_FAR: Final = b"-- far broker --"
-_BEGUN_THERE: Final = b"begun over there"
+_REMOTE: Final = b"-- far broker --"
+_REMOTE_SERVICE: Final = b"begun over there"
 _PAGES_TO_CHECKPOINT: Final = 16
 _SETTINGS: Final = ProtocolSettings(max_fragment_bytes=300)
 _ROUNDS_MAX: Final = 60
 
 
 class _Pair:
-    """An instance on the recorded disk and another one, with an engine each, and the messages between them."""
+    """An instance on the recorded disk and a remote one, with an engine each, and the messages between them."""
 
-    def __init__(self, instance: Instance, far: MemoryDialogStorage, *, now: datetime) -> None:
-        far.restart()
+    def __init__(self, instance: Instance, remote: MemoryDialogStorage, *, now: datetime) -> None:
+        remote.restart()
         self.instance = instance
-        self.far = far
+        self.remote = remote
         self.now = now
         self.database: Database = instance.database("Sales")
         self.storage = SqliteDialogStorage(database_context(self.database))
         self.here = DialogEngine(self.storage, random=random.Random(1).random, settings=_SETTINGS)
-        self.there = DialogEngine(far, random=random.Random(2).random, settings=_SETTINGS)
+        self.there = DialogEngine(remote, random=random.Random(2).random, settings=_SETTINGS)
         self.here.notify_queued(self.storage.waiting())
-        self.there.notify_queued(far.waiting())
+        self.there.notify_queued(remote.waiting())
 
     def to_there(self, share: float, rng: random.Random) -> None:
-        """Sends from here; some of it is lost."""
+        """Sends messages to the remote instance; some of them are lost."""
         self.here.notify_queued(self.storage.waiting())
         rows = _some(self.here.data_to_send(now=self._moment), share, rng)
         if rows is not None:
             effects = self.there.receive(rows, now=self._moment)
-            self.far.commit(effects)
+            self.remote.commit(effects)
             self.there.confirm(effects, now=self._moment)
 
     def to_here(self, share: float, rng: random.Random) -> None:
-        """Sends from there; some of it is lost."""
-        self.there.notify_queued(self.far.waiting())
+        """Sends messages of the remote instance; some of them are lost."""
+        self.there.notify_queued(self.remote.waiting())
         rows = _some(self.there.data_to_send(now=self._moment), share, rng)
         if rows is not None:
             effects = self.here.receive(rows, now=self._moment)
@@ -76,8 +76,8 @@ class _Pair:
         self.here.flush(now=self._moment)
         self.there.flush(now=self._moment)
 
-    def is_drained(self) -> bool:
-        return not self.far.waiting() and not self.storage.waiting()
+    def is_idle(self) -> bool:
+        return not self.remote.waiting() and not self.storage.waiting()
 
     @property
     def _moment(self) -> int:
@@ -90,13 +90,13 @@ class Network:
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
         rng = random.Random(seed)
         self._snapshots: list[MemoryDialogStorage] = []
-        with recording(deaf_to=weakness.deaf_to) as recorder:
+        with recording(ignored_syncs=weakness.ignored_syncs) as recorder:
             trace = self.operations = recorder.trace
             instance = _open(folder, is_new=True, vfs=NAME)
             instance.create_database("Sales")
-            pair = _Pair(instance, MemoryDialogStorage(_FAR), now=_BEGINNING)
+            pair = _Pair(instance, MemoryDialogStorage(_REMOTE), now=_BEGINNING)
             keys = _prepare(pair)
-            self._snapshots.append(copy.deepcopy(pair.far))
+            self._snapshots.append(copy.deepcopy(pair.remote))
             trace.append(Mark("far", 0))
             for _ in range(transactions):
                 _weaken(pair.database, weakness.synchronous)
@@ -107,8 +107,8 @@ class Network:
                     trace += [Mark("received", number) for number in _receive(pair.database)]
                 elif step == "send there":
                     for key in keys:
-                        if key in pair.far.accounts:
-                            pair.far.send(key, _body(pair.far.accounts[key].next, rng))
+                        if key in pair.remote.accounts:
+                            pair.remote.send(key, _body(pair.remote.accounts[key].next, rng))
                 elif step == "carry":
                     pair.to_there(0.8, rng)
                 else:
@@ -119,35 +119,35 @@ class Network:
                 if rng.random() < 0.03:
                     instance.close()
                     instance = _open(folder, vfs=NAME)
-                    pair = _Pair(instance, pair.far, now=pair.now)
-                self._snapshots.append(copy.deepcopy(pair.far))
+                    pair = _Pair(instance, pair.remote, now=pair.now)
+                self._snapshots.append(copy.deepcopy(pair.remote))
                 trace.append(Mark("far", len(self._snapshots) - 1))
             instance.close()
         self._keys = keys
         self._now = pair.now
 
-    def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
+    def faults(self, folder: Path, cut: Cut, *, write_after: bool) -> Iterator[str]:
         """Checks that everything acknowledged is present, and that everything sent is received once and in order, on both sides."""
         known = [mark.number for mark in cut.marks if mark.word == "far"]
         if not known:
             return
-        far = copy.deepcopy(self._snapshots[known[-1]])
+        remote = copy.deepcopy(self._snapshots[known[-1]])
         with _open(folder) as instance:
-            pair = _Pair(instance, far, now=self._now + timedelta(minutes=2))
+            pair = _Pair(instance, remote, now=self._now + timedelta(minutes=2))
             with database_context(pair.database).file.read() as connection:
                 if connection.pragma("integrity_check") != "ok":
                     yield "the file is damaged"
             for word in ("sent", "received"):
-                if not {mark.number for mark in cut.marks if mark.word == word} <= _noted(pair.database, word):
+                if not {mark.number for mark in cut.marks if mark.word == word} <= _recorded(pair.database, word):
                     yield f"something acknowledged is not {word} any more"
-            if goes_on:
+            if write_after:
                 _send(pair.database, random.Random(0))
             yield from self._drained(pair)
 
     def _drained(self, pair: _Pair) -> Iterator[str]:
         rng = random.Random(0)
         for _ in range(_ROUNDS_MAX):
-            if pair.is_drained():
+            if pair.is_idle():
                 break
             pair.to_there(1, rng)
             pair.to_here(1, rng)
@@ -158,7 +158,7 @@ class Network:
             pass
         for key in self._keys:
             sent, received = (_bodies(pair.database, word, key) for word in ("sent", "received"))
-            account = pair.far.accounts.get(key)
+            account = pair.remote.accounts.get(key)
             if [message.body for message in (account.queue if account else [])] != sent:
                 yield f"{key}: {len(sent)} were sent here, others came there"
             wanted = 0 if account is None else account.next
@@ -175,7 +175,7 @@ def _open(folder: Path, *, is_new: bool = False, vfs: str | None = None) -> Inst
 
 
 def _prepare(pair: _Pair) -> list[Key]:
-    """Starts one dialog here and one there, and creates the endpoints there."""
+    """Starts a dialog in each instance, and creates the endpoints in the remote one."""
     database = pair.database
     for name in ("Orders", "Replies"):
         database.create_queue(name)
@@ -188,13 +188,13 @@ def _prepare(pair: _Pair) -> list[Key]:
         begun_here = endpoints.by_handle(t.connection, handle.bytes)
         assert begun_here is not None
     there = DialogEndpoint(
-        conversation_id=_BEGUN_THERE,
+        conversation_id=_REMOTE_SERVICE,
         is_initiator=True,
         service_name="//Far",
-        broker_instance=_FAR,
+        broker_instance=_REMOTE,
         far_service_name="//Stock",
     )
-    return [pair.far.begin(there), (begun_here.conversation_id, False)]
+    return [pair.remote.begin(there), (begun_here.conversation_id, False)]
 
 
 def _weaken(database: Database, synchronous: str) -> None:
@@ -236,7 +236,7 @@ def _receive(database: Database) -> list[int]:
     return numbers
 
 
-def _noted(database: Database, word: str) -> set[int]:
+def _recorded(database: Database, word: str) -> set[int]:
     with database_context(database).file.read() as connection:
         return {number for (number,) in connection.execute(f"SELECT id FROM {word}")}
 

@@ -72,14 +72,14 @@ class Recording(apsw.VFS):
 
     Attributes:
         trace: Operations in order.
-        deaf_to: Suffixes of files whose syncs are ignored, as by a disk that does not honor them.
+        ignored_syncs: Suffixes of files whose syncs are ignored, as by a disk that does not honor them.
         is_powersafe: Whether partial writes of a sector keep the rest of it (powersafe overwrite).
     """
 
-    def __init__(self, *, deaf_to: tuple[str, ...] = (), is_powersafe: bool = True) -> None:
+    def __init__(self, *, ignored_syncs: tuple[str, ...] = (), is_powersafe: bool = True) -> None:
         self.trace: list[Operation] = []
         self.is_powersafe = is_powersafe
-        self.deaf_to = deaf_to
+        self.ignored_syncs = ignored_syncs
         self._inodes: dict[str, int] = {}
         self._made = 0
         super().__init__(NAME, "")
@@ -104,7 +104,7 @@ class _File(apsw.VFSFile):
     def __init__(self, recording: Recording, path: str, flags: list[int], *, inode: int, new_name: bool) -> None:
         self._recording = recording
         self._inode = inode
-        self._is_deaf = path.endswith(recording.deaf_to)
+        self._is_deaf = path.endswith(recording.ignored_syncs)
         self._new_name = new_name
         super().__init__("", path, flags)
 
@@ -127,9 +127,9 @@ class _File(apsw.VFSFile):
 
 
 @contextmanager
-def recording(*, deaf_to: tuple[str, ...] = (), is_powersafe: bool = True) -> Iterator[Recording]:
+def recording(*, ignored_syncs: tuple[str, ...] = (), is_powersafe: bool = True) -> Iterator[Recording]:
     """Records operations on files that are opened with the file system `NAME`."""
-    found = Recording(deaf_to=deaf_to, is_powersafe=is_powersafe)
+    found = Recording(ignored_syncs=ignored_syncs, is_powersafe=is_powersafe)
     try:
         yield found
     finally:

@@ -24,16 +24,16 @@ class Weakness:
     """A weakened guarantee, with which the test must fail.
 
     Attributes:
-        deaf_to: Suffixes of files whose syncs the disk ignores.
+        ignored_syncs: Suffixes of files whose syncs the disk ignores.
         synchronous: `full`, or a weaker setting.
     """
 
-    deaf_to: tuple[str, ...] = ()
+    ignored_syncs: tuple[str, ...] = ()
     synchronous: str = "full"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class Result:
     """Number of states checked, and the faults found."""
 
     operations: int
@@ -49,8 +49,8 @@ class Workload(Protocol):
         """The trace."""
         ...
 
-    def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
-        """What is wrong with what is left in the folder; with `goes_on` something is written to it too."""
+    def faults(self, folder: Path, cut: Cut, *, write_after: bool) -> Iterator[str]:
+        """Returns the faults of the restored folder; with `write_after`, writes to it too."""
         ...
 
 
@@ -60,7 +60,7 @@ class Entry(Protocol):
     def __call__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> Workload: ...
 
 
-def cut_often(
+def check_power_cuts(
     entry: Entry,
     folder: Path,
     *,
@@ -71,7 +71,7 @@ def cut_often(
     states_max: int | None = None,
     faults_max: int | None = None,
     weakness: Weakness = Weakness(),
-) -> Found:
+) -> Result:
     """Records a workload, and checks the disk after each of its operations."""
     workload = entry(folder, transactions=transactions, seed=seed, weakness=weakness)
     rng = random.Random(seed)
@@ -82,10 +82,11 @@ def cut_often(
             restored.put(cut)
             try:
                 faults += [
-                    f"{cut.where}: {fault}" for fault in workload.faults(restored.folder, cut, goes_on=states % 10 == 0)
+                    f"{cut.where}: {fault}"
+                    for fault in workload.faults(restored.folder, cut, write_after=states % 10 == 0)
                 ]
             except _WRONG as error:
                 faults.append(f"{cut.where}: {error!r}")
             if faults_max is not None and len(faults) >= faults_max:
                 break
-    return Found(len(workload.operations), states, faults)
+    return Result(len(workload.operations), states, faults)

@@ -37,7 +37,7 @@ class Tables:
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
         rng = random.Random(seed)
         path = folder / FILE
-        with recording(deaf_to=weakness.deaf_to) as recorder:
+        with recording(ignored_syncs=weakness.ignored_syncs) as recorder:
             recorder.trace.append(Mark(COMMIT, 0))
             file = DatabaseFile.create(path, MIGRATIONS, vfs=NAME)
             recorder.trace.append(Mark(COMMITTED, 0))
@@ -53,7 +53,7 @@ class Tables:
             file.close()
             self.operations = recorder.trace
 
-    def faults(self, folder: Path, cut: Cut, *, goes_on: bool) -> Iterator[str]:
+    def faults(self, folder: Path, cut: Cut, *, write_after: bool) -> Iterator[str]:
         """Checks that the file opens, that nothing acknowledged is lost, that nothing uncommitted is present, and that it can be written."""
         started = cut.marks[-1].number
         committed = started if cut.marks[-1].word == COMMITTED else started - 1
@@ -68,7 +68,7 @@ class Tables:
             with file.read() as connection:
                 found = _content(connection)
                 integrity = connection.pragma("integrity_check")
-            if goes_on:
+            if write_after:
                 with file.write() as connection:
                     connection.execute("INSERT OR REPLACE INTO orders VALUES (1000, 'after the cut')")
         if integrity != "ok":

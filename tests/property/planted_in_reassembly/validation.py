@@ -75,9 +75,9 @@ class UnprovenDuplicates(Oracle):
 class UnreadableIsMissing(Oracle):
     """P23: a signature of the message that is not 16 bytes counts as none."""
 
-    def take(self, fragment: Fragment) -> None:
+    def push_row(self, fragment: Fragment) -> None:
         readable = fragment.message_signature is not None and len(fragment.message_signature) == SIGNATURE_BYTES
-        super().take(fragment if readable else replace(fragment, message_signature=None))
+        super().push_row(fragment if readable else replace(fragment, message_signature=None))
 
 
 class UnreadableOwnIsMissing(Oracle):
@@ -237,5 +237,5 @@ class LimitsBeforeConflicts(Oracle):
 class ADirectionIsAConversation(Oracle):
     """P12: both directions of a conversation count as one."""
 
-    def take(self, fragment: Fragment) -> None:
-        super().take(replace(fragment, is_initiator=True))
+    def push_row(self, fragment: Fragment) -> None:
+        super().push_row(replace(fragment, is_initiator=True))

@@ -1,4 +1,4 @@
-"""R24: how one of several equally good candidates is picked."""
+"""R24: the pick among several equally good candidates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 Candidate = TypeVar("Candidate")
 Turns = Counter[Hashable]
-"""R24: whose turn it is, for each thing that turns are taken for."""
+"""R24: the next turn for each set of candidates."""
 
 WORD = 1 << 64
 GOLDEN = 0x9E3779B97F4A7C15
@@ -21,7 +21,7 @@ SALT_RE_ENTERED = 3
 
 
 def mix(x: int) -> int:
-    """R24: stirs a word of 64 bits."""
+    """R24: mixes the bits of a 64-bit word."""
     x ^= x >> 30
     x = x * 0xBF58476D1CE4E5B9 % WORD
     x ^= x >> 27
@@ -39,12 +39,12 @@ def stable_hash(conversation_id: UUID, salt: int) -> int:
 
 
 def pick_by_hash(candidates: Sequence[Candidate], conversation_id: UUID, salt: int) -> Candidate:
-    """R24: number `floor(h * n / 2^64)` of the `n` candidates."""
+    """R24: returns candidate `floor(h * n / 2^64)` of the `n` candidates."""
     return candidates[stable_hash(conversation_id, salt) * len(candidates) // WORD]
 
 
 def pick_by_turn(candidates: Sequence[Candidate], turns: Turns, key: Hashable) -> Candidate:
-    """R24: number `turn mod n` of the `n` candidates, then the turn goes to the next one."""
+    """R24: returns candidate `turn mod n` of the `n` candidates, and increments the turn."""
     picked = candidates[turns[key] % len(candidates)]
     turns[key] += 1
     return picked

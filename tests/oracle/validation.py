@@ -1,4 +1,4 @@
-"""P12, P26: how one fragment is judged before any limit is checked."""
+"""P12, P26: checks of single fragments before any limit is checked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tests.oracle.signatures import fragment_signature, message_signature
 from tests.oracle.traffic import SEQUENCE_END, SIGNATURE_BYTES, Direction, Fragment, Limits, Message
 
 
-class Judging:
-    """Judges fragments one by one.
+class Validation:
+    """Checks fragments one by one.
 
     Args:
-        limits: What may be pending, and how large anything may be.
-        in_order: Whether a message waits for those before it (P14).
+        limits: Limits of pending data and of sizes.
+        in_order: Whether a message waits for earlier ones (P14).
     """
 
     def __init__(self, limits: Limits | None = None, *, in_order: bool = True) -> None:
@@ -20,7 +20,7 @@ class Judging:
         self.directions: dict[tuple[bytes, bool], Direction] = {}
 
     def direction_of(self, fragment: Fragment) -> Direction:
-        """What is remembered of the direction; nothing yet, of one that is new."""
+        """Returns the state of the fragment's direction; an empty state if it is new."""
         return self.directions.get(fragment.direction, Direction())
 
     def is_out_of_range(self, fragment: Fragment) -> bool:
@@ -34,28 +34,31 @@ class Judging:
         )
 
     def is_corrupt(self, fragment: Fragment) -> bool:
-        """P23: an unreadable signature, one that is missing with a key, or a part that does not match."""
+        """P23: an unreadable signature, one missing despite a session key, or one that does not match."""
         return self.is_unreadable(fragment) or self.lacks_signature(fragment) or not self.fragment_matches(fragment)
 
     def is_unreadable(self, fragment: Fragment) -> bool:
-        """P21, P23: a signature of either kind that is not 16 bytes."""
+        """P21, P23: a signature of either kind is not 16 bytes long."""
         signatures = (fragment.message_signature, fragment.fragment_signature)
         return any(signature is not None and len(signature) != SIGNATURE_BYTES for signature in signatures)
 
     def lacks_signature(self, fragment: Fragment) -> bool:
-        """P23: with a session key the message's must be there, and the fragment's where the count is above 1."""
+        """P23:
+
+        with a session key, the message signature is required, and the fragment signature if the count is above 1.
+        """
         if fragment.key is None:
             return False
         return fragment.message_signature is None or (fragment.fragment_signature is None and fragment.count > 1)
 
     def fragment_matches(self, fragment: Fragment) -> bool:
-        """P23: a fragment that carries a signature of its own matches it."""
+        """P23: the fragment signature matches, if there is one."""
         if fragment.fragment_signature is None:
             return True
         return fragment.fragment_signature == self.expected_fragment_signature(fragment)
 
     def expected_fragment_signature(self, fragment: Fragment) -> bytes:
-        """P21, P22: what the fragment's own signature has to be."""
+        """P21, P22: returns the correct fragment signature."""
         return fragment_signature(
             fragment.body,
             conversation_id=fragment.conversation_id,
@@ -68,7 +71,7 @@ class Judging:
         )
 
     def expected_message_signature(self, message: Message) -> bytes:
-        """P21, P22: what the message's signature has to be, by the key that came with its first fragment."""
+        """P21, P22: returns the correct message signature, with the key of the first fragment that arrived."""
         return message_signature(
             message.body,
             conversation_id=message.first.conversation_id,
@@ -78,24 +81,24 @@ class Judging:
         )
 
     def was_complete(self, fragment: Fragment) -> bool:
-        """P12, P18: its message has been complete before, whether it was released or waits."""
+        """P12, P18: its message was complete before, whether it was released or is waiting."""
         direction = self.direction_of(fragment)
         held = direction.messages.get(fragment.sequence)
         return (
             fragment.sequence < direction.next
             or fragment.sequence in direction.numbers
-            or (held is not None and held.is_whole)
+            or (held is not None and held.is_complete)
         )
 
     def is_authentic(self, fragment: Fragment) -> bool:
-        """P18: with a session key, what has no signature of its own matches its message's."""
+        """P18: with a session key, a fragment without its own signature matches the message signature."""
         if fragment.key is None or fragment.fragment_signature is not None:
             return True
         alone = Message(fragment, {fragment.number: fragment})
         return fragment.message_signature == self.expected_message_signature(alone)
 
     def compare_with_stored(self, fragment: Fragment) -> str | None:
-        """P26: a conflict or a duplicate, where the message is incomplete here; None if neither."""
+        """P26: returns the reason for a conflict with or duplicate of an incomplete message, or None."""
         message = self.direction_of(fragment).messages.get(fragment.sequence)
         if message is None:
             return None
@@ -107,7 +110,7 @@ class Judging:
         return "duplicate" if self.has_same_bytes(fragment, same_number) else "conflict"
 
     def contradicts(self, fragment: Fragment, message: Message) -> bool:
-        """P26: another count or another signature of the message (null against 16 bytes too)."""
+        """P26: another count or another message signature (including null instead of 16 bytes)."""
         first = message.first
         return fragment.count != first.count or fragment.message_signature != first.message_signature
 

@@ -48,8 +48,8 @@ class FarFromZero(Oracle):
     """P26: the distance is that from the first message."""
 
     def is_too_far(self, fragment: Fragment) -> bool:
-        most = self.limits.max_sequence_distance
-        return most is not None and fragment.sequence >= most
+        limit = self.limits.max_sequence_distance
+        return limit is not None and fragment.sequence >= limit
 
 
 class FarFromTheHighest(Oracle):
@@ -57,10 +57,10 @@ class FarFromTheHighest(Oracle):
 
     def is_too_far(self, fragment: Fragment) -> bool:
         direction = self.direction_of(fragment)
-        held = [sequence for sequence, message in direction.messages.items() if message.is_whole]
-        most = self.limits.max_sequence_distance
+        held = [sequence for sequence, message in direction.messages.items() if message.is_complete]
+        limit = self.limits.max_sequence_distance
         lowest = max([direction.next, *(sequence + 1 for sequence in (*held, *direction.numbers))])
-        return most is not None and fragment.sequence - lowest >= most
+        return limit is not None and fragment.sequence - lowest >= limit
 
 
 class DirectionsAreFree(Oracle):
@@ -81,14 +81,14 @@ class HeldMessagesAreFree(Oracle):
     """P26: a waiting message is not charged."""
 
     def charge_of_message(self, message: Message) -> int:
-        return 0 if message.is_whole else super().charge_of_message(message)
+        return 0 if message.is_complete else super().charge_of_message(message)
 
 
 class HeldMessagesAreOneFragment(Oracle):
     """P26: a waiting message is charged as one fragment of its length."""
 
     def charge_of_message(self, message: Message) -> int:
-        if not message.is_whole:
+        if not message.is_complete:
             return super().charge_of_message(message)
         joined = replace(message.first, body=message.body)
         return super().charge_of_message(Message(message.first, {0: joined}))
@@ -138,17 +138,17 @@ class WholesTakeTheirRoomFirst(Oracle):
 
     def state_after(self, fragment: Fragment) -> Direction:
         direction = self.direction_of(fragment).copy()
-        direction.known = self.add_fragment(direction, fragment).is_whole or direction.known
+        direction.known = self.add_fragment(direction, fragment).is_complete or direction.known
         return direction
 
 
 class WholesAreNeverRefused(Oracle):
     """P26: a fragment that completes its message is not rejected."""
 
-    def lacks_memory(self, fragment: Fragment) -> bool:
-        return not self.add_fragment(self.direction_of(fragment).copy(), fragment).is_whole and super().lacks_memory(
-            fragment
-        )
+    def exceeds_memory(self, fragment: Fragment) -> bool:
+        return not self.add_fragment(
+            self.direction_of(fragment).copy(), fragment
+        ).is_complete and super().exceeds_memory(fragment)
 
 
 class WhatIsReleasedIsNotCounted(Oracle):
@@ -156,7 +156,7 @@ class WhatIsReleasedIsNotCounted(Oracle):
 
     def state_after(self, fragment: Fragment) -> Direction:
         direction = self.direction_of(fragment).copy()
-        if self.add_fragment(direction, fragment).is_whole:
+        if self.add_fragment(direction, fragment).is_complete:
             direction.known = True
             if direction.next == fragment.sequence or not self.in_order:
                 del direction.messages[fragment.sequence]
@@ -231,9 +231,9 @@ class NumbersAreMessages(Oracle):
     """P26: with `in_order=False` the numbers of complete messages count as pending messages."""
 
     def exceeds_share(self, share: int, directions: Sequence[Direction]) -> bool:
-        most = self.limits.max_pending_messages
+        limit = self.limits.max_pending_messages
         counted = sum(len(direction.messages) + len(direction.numbers) for direction in directions)
-        return super().exceeds_share(share, directions) or (most is not None and counted > most // share)
+        return super().exceeds_share(share, directions) or (limit is not None and counted > limit // share)
 
 
 class DirectionsAreKept(Oracle):

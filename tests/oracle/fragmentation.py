@@ -1,4 +1,4 @@
-"""P13: how messages are cut into fragments, and signed."""
+"""P13: fragmentation and signing of messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.oracle.signatures import fragment_signature, message_signature
 from tests.oracle.traffic import Fragment
 
 
-def parts_of(body: bytes, max_fragment_bytes: int) -> list[bytes]:
-    """P13: parts of so many bytes, of which the last may be shorter; an empty body is one empty part."""
+def split_body(body: bytes, max_fragment_bytes: int) -> list[bytes]:
+    """P13: splits a body into parts of that size; the last may be shorter, and an empty body is one empty part."""
     return [body[at : at + max_fragment_bytes] for at in range(0, len(body), max_fragment_bytes)] or [b""]
 
 
-def cut(
+def fragment_message(
     body: bytes,
     *,
     conversation_id: UUID,
@@ -25,8 +25,8 @@ def cut(
     key: bytes | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> list[Fragment]:
-    """P13: the fragments of one message, with both signatures; extra columns are repeated."""
-    parts = parts_of(body, max_fragment_bytes)
+    """P13: returns the fragments of one message, with both signatures; extra columns are repeated."""
+    parts = split_body(body, max_fragment_bytes)
     signature = message_signature(
         body, conversation_id=conversation_id, is_initiator=is_initiator, sequence=sequence, key=key
     )

@@ -1,6 +1,6 @@
 """Floods of hostile fragments, in a process of its own, which says how much memory they took.
 
-Run: `python -m tests.property.bombing FLOOD ORDER FRAGMENTS LIMIT HONEST_PARTS`, or `... results COUNT`.
+Run: `python -m tests.property.fragment_floods FLOOD ORDER FRAGMENTS LIMIT HONEST_PARTS`, or `... results COUNT`.
 """
 
 from __future__ import annotations

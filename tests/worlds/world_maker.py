@@ -21,7 +21,7 @@ from tests.worlds.universe import (
 Item = TypeVar("Item")
 
 THEMES = ("any", "copies", "loops")
-"""What a world has much of: nothing; copies of services and ways to them; ways that lead back to the instance."""
+"""Emphasis of the world: none; copies of services and of routes to them; routes that lead back to the instance."""
 
 
 class Chooser(Protocol):
@@ -41,11 +41,11 @@ class WorldMaker:
     """Makes one world, and conversations to route in it.
 
     Args:
-        chooser: Where the choices come from.
+        chooser: Source of choices.
     """
 
     routes_max = 6
-    """How many routes a table has at most."""
+    """Maximum number of routes in a table."""
 
     def __init__(self, chooser: Chooser) -> None:
         self.chooser = chooser
@@ -102,7 +102,7 @@ class WorldMaker:
         if self.chooser.chance(70):
             first = self.chooser.one_of((1, 65530, 2**31 - 20))
             ids = list(self._mixed(range(first, first + count)))
-            # R1: where some are omitted, the others must leave room for them.
+            # R1: omitted ids are assigned above the highest given one, so they need free numbers there.
             if first != 2**31 - 20 and self.chooser.chance(20):
                 ids = [None if self.chooser.chance(50) else route_id for route_id in ids]
         return [self._route(database, number, route_id) for number, route_id in enumerate(ids)]
