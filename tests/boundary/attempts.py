@@ -15,15 +15,15 @@ from ssbroker import SsbrokerError
 
 ROOT = Path(__file__).parents[2]
 CLEAN = "any"
-"""What is expected where a result is as good as an error, as long as it is a clean one."""
+"""The expected result where both a result and a clean error are acceptable."""
 
 
 class Case(NamedTuple):
-    """One case to try."""
+    """A case to try."""
 
     name: str
     run: Callable[[], object]
-    """What is tried."""
+    """Description of the case."""
     expected: str
     """`ok`, the name of an error, or `any`."""
 

@@ -1,6 +1,6 @@
-"""Writes at random into the buffers of routing columns and routes what comes of it; told by a seed, run in a process of its own.
+"""Randomly corrupts the buffers of routing columns and routes the result, from a seed and in its own process.
 
-Where pyarrow's full look finds the data legal after all, the answer must be that of the same values in plain layout.
+If pyarrow's full validation still accepts the data, the decisions must be those of the same values in plain layout.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ def corrupt(random: Random, memory: list[bytearray | None]) -> None:
 
 
 def corrupted(random: Random, array: Array, layouts: list[Layout]) -> tuple[Array, Callable[[], None]]:
-    """The column in a layout of its own, and what writes into it."""
+    """Returns the column in a random layout, and the function that corrupts it."""
     copy: Writable = writable(random.choice(layouts)(array))
     if random.random() < 0.5:
-        assert copy.array.null_count >= 0  # it is counted now, and no more when the bitmap changes
+        assert copy.array.null_count >= 0  # computes the null count, which is cached and does not change with the bitmap
     return copy.array, lambda: corrupt(random, copy.memory)
 
 
 def plain(name: str, array: Array) -> Array:
-    """The same values in the plainest layout that says them."""
+    """Returns the same values in the plain layout."""
     values = [value.bytes if isinstance(value, UUID) else value for value in array.to_pylist()]
     if name not in GUIDS:
         return pa.array(values, schemas.CONVERSATIONS.field(name).type)
@@ -91,13 +91,13 @@ def plain(name: str, array: Array) -> Array:
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same conversations in the plainest layout."""
+    """Returns the same conversations in the plain layout."""
     names = batch.schema.names
     return pa.record_batch({name: plain(name, column) for name, column in zip(names, batch.columns, strict=True)})
 
 
 def outcome(run: Callable[[], Any]) -> tuple[str, Any]:
-    """The result, or the error's class; any error but ours ends the process."""
+    """Returns the result, or the class of an ssbroker error; any other error ends the process."""
     try:
         return "ok", run()
     except SsbrokerError as error:
@@ -105,7 +105,7 @@ def outcome(run: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def is_legal(batch: pa.RecordBatch) -> bool:
-    """Whether pyarrow's full look finds nothing wrong."""
+    """Returns whether pyarrow's full validation accepts the batch."""
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid:
@@ -135,7 +135,7 @@ def routed_alike(random: Random, counts: Counter[str]) -> None:
 
 
 def catalogs_alike(random: Random, counts: Counter[str]) -> None:
-    """Corrupts routes, makes a catalog of them and a router of that."""
+    """Corrupts routes, and compares the catalog and router made from them."""
     world = random.choice(WORLDS)
     batch: Any = world.catalog.routes.combine_chunks().to_batches()[0]
     name = random.choice(list(ROUTES))
@@ -150,7 +150,7 @@ def catalogs_alike(random: Random, counts: Counter[str]) -> None:
 
 
 def main(seed: int, batches: int) -> None:
-    """Corrupts so many batches, four of five with conversations, and tells how often what came of them."""
+    """Corrupts that many batches, four of five with conversations, and prints the counts of outcomes."""
     counts: Counter[str] = Counter()
     for number in range(batches):
         random = Random(f"{seed} {number}")

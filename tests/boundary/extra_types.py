@@ -80,4 +80,4 @@ COLUMNS: dict[str, Array] = {
 NESTED_DICTIONARY: Array = pa.DictionaryArray.from_arrays(
     pa.array([0, 1, None, 1] * QUARTER, pa.int8()), pa.array(["a", None]).dictionary_encode()
 )
-"""A dictionary of a dictionary, which pyarrow writes and cannot read again."""
+"""A dictionary of a dictionary, which pyarrow can write but not read."""

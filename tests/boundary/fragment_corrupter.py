@@ -1,6 +1,6 @@
-"""Writes at random into the buffers of fragments and reassembles what comes of it; told by a seed, run in a process of its own.
+"""Randomly corrupts the buffers of fragments and reassembles the result, from a seed and in its own process.
 
-Where pyarrow's full look finds the data legal after all, the result must be that of the same values in plain layout.
+If pyarrow's full validation still accepts the data, the result must be that of the same values in plain layout.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COLUMNS: dict[str, list[Layout]] = {
 
 
 def plain(name: str, array: Array) -> Array:
-    """The same values in the plainest layout that says them."""
+    """Returns the same values in the plain layout."""
     values = [value.bytes if isinstance(value, UUID) else value for value in array.to_pylist()]
     if name == "conversation_id":
         return pa.array(values, pa.string() if any(isinstance(value, str) for value in values) else pa.binary())
@@ -58,13 +58,13 @@ def plain(name: str, array: Array) -> Array:
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same fragments in the plainest layout."""
+    """Returns the same fragments in the plain layout."""
     names = batch.schema.names
     return pa.record_batch({name: plain(name, column) for name, column in zip(names, batch.columns, strict=True)})
 
 
 def all_rows(batch: pa.RecordBatch) -> Any:
-    """The rows of all tables, once as one push, once with a checkpoint in between."""
+    """Returns the rows of all tables, of one push and of two with a checkpoint in between."""
     whole = tables_of(ssbroker.reassemble(batch))
     reassembler = Reassembler()
     first = tables_of(reassembler.push(batch.slice(0, ROWS // 2)))
@@ -73,7 +73,7 @@ def all_rows(batch: pa.RecordBatch) -> Any:
 
 
 def alike(random: Random, counts: Counter[str]) -> None:
-    """Corrupts fragments, reassembles them, and cuts them once more."""
+    """Corrupts fragments, reassembles them, and fragments the bodies again."""
     start = random.randrange(FRAGMENTS.num_rows - ROWS)
     batch = GOOD.slice(start, ROWS)
     chosen = random.sample(list(COLUMNS), random.choice((1, 1, 2)))
@@ -92,7 +92,7 @@ def alike(random: Random, counts: Counter[str]) -> None:
 
 
 def main(seed: int, batches: int) -> None:
-    """Corrupts so many batches, and tells how often what came of them."""
+    """Corrupts that many batches, and prints the counts of outcomes."""
     counts: Counter[str] = Counter()
     for number in range(batches):
         print(number, file=sys.stderr, flush=True)

@@ -172,7 +172,7 @@ SHAPES: dict[str, Layout] = {
     "with a bitmap": with_a_bitmap,
     "with a bitmap and shifted": then(shifted(3), with_a_bitmap),
 }
-"""Ways in which an array of any layout may lie in memory."""
+"""Ways in which an array of any layout may be stored in memory."""
 
 BASIC_TEXT: dict[str, Layout] = {
     **{str(kind): as_type(kind) for kind in TEXTS},

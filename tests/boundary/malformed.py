@@ -43,13 +43,13 @@ FOREIGN_WAYS: dict[str, Way] = {
     "a foreign struct": lambda batch: ForeignArray(batch.to_struct_array()),
     "a foreign stream": lambda batch: ForeignStream(pa.Table.from_batches([batch])),
 }
-"""Ways of a library that pyarrow knows nothing of."""
+"""Forms of another library, which pyarrow does not check."""
 ALL_WAYS = OUR_WAYS | FOREIGN_WAYS
 
 
 @dataclass(frozen=True)
 class CorruptArray:
-    """A valid array that is corrupted after pyarrow has validated what is built from it."""
+    """A valid array that is corrupted after pyarrow has validated the batch built from it."""
 
     array: Array
     break_it: Callable[[], object]

@@ -30,11 +30,11 @@ GOOD: Any = pa.record_batch(
         "key": pa.nulls(ROWS, pa.binary()),
     }
 )
-"""Of each message a fragment is missing, so that what is extra is kept."""
+"""Each message lacks a fragment, so that extra columns are kept."""
 BYTES = ("message_body", "message_signature", "fragment_signature", "extra", "key")
 CUT: tuple[str, ...] = ("conversation_id", "message_body", "extra", "key")
-"""The columns of messages that are cut."""
-# The bytes found there may be rejected first, as an invalid key or GUID.
+"""The columns of messages to split."""
+# The bytes at the wrong place may be rejected first, as an invalid key or GUID.
 REFUSED = {"key": f"{BAD} | InputError", "conversation_id": f"{BAD} | InvalidGuidError"}
 
 
@@ -81,7 +81,7 @@ def digests(name: str, make: Callable[[], CorruptArray], expected: str) -> Itera
 
 
 def values_of(kind: DataType, column: str) -> Array:
-    """Values of the column that fit such a type."""
+    """Converts values of the column to a type."""
     array: Array = pa.array([TEXT_ID.encode() if column == "conversation_id" else VALUE] * ROWS)
     return array.cast(kind)
 

@@ -46,7 +46,7 @@ def mismatches(context: Any, world: Routed, tie_break: TieBreak) -> list[str]:
     expected = decide(Router(world.catalog, tie_break=tie_break), world.conversations)
     CREATED_BEFORE[tie_break] = here
     if tie_break == "round_robin":
-        decide(here, world.conversations)  # turns taken here do not count in other processes, except after a fork
+        decide(here, world.conversations)  # the turns taken here have no effect in other processes, except after a fork
     closure = cloudpickle.dumps(lambda conversations: here.route(conversations, now=NOW))
     with context.Pool(1) as pool:
         found = {

@@ -1,6 +1,6 @@
 """Data that contradict their own layout, and objects that break the protocol: an error or a result, never a crash.
 
-A crash ends the process; so the cases are tried in others.
+A crash ends the process, so the cases run in other processes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_objects_that_violate_the_protocol_are_rejected(family: str) -> None:
 
 
 def test_crashes_are_detected() -> None:
-    """Tests the harness: a case that ends its process fails, and is named."""
+    """A case that ends its process fails and is named."""
     found = failures("tests.boundary.crashing", "crashes")
     assert len(found) == 2
     assert found[0] == "a panic: expected any, got * SystemExit: 5"
@@ -75,7 +75,7 @@ def test_thousands_of_corrupted_batches() -> None:
 @pytest.mark.parametrize("column", ["database", "name", "remote_service_name"])
 @pytest.mark.parametrize(("binary", "kind"), list(zip(BINARIES, TEXTS, strict=True)), ids=str)
 def test_a_catalog_rejects_text_that_is_not_utf8(column: str, binary: Any, kind: DataType) -> None:
-    """Immediately, and not when the catalog is read, saved or pickled."""
+    """The error is raised immediately, not when the catalog is read, saved or pickled."""
     bad = pa.Array.from_buffers(kind, 2, pa.array([b"good", b"\xff\xfe"], binary).buffers())
     plain = {"database": ["Sales"] * 2, "name": ["A", "B"], "remote_service_name": ["S"] * 2, "address": ["LOCAL"] * 2}
     with pytest.raises(ssbroker.MalformedDataError, match="UTF-8") as caught:

@@ -77,7 +77,7 @@ def turns(router: Router, conversations: Any, count: int) -> list[list[dict[str,
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 def test_other_processes_decide_the_same(start_method: str) -> None:
-    """In a process of its own: a fork is safe only before pytest and other tests have started threads."""
+    """In its own process: a fork is safe only before pytest and other tests have started threads."""
     process = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.boundary.processes", start_method],
         cwd=ROOT,

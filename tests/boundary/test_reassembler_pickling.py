@@ -29,7 +29,7 @@ def test_a_copy_does_not_affect_the_original(copied: Any) -> None:
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 def test_other_processes_continue_identically(start_method: str) -> None:
-    """In a process of its own: a fork is safe only before pytest and other tests have started threads."""
+    """In its own process: a fork is safe only before pytest and other tests have started threads."""
     process = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.boundary.reassembling_processes", start_method],
         cwd=ROOT,

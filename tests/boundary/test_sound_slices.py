@@ -17,14 +17,14 @@ TEXTS = pa.Array.from_buffers(
     ROWS,
     pa.array([b"\xff\xfe" if row == BAD_ROW else b"ok" for row in range(ROWS)], pa.binary()).buffers(),
 )
-"""One of them is no UTF-8."""
+"""One of them is not valid UTF-8."""
 ENDS = pa.array(range(ROWS + 1), pa.int32())
 ONES = pa.array([1] * ROWS, pa.int32())
 ENTRIES = pa.StructArray.from_arrays(
     [TEXTS, TEXTS], fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]
 )
 MANY = pa.concat_arrays([TEXTS, pa.array(["ok"] * 10_000)])
-"""So many values that those of the keys are looked for among them."""
+"""Enough values that only those referenced by keys are checked."""
 KEYS = pa.array(range(ROWS), pa.int8())
 
 

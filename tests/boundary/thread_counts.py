@@ -8,14 +8,14 @@ import tempfile
 import threading
 from pathlib import Path
 
-import pyarrow as pa  # threads that its import starts do not count
+import pyarrow as pa  # excludes threads started by importing it
 import pyarrow.parquet as pq
 
 TASKS = Path("/proc/self/task")
 
 
 def threads() -> tuple[int, int]:
-    """Returns how many threads Python and the system know of."""
+    """Returns the number of threads that Python and the system report."""
     return threading.active_count(), len(list(TASKS.iterdir()))
 
 

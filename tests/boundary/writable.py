@@ -26,7 +26,7 @@ class Writable:
         return self.array
 
     def write_numbers(self, buffer: int, *numbers: int | None, width: int) -> Array:
-        """Overwrites numbers of so many bytes, from the first; None leaves one as it is."""
+        """Overwrites numbers of that width, from the first; None leaves one unchanged."""
         for place, number in enumerate(numbers):
             if number is not None:
                 self.write(buffer, place * width, number.to_bytes(width, "little", signed=number < 0))
