@@ -77,7 +77,9 @@ def corrupted(random: Random, array: Array, layouts: list[Layout]) -> tuple[Arra
     """Returns the column in a random layout, and the function that corrupts it."""
     copy: Writable = writable(random.choice(layouts)(array))
     if random.random() < 0.5:
-        assert copy.array.null_count >= 0  # computes the null count, which is cached and does not change with the bitmap
+        assert (
+            copy.array.null_count >= 0
+        )  # computes the null count, which is cached and does not change with the bitmap
     return copy.array, lambda: corrupt(random, copy.memory)
 
 

@@ -12,7 +12,7 @@ from ssbroker.testing.simulation import EngineFactory
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Damaged rows in large numbers are not logged."""
+    """Disables logging of damaged rows, of which there are many."""
     level = LOGGER.level
     LOGGER.setLevel(logging.CRITICAL)
     yield
@@ -21,5 +21,5 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture
 def engine() -> EngineFactory:
-    """The engine under test; the tests of planted bugs pass the same class with a bug in it."""
+    """The engine under test; the tests of planted bugs replace it by one with a bug."""
     return DialogEngine

@@ -22,7 +22,7 @@ BATCH: Final = 1000
 MESSAGES: Final = 60
 NOW: Final = 20 * SECOND
 
-Forge = Callable[[Random, Row, Sequence[Row]], Row]
+Forgery = Callable[[Random, Row, Sequence[Row]], Row]
 
 
 def _bit(random: Random, value: bytes) -> bytes:
@@ -30,15 +30,15 @@ def _bit(random: Random, value: bytes) -> bytes:
     return (int.from_bytes(value) ^ 1 << bit).to_bytes(len(value))
 
 
-def _flipped(column: str) -> Forge:
+def _flipped(column: str) -> Forgery:
     return lambda random, row, _: {**row, column: _bit(random, row[column] or bytes(16))}
 
 
-def _shifted(column: str) -> Forge:
+def _shifted(column: str) -> Forgery:
     return lambda random, row, _: {**row, column: max(0, (row[column] or 0) + random.choice((-2, -1, 1, 2, 100)))}
 
 
-def _copied(*columns: str) -> Forge:
+def _copied(*columns: str) -> Forgery:
     """Takes some columns from another row."""
 
     def forge(random: Random, row: Row, rows: Sequence[Row]) -> Row:
@@ -66,7 +66,7 @@ def _acknowledged(random: Random, row: Row, _: Sequence[Row]) -> Row:
     return {**row, "acked_sequence_number": random.randrange(1 << 40), "acked_ahead": row["acked_ahead"] or b""}
 
 
-FORGES: Final[dict[str, Forge]] = {
+FORGERIES: Final[dict[str, Forgery]] = {
     **{
         f"a bit of {column}": _flipped(column)
         for column in (
@@ -108,11 +108,14 @@ FORGES: Final[dict[str, Forge]] = {
     "encrypted with a key of the attacker": _signed_at_random,
     "an acknowledgement of more": _acknowledged,
 }
-"""A change of a row."""
+"""Changes a row."""
 
 
 def recorded(engines: Pair) -> list[Row]:
-    """Rows of every kind before they arrive: fragments, acknowledgements, an end and an error, of three dialogs under one key."""
+    """Returns rows of every kind before they arrive: fragments, acknowledgements, an end and an error.
+
+    The dialogs have the same key.
+    """
     for conversation in DIALOGS[1:]:
         engines.begin(conversation=conversation, session_key=KEY)
     random = Random(22)
@@ -122,7 +125,7 @@ def recorded(engines: Pair) -> list[Row]:
         engines.b.send((conversation, False), b"first back")
         engines.exchange(5 * SECOND)
     engines.b.send((OTHER, False), b"answered")
-    engines.a.take(engines.b.rows(10 * SECOND), 10 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(10 * SECOND), 10 * SECOND)
     acknowledgements = engines.a.rows(12 * SECOND)
     for conversation in (CONVERSATION, OTHER):
         for number in range(MESSAGES):
@@ -133,12 +136,12 @@ def recorded(engines: Pair) -> list[Row]:
 
 
 def forged(rows: Sequence[Row], random: Random) -> Iterator[tuple[str, Row]]:
-    """Endless forged rows, each with the name of its change; none equals a sent row."""
+    """Yields forged rows forever, each with the name of its change; none equals a sent row."""
     honest = {_frozen(row) for row in rows}
-    names = [*FORGES]
+    names = [*FORGERIES]
     while True:
         name = random.choice(names)
-        row = FORGES[name](random, random.choice(rows), rows)
+        row = FORGERIES[name](random, random.choice(rows), rows)
         if _frozen(row) not in honest:
             yield name, row
 
@@ -148,35 +151,35 @@ def _frozen(row: Row) -> tuple[Any, ...]:
 
 
 def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
-    """Passes that many forged rows to the receiver of honest ones.
+    """Passes forged rows to a receiver that also gets honest ones.
 
     Args:
-        number: How many.
-        seed: What they are made from.
+        number: Number of forged rows.
+        seed: Seed of the forgeries.
 
     Returns:
-        How often each was tried, and how many honest messages came through afterwards.
+        The number of forgeries of each kind, and the number of honest messages received afterwards.
 
     Raises:
-        AssertionError: One was accepted.
+        AssertionError: A forged row was accepted.
     """
     engines = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
     rows = recorded(engines)
     before = [engines.b.queue((conversation, False)) for conversation in DIALOGS]
-    engines.b.rows(NOW)  # the rows that it sends without them
+    engines.b.rows(NOW)  # the rows sent without acknowledgements
     tried: Counter[str] = Counter()
     made = forged(rows, Random(seed))
     while tried.total() < number:
         batch = [next(made) for _ in range(min(BATCH, number - tried.total()))]
         tried.update(name for name, _ in batch)
-        effects = engines.b.arrived([row for _, row in batch], NOW)
+        effects = engines.b.receive([row for _, row in batch], NOW)
         assert effects.is_empty, "a forged row was accepted"
         engines.b.dialogs.confirm(effects, now=NOW)
         answers = engines.b.rows(NOW)
         assert answers == [], f"a forged row was answered: {answers[:1]}"
         engines.b.events.clear()
     assert [engines.b.queue((conversation, False)) for conversation in DIALOGS] == before
-    engines.b.take(rows, NOW)
+    engines.b.receive_and_commit(rows, NOW)
     came = [engines.b.queue((conversation, False)) for conversation in DIALOGS]
     return tried, sum(len(queue) for queue in came) - sum(len(queue) for queue in before)
 

@@ -1,4 +1,4 @@
-"""Two instances with the test between them, which sees, holds, changes and repeats each fragment."""
+"""Two instances, between which the test can inspect, hold, change and repeat each fragment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = 1_000_000
 A, B, C = (letter * 16 for letter in (b"A", b"B", b"C"))
 CONVERSATION = b"one conversation"
 KEY = bytes(range(32))
-OF_A, OF_B = b"certificate of A", b"certificate of B"
+CERTIFICATE_A, CERTIFICATE_B = b"certificate of A", b"certificate of B"
 
 Row = dict[str, Any]
 
@@ -46,41 +46,41 @@ class Side:
             self.storage.send(key, body, message_type=message_type)
         self.dialogs.notify_queued([key])
 
-    def rows(self, now: int = 0, *, most: int = 4096) -> list[Row]:
-        """All rows that it sends now."""
+    def rows(self, now: int = 0, *, max_rows: int = 4096) -> list[Row]:
+        """Returns all rows to send now."""
         rows: list[Row] = []
-        while (table := self.dialogs.data_to_send(now=now, max_rows=most)) is not None:
+        while (table := self.dialogs.data_to_send(now=now, max_rows=max_rows)) is not None:
             rows += table.to_pylist()
         return rows
 
-    def arrived(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
-        """Passes a batch to it; nothing is committed."""
+    def receive(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
+        """Receives a batch without committing it."""
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
         return self.dialogs.receive(table, now=now, peer=peer or self.peer, session_keys=self.session_keys)
 
-    def take(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
-        """Passes a batch to it, and commits the result."""
-        effects = self.arrived(rows, now, peer=peer)
+    def receive_and_commit(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
+        """Receives a batch and commits the result."""
+        effects = self.receive(rows, now, peer=peer)
         self.storage.commit(effects)
         self.dialogs.confirm(effects, now=now)
         return effects
 
     def queue(self, key: Key) -> list[bytes]:
-        """The bodies that the application has received."""
-        account = self.storage.accounts.get(key)
-        return [] if account is None else [message.body for message in account.queue]
+        """Returns the bodies in the application's queue."""
+        state = self.storage.accounts.get(key)
+        return [] if state is None else [message.body for message in state.queue]
 
     def waiting(self, key: Key) -> list[int]:
-        """The sequence numbers in its transmission queue."""
+        """Returns the sequence numbers in its transmission queue."""
         return list(self.storage.accounts[key].outgoing)
 
     def emitted(self, kind: type[Event]) -> list[Any]:
-        """Its events of a kind."""
+        """Returns its events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def refused(self) -> list[Any]:
-        """Its events about damaged and misdirected fragments."""
+    def rejection_events(self) -> list[Any]:
+        """Its events about damaged and undeliverable fragments."""
         return self.emitted(CorruptedMessage) + self.emitted(MessageUndeliverable)
 
 
@@ -110,9 +110,9 @@ class Pair:
             rows = self.a.rows(now + step * SECOND)
             sent += rows
             if rows:
-                self.b.take(rows, now + step * SECOND)
+                self.b.receive_and_commit(rows, now + step * SECOND)
             if rows := self.b.rows(now + step * SECOND):
-                self.a.take(rows, now + step * SECOND)
+                self.a.receive_and_commit(rows, now + step * SECOND)
         return sent
 
     def restart(self, side: Side) -> None:
@@ -125,7 +125,7 @@ class Pair:
 def create_engine(
     storage: MemoryDialogStorage, engine: EngineFactory, settings: ProtocolSettings, events: list[Event]
 ) -> DialogEngine:
-    """An engine that records its events."""
+    """Creates an engine that records its events."""
     log = EventLog()
     log.subscribe(events.append)
     return engine(storage, random=Random(1).random, settings=settings, log=log)
@@ -138,42 +138,42 @@ def pair(
     dialog: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Pair:
-    """Two instances and a dialog whose endpoint has the columns `dialog`."""
+    """Creates two instances and a dialog whose endpoint has the columns `dialog`."""
     chosen = ProtocolSettings(**settings)
     sides: list[Side] = []
-    for name, peer in ((A, OF_B), (B, OF_A)):
+    for name, peer in ((A, CERTIFICATE_B), (B, CERTIFICATE_A)):
         storage = MemoryDialogStorage(name, refuses=refuses)
         events: list[Event] = []
         sides.append(Side(name, storage, create_engine(storage, engine, chosen, events), peer, {}, events))
     a, b = sides
-    both = Pair(a, b, engine, chosen)
-    both.begin(**(dialog or {}))
-    return both
+    created = Pair(a, b, engine, chosen)
+    created.begin(**(dialog or {}))
+    return created
 
 
-def bound(engine: EngineFactory, **options: Any) -> Pair:
-    """Two instances with an established dialog: one message has been delivered in each direction."""
-    both = pair(engine, **options)
-    both.a.send(both.outgoing, b"first")
-    both.exchange()
-    both.b.send(both.incoming, b"first back")
-    both.exchange(10 * SECOND)
-    for side in (both.a, both.b):
+def established_pair(engine: EngineFactory, **options: Any) -> Pair:
+    """Creates two instances with an established dialog, after one message in each direction."""
+    created = pair(engine, **options)
+    created.a.send(created.outgoing, b"first")
+    created.exchange()
+    created.b.send(created.incoming, b"first back")
+    created.exchange(10 * SECOND)
+    for side in (created.a, created.b):
         assert side.storage.waiting() == []
         side.events.clear()
-    return both
+    return created
 
 
 def numbers(rows: Iterable[Row]) -> list[tuple[int, int]]:
-    """Sequence and fragment number of each numbered row."""
+    """Returns sequence and fragment number of each numbered row."""
     return [(row["message_sequence_number"], row["fragment_number"]) for row in rows if row["is_sequenced"]]
 
 
 def is_error(row: Row) -> bool:
-    """Whether it is an error of the broker."""
+    """Returns whether a row is an error of the broker."""
     return not row["is_sequenced"] and row["message_type_name"] == config.ERROR
 
 
-def take_no_runs(dialogs: DialogEngine) -> None:
+def disable_fast_path(dialogs: DialogEngine) -> None:
     """Makes an engine process each row by itself, without the fast path."""
     dialogs._fast_inbound = cast("FastInboundFinder", SimpleNamespace(find=lambda table, *_, **__: FastInbound(table)))

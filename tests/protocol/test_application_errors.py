@@ -9,18 +9,18 @@ import pytest
 from ssbroker.protocol import config
 from ssbroker.protocol.storage import Key
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, Pair, bound, numbers, pair
+from tests.protocol.pair import SECOND, Pair, established_pair, numbers, pair
 
 MINUTE = 60 * SECOND
 
 
 def fails(engines: Pair, body: bytes = b"sold out") -> None:
-    """The initiator's application ends the dialog with an error; queued messages are dropped."""
+    """Ends the dialog with an error at the initiator, which drops queued messages."""
     engines.a.send(engines.outgoing, body, message_type=config.ERROR)
 
 
 def test_an_error_overtakes_lost_messages(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"1", b"2", b"3")
     assert numbers(engines.a.rows()) == [(1, 0), (2, 0), (3, 0)]
     fails(engines)
@@ -28,16 +28,16 @@ def test_an_error_overtakes_lost_messages(engine: EngineFactory) -> None:
     assert engines.b.queue(engines.incoming) == [b"first", b"sold out"]
     assert engines.b.storage.accounts[engines.incoming].endpoint.receive_sequence == 5
     assert engines.a.waiting(engines.outgoing) == []
-    assert engines.a.refused == engines.b.refused == []
+    assert engines.a.rejection_events == engines.b.rejection_events == []
 
 
 def test_an_error_overtakes_unsent_messages(engine: EngineFactory) -> None:
-    engines = bound(engine, window_fragments=2)
+    engines = established_pair(engine, window_fragments=2)
     engines.a.send(engines.outgoing, *[b"%d" % number for number in range(50)])
     sent = engines.a.rows()
     assert len(sent) == 2
     fails(engines)
-    engines.b.take(sent)
+    engines.b.receive_and_commit(sent)
     engines.exchange(MINUTE)
     assert engines.b.queue(engines.incoming) == [b"first", b"0", b"1", b"sold out"]
     assert engines.a.waiting(engines.outgoing) == []
@@ -47,14 +47,14 @@ def test_an_error_overtakes_unsent_messages(engine: EngineFactory) -> None:
 def test_an_error_is_sent_immediately_despite_a_full_window(engine: EngineFactory) -> None:
     """Without a retry wait, even if the window is full of fragments or bytes."""
     for window in ({"window_fragments": 2}, {"window_bytes": 2}, {"max_ahead_bytes": 2, "fragments_per_turn": 2}):
-        engines = bound(engine, **window)
+        engines = established_pair(engine, **window)
         engines.a.send(engines.outgoing, *[b"%d" % number for number in range(9)])
         assert 0 < len(engines.a.rows()) < 9
         fails(engines)
         sent = engines.a.rows()
         assert numbers(sent) == [(10, 0)]
-        engines.b.take(sent)
-        engines.a.take(engines.b.rows(2 * SECOND), 2 * SECOND)
+        engines.b.receive_and_commit(sent)
+        engines.a.receive_and_commit(engines.b.rows(2 * SECOND), 2 * SECOND)
         assert engines.b.queue(engines.incoming) == [b"first", b"sold out"]
         assert engines.a.waiting(engines.outgoing) == []
         assert engines.a.rows(2 * SECOND) == []
@@ -71,7 +71,7 @@ def test_an_error_of_the_target_is_sent_immediately(engine: EngineFactory) -> No
     assert numbers(engines.a.rows()) == [(2, 0)]
     assert numbers(engines.a.rows(20 * SECOND)) == [(2, 0)]
     assert engines.a.dialogs.flush(now=31 * SECOND) == 1
-    engines.b.take(engines.a.rows(MINUTE), MINUTE)
+    engines.b.receive_and_commit(engines.a.rows(MINUTE), MINUTE)
     assert engines.b.queue(engines.incoming) == [b"sold out"]
     engines.exchange(2 * MINUTE)
     assert engines.a.waiting(engines.outgoing) == []
@@ -90,7 +90,7 @@ def test_an_error_longer_than_the_window_arrives_complete(engine: EngineFactory)
 
 
 def test_messages_behind_a_full_window_are_read_once_per_turn(engine: EngineFactory) -> None:
-    engines = bound(engine, window_fragments=2)
+    engines = established_pair(engine, window_fragments=2)
     asked: list[int] = []
     ended = engines.a.storage.ending_errors
 
@@ -112,7 +112,7 @@ def test_messages_behind_a_full_window_are_read_once_per_turn(engine: EngineFact
 
 def test_an_error_may_skip_any_number_of_messages(engine: EngineFactory) -> None:
     """The error's number is further ahead than that of any other message may be."""
-    engines = bound(engine, window_fragments=1)
+    engines = established_pair(engine, window_fragments=1)
     engines.a.send(engines.outgoing, *[b""] * 20)
     engines.a.rows()
     fails(engines)
@@ -122,9 +122,9 @@ def test_an_error_may_skip_any_number_of_messages(engine: EngineFactory) -> None
 
 
 def test_early_messages_before_the_error_are_not_received(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"1", b"2", b"3")
-    engines.b.take(engines.a.rows()[1:])
+    engines.b.receive_and_commit(engines.a.rows()[1:])
     assert len(engines.b.storage.accounts[engines.incoming].stored) == 2
     fails(engines)
     engines.exchange(MINUTE)
@@ -134,23 +134,23 @@ def test_early_messages_before_the_error_are_not_received(engine: EngineFactory)
 
 
 def test_in_order_messages_in_the_batch_of_the_error_are_received(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"1", b"2", b"3")
     sent = engines.a.rows()
     fails(engines)
-    engines.b.take([*sent[:2], *engines.a.rows(MINUTE)])
+    engines.b.receive_and_commit([*sent[:2], *engines.a.rows(MINUTE)])
     assert engines.b.queue(engines.incoming) == [b"first", b"1", b"2", b"sold out"]
 
 
 def test_an_error_arrives_in_fragments(engine: EngineFactory) -> None:
     """Each fragment is marked as an error, so the first to arrive shows where the direction continues."""
-    engines = bound(engine, max_fragment_bytes=4)
+    engines = established_pair(engine, max_fragment_bytes=4)
     engines.a.send(engines.outgoing, b"lost")
     engines.a.rows()
     fails(engines, b"0123456789ab")
     sent = engines.a.rows(MINUTE)
     assert numbers(sent) == [(2, 0), (2, 1), (2, 2)]
-    engines.b.take([sent[2], sent[0]])
+    engines.b.receive_and_commit([sent[2], sent[0]])
     assert engines.b.queue(engines.incoming) == [b"first"]
     engines.restart(engines.b)
     engines.exchange(2 * MINUTE)
@@ -159,7 +159,7 @@ def test_an_error_arrives_in_fragments(engine: EngineFactory) -> None:
 
 
 def test_an_error_is_sent_after_a_restart_of_the_sender(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"1", b"2")
     engines.a.rows()
     fails(engines)
@@ -183,12 +183,12 @@ def test_an_error_is_sent_before_the_target_has_answered(engine: EngineFactory) 
 
 
 def test_a_rollback_undoes_the_skipped_numbers(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"1", b"2")
     late = engines.a.rows()
     fails(engines)
-    engines.b.dialogs.undo(engines.b.arrived(engines.a.rows(MINUTE), MINUTE))
-    engines.b.take(late, MINUTE)
+    engines.b.dialogs.undo(engines.b.receive(engines.a.rows(MINUTE), MINUTE))
+    engines.b.receive_and_commit(late, MINUTE)
     assert engines.b.queue(engines.incoming) == [b"first", b"1", b"2"]
     engines.exchange(3 * MINUTE)
     assert engines.b.queue(engines.incoming) == [b"first", b"1", b"2", b"sold out"]
@@ -196,11 +196,11 @@ def test_a_rollback_undoes_the_skipped_numbers(engine: EngineFactory) -> None:
 
 @pytest.mark.rule("P12")
 def test_a_duplicate_error_is_received_once(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"lost")
     engines.a.rows()
     fails(engines)
     sent = engines.a.rows(MINUTE)
     for _ in range(3):
-        engines.b.take([*sent, *sent], MINUTE)
+        engines.b.receive_and_commit([*sent, *sent], MINUTE)
     assert engines.b.queue(engines.incoming) == [b"first", b"sold out"]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, Pair, bound, numbers
+from tests.protocol.pair import SECOND, Pair, established_pair, numbers
 
 
 def restart(engines: Pair, length: int) -> None:
@@ -25,25 +25,27 @@ def test_a_partly_sent_message_arrives_complete_and_once(engine: EngineFactory, 
     rng = Random(length)
     for seed in range(10):
         dialog = {"session_key": bytes(32)} if secured else {}
-        engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=4, window_fragments=16, dialog=dialog)
+        engines = established_pair(
+            engine, max_fragment_bytes=10, fragments_per_turn=4, window_fragments=16, dialog=dialog
+        )
         bodies = [rng.randbytes(rng.choice([0, 5, 45, 95, 300])) for _ in range(6)]
         engines.a.send(engines.outgoing, *bodies)
         now = 20 * SECOND
         for changed in (length, 3, 10):
-            engines.b.take([row for row in engines.a.rows(now) if rng.random() < 0.5], now)
+            engines.b.receive_and_commit([row for row in engines.a.rows(now) if rng.random() < 0.5], now)
             restart(engines, changed)
-            engines.b.take([row for row in engines.a.rows(now) if rng.random() < 0.5], now)
+            engines.b.receive_and_commit([row for row in engines.a.rows(now) if rng.random() < 0.5], now)
             now += 5 * SECOND
         engines.a.send(engines.outgoing, b"x" * 40)
         engines.exchange(now, times=300)
         assert engines.b.queue(engines.incoming)[1:] == [*bodies, b"x" * 40], seed
         assert engines.a.waiting(engines.outgoing) == []
-        assert engines.b.refused == []
+        assert engines.b.rejection_events == []
 
 
 def test_a_conversation_without_messages_in_transit_uses_the_new_size(engine: EngineFactory) -> None:
     """New conversations too, while others keep the old size."""
-    engines = bound(engine, max_fragment_bytes=10)
+    engines = established_pair(engine, max_fragment_bytes=10)
     late = engines.begin(conversation=b"the second one..", far_broker_instance=engines.b.name)
     restart(engines, 20)
     engines.a.send(engines.outgoing, bytes(40))

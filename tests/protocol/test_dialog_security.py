@@ -9,14 +9,14 @@ import pytest
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, bound, is_error, numbers, pair
+from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, established_pair, is_error, numbers, pair
 from tests.protocol.test_receiver import with_new_header_digest
 
 SECURED = {"session_key": KEY}
 
 
 def flips(value: Any) -> list[Any]:
-    """The value with each of its bits flipped, and without it."""
+    """Returns the value with each of its bits flipped, and without it."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -34,7 +34,7 @@ def flips(value: Any) -> list[Any]:
 
 
 def altered(row: Row) -> list[Row]:
-    """The row with every single bit of it flipped, one at a time, and with something where nothing was."""
+    """Yields the row with every single bit flipped, one at a time, and with a value in place of each null."""
     there = [{**row, name: other} for name, value in row.items() for other in flips(value)]
     fillers: dict[str, Any] = {"acked_sequence_number": 0, "acked_ahead": b"", "lifetime": 0}
     filled = [{**row, name: filler} for name, filler in fillers.items() if row[name] is None]
@@ -45,43 +45,43 @@ def altered(row: Row) -> list[Row]:
 @pytest.mark.parametrize("secured", [True, False])
 def test_every_single_bit_flip_of_header_or_part_is_refused(engine: EngineFactory, *, secured: bool) -> None:
     """Of fragments and acknowledgements, of secured dialogs and of unsecured ones (there it detects accidents)."""
-    both = bound(engine, dialog=SECURED if secured else None)
+    both = established_pair(engine, dialog=SECURED if secured else None)
     both.a.send(both.outgoing, b"pay 100 to Ann")
     (row,) = both.a.rows(20 * SECOND)
     for bad in altered(row):
-        effects = both.b.take([bad], 20 * SECOND)
+        effects = both.b.receive_and_commit([bad], 20 * SECOND)
         assert effects.is_empty, {name: value for name, value in bad.items() if value != row[name]}
     assert both.b.queue(both.incoming) == [b"first"]
     both.b.rows(25 * SECOND)
-    both.b.take([row], 25 * SECOND)
+    both.b.receive_and_commit([row], 25 * SECOND)
     (acknowledgement,) = both.b.rows(27 * SECOND)
     for bad in altered(acknowledgement):
-        assert both.a.take([bad], 27 * SECOND).is_empty
+        assert both.a.receive_and_commit([bad], 27 * SECOND).is_empty
     assert both.a.waiting(both.outgoing) == [1]
-    both.a.take([acknowledgement], 28 * SECOND)
+    both.a.receive_and_commit([acknowledgement], 28 * SECOND)
     assert both.a.waiting(both.outgoing) == []
 
 
 @pytest.mark.rule("P22")
 def test_bodies_cannot_be_read_in_transit(engine: EngineFactory) -> None:
     """Nor a digest of it, which would confirm a guess."""
-    both = bound(engine, dialog=SECURED, max_fragment_bytes=8)
+    both = established_pair(engine, dialog=SECURED, max_fragment_bytes=8)
     body = b"the secret of the house"
     both.a.send(both.outgoing, body)
     rows = both.a.rows(20 * SECOND)
-    plain = bound(engine, max_fragment_bytes=8)
+    plain = established_pair(engine, max_fragment_bytes=8)
     plain.a.send(plain.outgoing, body)
     for row, open_row in zip(rows, plain.a.rows(20 * SECOND), strict=True):
         assert open_row["message_body"] in body
         assert open_row["message_body"] not in row["message_body"]
         for name in ("message_signature", "fragment_signature"):
             assert row[name] != open_row[name]
-    both.b.take(rows, 20 * SECOND)
+    both.b.receive_and_commit(rows, 20 * SECOND)
     assert both.b.queue(both.incoming)[-1] == body
 
 
 def test_a_resent_fragment_has_the_same_bytes(engine: EngineFactory) -> None:
-    both = bound(engine, dialog=SECURED)
+    both = established_pair(engine, dialog=SECURED)
     both.a.send(both.outgoing, b"again and again")
     assert both.a.rows(20 * SECOND) == both.a.rows(30 * SECOND) == both.a.rows(45 * SECOND) != []
 
@@ -90,7 +90,7 @@ def test_a_resent_fragment_has_the_same_bytes(engine: EngineFactory) -> None:
 @pytest.mark.threat("T2")
 def test_fragments_are_rejected_in_any_other_position(engine: EngineFactory) -> None:
     """Another sequence number, fragment, direction or dialog, with the header and signature of the original or of the new place."""
-    both = bound(engine, dialog=SECURED, max_fragment_bytes=8)
+    both = established_pair(engine, dialog=SECURED, max_fragment_bytes=8)
     other = both.begin(conversation=b"the other dialog", far_broker_instance=B, session_key=bytes(32))
     both.a.send(both.outgoing, b"one part", b"two part", b"three of three of")
     both.a.send(other, b"one part")
@@ -100,47 +100,47 @@ def test_fragments_are_rejected_in_any_other_position(engine: EngineFactory) -> 
     for where in rows:
         for whence in rows:
             if where is not whence:
-                both.b.take([{**where, **{name: whence[name] for name in content}}], 20 * SECOND)
+                both.b.receive_and_commit([{**where, **{name: whence[name] for name in content}}], 20 * SECOND)
     for row in mine:
-        both.a.take([{**row, "is_initiator": False}, row], 20 * SECOND)
+        both.a.receive_and_commit([{**row, "is_initiator": False}, row], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first"]
     assert both.b.storage.accounts[both.incoming].stored == {}
-    both.b.take(rows, 21 * SECOND)
+    both.b.receive_and_commit(rows, 21 * SECOND)
     assert both.b.queue(both.incoming)[1:] == [b"one part", b"two part", b"three of three of"]
 
 
 @pytest.mark.rule("P22")
 @pytest.mark.threat("T15")
 def test_a_secured_dialog_rejects_unsecured_rows(engine: EngineFactory) -> None:
-    """Nor rows with MD5 signatures, unless `integrity` is compat."""
-    both = bound(engine, dialog=SECURED)
-    plain = bound(engine)
-    compat = bound(engine, dialog=SECURED, integrity="compat")
+    """MD5 signatures are rejected too, unless `integrity` is compat."""
+    both = established_pair(engine, dialog=SECURED)
+    plain = established_pair(engine)
+    compat = established_pair(engine, dialog=SECURED, integrity="compat")
     for each in (both, plain, compat):
         each.a.send(each.outgoing, b"from a stranger")
     for rows in (plain.a.rows(20 * SECOND), compat.a.rows(20 * SECOND)):
-        assert both.b.take(rows, 20 * SECOND).is_empty
-    assert len(both.b.refused) == 2
+        assert both.b.receive_and_commit(rows, 20 * SECOND).is_empty
+    assert len(both.b.rejection_events) == 2
     assert both.b.queue(both.incoming) == [b"first"]
 
 
 @pytest.mark.rule("P22", "P21")
 def test_compat_accepts_md5_signatures_with_the_key_only(engine: EngineFactory) -> None:
     """Bodies are not encrypted; rows forged without the key are rejected, fragments too."""
-    both = bound(engine, dialog=SECURED, integrity="compat", max_fragment_bytes=8)
+    both = established_pair(engine, dialog=SECURED, integrity="compat", max_fragment_bytes=8)
     both.a.send(both.outgoing, b"short", b"long enough for two")
     rows = both.a.rows(20 * SECOND)
     assert rows[0]["message_body"] == b"short"
-    stranger = bound(engine, dialog={"session_key": bytes(32)}, integrity="compat", max_fragment_bytes=8)
+    stranger = established_pair(engine, dialog={"session_key": bytes(32)}, integrity="compat", max_fragment_bytes=8)
     stranger.a.send(stranger.outgoing, b"forge", b"forged as well, yes")
-    both.b.take(stranger.a.rows(20 * SECOND), 20 * SECOND)
+    both.b.receive_and_commit(stranger.a.rows(20 * SECOND), 20 * SECOND)
     moved = [
         with_new_header_digest({**row, "message_sequence_number": row["message_sequence_number"] + 1}) for row in rows
     ]
-    both.b.take(moved, 20 * SECOND)
-    both.b.take([with_new_header_digest({**row, "message_signature": None}) for row in rows], 20 * SECOND)
+    both.b.receive_and_commit(moved, 20 * SECOND)
+    both.b.receive_and_commit([with_new_header_digest({**row, "message_signature": None}) for row in rows], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first"]
-    both.b.take(rows, 21 * SECOND)
+    both.b.receive_and_commit(rows, 21 * SECOND)
     assert both.b.queue(both.incoming)[1:] == [b"short", b"long enough for two"]
 
 
@@ -149,10 +149,10 @@ def test_a_dialog_with_an_unknown_key_is_rejected(engine: EngineFactory) -> None
     both = pair(engine, dialog=SECURED)
     both.b.session_keys.clear()
     both.a.send(both.outgoing, b"who can read this")
-    both.b.take(both.a.rows())
+    both.b.receive_and_commit(both.a.rows())
     assert both.b.storage.accounts == {}
     assert both.b.rows(5 * SECOND) == []
-    assert len(both.b.refused) == 1
+    assert len(both.b.rejection_events) == 1
 
 
 @pytest.mark.rule("P22", "P11")
@@ -161,19 +161,19 @@ def test_broker_errors_are_authenticated(engine: EngineFactory) -> None:
     from ssbroker.protocol.storage import Refusal  # noqa: PLC0415 - for this one only
 
     refuses = lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None  # noqa: E731 - one line
-    both = bound(engine, dialog=SECURED, refuses=refuses)
-    plain = bound(engine, refuses=refuses)
+    both = established_pair(engine, dialog=SECURED, refuses=refuses)
+    plain = established_pair(engine, refuses=refuses)
     for each in (both, plain):
         each.a.send(each.outgoing, b"odd", message_type="Odd")
-        each.b.take(each.a.rows(20 * SECOND), 20 * SECOND)
+        each.b.receive_and_commit(each.a.rows(20 * SECOND), 20 * SECOND)
     (forged,) = [row for row in plain.b.rows(20 * SECOND) if is_error(row)]
     (genuine,) = [row for row in both.b.rows(20 * SECOND) if is_error(row)]
     assert b"8428" in forged["message_body"]
     assert b"8428" not in genuine["message_body"]
     for bad in (forged, *altered(genuine)):
-        both.a.take([bad], 20 * SECOND)
+        both.a.receive_and_commit([bad], 20 * SECOND)
     assert both.a.storage.accounts[both.outgoing].error is None
-    both.a.take([genuine], 20 * SECOND)
+    both.a.receive_and_commit([genuine], 20 * SECOND)
     assert b"<Code>-8428</Code>" in (both.a.storage.accounts[both.outgoing].error or b"")
 
 
@@ -181,7 +181,7 @@ def test_broker_errors_are_authenticated(engine: EngineFactory) -> None:
 @pytest.mark.threat("T14")
 def test_only_the_first_responder_can_answer(engine: EngineFactory) -> None:
     """A broker id is an address, not a credential: the certificate decides, at both ends and after a restart."""
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"one")
     both.b.send(both.incoming, b"two")
     there, back = both.a.rows(20 * SECOND), both.b.rows(20 * SECOND)
@@ -189,22 +189,22 @@ def test_only_the_first_responder_can_answer(engine: EngineFactory) -> None:
         if restart:
             both.restart(both.a)
             both.restart(both.b)
-        both.b.take(there, 20 * SECOND, peer=b"certificate of a clone")
-        both.a.take(back, 20 * SECOND, peer=b"certificate of a clone")
+        both.b.receive_and_commit(there, 20 * SECOND, peer=b"certificate of a clone")
+        both.a.receive_and_commit(back, 20 * SECOND, peer=b"certificate of a clone")
     assert (both.b.queue(both.incoming), both.a.queue(both.outgoing)) == ([b"first"], [b"first back"])
-    both.b.take(there, 20 * SECOND)
-    both.a.take(back, 20 * SECOND)
+    both.b.receive_and_commit(there, 20 * SECOND)
+    both.a.receive_and_commit(back, 20 * SECOND)
     assert (both.b.queue(both.incoming)[1:], both.a.queue(both.outgoing)[1:]) == ([b"one"], [b"two"])
 
 
 def answered_by_two(engine: EngineFactory) -> tuple[Pair, Pair]:
-    """A dialog whose first message has reached two copies of the service."""
+    """Creates a dialog whose first message has reached two copies of the service."""
     both, copy = pair(engine), pair(engine)
     copy.b.storage.broker_instance = C
     both.a.send(both.outgoing, b"one", b"two")
     first = both.a.rows()
-    both.b.take(first)
-    copy.b.take(first)
+    both.b.receive_and_commit(first)
+    copy.b.receive_and_commit(first)
     return both, copy
 
 
@@ -212,22 +212,22 @@ def answered_by_two(engine: EngineFactory) -> tuple[Pair, Pair]:
 def test_a_second_copy_that_answers_gets_an_error(engine: EngineFactory) -> None:
     """-8495, so that its application does not wait forever."""
     both, copy = answered_by_two(engine)
-    both.a.take(both.b.rows())
+    both.a.receive_and_commit(both.b.rows())
     copy.b.send((both.outgoing[0], False), b"from the copy")
-    both.a.take(copy.b.rows(SECOND), SECOND)
+    both.a.receive_and_commit(copy.b.rows(SECOND), SECOND)
     assert both.a.queue(both.outgoing) == []
     rows = both.a.rows(SECOND)
     errors = [row for row in rows if is_error(row)]
     assert {row["to_broker_instance"] for row in errors} == {C}
     assert {row["to_broker_instance"] for row in rows if row["is_sequenced"]} == {B}
-    copy.b.take(errors, SECOND)
+    copy.b.receive_and_commit(errors, SECOND)
     assert b"<Code>-8495</Code>" in (copy.b.storage.accounts[both.incoming].error or b"")
 
 
 @pytest.mark.rule("R8")
 def test_rows_that_name_another_broker_id_are_rejected(engine: EngineFactory) -> None:
     """Nor rows to or from another service of the same conversation."""
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
     for name, value in {
@@ -237,15 +237,15 @@ def test_rows_that_name_another_broker_id_are_rejected(engine: EngineFactory) ->
         "from_service_name": "Thief",
         "service_contract_name": "Theft",
     }.items():
-        assert both.b.take([with_new_header_digest({**row, name: value})], 20 * SECOND).is_empty
+        assert both.b.receive_and_commit([with_new_header_digest({**row, name: value})], 20 * SECOND).is_empty
     assert both.b.queue(both.incoming) == [b"first"]
-    assert len(both.b.refused) == 5
+    assert len(both.b.rejection_events) == 5
 
 
 @pytest.mark.rule("P12", "P26")
 def test_inconsistent_headers_are_rejected(engine: EngineFactory) -> None:
     """Combinations of fields that no header may have."""
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
     for contradiction in (
@@ -261,9 +261,9 @@ def test_inconsistent_headers_are_rejected(engine: EngineFactory) -> None:
         {"security": 2},
     ):
         bad = with_new_header_digest({**row, **contradiction})
-        assert both.b.take([bad], 20 * SECOND).is_empty, contradiction
-    assert len(both.b.refused) == 10
-    both.b.take([row], 20 * SECOND)
+        assert both.b.receive_and_commit([bad], 20 * SECOND).is_empty, contradiction
+    assert len(both.b.rejection_events) == 10
+    both.b.receive_and_commit([row], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
@@ -293,6 +293,6 @@ def test_secured_dialogs_work_in_both_directions(engine: EngineFactory) -> None:
     both.exchange(100 * SECOND)
     assert both.b.queue(both.incoming) == [b"question %d" % number * 5 for number in range(10)]
     assert both.a.queue(both.outgoing) == [b"answer %d" % number * 5 for number in range(10)]
-    assert both.b.refused == both.a.refused == []
+    assert both.b.rejection_events == both.a.rejection_events == []
     assert both.a.storage.accounts[both.outgoing].endpoint.broker_instance == A
     assert numbers(both.a.rows(200 * SECOND)) == []

@@ -19,7 +19,18 @@ from ssbroker.protocol.events import Event
 from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
 from ssbroker.protocol.storage import BatchChanges, Key, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
-from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, create_engine, pair, take_no_runs
+from tests.protocol.pair import (
+    CERTIFICATE_A,
+    CERTIFICATE_B,
+    SECOND,
+    B,
+    Row,
+    Side,
+    create_engine,
+    disable_fast_path,
+    established_pair,
+    pair,
+)
 from tests.protocol.test_receiver import with_new_header_digest
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
@@ -81,23 +92,23 @@ class Twins:
     def _receiver(self) -> Side:
         storage, events = MemoryDialogStorage(B, refuses=refuses), list[Event]()
         engine = create_engine(storage, DialogEngine, pair(DialogEngine).settings, events)
-        return Side(B, storage, engine, OF_A, {}, events)
+        return Side(B, storage, engine, CERTIFICATE_A, {}, events)
 
     def _watch(self) -> None:
         """Counts the rows of the fast path in one receiver, and disables it in the other."""
-        take = self.quick.dialogs._fast_inbound.find
+        receive_and_commit = self.quick.dialogs._fast_inbound.find
 
         def watched(table: pa.Table, *given: Any, **options: Any) -> FastInbound:
-            found = take(table, *given, **options)
+            found = receive_and_commit(table, *given, **options)
             self.runs += len(found.runs)
             self.rows += found.messages.num_rows
             return found
 
         self.quick.dialogs._fast_inbound = cast("FastInboundFinder", SimpleNamespace(find=watched))
-        take_no_runs(self.slow.dialogs)
+        disable_fast_path(self.slow.dialogs)
 
-    def take(self, rows: list[Row], now: int, *, peer: bytes, is_committed: bool) -> None:
-        both = [side.arrived(rows, now, peer=peer) for side in (self.quick, self.slow)]
+    def receive_and_commit(self, rows: list[Row], now: int, *, peer: bytes, is_committed: bool) -> None:
+        both = [side.receive(rows, now, peer=peer) for side in (self.quick, self.slow)]
         assert content_of(both[0]) == content_of(both[1])
         for side, effects in zip((self.quick, self.slow), both, strict=True):
             if is_committed:
@@ -115,7 +126,7 @@ class Twins:
 
 
 def content_of(effects: BatchChanges) -> dict[str, Any]:
-    """The content of effects in a comparable form; messages by endpoint."""
+    """Returns the content of effects in a comparable form; messages by endpoint."""
     messages: dict[Key, list[Row]] = defaultdict(list)
     for row in effects.messages.to_pylist():
         messages[row["conversation_id"], not row["is_initiator"]].append(row)
@@ -150,10 +161,10 @@ def test_the_fast_path_gives_the_result_of_row_by_row(seed: int) -> None:
                     rows[at] = with_new_header_digest(changed) if rng.random() < 0.8 else changed
             if rng.random() < 0.3:
                 rng.shuffle(rows)
-        peer = OF_A if rng.random() < 0.95 else OF_B
-        twins.take(rows, now, peer=peer, is_committed=rng.random() < 0.85)
+        peer = CERTIFICATE_A if rng.random() < 0.95 else CERTIFICATE_B
+        twins.receive_and_commit(rows, now, peer=peer, is_committed=rng.random() < 0.85)
         if answers := twins.answers(now):
-            twins.sender.take(answers, now)
+            twins.sender.receive_and_commit(answers, now)
     assert twins.runs > 0
 
 
@@ -162,14 +173,14 @@ def test_without_faults_most_rows_take_the_fast_path() -> None:
     for step in range(10):
         for key in KEYS:
             twins.sender.send(key, *(b"%d of %d" % (number, step) for number in range(5)))
-        twins.take(twins.sender.rows(step * SECOND), step * SECOND, peer=OF_A, is_committed=True)
-        twins.sender.take(twins.answers(step * SECOND), step * SECOND)
+        twins.receive_and_commit(twins.sender.rows(step * SECOND), step * SECOND, peer=CERTIFICATE_A, is_committed=True)
+        twins.sender.receive_and_commit(twins.answers(step * SECOND), step * SECOND)
     assert twins.rows == (10 * 5 - 1) * len(KEYS)  # the first rows of all start the conversations
 
 
 def fast_path_rows() -> list[Row]:
     """Five messages of an established conversation."""
-    both = bound(DialogEngine)
+    both = established_pair(DialogEngine)
     both.a.send(both.outgoing, *(b"%d" % number for number in range(5)))
     return both.a.rows(20 * SECOND)
 
@@ -188,7 +199,7 @@ def test_a_run_describes_its_rows() -> None:
 @pytest.mark.parametrize("at", range(5))
 @pytest.mark.parametrize("change", CHANGES, ids=map(str, range(len(CHANGES))))
 def test_one_unusual_row_excludes_its_conversation_from_the_fast_path(change: Callable[..., Row], at: int) -> None:
-    """Except a row that could be there with another body, priority or id, or a row of another conversation at an end."""
+    """Exceptions: a row that differs only in body, priority or id, and a row of another conversation at either end."""
     rows = fast_path_rows()
     others = [with_new_header_digest({**row, "conversation_id": b"another one.1111"}) for row in rows]
     for seed in range(8):

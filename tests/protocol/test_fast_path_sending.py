@@ -16,7 +16,7 @@ from ssbroker.protocol.config import END_DIALOG, ERROR
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.sender import FastOutbound, take_fast
 from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_table
-from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
+from tests.protocol.pair import SECOND, A, B, Pair, Row, established_pair, numbers, pair
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
 TURNS: Final = 40
@@ -24,7 +24,7 @@ TURNS: Final = 40
 
 @pytest.fixture
 def cuts(monkeypatch: pytest.MonkeyPatch) -> list[FastOutbound | None]:
-    """The results of turns that may use the fast path; None if it was not used."""
+    """Records the results of turns that may use the fast path; None if it was not used."""
     made: list[FastOutbound | None] = []
 
     def watched(*given: Any) -> FastOutbound | None:
@@ -58,14 +58,14 @@ def played(seed: int) -> list[Any]:
         send_more(engines, rng)
         if rng.random() < 0.05:
             engines.restart(engines.a)
-        rows = engines.a.rows(now, most=rng.choice([3, 4096]))
+        rows = engines.a.rows(now, max_rows=rng.choice([3, 4096]))
         known = engines.a.dialogs._cache.loaded
         states = {key: repr(known[key].transmission) for key in sorted(known)}
         found += [rows, engines.a.dialogs.next_timeout(), states]
         kept = [row for row in rows if rng.random() > 0.1]
-        engines.b.take(kept, now)
+        engines.b.receive_and_commit(kept, now)
         if rng.random() < 0.8:
-            engines.a.take([row for row in engines.b.rows(now) if rng.random() > 0.1], now)
+            engines.a.receive_and_commit([row for row in engines.b.rows(now) if rng.random() > 0.1], now)
     return found
 
 
@@ -93,7 +93,7 @@ def test_the_fast_path_sends_the_same_rows(
 
 
 def test_small_messages_of_established_dialogs_take_the_fast_path(cuts: list[FastOutbound | None]) -> None:
-    engines = bound(DialogEngine)
+    engines = established_pair(DialogEngine)
     cuts.clear()
     for step in range(10):
         engines.a.send(engines.outgoing, *(b"%d" % number for number in range(step)))
@@ -110,7 +110,7 @@ def test_small_messages_of_established_dialogs_take_the_fast_path(cuts: list[Fas
 def test_one_unusual_message_excludes_its_turn_from_the_fast_path(
     bodies: list[bytes], kind: str, cuts: list[FastOutbound | None]
 ) -> None:
-    engines = bound(DialogEngine, max_fragment_bytes=100)
+    engines = established_pair(DialogEngine, max_fragment_bytes=100)
     other = engines.begin(conversation=KEYS[0][0])
     engines.a.send(other, b"first")
     engines.exchange(20 * SECOND)
@@ -152,7 +152,7 @@ def test_a_row_has_the_columns_of_message_sender_and_receiver() -> None:
 
 
 def changed(row: Row, **values: Any) -> tuple[Any, ...]:
-    """A message with other values in some columns."""
+    """Returns a message with other values in some columns."""
     return tuple({**row, **values}.values())
 
 

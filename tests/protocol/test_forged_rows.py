@@ -8,7 +8,7 @@ import pytest
 
 from ssbroker.protocol.config import END_DIALOG, ERROR
 from ssbroker.protocol.engine import DialogEngine
-from tests.protocol.forged_rows import DIALOGS, FORGES, MESSAGES, NOW, attack, recorded
+from tests.protocol.forged_rows import DIALOGS, FORGERIES, MESSAGES, NOW, attack, recorded
 from tests.protocol.pair import KEY, Row, pair
 from tests.protocol.test_dialog_security import altered
 from tests.protocol.test_receiver import with_new_header_digest
@@ -21,7 +21,7 @@ ROWS = 20_000
 def test_no_forged_row_is_accepted_or_answered() -> None:
     """All honest rows of both dialogs arrive afterwards."""
     tried, came = attack(ROWS)
-    assert tried.keys() == FORGES.keys()
+    assert tried.keys() == FORGERIES.keys()
     assert came == 2 * (MESSAGES + 1) + 1
 
 
@@ -39,17 +39,19 @@ WANTED: dict[str, Callable[[Row], bool]] = {
 @pytest.mark.threat("T2")
 @pytest.mark.parametrize("kind", WANTED)
 def test_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str) -> None:
-    """And each change of a field, in a secured dialog; errors of the broker are in `test_dialog_security`."""
+    """And each change of a field, in a secured dialog; `test_dialog_security` covers errors of the broker."""
     both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
     rows = recorded(both)
     both.b.rows(NOW)
     row = next(row for row in rows if WANTED[kind](row))
     before = [both.b.queue((conversation, False)) for conversation in DIALOGS]
     for bad in altered(row):
-        assert both.b.take([bad], NOW).is_empty, {name: value for name, value in bad.items() if value != row[name]}
+        assert both.b.receive_and_commit([bad], NOW).is_empty, {
+            name: value for name, value in bad.items() if value != row[name]
+        }
     assert both.b.rows(NOW) == []
     assert [both.b.queue((conversation, False)) for conversation in DIALOGS] == before
-    assert not both.b.take([row], NOW).is_empty
+    assert not both.b.receive_and_commit([row], NOW).is_empty
 
 
 @pytest.mark.threat("T2")
@@ -58,8 +60,8 @@ def test_an_acknowledgement_has_no_body() -> None:
     for key in (KEY, None):
         both = pair(DialogEngine, dialog={"session_key": key}, max_fragment_bytes=16)
         both.a.send(both.outgoing, b"first")
-        both.b.take(both.a.rows())
+        both.b.receive_and_commit(both.a.rows())
         (row,) = both.b.rows()
         hidden = {**row, "message_body": b"hidden"}
-        assert both.a.take([hidden if key else with_new_header_digest(hidden)]).is_empty
-        assert not both.a.take([row]).is_empty
+        assert both.a.receive_and_commit([hidden if key else with_new_header_digest(hidden)]).is_empty
+        assert not both.a.receive_and_commit([row]).is_empty

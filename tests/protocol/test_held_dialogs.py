@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, bound, numbers
+from tests.protocol.pair import SECOND, established_pair, numbers
 
 
 def test_a_held_dialog_sends_nothing_and_others_do(engine: EngineFactory) -> None:
-    both = bound(engine)
+    both = established_pair(engine)
     other = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
     both.a.send(both.outgoing, b"held")
     both.a.dialogs.hold([both.outgoing])
@@ -23,7 +23,7 @@ def test_a_held_dialog_sends_nothing_and_others_do(engine: EngineFactory) -> Non
 
 def test_a_held_dialog_has_no_timeout(engine: EngineFactory) -> None:
     """Neither for retries nor for acknowledgements; the engine would be polled in vain."""
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     both.a.dialogs.hold([both.outgoing])
@@ -34,9 +34,9 @@ def test_a_held_dialog_has_no_timeout(engine: EngineFactory) -> None:
 
 
 def test_acknowledgements_are_held_until_the_release(engine: EngineFactory) -> None:
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"order")
-    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    both.b.receive_and_commit(both.a.rows(20 * SECOND), 20 * SECOND)
     both.b.dialogs.hold([both.incoming])
     assert both.b.rows(22 * SECOND) == []
     both.b.dialogs.release([both.incoming])
@@ -46,7 +46,7 @@ def test_acknowledgements_are_held_until_the_release(engine: EngineFactory) -> N
 
 @pytest.mark.rule("P17")
 def test_fragments_known_to_be_lost_are_sent_again_immediately(engine: EngineFactory) -> None:
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     assert both.a.rows(20 * SECOND) == []
@@ -57,7 +57,7 @@ def test_fragments_known_to_be_lost_are_sent_again_immediately(engine: EngineFac
 @pytest.mark.rule("P17")
 def test_known_losses_do_not_lengthen_the_waits(engine: EngineFactory) -> None:
     """Waits grow without answers; a failed dial is not a missing answer."""
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
     for _ in range(5):
@@ -70,7 +70,7 @@ def test_known_losses_do_not_lengthen_the_waits(engine: EngineFactory) -> None:
 @pytest.mark.rule("P32")
 def test_a_forgotten_dialog_is_not_read_from_the_work_table(engine: EngineFactory) -> None:
     """Its object is outdated: fragments that it considers unsent have been acknowledged since."""
-    both = bound(engine)
+    both = established_pair(engine)
     both.a.send(both.outgoing, b"1")
     both.exchange(20 * SECOND)
     assert both.a.dialogs.flush(now=60 * SECOND)

@@ -13,7 +13,7 @@ import pytest
 from ssbroker.protocol import sender
 from ssbroker.protocol.storage import Key, MessageRange
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, B, Pair, bound, numbers, pair
+from tests.protocol.pair import SECOND, B, Pair, established_pair, numbers, pair
 
 MIB = 1 << 20
 ALL = [bytes([letter]) * 16 for letter in b"123"]
@@ -32,12 +32,12 @@ def engines(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def of(rows: list[dict[str, Any]]) -> set[bytes]:
-    """The conversation ids of rows."""
+    """Returns the conversation ids of rows."""
     return {row["conversation_id"] for row in rows}
 
 
 def read_by(engines: Pair) -> list[int]:
-    """The number of body bytes that the initiator reads at each later read."""
+    """Records the number of body bytes of each read by the initiator."""
     read: list[int] = []
     outgoing = engines.a.storage.outgoing
 
@@ -72,9 +72,9 @@ def test_a_message_starts_only_when_memory_has_space_for_it(engines: Pair) -> No
             if begun[-1:] != [conversation]:
                 begun.append(conversation)
         if rows:
-            engines.b.take(rows, now)
+            engines.b.receive_and_commit(rows, now)
         if back := engines.b.rows(now):
-            engines.a.take(back, now)
+            engines.a.receive_and_commit(back, now)
         rows = engines.a.rows(now)
     assert begun == ALL
     assert [engines.b.queue((conversation, False)) for conversation in ALL] == [[each * (MIB // 8)] for each in ALL]
@@ -92,14 +92,14 @@ def test_only_the_fragments_that_an_acknowledgement_allows_are_read(
     engine: EngineFactory, options: dict[str, int]
 ) -> None:
     """Each acknowledgement of a message of nearly 1 MiB allows a few more fragments; following messages are not read for it."""
-    engines = bound(engine, acknowledgement_wait=0, **options)
+    engines = established_pair(engine, acknowledgement_wait=0, **options)
     bodies = [Random(number).randbytes(MIB - 100) for number in range(4)]
     read = read_by(engines)
     engines.a.send(engines.outgoing, bodies[0], b"small", *bodies[1:])
     under_way = deque(engines.a.rows(20 * SECOND))
     while under_way:
-        engines.b.take([under_way.popleft()], 20 * SECOND)
-        engines.a.take(engines.b.rows(20 * SECOND), 20 * SECOND)
+        engines.b.receive_and_commit([under_way.popleft()], 20 * SECOND)
+        engines.a.receive_and_commit(engines.b.rows(20 * SECOND), 20 * SECOND)
         under_way += engines.a.rows(20 * SECOND)
     assert engines.b.queue(engines.incoming)[1:] == [bodies[0], b"small", *bodies[1:]]
     assert sum(read) < 2.2 * sum(map(len, bodies))
@@ -136,8 +136,8 @@ def test_all_lost_fragments_of_a_message_are_sent_again_together(engines: Pair) 
     first = engines.a.rows(0)
     lost = {row["fragment_number"] for row in first if row["conversation_id"] == ALL[0]}
     part = [row for row in first if row["conversation_id"] == ALL[0] and row["fragment_number"] % 4 == 0]
-    engines.b.take(part, SECOND)
-    engines.a.take(engines.b.rows(2 * SECOND), 2 * SECOND)
+    engines.b.receive_and_commit(part, SECOND)
+    engines.a.receive_and_commit(engines.b.rows(2 * SECOND), 2 * SECOND)
     second = engines.a.rows(2 * SECOND)
     lost |= {row["fragment_number"] for row in second if row["conversation_id"] == ALL[0]}
     lost -= {row["fragment_number"] for row in part}
@@ -148,7 +148,7 @@ def test_all_lost_fragments_of_a_message_are_sent_again_together(engines: Pair) 
 @pytest.mark.rule("P14", "P13", "P26")
 def test_small_messages_leave_the_peer_memory_for_a_large_one(engine: EngineFactory) -> None:
     """Three hundred small messages alone would fill the peer's memory."""
-    engines = bound(
+    engines = established_pair(
         engine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, max_ahead_bytes=64_000
     )
     engines.a.send(engines.outgoing, bytes(200_000), *[bytes(1000)] * 300)
@@ -160,7 +160,7 @@ def test_small_messages_leave_the_peer_memory_for_a_large_one(engine: EngineFact
 @pytest.mark.rule("P14", "P17")
 def test_messages_behind_an_incomplete_one_leave_memory_for_it(engine: EngineFactory) -> None:
     """Until its fragments are sent again, the other messages could fill the memory."""
-    engines = bound(
+    engines = established_pair(
         engine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, max_ahead_bytes=48_000
     )
     engines.a.send(engines.outgoing, bytes(8000), *[bytes(1000)] * 400)
@@ -168,8 +168,8 @@ def test_messages_behind_an_incomplete_one_leave_memory_for_it(engine: EngineFac
     for step in range(400):
         now = 20 * SECOND + step * SECOND // 10
         rows = [row for row in engines.a.rows(now) if step > 30 or numbers([row]) not in lost]
-        engines.b.take(rows, now)
-        engines.a.take(engines.b.rows(now), now)
+        engines.b.receive_and_commit(rows, now)
+        engines.a.receive_and_commit(engines.b.rows(now), now)
     engines.exchange(70 * SECOND, times=60)
     assert engines.a.waiting(engines.outgoing) == []
     assert len(engines.b.queue(engines.incoming)) == 402
@@ -206,8 +206,8 @@ def test_a_message_larger_than_the_memory_starts_despite_other_traffic(
         rows = engines.a.rows(now)
         if (b"g" * 16) in of(rows):
             break
-        engines.b.take(rows, now)
+        engines.b.receive_and_commit(rows, now)
         if back := engines.b.rows(now):
-            engines.a.take(back, now)
+            engines.a.receive_and_commit(back, now)
     assert 10 * SECOND <= now <= 13 * SECOND
     assert len(engines.a.waiting(lanes[0])) > 1

@@ -31,7 +31,7 @@ SOME = uuid.UUID(int=7)
 
 
 class Lines(logging.Handler):
-    """Keeps what is logged."""
+    """Keeps log lines."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)

@@ -32,7 +32,7 @@ MIRRORED = {
 
 
 def begun(*, now: int = 0) -> MirroredRoute:
-    """A route that is needed, whose addresses have been asked."""
+    """Returns a route in use whose addresses have been asked."""
     mirroring = MirroredRoute(random=lambda: 0.5)
     mirroring.mark_used(now=now)
     assert mirroring.sides_to_ask(now=now) == [A, M]
@@ -40,7 +40,7 @@ def begun(*, now: int = 0) -> MirroredRoute:
 
 
 def led_to(side: MirrorSide, *, number: int = 1) -> MirroredRoute:
-    """A route whose principal is known since time 0."""
+    """Returns a route whose principal has been known since time 0."""
     mirroring = begun()
     mirroring.role_received(side, "principal", number, now=0)
     mirroring.role_received(side.other, "mirror", 0, now=0)

@@ -20,40 +20,40 @@ from tests.protocol.planted import BUGS, dialog_security, receiver, sender
 from tests.protocol.planted.planting import Bug
 from tests.protocol.test_simulation import simulated, swept
 
-Proof = Callable[[], object]
+EngineTest = Callable[[], object]
 
 SLOW = ("test_every_single_bit_flip", "test_a_packed_object")
 SEEDS = 12
 PERIODS = (1, 2, 4, 7)
 
 # Bugs, each with a seed whose simulation detects it soon.
-SEEN_BY_THE_SIMULATION: dict[Bug, int] = {
-    receiver.acknowledges_before_storing: 10,
+DETECTED_BY_THE_SIMULATION: dict[Bug, int] = {
+    receiver.acknowledgements_precede_storing: 10,
     receiver.duplicates_are_not_acknowledged: 1,
     receiver.gaps_are_acknowledged: 0,
-    receiver.no_dedupe: 1,
-    receiver.no_runs: 1,
+    receiver.duplicates_are_received: 1,
+    receiver.partial_messages_are_not_acknowledged: 1,
     receiver.out_of_order: 0,
-    receiver.what_is_early_is_not_stored: 14,
-    receiver.what_is_rolled_back_counts: 0,
-    receiver.what_was_stored_is_not_read_back: 14,
+    receiver.early_messages_are_not_stored: 14,
+    receiver.rolled_back_rows_count_as_received: 0,
+    receiver.stored_messages_are_not_read_back: 14,
     receiver.wrong_reassembly_slot: 2,
     dialog_security.digests_of_headers_are_not_compared: 2,
     dialog_security.digests_of_parts_are_not_compared: 23,
     dialog_security.headers_without_names: 21,
-    sender.a_clock_that_is_set_back_is_believed: 7,
-    sender.acknowledged_fragments_are_not_noted: 1,
-    sender.acknowledgements_only_ride: 0,
-    sender.believes_only_what_is_wholly_its_own: 6,
-    sender.gives_up_after_three_times: 2,
+    sender.a_clock_set_back_delays_retries: 7,
+    sender.acknowledged_fragments_are_ignored: 1,
+    sender.acknowledgements_are_only_piggybacked: 0,
+    sender.acknowledgements_beyond_this_run_are_ignored: 6,
+    sender.gives_up_after_three_retries: 2,
     sender.never_sends_again: 0,
-    sender.packing_forgets_what_is_under_way: 0,
+    sender.packing_forgets_messages_in_transit: 0,
 }
 
 
-def proofs() -> Iterator[Proof]:
+def engine_tests() -> Iterator[EngineTest]:
     """All tests of the engine, quick ones first."""
-    slow: list[Proof] = []
+    slow: list[EngineTest] = []
     for module in (
         test_sender,
         test_receiver,
@@ -69,21 +69,21 @@ def proofs() -> Iterator[Proof]:
                     slow += kinds
                 else:
                     yield from kinds
-    yield from (partial(_right, swept, period) for period in PERIODS)
-    yield from (partial(_right, simulated, seed) for seed in range(SEEDS))
+    yield from (partial(_is_correct, swept, period) for period in PERIODS)
+    yield from (partial(_is_correct, simulated, seed) for seed in range(SEEDS))
     yield from slow
 
 
-def _right(run: Callable[..., object], number: int) -> None:
+def _is_correct(run: Callable[..., object], number: int) -> None:
     figures = run(number, DialogEngine)
     assert figures.is_correct  # type: ignore[attr-defined]
     assert run is not swept or figures.seconds < 3600  # type: ignore[attr-defined]
 
 
-def catches(proof: Proof) -> bool:
+def detects(engine_test: EngineTest) -> bool:
     """Whether a test fails or raises."""
     try:
-        proof()
+        engine_test()
     except Exception:  # noqa: BLE001 - an engine that raises is caught too
         return True
     except pytest.fail.Exception:
@@ -99,18 +99,18 @@ def test_planted_bug_is_caught(bug: Bug) -> None:
     """A bug in any of these rules is detected; so are P18, P21 to P23, P25, P26, P31, P32 and R8."""
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
-        assert any(catches(proof) for proof in proofs()), bug.__doc__
+        assert any(detects(engine_test) for engine_test in engine_tests()), bug.__doc__
 
 
 @pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P17", "P18", "P21", "P32")
 @pytest.mark.parametrize(
-    ("bug", "seed"), SEEN_BY_THE_SIMULATION.items(), ids=lambda item: getattr(item, "__name__", "")
+    ("bug", "seed"), DETECTED_BY_THE_SIMULATION.items(), ids=lambda item: getattr(item, "__name__", "")
 )
 def test_the_simulation_alone_detects_it(bug: Bug, seed: int) -> None:
     """Bugs that need a network, crash or clock fault are detected by the simulation; so are P18, P21 and P32."""
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
-        assert catches(partial(_right, simulated, seed))
+        assert detects(partial(_is_correct, simulated, seed))
 
 
 @pytest.mark.rule("P17")
@@ -118,11 +118,11 @@ def test_the_sweep_alone_detects_missing_jitter() -> None:
     """P17"""
     with pytest.MonkeyPatch.context() as patch:
         sender.no_jitter(patch)
-        assert catches(partial(_right, swept, 2))
+        assert detects(partial(_is_correct, swept, 2))
 
 
 def test_without_a_bug_all_tests_pass() -> None:
-    assert not any(catches(proof) for proof in proofs())
+    assert not any(detects(engine_test) for engine_test in engine_tests())
 
 
 def test_every_bug_has_a_description() -> None:

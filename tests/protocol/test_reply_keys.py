@@ -38,7 +38,7 @@ def test_each_side_encrypts_with_its_own_key_and_keeps_both(engine: EngineFactor
     )
     assert (initiator.session_key, initiator.far_session_key, initiator.far_certificate) == (KEY, ANSWER, BANK)
     assert (target.session_key, target.far_session_key, target.far_certificate) == (ANSWER, KEY, SHOP)
-    assert engines.a.refused == engines.b.refused == []
+    assert engines.a.rejection_events == engines.b.rejection_events == []
 
 
 def test_keys_outlive_restarts_of_both_sides(engine: EngineFactory) -> None:
@@ -51,23 +51,23 @@ def test_keys_outlive_restarts_of_both_sides(engine: EngineFactory) -> None:
     talk(engines, 100 * SECOND)
     assert engines.b.queue(engines.incoming) == [b"question"] * 2
     assert engines.a.queue(engines.outgoing) == [b"answer"] * 2
-    assert engines.a.refused == engines.b.refused == []
+    assert engines.a.rejection_events == engines.b.rejection_events == []
 
 
 def test_the_first_answer_may_be_a_message_with_its_acknowledgement(engine: EngineFactory) -> None:
     """The key that arrives with a message also verifies the message."""
     engines = full(engine)
     engines.a.send(engines.outgoing, b"question")
-    engines.b.take(engines.a.rows())
+    engines.b.receive_and_commit(engines.a.rows())
     engines.b.send(engines.incoming, b"answer " * 1000)
-    engines.a.take(engines.b.rows())
+    engines.a.receive_and_commit(engines.b.rows())
     assert engines.a.queue(engines.outgoing) == [b"answer " * 1000]
     assert engines.a.waiting(engines.outgoing) == []
 
 
 def first_answer(engines: Pair) -> Row:
     engines.a.send(engines.outgoing, b"question")
-    engines.b.take(engines.a.rows())
+    engines.b.receive_and_commit(engines.a.rows())
     (row,) = engines.b.rows()
     return row
 
@@ -78,9 +78,9 @@ def test_every_single_bit_flip_of_the_first_answer_is_refused(engine: EngineFact
     engines = full(engine)
     row = first_answer(engines)
     for bad in altered(row):
-        assert engines.a.take([bad]).is_empty
+        assert engines.a.receive_and_commit([bad]).is_empty
     assert engines.a.waiting(engines.outgoing) == [0]
-    engines.a.take([row])
+    engines.a.receive_and_commit([row])
     assert engines.a.waiting(engines.outgoing) == []
 
 
@@ -89,12 +89,12 @@ def test_an_answer_under_an_unauthenticated_key_is_rejected(engine: EngineFactor
     """Neither that of a clone without the key, nor the honest one if it comes with a forged key."""
     engines = full(engine, answer=FORGED)
     row = first_answer(engines)
-    assert engines.a.take([row]).is_empty
+    assert engines.a.receive_and_commit([row]).is_empty
     assert engines.a.waiting(engines.outgoing) == [0]
     endpoint = engines.a.storage.accounts[engines.outgoing].endpoint
     assert (endpoint.far_session_key, endpoint.is_bound) == (None, False)
     engines.a.session_keys[CONVERSATION] = ExchangedKeys(ANSWER, None, BANK)
-    engines.a.take([row])
+    engines.a.receive_and_commit([row])
     assert engines.a.waiting(engines.outgoing) == []
 
 
@@ -111,7 +111,7 @@ def test_after_the_first_answer_no_other_key_is_accepted(engine: EngineFactory) 
     for restart in (False, True):
         if restart:
             engines.restart(engines.a)
-        assert engines.a.take([forged], 50 * SECOND).is_empty
+        assert engines.a.receive_and_commit([forged], 50 * SECOND).is_empty
     endpoint = engines.a.storage.accounts[engines.outgoing].endpoint
     assert endpoint.far_session_key == ANSWER
 
@@ -123,15 +123,15 @@ def test_reflected_rows_are_rejected(engine: EngineFactory) -> None:
     engines.a.send(engines.outgoing, b"question")
     (row,) = engines.a.rows()
     for reflected in (row, {**row, "is_initiator": False}):
-        assert engines.a.take([reflected]).is_empty
+        assert engines.a.receive_and_commit([reflected]).is_empty
     assert engines.a.queue(engines.outgoing) == []
 
 
 def test_a_rolled_back_answer_binds_the_dialog_when_it_arrives_again(engine: EngineFactory) -> None:
     engines = full(engine)
     row = first_answer(engines)
-    engines.a.dialogs.undo(engines.a.arrived([row]))
-    engines.a.take([row])
+    engines.a.dialogs.undo(engines.a.receive([row]))
+    engines.a.receive_and_commit([row])
     assert engines.a.waiting(engines.outgoing) == []
     assert engines.a.storage.accounts[engines.outgoing].endpoint.far_session_key == ANSWER
 
@@ -142,7 +142,7 @@ def test_a_secured_dialog_may_arrive_from_any_peer(engine: EngineFactory) -> Non
     talk(engines)
     assert engines.a.storage.accounts[engines.outgoing].endpoint.far_peer is None
     engines.a.send(engines.outgoing, b"by another way")
-    engines.b.take(engines.a.rows(50 * SECOND), 50 * SECOND, peer=b"certificate of a forwarder")
+    engines.b.receive_and_commit(engines.a.rows(50 * SECOND), 50 * SECOND, peer=b"certificate of a forwarder")
     assert engines.b.queue(engines.incoming) == [b"question", b"by another way"]
 
 
@@ -154,15 +154,15 @@ def test_a_second_copy_that_answers_with_its_own_key_gets_an_error(engine: Engin
     copy.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, FORGED, SHOP)
     engines.a.send(engines.outgoing, b"question")
     first = engines.a.rows()
-    engines.b.take(first)
-    copy.b.take(first)
-    engines.a.take(engines.b.rows())
+    engines.b.receive_and_commit(first)
+    copy.b.receive_and_commit(first)
+    engines.a.receive_and_commit(engines.b.rows())
     engines.a.session_keys[CONVERSATION] = ExchangedKeys(FORGED, None, BANK)
     copy.b.send(engines.incoming, b"from the copy")
-    engines.a.take(copy.b.rows(SECOND), SECOND)
+    engines.a.receive_and_commit(copy.b.rows(SECOND), SECOND)
     errors = [row for row in engines.a.rows(SECOND) if is_error(row)]
-    copy.b.take(errors, SECOND)
+    copy.b.receive_and_commit(errors, SECOND)
     assert b"<Code>-8495</Code>" in (copy.b.storage.accounts[engines.incoming].error or b"")
     engines.b.send(engines.incoming, b"answer")
-    engines.a.take(engines.b.rows(2 * SECOND), 2 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(2 * SECOND), 2 * SECOND)
     assert engines.a.queue(engines.outgoing) == [b"answer"]

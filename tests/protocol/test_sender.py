@@ -14,11 +14,11 @@ from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import MessageRange
 from ssbroker.security.dialog import SALT_BYTES
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
+from tests.protocol.pair import SECOND, A, B, Pair, Row, established_pair, numbers, pair
 
 
 def evict(engines: Pair, moment: int) -> int:
-    """Leaves the initiator without answers until its dialog is evicted; returns the time of that."""
+    """Leaves the initiator without answers until its dialog is evicted; returns the time of the eviction."""
     while not engines.a.dialogs.flush(now=moment):
         moment += 11 * SECOND
         engines.a.rows(moment)
@@ -28,34 +28,36 @@ def evict(engines: Pair, moment: int) -> int:
 @pytest.mark.rule("P13")
 def test_a_large_message_is_sent_in_fragments(engine: EngineFactory) -> None:
     """Parts of the message in the transmission queue."""
-    engines = bound(engine, max_fragment_bytes=10)
+    engines = established_pair(engine, max_fragment_bytes=10)
     engines.a.send(engines.outgoing, b"0123456789abcdefghijXYZ")
     rows = engines.a.rows(20 * SECOND)
     assert [row["message_body"] for row in rows] == [b"0123456789", b"abcdefghij", b"XYZ"]
     assert [row["fragment_count"] for row in rows] == [3, 3, 3]
-    engines.b.take(rows, 20 * SECOND)
+    engines.b.receive_and_commit(rows, 20 * SECOND)
     assert engines.b.queue(engines.incoming)[-1] == b"0123456789abcdefghijXYZ"
 
 
 @pytest.mark.rule("P13")
 def test_only_lost_fragments_are_sent_again(engine: EngineFactory) -> None:
     """Fragments of large messages, complete messages and gaps: nothing that arrived is sent again."""
-    engines = bound(engine, max_fragment_bytes=10)
+    engines = established_pair(engine, max_fragment_bytes=10)
     engines.a.send(engines.outgoing, b"a" * 45, b"small", b"b" * 25, b"last")
     rows = engines.a.rows(20 * SECOND)
     lost = [(1, 1), (1, 3), (3, 0)]
-    engines.b.take([row for row in rows if numbers([row]) != [] and numbers([row])[0] not in lost], 20 * SECOND)
-    engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+    engines.b.receive_and_commit(
+        [row for row in rows if numbers([row]) != [] and numbers([row])[0] not in lost], 20 * SECOND
+    )
+    engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
     again = engines.a.rows(30 * SECOND)
     assert sorted(numbers(again)) == lost
-    engines.b.take(again, 30 * SECOND)
+    engines.b.receive_and_commit(again, 30 * SECOND)
     assert engines.b.queue(engines.incoming)[1:] == [b"a" * 45, b"small", b"b" * 25, b"last"]
 
 
 @pytest.mark.rule("P13")
 def test_small_messages_are_sent_between_the_fragments_of_a_large_one(engine: EngineFactory) -> None:
     """Within a dialog."""
-    engines = bound(engine, max_fragment_bytes=10)
+    engines = established_pair(engine, max_fragment_bytes=10)
     engines.a.send(engines.outgoing, b"a" * 40, b"small", b"tiny")
     assert numbers(engines.a.rows(20 * SECOND)) == [(1, 0), (2, 0), (1, 1), (3, 0), (1, 2), (1, 3)]
 
@@ -63,7 +65,7 @@ def test_small_messages_are_sent_between_the_fragments_of_a_large_one(engine: En
 @pytest.mark.rule("P13")
 def test_dialogs_take_turns(engine: EngineFactory) -> None:
     """Between dialogs: they take turns."""
-    engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=4)
+    engines = established_pair(engine, max_fragment_bytes=10, fragments_per_turn=4)
     other = engines.begin(conversation=b"the second one..", far_broker_instance=B)
     engines.a.send(engines.outgoing, b"a" * 200)
     engines.a.send(other, b"small")
@@ -76,7 +78,7 @@ def test_dialogs_take_turns(engine: EngineFactory) -> None:
 @pytest.mark.rule("P17")
 def test_unacknowledged_rows_are_sent_again_after_doubling_waits(engine: EngineFactory) -> None:
     """4, 8, 16, 32, 64, 64 s, each with a jitter of at most an eighth."""
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"nobody hears this")
     moment = 100 * SECOND
     assert len(engines.a.rows(moment)) == 1
@@ -96,15 +98,15 @@ def test_unacknowledged_rows_are_sent_again_after_doubling_waits(engine: EngineF
 def test_rows_sent_at_different_times_have_separate_retries(engine: EngineFactory) -> None:
     """Each at its own time, even if they were sent again together before, and whichever of them arrives then."""
     for arrives in (0, 1):
-        engines = bound(engine)
+        engines = established_pair(engine)
         engines.a.send(engines.outgoing, b"one")
         engines.a.rows(100 * SECOND)
         engines.a.send(engines.outgoing, b"two")
         engines.a.rows(101 * SECOND)
         again = engines.a.rows(110 * SECOND)  # the waits of both have passed
         assert numbers(again) == [(1, 0), (2, 0)]
-        engines.b.take([again[arrives]], 110 * SECOND)
-        engines.a.take(engines.b.rows(112 * SECOND), 112 * SECOND)
+        engines.b.receive_and_commit([again[arrives]], 110 * SECOND)
+        engines.a.receive_and_commit(engines.b.rows(112 * SECOND), 112 * SECOND)
         rows = engines.a.rows(112 * SECOND)
         while not rows:
             due = engines.a.dialogs.next_timeout()
@@ -117,7 +119,7 @@ def test_rows_sent_at_different_times_have_separate_retries(engine: EngineFactor
 @pytest.mark.rule("P17")
 def test_waits_have_jitter(engine: EngineFactory) -> None:
     """Without jitter, an outage that recurs in step with the waits starves a dialog."""
-    engines = bound(engine)
+    engines = established_pair(engine)
     dues = set()
     for number in range(10):
         engines.a.send(engines.outgoing, b"%d" % number)
@@ -131,7 +133,7 @@ def test_waits_have_jitter(engine: EngineFactory) -> None:
 
 @pytest.mark.rule("P17")
 def test_a_clock_set_back_delays_nothing(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"once more")
     engines.a.rows(7200 * SECOND)
     assert engines.a.rows(3600 * SECOND) == []
@@ -140,11 +142,11 @@ def test_a_clock_set_back_delays_nothing(engine: EngineFactory) -> None:
 
 @pytest.mark.rule("P16")
 def test_the_sender_keeps_a_message_until_it_is_acknowledged(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"kept")
-    engines.b.take(engines.a.rows(20 * SECOND), 20 * SECOND)
+    engines.b.receive_and_commit(engines.a.rows(20 * SECOND), 20 * SECOND)
     assert engines.a.waiting(engines.outgoing) == [1]
-    engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
     assert engines.a.waiting(engines.outgoing) == []
     assert engines.a.rows(60 * SECOND) == []
 
@@ -164,8 +166,8 @@ def test_later_messages_carry_the_broker_id_of_the_first_acknowledgement(engine:
     """It is durable, so it is used after a restart too."""
     engines = pair(engine)
     engines.a.send(engines.outgoing, b"one", b"two", b"three")
-    engines.b.take(engines.a.rows())
-    engines.a.take(engines.b.rows())  # immediately: a sender without a broker id waits for it
+    engines.b.receive_and_commit(engines.a.rows())
+    engines.a.receive_and_commit(engines.b.rows())  # immediately: a sender without a broker id waits for it
     rows = engines.a.rows()
     assert numbers(rows) == [(1, 0), (2, 0)]
     assert {row["to_broker_instance"] for row in rows} == {B}
@@ -180,25 +182,25 @@ def test_the_rest_of_the_first_message_carries_the_broker_id_too(engine: EngineF
     engines = pair(engine, dialog={"session_key": bytes(32)}, max_fragment_bytes=10)
     engines.a.send(engines.outgoing, b"a" * 25)
     first = engines.a.rows()
-    engines.b.take(first[:1])
-    engines.a.take(engines.b.rows())
+    engines.b.receive_and_commit(first[:1])
+    engines.a.receive_and_commit(engines.b.rows())
     again = engines.a.rows(6 * SECOND)
     assert [(row["to_broker_instance"], *numbers([row])) for row in again] == [(B, (0, 1)), (B, (0, 2))]
     part = slice(SALT_BYTES, SALT_BYTES + 10)
     assert again[0]["message_body"][part] != first[1]["message_body"][part]
-    engines.b.take(again, 6 * SECOND)
+    engines.b.receive_and_commit(again, 6 * SECOND)
     assert engines.b.queue(engines.incoming) == [b"a" * 25]
 
 
 def test_no_more_than_the_window_is_unacknowledged(engine: EngineFactory) -> None:
     """Counted in fragments."""
-    engines = bound(engine, window_fragments=8, max_fragment_bytes=10)
+    engines = established_pair(engine, window_fragments=8, max_fragment_bytes=10)
     engines.a.send(engines.outgoing, b"a" * 35, *[b"small"] * 30)
     rows = engines.a.rows(20 * SECOND)
     assert len(rows) == 8
     assert len(engines.a.rows(30 * SECOND)) == 8  # the same rows again
-    engines.b.take(rows[:4], 31 * SECOND)
-    engines.a.take(engines.b.rows(33 * SECOND), 33 * SECOND)
+    engines.b.receive_and_commit(rows[:4], 31 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(33 * SECOND), 33 * SECOND)
     assert len(engines.a.rows(33 * SECOND)) == 4
     assert len(engines.exchange(40 * SECOND, times=60)) > 0
     assert engines.b.queue(engines.incoming)[1:] == [b"a" * 35, *[b"small"] * 30]
@@ -206,10 +208,10 @@ def test_no_more_than_the_window_is_unacknowledged(engine: EngineFactory) -> Non
 
 def test_no_more_bytes_than_the_window_are_unacknowledged(engine: EngineFactory) -> None:
     """Counted in bytes; a single larger fragment is still sent."""
-    engines = bound(engine, window_bytes=100, max_fragment_bytes=40)
+    engines = established_pair(engine, window_bytes=100, max_fragment_bytes=40)
     engines.a.send(engines.outgoing, b"a" * 400)
     assert sum(len(row["message_body"]) for row in engines.a.rows(20 * SECOND)) <= 100
-    tight = bound(engine, window_bytes=10, max_fragment_bytes=40)
+    tight = established_pair(engine, window_bytes=10, max_fragment_bytes=40)
     tight.a.send(tight.outgoing, b"a" * 80)
     assert numbers(tight.a.rows(20 * SECOND)) == [(1, 0)]
 
@@ -228,37 +230,37 @@ def test_dialogs_of_higher_priority_are_sent_first_if_priorities_are_honored(eng
 
 
 def test_nothing_is_sent_or_received_after_the_lifetime(engine: EngineFactory) -> None:
-    engines = bound(engine, dialog={"lifetime": 60 * SECOND})
+    engines = established_pair(engine, dialog={"lifetime": 60 * SECOND})
     engines.a.send(engines.outgoing, b"in time")
     late = engines.a.rows(59 * SECOND)
     assert len(late) == 1
     assert engines.a.rows(70 * SECOND) == []
-    engines.b.take(late, 60 * SECOND)
+    engines.b.receive_and_commit(late, 60 * SECOND)
     assert engines.b.queue(engines.incoming) == [b"first"]
-    assert engines.b.refused != []
+    assert engines.b.rejection_events != []
 
 
 @pytest.mark.rule("P31", "P32")
 def test_idle_dialogs_are_evicted_in_a_batch_and_restored_unchanged(engine: EngineFactory) -> None:
     """Meanwhile acknowledged fragments are not forgotten, and others are sent again in time."""
-    engines = bound(engine, max_fragment_bytes=10)
+    engines = established_pair(engine, max_fragment_bytes=10)
     engines.a.send(engines.outgoing, b"a" * 95, b"small")
     rows = engines.a.rows(20 * SECOND)
-    engines.b.take([row for row in rows if numbers([row])[0] not in [(1, 3), (1, 4)]], 20 * SECOND)
-    engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+    engines.b.receive_and_commit([row for row in rows if numbers([row])[0] not in [(1, 3), (1, 4)]], 20 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
     assert engines.a.dialogs.flush(now=23 * SECOND) == 0
     assert sorted(numbers(engines.a.rows(30 * SECOND))) == [(1, 3), (1, 4)]
     assert engines.a.dialogs.flush(now=41 * SECOND) == 1
     assert list(engines.a.storage.work_table) == [engines.outgoing]
     again = engines.a.rows(70 * SECOND)
     assert sorted(numbers(again)) == [(1, 3), (1, 4)]
-    engines.b.take(again, 70 * SECOND)
+    engines.b.receive_and_commit(again, 70 * SECOND)
     assert engines.b.queue(engines.incoming)[1:] == [b"a" * 95, b"small"]
 
 
 @pytest.mark.rule("P32")
 def test_only_changed_objects_are_written(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     assert engines.b.dialogs.flush(now=60 * SECOND) == 1
     written = dict(engines.b.storage.work_table)
     engines.b.storage.work_table = dict(written)
@@ -274,13 +276,13 @@ def test_a_packed_object_is_never_larger_than_1024_bytes(engine: EngineFactory) 
     """However scattered the acknowledged fragments are."""
     random = Random(4)
     for share in (0.0, 0.1, 0.3, 0.5, 0.9):
-        engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=1024)
+        engines = established_pair(engine, max_fragment_bytes=10, fragments_per_turn=1024)
         bodies = [b"a" * random.choice([5, 5, 5, 35, 120]) for _ in range(900)]
         engines.a.send(engines.outgoing, *bodies)
         rows = engines.a.rows(20 * SECOND)
         assert len(rows) == 1024
-        engines.b.take([row for row in rows if random.random() < share], 20 * SECOND)
-        engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+        engines.b.receive_and_commit([row for row in rows if random.random() < share], 20 * SECOND)
+        engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
         engines.a.rows(22 * SECOND)
         moment = evict(engines, 22 * SECOND)
         (packed,) = engines.a.storage.work_table.values()
@@ -297,7 +299,7 @@ def test_rows_of_the_dialog_layer_have_no_address() -> None:
 
 
 def test_the_header_names_sender_and_receiver(engine: EngineFactory) -> None:
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"body", message_type="Order")
     (row,) = engines.a.rows(20 * SECOND)
     names = ("from_service_name", "from_broker_instance", "to_service_name", "to_broker_instance")
@@ -308,7 +310,7 @@ def test_the_header_names_sender_and_receiver(engine: EngineFactory) -> None:
 @pytest.mark.rule("P13", "P23")
 def test_retries_take_turns_too(engine: EngineFactory) -> None:
     """Also if a complete message is sent again, because the peer had to drop it."""
-    engines = bound(engine, max_fragment_bytes=4, fragments_per_turn=8)
+    engines = established_pair(engine, max_fragment_bytes=4, fragments_per_turn=8)
     engines.a.send(engines.outgoing, bytes(2000))
     engines.a.rows(20 * SECOND)
     engines.a.dialogs.retransmit([engines.outgoing])
@@ -322,25 +324,25 @@ def test_retries_take_turns_too(engine: EngineFactory) -> None:
 @pytest.mark.rule("P14")
 def test_both_sides_may_have_different_windows(engine: EngineFactory) -> None:
     """The peer accepts all that overtakes a large message."""
-    engines = bound(engine, max_fragment_bytes=1000, window_fragments=64, fragments_per_turn=8)
+    engines = established_pair(engine, max_fragment_bytes=1000, window_fragments=64, fragments_per_turn=8)
     engines.settings = replace(engines.settings, window_fragments=4)
     engines.restart(engines.b)
     engines.a.send(engines.outgoing, bytes(200_000), *[b"small"] * 200)
     engines.exchange(20 * SECOND, times=60)
     assert engines.a.waiting(engines.outgoing) == []
-    assert engines.b.refused == []
+    assert engines.b.rejection_events == []
 
 
 @pytest.mark.rule("P31", "P32")
 def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(engine: EngineFactory) -> None:
     """An evicted dialog has one charge for all messages in transit; more of the same message is charged again."""
-    engines = bound(engine, max_fragment_bytes=1000, window_bytes=40_000, fragments_per_turn=8)
+    engines = established_pair(engine, max_fragment_bytes=1000, window_bytes=40_000, fragments_per_turn=8)
     engines.a.send(engines.outgoing, bytes(52_000), *[b"s"] * 30)
     first = engines.a.rows(20 * SECOND)
     moment = evict(engines, 40 * SECOND)
     for rows in (first[:20], first[20:]):
-        engines.b.take(rows, moment)
-        engines.a.take(engines.b.rows(moment + SECOND), moment + SECOND)
+        engines.b.receive_and_commit(rows, moment)
+        engines.a.receive_and_commit(engines.b.rows(moment + SECOND), moment + SECOND)
         moment += 2 * SECOND
         sent = engines.a.rows(moment)
         transmission = engines.a.dialogs._cache.loaded[engines.outgoing].transmission
@@ -349,7 +351,7 @@ def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(engine
             transmission.fragment_bytes[number] * count for number, count in flying.items()
         )
         assert sum(count * (1000 if number == 1 else 1) for number, count in flying.items()) <= 41_000
-        engines.b.take(sent, moment)
+        engines.b.receive_and_commit(sent, moment)
     engines.exchange(moment, times=30)
     assert engines.a.waiting(engines.outgoing) == []
 
@@ -358,14 +360,14 @@ def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(engine
 def test_fragments_too_scattered_to_pack_are_sent_again(engine: EngineFactory) -> None:
     """A row that acknowledges nothing arrives long before the retry is due."""
     random = Random(4)
-    engines = bound(engine, max_fragment_bytes=10, fragments_per_turn=1024)
+    engines = established_pair(engine, max_fragment_bytes=10, fragments_per_turn=1024)
     engines.a.send(engines.outgoing, *[b"a" * random.choice([5, 35, 120]) for _ in range(900)])
-    engines.b.take([row for row in engines.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
-    engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+    engines.b.receive_and_commit([row for row in engines.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
     engines.a.rows(22 * SECOND)
     moment = evict(engines, 22 * SECOND)
     engines.b.send(engines.incoming, b"hello")
-    engines.a.take([row for row in engines.b.rows(moment) if row["is_sequenced"]], moment)
+    engines.a.receive_and_commit([row for row in engines.b.rows(moment) if row["is_sequenced"]], moment)
     sent: list[Row] = []
     while (due := engines.a.dialogs.next_timeout()) is not None and due < moment + 100 * SECOND:
         sent += engines.a.rows(due)
@@ -377,18 +379,18 @@ def test_fragments_too_scattered_to_pack_are_sent_again(engine: EngineFactory) -
 @pytest.mark.rule("P13", "P17")
 def test_a_lost_empty_message_is_sent_again_with_large_fragments(engine: EngineFactory) -> None:
     """A message of one fragment is read as it is, whatever the fragment size."""
-    engines = bound(engine, max_fragment_bytes=1 << 20)
+    engines = established_pair(engine, max_fragment_bytes=1 << 20)
     engines.a.send(engines.outgoing, bytes(1 << 20), b"")
     rows = engines.a.rows(20 * SECOND)
-    engines.b.take(rows[:1], 20 * SECOND)
-    engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+    engines.b.receive_and_commit(rows[:1], 20 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
     assert numbers(engines.a.rows(30 * SECOND)) == [(2, 0)]
 
 
 @pytest.mark.rule("P13")
 def test_a_large_message_is_read_once(engine: EngineFactory) -> None:
     """In any number of turns; it also arrives complete after a restart and after losses."""
-    engines = bound(engine, max_fragment_bytes=1 << 14, fragments_per_turn=8, window_fragments=32)
+    engines = established_pair(engine, max_fragment_bytes=1 << 14, fragments_per_turn=8, window_fragments=32)
     body = Random(1).randbytes(2_000_001)
     reads: list[int] = []
     outgoing = engines.a.storage.outgoing
@@ -402,10 +404,10 @@ def test_a_large_message_is_read_once(engine: EngineFactory) -> None:
     engines.a.send(engines.outgoing, body, b"small")
     for step in range(60):
         rows = engines.a.rows((20 + 5 * step) * SECOND)
-        engines.b.take(
+        engines.b.receive_and_commit(
             [row for row in rows if Random(str(numbers([row])) + str(step)).random() > 0.1], (20 + 5 * step) * SECOND
         )
-        engines.a.take(engines.b.rows((21 + 5 * step) * SECOND), (21 + 5 * step) * SECOND)
+        engines.a.receive_and_commit(engines.b.rows((21 + 5 * step) * SECOND), (21 + 5 * step) * SECOND)
     assert engines.b.queue(engines.incoming)[1:] == [body, b"small"]
     assert sum(reads) == 1
 
@@ -413,7 +415,7 @@ def test_a_large_message_is_read_once(engine: EngineFactory) -> None:
 @pytest.mark.rule("P15")
 def test_no_table_is_built_if_nothing_is_due(engine: EngineFactory) -> None:
     """A serving instance checks several times for each message; an empty table took longer than all the rest."""
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.exchange(60 * SECOND)
     made: list[int] = []
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ import pytest
 from ssbroker.protocol.envelope import column_values
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, B, Pair, Side, bound, pair
+from tests.protocol.pair import SECOND, B, Pair, Side, established_pair, pair
 from tests.protocol.test_receiver import with_new_header_digest
 
 KIB = 1 << 10
@@ -29,7 +29,7 @@ def ten_messages(engines: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict
 
 
 def read_sizes(patch: pytest.MonkeyPatch, storage: MemoryDialogStorage) -> list[int]:
-    """The number of bytes of each read."""
+    """Records the number of bytes of each read."""
     sizes: list[int] = []
     stored = storage.read_stored
 
@@ -57,8 +57,8 @@ def test_interleaved_messages_larger_than_memory_are_completed(
     for of_all in rounds:
         assert read == []
         for some in range(0, 10, together):
-            engines.b.take([row for of_one in of_all[some : some + together] for row in of_one])
-    assert engines.b.refused == []
+            engines.b.receive_and_commit([row for of_one in of_all[some : some + together] for row in of_one])
+    assert engines.b.rejection_events == []
     assert sum(read) <= 10 * 57 * KIB
     assert {conversation: engines.b.queue((conversation, False)) for conversation in bodies} == {
         conversation: [body] for conversation, body in bodies.items()
@@ -72,12 +72,12 @@ def test_a_batch_completes_no_more_messages_than_fit_into_memory(engine: EngineF
     engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
     bodies, rounds = ten_messages(engines)
     for of_all in rounds:
-        engines.b.take([row for of_one in of_all for row in of_one])
+        engines.b.receive_and_commit([row for of_one in of_all for row in of_one])
     whole = [conversation for conversation in bodies if engines.b.queue((conversation, False))]
     assert 5 <= len(whole) < 10
-    assert {event.text for event in engines.b.refused} == {"limit_exceeded"}
-    assert len(engines.b.refused) == 8 * (10 - len(whole))
-    engines.b.take([row for of_one in rounds[-1] for row in of_one])
+    assert {event.text for event in engines.b.rejection_events} == {"limit_exceeded"}
+    assert len(engines.b.rejection_events) == 8 * (10 - len(whole))
+    engines.b.receive_and_commit([row for of_one in rounds[-1] for row in of_one])
     assert [engines.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]
 
 
@@ -89,8 +89,8 @@ def test_a_message_nearly_as_large_as_the_memory_is_completed_after_a_restart(en
     rows = engines.a.rows()
     for first in range(0, 64, 8):
         engines.restart(engines.b)
-        engines.b.take(rows[first : first + 8])
-    assert engines.b.refused == []
+        engines.b.receive_and_commit(rows[first : first + 8])
+    assert engines.b.rejection_events == []
     assert engines.b.queue(engines.incoming) == [bytes(64 * KIB)]
 
 
@@ -100,25 +100,25 @@ def test_only_arrived_fragments_are_reported_if_memory_is_full(engine: EngineFac
     engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
     engines.a.send(engines.outgoing, bytes(64 * KIB))
     rows = engines.a.rows()
-    engines.b.take(rows[:40])
-    assert engines.b.refused == []
+    engines.b.receive_and_commit(rows[:40])
+    assert engines.b.rejection_events == []
     for _ in range(2):
         engines.restart(engines.b)
-        engines.b.take(rows[60:])
-    assert [event.fragment_number for event in engines.b.refused] == [62, 63, 62, 63]
+        engines.b.receive_and_commit(rows[60:])
+    assert [event.fragment_number for event in engines.b.rejection_events] == [62, 63, 62, 63]
 
 
 @pytest.mark.rule("P14", "P26")
 def test_stored_fragments_are_read_in_parts(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much per read as arrives in a batch, also of the messages that wait for it."""
     monkeypatch.setattr("ssbroker.protocol.reassembly._READ_BYTES", 10 * KIB)
-    engines = bound(engine, max_fragment_bytes=KIB)
+    engines = established_pair(engine, max_fragment_bytes=KIB)
     bodies = [bytes([number]) * 3000 for number in range(20)]
     engines.a.send(engines.outgoing, *bodies)
     rows = engines.a.rows(20 * SECOND)
-    engines.b.take(rows[1:], 20 * SECOND)
+    engines.b.receive_and_commit(rows[1:], 20 * SECOND)
     read = read_sizes(monkeypatch, engines.b.storage)
-    engines.b.take(rows[:1], 20 * SECOND)
+    engines.b.receive_and_commit(rows[:1], 20 * SECOND)
     assert engines.b.queue(engines.incoming)[1:] == bodies
     assert max(read) <= 11 * KIB
     assert sum(read) == 20 * 3000 - KIB
@@ -136,43 +136,43 @@ def test_dialogs_that_use_too_much_memory_are_evicted(engine: EngineFactory) -> 
         sent.setdefault(row["conversation_id"], []).append(row)
     loaded: list[int] = []
     for name in names:
-        engines.b.take(sent[name][::2])
+        engines.b.receive_and_commit(sent[name][::2])
         residents = engines.b.dialogs._cache.loaded
         loaded.append(sum(residents[each, False].incoming is not None for each in names if (each, False) in residents))
     assert loaded == [1, 2, 2, 2, 2, 2, 2, 2]
     for name in names:
-        engines.b.take(sent[name])
+        engines.b.receive_and_commit(sent[name])
     assert [engines.b.queue((name, False)) for name in names] == [[bytes(80)]] * 8
-    assert engines.b.refused == []
+    assert engines.b.rejection_events == []
 
 
 @pytest.mark.rule("P26", "P14")
 @pytest.mark.parametrize("field", ["fragment_count", "message_signature"])
 def test_only_a_fragment_that_contradicts_stored_ones_is_rejected(engine: EngineFactory, field: str) -> None:
     """Also after a restart."""
-    engines = bound(engine, max_fragment_bytes=4)
+    engines = established_pair(engine, max_fragment_bytes=4)
     engines.a.send(engines.outgoing, b"in three one")
     rows = engines.a.rows(20 * SECOND)
     other = with_new_header_digest({**rows[2], field: {"fragment_count": 4, "message_signature": bytes(16)}[field]})
-    engines.b.take(rows[:1], 20 * SECOND)
+    engines.b.receive_and_commit(rows[:1], 20 * SECOND)
     for _ in range(2):
-        engines.b.take([other], 20 * SECOND)
+        engines.b.receive_and_commit([other], 20 * SECOND)
         engines.restart(engines.b)
-    assert [event.text for event in engines.b.refused] == ["conflict"] * 2
-    engines.b.take(rows[1:], 20 * SECOND)
+    assert [event.text for event in engines.b.rejection_events] == ["conflict"] * 2
+    engines.b.receive_and_commit(rows[1:], 20 * SECOND)
     assert engines.b.queue(engines.incoming) == [b"first", b"in three one"]
 
 
 @pytest.mark.rule("P23", "P16")
 def test_a_message_with_altered_stored_fragments_is_sent_again(engine: EngineFactory) -> None:
     """The conversation continues, and nothing is lost."""
-    engines = bound(engine, max_fragment_bytes=4)
+    engines = established_pair(engine, max_fragment_bytes=4)
     engines.a.send(engines.outgoing, b"in three one")
     rows = engines.a.rows(20 * SECOND)
-    engines.b.take(rows[:2], 20 * SECOND)
-    engines.a.take(engines.b.rows(22 * SECOND), 22 * SECOND)
+    engines.b.receive_and_commit(rows[:2], 20 * SECOND)
+    engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
     del engines.b.storage.accounts[engines.incoming].stored[1, 0]
-    engines.b.take(rows[2:], 22 * SECOND)
+    engines.b.receive_and_commit(rows[2:], 22 * SECOND)
     assert engines.b.storage.accounts[engines.incoming].stored == {}
     engines.exchange(30 * SECOND)
     assert engines.b.queue(engines.incoming) == [b"first", b"in three one"]
@@ -180,7 +180,7 @@ def test_a_message_with_altered_stored_fragments_is_sent_again(engine: EngineFac
 
 
 def calls(side: Side, rows: list[dict[str, Any]]) -> int:
-    """The number of function calls for a batch."""
+    """Returns the number of function calls for a batch."""
     counted = 0
 
     def count(_: object, event: str, __: object) -> None:
@@ -189,7 +189,7 @@ def calls(side: Side, rows: list[dict[str, Any]]) -> int:
 
     sys.setprofile(count)
     try:
-        side.take(rows, 21 * SECOND)
+        side.receive_and_commit(rows, 21 * SECOND)
     finally:
         sys.setprofile(None)
     return counted
@@ -198,12 +198,12 @@ def calls(side: Side, rows: list[dict[str, Any]]) -> int:
 @pytest.mark.rule("P15", "P18")
 def test_the_cost_of_a_duplicate_is_independent_of_stored_fragments(engine: EngineFactory) -> None:
     """Nor that of another early message; acknowledged fragments are kept as ranges."""
-    engines = bound(engine)
+    engines = established_pair(engine)
     engines.a.send(engines.outgoing, *[b"%d" % number for number in range(1000)])
     rows = engines.a.rows(20 * SECOND)
     costs: list[tuple[int, int]] = []
     for first, last in ((1, 10), (10, 990)):
-        engines.b.take(rows[first:last], 20 * SECOND)
+        engines.b.receive_and_commit(rows[first:last], 20 * SECOND)
         costs.append((calls(engines.b, rows[last - 1 : last]), calls(engines.b, rows[last + 1 : last + 2])))
-        engines.b.take(rows[last : last + 2], 21 * SECOND)
+        engines.b.receive_and_commit(rows[last : last + 2], 21 * SECOND)
     assert costs[0] == costs[1]

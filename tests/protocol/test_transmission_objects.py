@@ -15,67 +15,74 @@ from ssbroker.protocol.dialog import PACKED_MAX, Transmission, pack_transmission
 KEY = (b"one conversation", True)
 
 
-def random_object(seed: int, most: int) -> Transmission:
+def random_object(seed: int, max_fragments: int) -> Transmission:
     """An object with random sent and acknowledged fragments."""
     random = Random(seed)
     begins = random.choice([0, 1, 10**12])
-    made = Transmission(KEY, acked=begins - 1, head=begins, last_interleaved=begins, last_used=random.randrange(10**15))
-    made.first_unsent = random.choice([0, begins, 2**63 - 1])
-    for _ in range(random.randrange(most)):
+    original = Transmission(
+        KEY, acked=begins - 1, head=begins, last_interleaved=begins, last_used=random.randrange(10**15)
+    )
+    original.first_unsent = random.choice([0, begins, 2**63 - 1])
+    for _ in range(random.randrange(max_fragments)):
         flight: dict[int, int] = {}
-        head, count = made.head, random.choice([1, 1, 1, 1, 5, 40])
+        head, count = original.head, random.choice([1, 1, 1, 1, 5, 40])
         for fragment in range(random.choice([count, random.randrange(count + 1)])):
-            if made.is_next_unsent(head, fragment, count):
-                made.mark_sent(head, fragment, count, 100)
+            if original.is_next_unsent(head, fragment, count):
+                original.mark_sent(head, fragment, count, 100)
                 flight[head] = flight.get(head, 0) | 1 << fragment
-        if made.cursor and random.random() < 0.5:
-            after = max(made.head, made.last_interleaved) + 1
-            made.mark_sent(after, 0, 1, 50)
+        if original.cursor and random.random() < 0.5:
+            after = max(original.head, original.last_interleaved) + 1
+            original.mark_sent(after, 0, 1, 50)
             flight[after] = 1
-        if made.cursor:
+        if original.cursor:
             break
-        made.add_flight(flight, due=random.randrange(1, 10**15), attempt=random.randrange(9))
-    for number in [number for number in made.in_flight if random.random() < 0.5]:
-        first, last = sorted(random.randrange(made.in_flight[number].bit_length()) for _ in range(2))
-        made.acknowledge(-1, [(number, first, number, last)])
-    return made
+        original.add_flight(flight, due=random.randrange(1, 10**15), attempt=random.randrange(9))
+    for number in [number for number in original.in_flight if random.random() < 0.5]:
+        first, last = sorted(random.randrange(original.in_flight[number].bit_length()) for _ in range(2))
+        original.acknowledge(-1, [(number, first, number, last)])
+    return original
 
 
 @pytest.mark.rule("P31", "P32")
-@given(seed=st.integers(0, 2**32), most=st.sampled_from([3, 30, 400]))
-def test_an_unpacked_object_equals_the_original_or_has_less_sent(seed: int, most: int) -> None:
+@given(seed=st.integers(0, 2**32), max_fragments=st.sampled_from([3, 30, 400]))
+def test_an_unpacked_object_equals_the_original_or_has_less_sent(seed: int, max_fragments: int) -> None:
     """At most 1,024 bytes."""
-    made = random_object(seed, most)
-    data = pack_transmission(made)
+    original = random_object(seed, max_fragments)
+    data = pack_transmission(original)
     back = unpack_transmission(data)
     assert len(data) <= PACKED_MAX == 1024
-    assert (back.key, back.acked, back.last_used, back.is_dirty) == (made.key, made.acked, made.last_used, False)
-    assert back.first_unsent == made.first_unsent
-    due = min((flight.due for flight in made.flights), default=None)
+    assert (back.key, back.acked, back.last_used, back.is_dirty) == (
+        original.key,
+        original.acked,
+        original.last_used,
+        False,
+    )
+    assert back.first_unsent == original.first_unsent
+    due = min((flight.due for flight in original.flights), default=None)
     assert [flight.due for flight in back.flights] == ([] if due is None else [due])
-    if (back.head, back.cursor, back.last_interleaved) == (made.head, made.cursor, made.last_interleaved):
+    if (back.head, back.cursor, back.last_interleaved) == (original.head, original.cursor, original.last_interleaved):
         assert (back.in_flight, back.fragment_counts, back.fragments_in_flight) == (
-            made.in_flight,
-            made.fragment_counts,
-            made.fragments_in_flight,
+            original.in_flight,
+            original.fragment_counts,
+            original.fragments_in_flight,
         )
-        assert back.bytes_in_flight >= made.bytes_in_flight
+        assert back.bytes_in_flight >= original.bytes_in_flight
         assert pack_transmission(back) == data
     else:
-        assert (back.head, back.cursor, back.last_interleaved) == (made.acked + 1, 0, made.acked + 1)
+        assert (back.head, back.cursor, back.last_interleaved) == (original.acked + 1, 0, original.acked + 1)
         assert back.in_flight == {}
-        assert most == 400  # only if very scattered
+        assert max_fragments == 400  # only if very scattered
 
 
 def test_usual_objects_are_packed_exactly() -> None:
     """A full window of single messages, of which three in ten are missing."""
     random = Random(3)
-    made = Transmission(KEY)
+    original = Transmission(KEY)
     for number in range(1024):
-        made.mark_sent(number, 0, 1, 100)
-    made.add_flight(dict.fromkeys(range(1024), 1), due=5, attempt=2)
-    made.acknowledge(-1, [(number, 0, number, 0) for number in range(1, 1024) if random.random() < 0.7])
-    assert unpack_transmission(pack_transmission(made)).in_flight == made.in_flight
+        original.mark_sent(number, 0, 1, 100)
+    original.add_flight(dict.fromkeys(range(1024), 1), due=5, attempt=2)
+    original.acknowledge(-1, [(number, 0, number, 0) for number in range(1, 1024) if random.random() < 0.7])
+    assert unpack_transmission(pack_transmission(original)).in_flight == original.in_flight
 
 
 @given(data=st.binary(max_size=1100), cut=st.integers(0, 66), flip=st.integers(0, 8 * 66 - 1))

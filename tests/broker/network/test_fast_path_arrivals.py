@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from tests.broker.dialog_calls import contents_of, drain, end, send, state, switch
 from tests.broker.network.engine_pair import DEFAULT, ORDER, ORDERS, Pair, pair
-from tests.protocol.pair import take_no_runs
+from tests.protocol.pair import disable_fast_path
 
 MANY = 20
 
@@ -136,7 +136,7 @@ def _played(folder: Path, seed: int, *, in_runs: bool) -> list[object]:
     runs = 0
     for _ in range(TURNS):
         if not in_runs:
-            take_no_runs(engines.stock.dialogs)
+            disable_fast_path(engines.stock.dialogs)
         for shop, _ in rng.sample(dialogs, rng.randint(1, 5)):
             bodies = [rng.randbytes(rng.choice([0, 1, 90, 250])) for _ in range(rng.randint(1, 4))]
             send(engines.shop.database, shop, *bodies, message_type=rng.choice([ORDER, DEFAULT]))

@@ -1,4 +1,4 @@
-"""Bugs planted in the dialog protocol's engine, each by patching one method; its docstring states the broken rule and how."""
+"""Bugs planted in the engine of the dialog protocol; each patches one method, and its docstring names the broken rule."""
 
 from __future__ import annotations
 

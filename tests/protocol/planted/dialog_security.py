@@ -30,24 +30,28 @@ def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """P21, P23: in an unsecured dialog, a damaged body is trusted."""
     opened = RowOpener._verify
 
-    def trusting(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
+    def accept_all(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
         part = opened(self, row, dialog)
         if row.security == Protection.PLAIN:
             row.fragment_signature = row.message_signature = None
         return part
 
-    patch.setattr(RowOpener, "_verify", trusting)
+    patch.setattr(RowOpener, "_verify", accept_all)
 
 
 def sequence_numbers_are_not_signed(patch: pytest.MonkeyPatch) -> None:
     """P22: nothing binds a fragment to its sequence number."""
-    patch.setattr(SecuredDirection, "_nonce", lambda self, _, fragment, bound: security._NONCE.pack(fragment, bound))
+    patch.setattr(
+        SecuredDirection,
+        "_nonce",
+        lambda self, _, fragment, bound: security._NONCE.pack(fragment, bound),
+    )
     header: Callable[..., bytes] = envelope.encode_header
 
-    def numberless(*fields: Any) -> bytes:
+    def without_number(*fields: Any) -> bytes:
         return header(*fields[:_NUMBER], 0, *fields[_NUMBER + 1 :])
 
-    patch.setattr(envelope, "encode_header", numberless)
+    patch.setattr(envelope, "encode_header", without_number)
     patch.setattr(SecuredDirection, "message_digests", lambda _, numbers, __: [None] * len(numbers))
 
 
@@ -104,7 +108,7 @@ def unencrypted_fragments_are_accepted(patch: pytest.MonkeyPatch) -> None:
     """P22: an unencrypted fragment is accepted without a key."""
     proven = RowOpener._verify
 
-    def either(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
+    def accept_both(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
         if row.security != Protection.PLAIN or dialog.inbound_cipher is None:
             return proven(self, row, dialog)
         inbound, dialog.inbound_cipher = dialog.inbound_cipher, None
@@ -113,7 +117,7 @@ def unencrypted_fragments_are_accepted(patch: pytest.MonkeyPatch) -> None:
         finally:
             dialog.inbound_cipher = None if row.is_sequenced else inbound
 
-    patch.setattr(RowOpener, "_verify", either)
+    patch.setattr(RowOpener, "_verify", accept_both)
 
 
 def inconsistent_headers_are_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -121,15 +125,15 @@ def inconsistent_headers_are_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EnvelopeRow, "is_well_formed", property(lambda _: True))
 
 
-def peers_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    """P25: a broker id is a credential."""
+def principals_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """P25: a broker id is trusted as a credential."""
     begun = RowOpener.__init__
     patch.setattr(
         RowOpener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "peer": None})
     )
 
 
-def anybody_may_answer(patch: pytest.MonkeyPatch) -> None:
+def any_service_may_answer(patch: pytest.MonkeyPatch) -> None:
     """R8, P25: services, contract, broker ids and certificate are not compared with the endpoint's."""
     patch.setattr(RowOpener, "_is_misdirected", lambda *_: False)
 
@@ -138,9 +142,9 @@ def the_second_copy_gets_no_error(patch: pytest.MonkeyPatch) -> None:
     """R8: another copy of the service that answers too waits forever."""
     opened = RowOpener.open
 
-    def silent(self: RowOpener, rows: list[EnvelopeRow]) -> receiver.OpenedBatch:
+    def no_answer(self: RowOpener, rows: list[EnvelopeRow]) -> receiver.OpenedBatch:
         made = opened(self, rows)
         made.notices.clear()
         return made
 
-    patch.setattr(RowOpener, "open", silent)
+    patch.setattr(RowOpener, "open", no_answer)

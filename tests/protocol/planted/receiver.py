@@ -16,12 +16,12 @@ from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, Opened
 from ssbroker.protocol.storage import BatchChanges, Key
 
 
-def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
+def acknowledgements_precede_storing(patch: pytest.MonkeyPatch) -> None:
     """P16: rows are acknowledged on arrival, not once they are durable."""
-    arrived = DialogEngine.receive
+    receive = DialogEngine.receive
 
     def immediately(self: DialogEngine, table: pa.Table, *, now: int, **options: Any) -> BatchChanges:
-        effects = arrived(self, table, now=now, **options)
+        effects = receive(self, table, now=now, **options)
         plan = self._plan
         assert plan is not None
         self._cache.loaded.update(plan.opened.created)
@@ -31,8 +31,8 @@ def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DialogEngine, "receive", immediately)
 
 
-def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
-    """After a rollback the engine continues as if it had been a commit."""
+def rolled_back_rows_count_as_received(patch: pytest.MonkeyPatch) -> None:
+    """After a rollback the engine continues as after a commit."""
 
     def undo(self: DialogEngine, effects: BatchChanges) -> None:
         self._take_plan(effects)
@@ -40,11 +40,11 @@ def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DialogEngine, "undo", undo)
 
 
-def no_dedupe(patch: pytest.MonkeyPatch) -> None:
+def duplicates_are_received(patch: pytest.MonkeyPatch) -> None:
     """P12, P18: received messages are received again."""
     fresh = receiver._new_fragments
 
-    def all_of_it(
+    def everything(
         opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
     ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
         for dialog, row, _ in opened:
@@ -52,7 +52,7 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
                 dialog.incoming = InboundDirection(dialog.key, row.sequence)
         return fresh(opened, owed)
 
-    patch.setattr(receiver, "_new_fragments", all_of_it)
+    patch.setattr(receiver, "_new_fragments", everything)
 
 
 def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None]) -> None:
@@ -69,16 +69,16 @@ def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None
     patch.setattr(DirectionLoader, "load", loads)
 
 
-def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+def positions_are_lost_on_restart(patch: pytest.MonkeyPatch) -> None:
     """P12, P18: the position in a dialog is kept in memory only."""
     _loaded(patch, lambda incoming: incoming.skip_to(0))
 
 
 def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
-    """P13: fragments are assembled by their numbers, whatever message they belong to."""
+    """P13: fragments are assembled by number, even if they belong to different messages."""
     push = Assembler.push
 
-    def mixed(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
+    def mix_messages(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         for part in parts:
             if part.count > 1:
                 part.sequence = part.incoming.next
@@ -86,7 +86,7 @@ def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
         places = {(part.incoming.key, part.sequence, part.fragment): part for part in parts}
         return push(self, list(places.values()))
 
-    patch.setattr(Assembler, "push", mixed)
+    patch.setattr(Assembler, "push", mix_messages)
 
 
 def out_of_order(patch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def out_of_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reassembly, "Reassembler", lambda **options: Reassembler(in_order=False, **options))
 
 
-def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+def early_messages_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     """P14, P16: acknowledged early messages are in memory only."""
     keep = Assembler._hold
 
@@ -105,7 +105,7 @@ def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assembler, "_hold", forgets)
 
 
-def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
+def stored_messages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
     """P14: after a restart stored early messages are forgotten, though they were acknowledged."""
     _loaded(patch, lambda incoming: incoming.skip_to(incoming.next))
 
@@ -114,7 +114,7 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P18: a duplicate gets no answer."""
     fresh = receiver._new_fragments
 
-    def silent(
+    def no_answer(
         opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
     ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
         kept = list(fresh(opened, owed))
@@ -123,21 +123,21 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
             del owed[key]
         return iter(kept)
 
-    patch.setattr(receiver, "_new_fragments", silent)
+    patch.setattr(receiver, "_new_fragments", no_answer)
 
 
 def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """P15, P16: an acknowledgement names the last received message, whatever is missing before it."""
+    """P15, P16: the last received message is acknowledged, even if an earlier one is missing."""
     owe = DialogEngine._schedule_acknowledgements
 
-    def to_the_last(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
+    def acknowledge_last(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
         owe(self, received, moment)
         for key in received.due_acknowledgements:
             dialog = self._cache.loaded.get(key)
             if dialog is not None and dialog.incoming is not None and dialog.incoming.pending:
                 dialog.ack = (max(dialog.incoming.pending), b"")
 
-    patch.setattr(DialogEngine, "_schedule_acknowledgements", to_the_last)
+    patch.setattr(DialogEngine, "_schedule_acknowledgements", acknowledge_last)
 
 
 def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -145,19 +145,19 @@ def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
 
     emitted = FragmentRanges.to_ack_ranges
 
-    def longer(self: FragmentRanges) -> list[AckRange]:
+    def one_too_many(self: FragmentRanges) -> list[AckRange]:
         return [(first, number, last, end + 1) for first, number, last, end in emitted(self)]
 
-    patch.setattr(FragmentRanges, "to_ack_ranges", longer)
+    patch.setattr(FragmentRanges, "to_ack_ranges", one_too_many)
 
 
-def no_runs(patch: pytest.MonkeyPatch) -> None:
+def partial_messages_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P13, P15: only complete messages are acknowledged."""
     patch.setattr(FragmentRanges, "to_ack_ranges", lambda _: [])
 
 
-def acknowledges_every_batch_at_once(patch: pytest.MonkeyPatch) -> None:
-    """P15: no acknowledgement waits for a message that could carry it."""
+def acknowledgements_are_sent_immediately(patch: pytest.MonkeyPatch) -> None:
+    """P15: acknowledgements do not wait for a message that could carry them."""
     owe = DialogEngine._schedule_acknowledgements
 
     def hasty(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
@@ -172,71 +172,71 @@ def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
     """P18: no acknowledgement is sent before a second has passed."""
     owe = DialogEngine._schedule_acknowledgements
 
-    def slow(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
+    def delayed(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
         for owed in received.due_acknowledgements.values():
             owed.is_immediate = False
             owed.fragments = owed.bytes = 0
         owe(self, received, moment)
 
-    patch.setattr(DialogEngine, "_schedule_acknowledgements", slow)
+    patch.setattr(DialogEngine, "_schedule_acknowledgements", delayed)
 
 
 def no_limits(patch: pytest.MonkeyPatch) -> None:
-    """P26: memory is allocated for announced data."""
+    """P26: memory is allocated for declared sizes."""
     patch.setattr(
         reassembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None)
     )
     patch.setattr(InboundDirection, "has_room", lambda *_, **__: True)
 
 
-def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+def rejected_messages_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """A refused message counts as received."""
     stopped = BatchReceiver._stop_at_refusals
 
-    def goes_on(*given: Any) -> pa.Table:
+    def accept_all(*given: Any) -> pa.Table:
         messages = stopped(*given)
         given[-1].clear()
         given[-2].dialogs_to_reload.clear()
         return messages
 
-    patch.setattr(BatchReceiver, "_stop_at_refusals", staticmethod(goes_on))
+    patch.setattr(BatchReceiver, "_stop_at_refusals", staticmethod(accept_all))
 
 
-def refusals_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def rejections_are_not_reported(patch: pytest.MonkeyPatch) -> None:
     """P11: the sender of a refused message gets no error."""
     stopped = BatchReceiver._stop_at_refusals
 
-    def silent(*given: Any) -> pa.Table:
+    def no_answer(*given: Any) -> pa.Table:
         messages = stopped(*given)
         given[-2].notices.clear()
         return messages
 
-    patch.setattr(BatchReceiver, "_stop_at_refusals", staticmethod(silent))
+    patch.setattr(BatchReceiver, "_stop_at_refusals", staticmethod(no_answer))
 
 
-def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
+def corrupt_messages_are_kept(patch: pytest.MonkeyPatch) -> None:
     """P23: stored fragments of a message with a wrong digest are kept."""
     push = Assembler.push
 
-    def keeps(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
+    def keep_parts(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         assembled = push(self, parts)
         assembled.dropped.clear()
         return assembled
 
-    patch.setattr(Assembler, "push", keeps)
+    patch.setattr(Assembler, "push", keep_parts)
 
 
 def errors_of_the_broker_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """P11: errors of the remote broker are not delivered."""
     effects = ReceivePlanner._changes
 
-    def deaf(opened: OpenedBatch, *rest: Any) -> BatchChanges:
+    def ignore(opened: OpenedBatch, *rest: Any) -> BatchChanges:
         opened.errors.clear()
         return effects(opened, *rest)
 
-    patch.setattr(ReceivePlanner, "_changes", staticmethod(deaf))
+    patch.setattr(ReceivePlanner, "_changes", staticmethod(ignore))
 
 
-def errors_wait_for_what_is_missing(patch: pytest.MonkeyPatch) -> None:
+def errors_wait_for_missing_messages(patch: pytest.MonkeyPatch) -> None:
     """An application's error is received only after all messages before it."""
     patch.setattr(Assembler, "push", Assembler._push)

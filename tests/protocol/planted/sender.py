@@ -29,64 +29,64 @@ def waits_do_not_grow(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Backoff, "wait", lambda self, _: wait(self, 0))
 
 
-def waits_grow_for_ever(patch: pytest.MonkeyPatch) -> None:
+def waits_grow_without_limit(patch: pytest.MonkeyPatch) -> None:
     """P17: waits double beyond a minute."""
     patch.setattr(Backoff, "_base_wait", lambda _, attempt: 4 * SECOND << attempt)
 
 
-def gives_up_after_three_times(patch: pytest.MonkeyPatch) -> None:
+def gives_up_after_three_retries(patch: pytest.MonkeyPatch) -> None:
     """P16, P17: after three retries nothing is sent any more."""
-    landed = Transmission.take_due
-    patch.setattr(Transmission, "take_due", lambda *given: [each for each in landed(*given) if each.attempt < 3])
+    never_due = Transmission.take_due
+    patch.setattr(Transmission, "take_due", lambda *given: [each for each in never_due(*given) if each.attempt < 3])
 
 
 def never_sends_again(patch: pytest.MonkeyPatch) -> None:
     """P16, P17: lost rows are never sent again."""
 
-    def landed(self: Transmission, now: int, _most: int) -> list[Flight]:
+    def never_due(self: Transmission, now: int, _most: int) -> list[Flight]:
         self.flights = [flight for flight in self.flights if flight.due > now]
         return []
 
-    patch.setattr(Transmission, "take_due", landed)
+    patch.setattr(Transmission, "take_due", never_due)
 
 
 def sends_everything_again(patch: pytest.MonkeyPatch) -> None:
     """P13: all rows sent with a lost one are sent again."""
 
-    def still_flying(self: Transmission, fragments: dict[int, int]) -> dict[int, int]:
+    def all_sent(self: Transmission, fragments: dict[int, int]) -> dict[int, int]:
         return {number: mask for number, mask in fragments.items() if number > self.acked}
 
-    patch.setattr(Transmission, "unacknowledged", still_flying)
+    patch.setattr(Transmission, "unacknowledged", all_sent)
 
 
-def acknowledged_fragments_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+def acknowledged_fragments_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """P13, P15: acknowledgements count for complete messages only."""
     acknowledge = Transmission.acknowledge
     patch.setattr(Transmission, "acknowledge", lambda self, acked, _: acknowledge(self, acked, []))
 
 
-def believes_beyond_what_was_sent(patch: pytest.MonkeyPatch) -> None:
-    """P16: an acknowledgement is trusted, whatever it names."""
+def acknowledgements_of_unsent_messages_are_trusted(patch: pytest.MonkeyPatch) -> None:
+    """P16: any acknowledgement is trusted."""
     patch.setattr(Transmission, "clamp_acknowledgement", lambda _, acked, runs: (acked, runs))
 
 
-def believes_only_what_is_wholly_its_own(patch: pytest.MonkeyPatch) -> None:
-    """P16: after a restart an acknowledgement that names more than was sent since is ignored."""
+def acknowledgements_beyond_this_run_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """P16: after a restart, an acknowledgement of more than was sent since is ignored."""
     believed = Transmission.clamp_acknowledgement
 
-    def nothing_or_all(self: Transmission, acked: int, runs: list[Any]) -> tuple[int, list[Any]]:
+    def all_or_nothing(self: Transmission, acked: int, runs: list[Any]) -> tuple[int, list[Any]]:
         good = believed(self, acked, runs)
         return good if good == (acked, runs) else (-1, [])
 
-    patch.setattr(Transmission, "clamp_acknowledgement", nothing_or_all)
+    patch.setattr(Transmission, "clamp_acknowledgement", all_or_nothing)
 
 
-def what_is_old_counts_as_lost(patch: pytest.MonkeyPatch) -> None:
+def old_acknowledgements_count_as_losses(patch: pytest.MonkeyPatch) -> None:
     """An acknowledgement of less than was acknowledged before ends the conversation."""
     patch.setattr(Transmission, "shows_data_loss", lambda self, acked, runs: bool(runs) and acked < self.acked)
 
 
-def what_lives_before_have_sent_counts_as_new(patch: pytest.MonkeyPatch) -> None:
+def acknowledgements_of_earlier_runs_count_as_new(patch: pytest.MonkeyPatch) -> None:
     """After a restart an old acknowledgement of resent rows ends the conversation."""
 
     def without_first_unsent(*given: Any, **options: Any) -> Transmission:
@@ -95,12 +95,12 @@ def what_lives_before_have_sent_counts_as_new(patch: pytest.MonkeyPatch) -> None
     patch.setattr("ssbroker.protocol.dialog.Transmission", without_first_unsent)
 
 
-def large_messages_begin_anew(patch: pytest.MonkeyPatch) -> None:
+def large_messages_restart_from_the_first_fragment(patch: pytest.MonkeyPatch) -> None:
     """P16: after a restart a large message is sent again from its first fragment."""
     patch.setattr(Transmission, "_advance_cursor", lambda _: None)
 
 
-def what_the_far_side_forgot_is_not_sent(patch: pytest.MonkeyPatch) -> None:
+def messages_dropped_by_the_peer_are_not_resent(patch: pytest.MonkeyPatch) -> None:
     """P23: a message that the peer dropped is not sent again."""
     patch.setattr(Transmission, "_requeue_lost", lambda _: None)
 
@@ -109,36 +109,36 @@ def no_window(patch: pytest.MonkeyPatch) -> None:
     """Everything is sent immediately."""
     turn = Sender.plan_turn
 
-    def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
+    def unlimited(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
         made.fragment_budget, made.byte_budget = 10_000, 1 << 40
         return made
 
-    patch.setattr(Sender, "plan_turn", wide)
+    patch.setattr(Sender, "plan_turn", unlimited)
 
 
 def no_window_of_bytes(patch: pytest.MonkeyPatch) -> None:
     """The window counts fragments, but not bytes."""
     turn = Sender.plan_turn
 
-    def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
+    def unlimited(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
         made.byte_budget = 1 << 40
         return made
 
-    patch.setattr(Sender, "plan_turn", wide)
+    patch.setattr(Sender, "plan_turn", unlimited)
 
 
-def one_dialog_until_it_is_through(patch: pytest.MonkeyPatch) -> None:
+def a_large_message_blocks_other_dialogs(patch: pytest.MonkeyPatch) -> None:
     """P13: the large message of one dialog blocks all others."""
     turn = Sender.plan_turn
 
-    def all_of_it(self: Sender, dialog: Dialog, now: int) -> SendTurn:
+    def whole_message(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
         made.fragment_budget = self._settings.window_fragments - dialog.transmission.fragments_in_flight
         return made
 
-    patch.setattr(Sender, "plan_turn", all_of_it)
+    patch.setattr(Sender, "plan_turn", whole_message)
 
 
 def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
@@ -185,14 +185,14 @@ def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def a_clock_that_is_set_back_is_believed(patch: pytest.MonkeyPatch) -> None:
+def a_clock_set_back_delays_retries(patch: pytest.MonkeyPatch) -> None:
     """P17: after the clock was set back an hour, nothing is sent again for an hour."""
     patch.setattr(MonotonicClock, "monotonic", lambda _, now: now)
     patch.setattr(MonotonicClock, "wall_time", lambda _, moment: moment)
 
 
-def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
-    """P32: an evicted dialog is restored as if all had been acknowledged."""
+def packing_forgets_messages_in_transit(patch: pytest.MonkeyPatch) -> None:
+    """P32: an evicted dialog is restored as if everything had been acknowledged."""
     unpacked = dialog_module.unpack_transmission
 
     def empty(data: bytes) -> Transmission:
@@ -204,8 +204,8 @@ def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "unpack_transmission", empty)
 
 
-def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """P13, P32: an evicted dialog is restored as if nothing after the last complete message had arrived."""
+def packing_forgets_acknowledged_fragments(patch: pytest.MonkeyPatch) -> None:
+    """P13, P32: an evicted dialog is restored as if nothing after the last complete message had been acknowledged."""
     packed = dialog_module.pack_transmission
 
     def coarse(transmission: Transmission) -> bytes:
@@ -226,7 +226,7 @@ def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "pack_transmission", coarse)
 
 
-def packed_objects_have_no_bound(patch: pytest.MonkeyPatch) -> None:
+def packed_objects_are_unbounded(patch: pytest.MonkeyPatch) -> None:
     """Objects of any size are packed."""
     patch.setattr(dialog_module, "PACKED_MAX", 1 << 20)
 
@@ -243,7 +243,7 @@ def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "_record_flights", first_only)
 
 
-def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
+def acknowledgements_are_never_piggybacked(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement is always sent alone."""
     fragments = encoder.Encoder.fragments
 
@@ -260,7 +260,7 @@ def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(encoder.Encoder, "fragments", alone)
 
 
-def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
+def acknowledgements_are_only_piggybacked(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement waits for a message forever."""
     due = DialogEngine._must_acknowledge
 
@@ -271,6 +271,6 @@ def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DialogEngine, "_must_acknowledge", never)
 
 
-def errors_wait_for_what_was_dropped(patch: pytest.MonkeyPatch) -> None:
+def errors_wait_for_dropped_messages(patch: pytest.MonkeyPatch) -> None:
     """An application's error is sent only after the messages before it, which were dropped."""
     patch.setattr(Transmission, "skip_to", lambda self, _: setattr(self, "is_dirty", True))

@@ -1,7 +1,8 @@
-"""Bytes of hostile peers against a link: `python -m tests.protocol.wire.link_fuzz --inputs 30000000 --seed 1` prints the outcomes.
+"""Bytes of hostile peers against a link: `python -m tests.protocol.wire.link_fuzz --inputs 30000000 --seed 1`.
 
-Each input is a row of frames, some of them altered, cut off, doubled or swapped, with their checksums wrong or made right again, in pieces of any
-size. The decoder of batches alone has a fuzzer of its own, `FUZZ_TARGETS=wire FUZZ_RUNS=3400000 make fuzz`.
+It prints the outcomes. Each input is a sequence of frames, some of them altered, truncated, duplicated or swapped, with
+wrong or recomputed checksums, in pieces of any size. The batch decoder has its own fuzzer, `FUZZ_TARGETS=wire
+FUZZ_RUNS=3400000 make fuzz`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ FRAMES: Final = {
     FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "bye")),
 }
 ANSWER_BYTES_MAX: Final = 1024
-"""By how much an answer may exceed its input: HELLO and GOODBYE."""
+"""Maximum bytes of an answer beyond its input: HELLO and GOODBYE."""
 
 
 def stream(rng: random.Random) -> bytes:
-    """The bytes of a hostile peer."""
+    """Returns the bytes of a hostile peer."""
     kinds = [FrameKind.HELLO] * (rng.random() < 0.9) + rng.choices(list(FrameKind), k=rng.randrange(5))
     frames = [FRAMES[kind] for kind in kinds]
     if frames and rng.random() < 0.9:
@@ -45,7 +46,7 @@ def stream(rng: random.Random) -> bytes:
 
 
 def altered(frame: bytes, rng: random.Random) -> bytes:
-    """A frame with an error; half of the time with a correct checksum, a quarter with a correct length."""
+    """Returns a frame with an error; half of the time with a correct checksum, a quarter with a correct length."""
     data = bytearray(frame)
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(data) + 1)
@@ -92,13 +93,13 @@ def attack(rng: random.Random) -> str:
 
 
 def figures(inputs: int, *, seed: int) -> Counter[str]:
-    """Counts the outcomes of so many inputs."""
+    """Runs that many inputs, and counts the outcomes."""
     rng = random.Random(seed)
     return Counter(attack(rng) for _ in range(inputs))
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Rows of the wire, and two links whose bytes the tests transfer."""
+"""Rows of the wire, and two links between which the tests transfer bytes."""
 
 from __future__ import annotations
 
@@ -40,34 +40,34 @@ _USUAL: Final[dict[str, Any]] = {
 
 
 def row(**values: Any) -> dict[str, Any]:
-    """A valid row with other values in some columns."""
+    """Returns a valid row with other values in some columns."""
     return {**dict.fromkeys(WIRE.names), **_USUAL, **values}
 
 
 def table(*rows: dict[str, Any]) -> pa.Table:
-    """Rows as a table of the wire schema."""
+    """Returns rows as a table of the wire schema."""
     return pa.Table.from_pylist(list(rows), schema=WIRE)
 
 
 def numbered(count: int, *, first: int = 0, size: int = 8) -> pa.Table:
-    """Rows with ascending sequence numbers, and bodies of one size."""
+    """Returns rows with ascending sequence numbers, and bodies of one size."""
     return table(*(row(message_sequence_number=first + number, message_body=bytes(size)) for number in range(count)))
 
 
 def bytes_of(rows: pa.Table) -> bytes:
-    """Rows as the body of a frame."""
+    """Returns rows as the body of a frame."""
     return bytes(pack_batch(rows))
 
 
 def numbers(occurrences: list[LinkEvent]) -> list[int]:
-    """The sequence numbers of all rows that have arrived."""
+    """Returns the sequence numbers of all rows that have arrived."""
     batches = (occurrence.rows for occurrence in occurrences if isinstance(occurrence, FragmentsArrived))
     columns: list[list[Any]] = [rows["message_sequence_number"].to_pylist() for rows in batches]
     return [number for column in columns for number in column]
 
 
 def own(instance_id: bytes = SHOP, *, name: str = "shop", number: int = 1, **limits: int) -> OwnIdentity:
-    """The identity that a side announces."""
+    """Returns the identity that a side announces."""
     return OwnIdentity(instance_id=instance_id, name=name, run_number=number, **limits)
 
 
@@ -102,7 +102,7 @@ class Linked:
 
 
 def sent_pieces(link: Link, now: int = 0) -> list[bytes]:
-    """All pieces that a link has to send."""
+    """Returns all pieces that a link has to send."""
     pieces: list[bytes] = []
     while data := link.data_to_send(now=now):
         pieces.append(b"".join(data))
@@ -110,7 +110,7 @@ def sent_pieces(link: Link, now: int = 0) -> list[bytes]:
 
 
 def linked(*, greet: bool = True, limits: LinkLimits | None = None) -> Linked:
-    """The shop, which dialed, and the bank; both have sent HELLO unless `greet` is false."""
+    """Returns the shop, which dialed, and the bank; both have sent HELLO unless `greet` is false."""
     limits = limits or LinkLimits()
     shop = Link(own(), is_accept=False, limits=limits, now=0)
     bank = Link(own(BANK, name="bank", number=2), is_accept=True, limits=limits, now=0)

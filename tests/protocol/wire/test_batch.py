@@ -49,12 +49,12 @@ ROWS = st.fixed_dictionaries(
 
 
 def message(batch: pa.RecordBatch, **options: Any) -> bytes:
-    """A record batch message of Arrow IPC, of any schema."""
+    """Returns a record batch message of Arrow IPC, of any schema."""
     return batch.serialize(**options).to_pybytes() if options else batch.serialize().to_pybytes()
 
 
 def other(name: str, values: list[Any], kind: pa.DataType | None = None) -> bytes:
-    """Rows of the wire with one column replaced."""
+    """Returns wire rows with one column replaced."""
     at = SMALL.schema.get_field_index(name)
     column = pa.array(values, kind or SMALL.schema.field(at).type)
     changed = SMALL.slice(0, len(values)).set_column(at, pa.field(name, column.type), column)
@@ -125,9 +125,7 @@ def test_an_altered_byte_gives_rows_or_an_error(row_count: int) -> None:
             rows.validate(full=True)
             assert rows.schema.equals(WIRE)
             assert rows.num_rows == row_count
-    assert (
-        accepted
-    )  # a body, a number or padding may be any other; that is what the checksum and the signatures are for
+    assert accepted  # a body, a number or padding may have any value; checksums and signatures detect such changes
 
 
 @pytest.mark.threat("T19")
@@ -192,7 +190,7 @@ def test_metadata_that_expand_exponentially_are_rejected() -> None:
         struct.pack("<8H", 16, 8, 0, 0, 0, 0, 0, 4),
     )
     data = bytearray(struct.pack("<I", 4 + 12 + 8 + 16) + vtable_of_message + vtable_of_schema + vtable_of_field)
-    data += struct.pack("<iHBxIxxxx", len(data) - 4, 4, 1, 8)  # version 5, a schema, which stands behind
+    data += struct.pack("<iHBxIxxxx", len(data) - 4, 4, 1, 8)  # version 5, a schema
     data += struct.pack("<iI", len(data) - 16, 4)
     for _ in range(4):
         data += struct.pack("<11I", 10, *(4 * (10 - place) for place in range(10)))

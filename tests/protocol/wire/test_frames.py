@@ -46,7 +46,7 @@ def read(*pieces: bytes, body_max: int = 8 << 20) -> list[tuple[FrameKind, bytes
 
 
 def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 2, flags: int = 0, length: int = 1) -> bytes:
-    """A header without a body; its checksum is irrelevant, since the header is checked first."""
+    """Returns a header without a body; its checksum is irrelevant, since the header is checked first."""
     return struct.pack(">4sBBHII", magic, version, kind, flags, length, 0)
 
 

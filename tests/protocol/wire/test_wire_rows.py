@@ -18,7 +18,7 @@ FOREVER = 2**31 - 1
 
 
 def sent(*rows: dict[str, object]) -> pa.Table:
-    """Rows of the envelope."""
+    """Returns rows of the envelope as they are sent."""
     return pa.Table.from_pylist([{name: each[name] for name in ENVELOPE.names} for each in rows], schema=ENVELOPE)
 
 
