@@ -26,9 +26,9 @@ ARCHIVED := $(VENV)/spark.jsa
 
 SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
-CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples
+CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples scripts/docs_site.py
 
-.PHONY: help demo test build format lint lint-rust rules bench fuzz ci clean tools tools-with-java
+.PHONY: help demo test build docs format lint lint-rust rules bench fuzz ci clean tools tools-with-java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -43,6 +43,9 @@ test: tools-with-java $(INSTALLED) $(TOOLED) $(ARCHIVED) ## run the tests agains
 
 build: tools $(INSTALLED) ## build the release wheel and install it into .venv
 	@echo "built: $$(ls $(VENV)/wheel/*.whl)"
+
+docs: tools $(INSTALLED) $(TOOLED) ## build the documentation site in target/site
+	@$(PYTHON_OF_VENV) scripts/docs_site.py
 
 format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, and apply the fixes of the linters
 	cargo fmt --all
@@ -105,7 +108,7 @@ $(INSTALLED): $(EMPTY) $(SOURCES) | tools
 
 $(TOOLED): $(EMPTY) pyproject.toml
 	@echo "installing the tools for tests, linters and benchmarks"
-	@$(PIP_INSTALL) --group dev --group bench
+	@$(PIP_INSTALL) --group dev --group docs --group bench
 	@touch $@
 
 $(ARCHIVED): $(TOOLED) | $(INSTALLED)

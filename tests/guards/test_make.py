@@ -88,7 +88,7 @@ def test_help_says_what_each_word_does() -> None:
     # Not as a child of the `make` that runs this test, which would say where it is.
     done = run({"PATH": os.environ["PATH"]}, "make", "help")
     words = [line.split()[1] for line in done.stdout.splitlines()]
-    assert words == ["help", "demo", "test", "build", "format", "lint", "rules", "bench", "fuzz", "ci", "clean"]
+    assert words == ["help", "demo", "test", "build", "docs", "format", "lint", "rules", "bench", "fuzz", "ci", "clean"]
 
 
 def test_the_ci_ends_with_the_tests() -> None:
