@@ -10,9 +10,9 @@ PACKAGE = "ssbroker"
 
 
 def import_graph(folder: Path) -> dict[str, set[str]]:
-    """The modules of a package folder, each with the modules of the package that it imports.
+    """Maps each module of a package folder to the modules of the package that it imports.
 
-    A name that a package's `__init__` re-exports counts as an import of the module that defines it.
+    An import of a name that a package's `__init__` re-exports counts as an import of the module that defines it.
     """
     files = {_module_name(path, folder): path for path in sorted(folder.rglob("*.py"))}
     packages = {name for name, path in files.items() if path.name == "__init__.py"}
@@ -32,8 +32,8 @@ def import_graph(folder: Path) -> dict[str, set[str]]:
     return graph
 
 
-def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one module (Tarjan's algorithm)."""
+def import_cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Returns the strongly connected components of more than one module (Tarjan's algorithm)."""
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -62,7 +62,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """The dotted names of the modules that a file imports, or imports from."""
+    """Yields the dotted names of the modules that a file imports, or imports from."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -77,7 +77,7 @@ def _module_name(path: Path, folder: Path) -> str:
 
 
 def _imported_names(path: Path, *, by_position: bool = False) -> Iterator[tuple[str, str]]:
-    """Each name that a file imports from the package, with the module that it names; `#` and a line make names distinct."""
+    """Yields each name that a file imports from the package, with its module; `by_position` makes names distinct."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
             for alias in node.names:

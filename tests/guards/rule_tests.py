@@ -26,7 +26,7 @@ _RUST_TEST: Final = re.compile(
 
 
 def rules_to_tests() -> dict[str, list[str]]:
-    """For each number the tests that name it, as `file::test`, in the order of files and lines."""
+    """Returns, for each number, the tests that name it, as `file::test`, in the order of files and lines."""
     found: dict[str, list[str]] = defaultdict(list)
     for test, numbers in (*_python_tests(), *_rust_tests()):
         for number in numbers:
@@ -34,8 +34,8 @@ def rules_to_tests() -> dict[str, list[str]]:
     return found
 
 
-def marked(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
-    """The numbers in the markers of a test or of a class of tests."""
+def marker_numbers(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
+    """Returns the numbers in the markers of a test or of a class of tests."""
     return [
         str(ast.literal_eval(argument))
         for decorator in node.decorator_list
@@ -49,10 +49,10 @@ def _python_tests() -> Iterator[tuple[str, list[str]]]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         file = path.relative_to(ROOT).as_posix()
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            shared = marked(node) if isinstance(node, ast.ClassDef) else []
+            shared = marker_numbers(node) if isinstance(node, ast.ClassDef) else []
             for member in node.body if isinstance(node, ast.ClassDef) else [node]:
                 if isinstance(member, ast.FunctionDef) and member.name.startswith("test_"):
-                    yield f"{file}::{member.name}", [*shared, *marked(member)]
+                    yield f"{file}::{member.name}", [*shared, *marker_numbers(member)]
 
 
 def _rust_tests() -> Iterator[tuple[str, list[str]]]:

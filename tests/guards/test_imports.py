@@ -1,4 +1,4 @@
-"""The import rule of ARCHITECTURE.md: which package may import which, which library is used where, and no circles."""
+"""The import rule of ARCHITECTURE.md: which package may import which, which library is used where, and no cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guards.import_graph import circles, import_graph, imported_modules
+from tests.guards.import_graph import import_cycles, import_graph, imported_modules
 from tests.guards.repository import ROOT, name_of, python_files
 
 PACKAGE = ROOT / "python" / "ssbroker"
@@ -105,7 +105,7 @@ def test_a_package_imports_only_what_the_rule_allows(path: Path) -> None:
 @pytest.mark.threat("T24")
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_library_is_imported_only_where_it_belongs(path: Path) -> None:
-    """Each library is there for a reason, in one place."""
+    """Each library has a reason and a place."""
     package = package_of(path)
     for name in imported_modules(path):
         top = name.split(".", maxsplit=1)[0]
@@ -118,12 +118,12 @@ def test_a_library_is_imported_only_where_it_belongs(path: Path) -> None:
         assert allowed is None or package in allowed, f"{top} may not be imported in {package}"
 
 
-def test_there_is_no_import_circle() -> None:
+def test_there_is_no_import_cycle() -> None:
     """Imports inside functions and for typing count."""
-    assert circles(import_graph(PACKAGE)) == []
+    assert import_cycles(import_graph(PACKAGE)) == []
 
 
-def test_a_planted_circle_is_found(tmp_path: Path) -> None:
+def test_a_planted_cycle_is_found(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "__init__.py").write_text("from ssbroker.store.database_file import File\n")
     (tmp_path / "store" / "database_file.py").write_text(
@@ -134,12 +134,12 @@ def test_a_planted_circle_is_found(tmp_path: Path) -> None:
     )
     (tmp_path / "store" / "gate.py").write_text("from ssbroker.store import File\n")
     (tmp_path / "clock.py").write_text("import time\n")
-    assert circles(import_graph(tmp_path)) == [
+    assert import_cycles(import_graph(tmp_path)) == [
         ["ssbroker.store.database_file", "ssbroker.store.gate", "ssbroker.store.queues"]
     ]
 
 
-def test_the_table_names_only_what_is_there() -> None:
+def test_the_table_names_only_existing_packages() -> None:
     there = {package_of(path) for path in FILES} | {"_core"}
     assert MAY_IMPORT.keys() == there
 
@@ -149,7 +149,7 @@ def test_folders_are_at_most_two_deep() -> None:
 
 
 def test_pyspark_is_imported_only_when_it_is_used() -> None:
-    """The package, `ssbroker.spark` included, imports without PySpark: only functions and typing import it."""
+    """The package, including `ssbroker.spark`, imports without PySpark: only functions and typing import it."""
     for path in python_files("python/ssbroker"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             text = ast.unparse(node)

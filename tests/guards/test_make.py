@@ -1,4 +1,4 @@
-"""`make` says what a machine lacks before it does anything, and every word that the documents use is there."""
+"""`make` reports missing tools before it does anything, and has every target that the documents use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.guards.repository import ROOT
 
-PLAIN = ["make", "sh", "sed", "grep", "head", "dirname", "find", "expand", "ls"]
-FAKES = {
+BASIC_TOOLS = ["make", "sh", "sed", "grep", "head", "dirname", "find", "expand", "ls"]
+FAKE_TOOLS = {
     "cargo": "echo 'cargo 1.95.0 (0123456 2026-01-01)'",
     "cc": "true",
     "java": "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2",
@@ -21,12 +21,12 @@ FAKES = {
 
 
 def machine(folder: Path, **tools: str | None) -> dict[str, str]:
-    """An environment whose PATH holds the plain tools and the given ones; None leaves one out."""
-    for name in PLAIN:
+    """Creates an environment whose PATH contains the basic tools and the given ones; None omits a tool."""
+    for name in BASIC_TOOLS:
         found = shutil.which(name)
         assert found, name
         (folder / name).symlink_to(found)
-    for name, script in {**FAKES, **tools}.items():
+    for name, script in {**FAKE_TOOLS, **tools}.items():
         if script is not None:
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)
@@ -37,13 +37,13 @@ def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_machine_that_has_everything_passes(tmp_path: Path) -> None:
+def test_a_machine_with_all_tools_passes(tmp_path: Path) -> None:
     done = run(machine(tmp_path), "scripts/check-tools", "python", "rust", "java")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(
-    ("tool", "script", "says"),
+    ("tool", "script", "message"),
     [
         ("python3", None, "missing: Python 3.11 or newer with venv"),
         ("python3", "exit 1", "missing: Python 3.11 or newer with venv"),
@@ -57,23 +57,23 @@ def test_a_machine_that_has_everything_passes(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("target", ["demo", "test"])
-def test_make_stops_first_and_says_what_is_missing(
-    target: str, tool: str, script: str | None, says: str, tmp_path: Path
+def test_make_stops_first_and_reports_a_missing_tool(
+    target: str, tool: str, script: str | None, message: str, tmp_path: Path
 ) -> None:
     before = {path.name for path in ROOT.iterdir()}
     done = run(machine(tmp_path, **{tool: script}), "make", target)
     assert done.returncode != 0
-    assert done.stderr.startswith(says)
+    assert done.stderr.startswith(message)
     assert "building" not in done.stdout
     assert {path.name for path in ROOT.iterdir()} == before
 
 
-def test_everything_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
+def test_all_missing_tools_are_reported_together(tmp_path: Path) -> None:
     done = run(machine(tmp_path, python3=None, cargo=None, java=None), "make", "demo")
     assert done.stderr.count("missing: ") == 3
 
 
-def test_java_home_counts_before_the_path(tmp_path: Path) -> None:
+def test_java_home_precedes_the_path(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     environment = machine(tmp_path / "bin", java="echo 'openjdk version \"21.0.2\"' >&2")
     old = tmp_path / "old" / "bin"
@@ -84,11 +84,11 @@ def test_java_home_counts_before_the_path(tmp_path: Path) -> None:
     assert run({**environment, "JAVA_HOME": str(old.parent)}, "scripts/check-tools", "java").returncode == 1
 
 
-def test_help_says_what_each_word_does() -> None:
-    # Not as a child of the `make` that runs this test, which would say where it is.
+def test_help_lists_every_target() -> None:
+    # Not as a child of the `make` that runs this test, which would print its directory.
     done = run({"PATH": os.environ["PATH"]}, "make", "help")
-    words = [line.split()[1] for line in done.stdout.splitlines()]
-    assert words == ["help", "demo", "test", "build", "docs", "format", "lint", "rules", "bench", "fuzz", "ci", "clean"]
+    targets = [line.split()[1] for line in done.stdout.splitlines()]
+    assert targets == ["help", "demo", "test", "build", "docs", "format", "lint", "rules", "bench", "fuzz", "ci", "clean"]
 
 
 def test_the_ci_ends_with_the_tests() -> None:

@@ -1,4 +1,4 @@
-"""The package is one for all systems: what POSIX alone has is looked for where it is used, never at import."""
+"""The package can be imported on any system: what only POSIX has is looked up where it is used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(count)
 """
 
 
-def test_every_module_is_imported_where_posix_is_not() -> None:
+def test_every_module_is_imported_without_posix() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 150, done.stdout

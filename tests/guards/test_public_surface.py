@@ -1,4 +1,4 @@
-"""The public names of the package change only on purpose."""
+"""The public names of the package change only intentionally."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ssbroker
 from tests.guards.public_surface import SNAPSHOT, text
 
 
-def test_the_public_surface_is_the_recorded_one() -> None:
+def test_the_public_surface_equals_the_snapshot() -> None:
     recorded = SNAPSHOT.read_text(encoding="utf-8")
     changes = "\n".join(unified_diff(recorded.splitlines(), text().splitlines(), "recorded", "now", lineterm="", n=0))
     assert not changes, f"run `make format`, and note the change in CHANGELOG.md:\n{changes}"

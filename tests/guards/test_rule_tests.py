@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.guards.rule_tests import KNOWN, marked, rules_to_tests
+from tests.guards.rule_tests import KNOWN, marker_numbers, rules_to_tests
 from tests.guards.rules import RULES
 from tests.guards.threats import THREATS
 
@@ -34,4 +34,4 @@ def test_how_a_test_names_its_rules() -> None:
     source = '@pytest.mark.rule("R11", "R12")\n@pytest.mark.threat("T4")\n@pytest.mark.slow\ndef test_x(): ...\n'
     (node,) = ast.parse(source).body
     assert isinstance(node, ast.FunctionDef)
-    assert marked(node) == ["R11", "R12", "T4"]
+    assert marker_numbers(node) == ["R11", "R12", "T4"]

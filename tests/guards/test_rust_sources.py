@@ -1,4 +1,4 @@
-"""What the Rust sources may use, and where: the import rule of ARCHITECTURE.md for the crates."""
+"""The import rule of ARCHITECTURE.md for the Rust crates."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FORBIDDEN: dict[str, str] = {
     "rust/store": r"\barrow\w*::|\bpyo3\b|std::(?:env|net|process|thread)\b",
     "rust/python": MACHINE,
 }
-# Spark forks its workers: no thread and no state outside of objects survives that.
+# Spark forks its workers, and neither threads nor global state survive a fork.
 GLOBALS = r"\bstatic\s+mut\b|\blazy_static\b|\bthread_local!|\b(?:Lazy|Once)(?:Cell|Lock)\b|\bonce_cell\b|\brayon\b|\bthread::(?:spawn|scope|Builder)"
 # Where unsafe code is allowed, and why it is needed.
 UNSAFE: dict[str, str] = {
@@ -75,7 +75,7 @@ CODE = [path for path in rust_files() if path.parts[-2] != "tests" and "fuzz" no
 
 
 def code_of(path: Path) -> str:
-    """The source without comments, strings and the tests at its foot."""
+    """Returns the source without comments, strings and the tests at its end."""
     text = path.read_text(encoding="utf-8").split("#[cfg(test)]\nmod ", maxsplit=1)[0]
     text = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
     return re.sub(r"//.*", "", text)
@@ -92,36 +92,36 @@ def test_a_crate_depends_only_on_what_the_import_rule_allows(crate: str) -> None
     assert manifest["lints"] == {"workspace": True}
 
 
-def test_every_crate_is_in_the_picture() -> None:
+def test_every_crate_has_a_rule() -> None:
     members = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["members"]
     assert sorted(members) == sorted(CRATES)
 
 
 @pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_a_source_uses_nothing_that_its_crate_must_not_know(path: Path) -> None:
+def test_a_source_uses_nothing_forbidden_in_its_crate(path: Path) -> None:
     assert re.findall(FORBIDDEN[crate_of(path)], code_of(path)) == []
 
 
 @pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_no_thread_is_started_and_no_global_is_kept(path: Path) -> None:
+def test_no_thread_is_started_and_no_global_state_is_kept(path: Path) -> None:
     assert re.findall(GLOBALS, code_of(path)) == []
 
 
 @pytest.mark.threat("T24")
 @pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_unsafe_code_stands_only_in_its_places_and_says_why_it_is_sound(path: Path) -> None:
-    """Seven small places."""
+def test_unsafe_code_is_in_listed_files_only_and_has_safety_comments(path: Path) -> None:
+    """Few small files contain unsafe code."""
     text = path.read_text(encoding="utf-8")
     blocks = re.findall(r"\bunsafe\s*(?:\{|fn|impl)", code_of(path))
     if name_of(path) not in UNSAFE:
         assert blocks == []
         return
-    assert blocks, f"{name_of(path)} needs no exception any more"
+    assert blocks, f"{name_of(path)} does not need the exception any more"
     assert len(re.findall(r"// SAFETY:|# Safety", text)) >= len(blocks)
 
 
 def modules_of(crate: str) -> dict[str, Path]:
-    """The modules of a crate by their paths; the crate's root is ''."""
+    """Returns the modules of a crate by path; the crate's root is ''."""
     source = ROOT / crate / "src"
     return {
         re.sub(r"(?:^|::)(?:lib|mod)$", "", "::".join(path.relative_to(source).with_suffix("").parts)): path
@@ -130,7 +130,7 @@ def modules_of(crate: str) -> dict[str, Path]:
 
 
 def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
-    """The modules that a module imports at its top, other than its ancestors and descendants."""
+    """Returns the modules that a module imports at its top, other than its ancestors and descendants."""
     imported = set()
     for statement in re.findall(
         r"^(?:pub\S* )?use ((?:crate|super|self)::[^;]+);", code_of(modules[module]), re.MULTILINE
@@ -152,13 +152,13 @@ def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
 
 
 @pytest.mark.parametrize("crate", CRATES)
-def test_the_modules_of_a_crate_have_no_import_circle(crate: str) -> None:
+def test_the_modules_of_a_crate_have_no_import_cycle(crate: str) -> None:
     modules = modules_of(crate)
     TopologicalSorter({module: imports_of(module, modules) for module in modules}).prepare()
 
 
 @pytest.mark.parametrize("crate", CRATES)
-def test_a_crate_forbids_unsafe_code_outside_of_its_places(crate: str) -> None:
+def test_a_crate_forbids_unsafe_code_in_other_files(crate: str) -> None:
     has_place = any(place.startswith(f"{crate}/") for place in UNSAFE)
     assert f"#![{'deny' if has_place else 'forbid'}(unsafe_code)]" in (ROOT / crate / "src" / "lib.rs").read_text(
         encoding="utf-8"

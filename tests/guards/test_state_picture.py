@@ -1,4 +1,4 @@
-"""What the page about dialogs draws is the table that the broker goes by."""
+"""The page about dialogs shows the state table that the broker uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stub of the native module is whole; `make lint` compares its signatures with the binary."""
+"""The stub of the native module is complete; `make lint` compares its signatures with the binary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def names_of(body: list[ast.stmt]) -> set[str]:
     found = []
     for node in body:
         if isinstance(node, ast.ClassDef) and "Protocol" in {ast.unparse(base) for base in node.bases}:
-            continue  # a shape that arguments have; the binary does not hold it
+            continue  # describes arguments; it does not exist in the binary
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.append(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -26,7 +26,7 @@ def names_of(body: list[ast.stmt]) -> set[str]:
     return public(found)
 
 
-def test_the_stub_names_everything_and_nothing_else() -> None:
+def test_the_stub_has_exactly_the_names_of_the_binary() -> None:
     assert names_of(STUB.body) == public(dir(core))
 
 

@@ -1,4 +1,4 @@
-"""Committed text says nothing about the machine that it was written on, and points only where a reader may go."""
+"""Committed text contains nothing about the machine it was written on, and no unexpected hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.guards.repository import ROOT, committed_files, name_of
 
-# Hosts that a committed file may name. example.com and its kin are reserved for documentation.
+# Hosts that a committed file may name. example.com and similar ones are reserved for documentation.
 HOSTS = {
     "schemas.microsoft.com": "Service Broker's own message type names",
     "keepachangelog.com": "the form of CHANGELOG.md",
@@ -29,7 +29,7 @@ TEXTS = {
 }
 
 
-def test_a_file_names_no_place_on_a_machine() -> None:
+def test_no_file_contains_a_path_of_a_machine() -> None:
     user = getpass.getuser()
     machine = [str(ROOT), str(Path.home()), socket.gethostname(), *([user] if user != "root" else [])]
     words = [word for word in machine if len(word) > len("/app")]
@@ -37,7 +37,7 @@ def test_a_file_names_no_place_on_a_machine() -> None:
     assert {name: places for name, places in found.items() if places} == {}
 
 
-def test_a_file_names_only_hosts_with_a_reason() -> None:
+def test_files_name_listed_hosts_only() -> None:
     named = {(host.lower(), name) for name, text in TEXTS.items() for host in HOST.findall(text)}
     assert {
         each for each in named if "." in each[0] and each[0] not in HOSTS and not ALLOWED_HOST.search(each[0])

@@ -1,4 +1,4 @@
-"""What is said of the oldest libraries that will do is the same everywhere, and an older one is refused with a word."""
+"""The minimum versions of libraries are the same everywhere, and older versions are rejected with a clear error."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 SCHEMA = "pyspark.sql.types.StructType()"
 
 
-def test_what_pip_is_asked_for_is_what_is_demanded() -> None:
+def test_dependencies_require_the_minimum_versions() -> None:
     assert f"pyarrow>={PYARROW_MINIMUM}" in PROJECT["dependencies"]
     assert f"pyspark[connect,sql]>={PYSPARK_MINIMUM},<5" in PROJECT["optional-dependencies"]["spark"]
 
 
-def test_the_pages_say_which_pyspark() -> None:
+def test_the_pages_state_the_minimum_pyspark() -> None:
     page = " ".join((ROOT / "docs/how-to/spark.md").read_text(encoding="utf-8").split())
     assert f"PySpark {PYSPARK_MINIMUM} or newer (the data source `ssbroker` needs {PYSPARK_FOR_DATA_SOURCE})" in page
     page = " ".join((ROOT / "docs/how-to/spark-data-source.md").read_text(encoding="utf-8").split())
@@ -32,14 +32,14 @@ def last_line(source: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def test_pyarrow_that_would_end_the_process_is_refused_when_the_package_is_imported() -> None:
+def test_an_old_pyarrow_is_rejected_on_import() -> None:
     assert last_line("import pyarrow; pyarrow.__version__ = '24.0.0'; import ssbroker") == (
         "ssbroker.exceptions.MissingDependencyError: "
         "ssbroker needs pyarrow 25 or newer, and 24.0.0 is installed: pip install 'pyarrow>=25'"
     )
 
 
-def test_pyspark_that_is_too_old_is_refused_when_the_room_is_imported() -> None:
+def test_an_old_pyspark_is_rejected_on_import() -> None:
     assert last_line("import pyspark; pyspark.__version__ = '4.0.1'; import ssbroker.spark") == (
         "ssbroker.spark.MissingSparkError: "
         "ssbroker.spark needs PySpark 4.1 or newer, and 4.0.1 is installed: pip install 'pyspark>=4.1,<5'"
@@ -47,7 +47,7 @@ def test_pyspark_that_is_too_old_is_refused_when_the_room_is_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    "door",
+    "method",
     [
         "schema()",
         f"reader({SCHEMA})",
@@ -56,15 +56,15 @@ def test_pyspark_that_is_too_old_is_refused_when_the_room_is_imported() -> None:
         f"streamWriter({SCHEMA}, False)",
     ],
 )
-def test_the_format_says_which_pyspark_it_needs_at_every_door(door: str) -> None:
-    """What is newer than the PySpark that is there cannot be imported."""
+def test_the_data_source_states_which_pyspark_it_needs(method: str) -> None:
+    """The module of a newer PySpark cannot be imported."""
     source = f"""
 import sys
 import pyspark.sql.streaming
 import pyspark_ssbroker
 pyspark.__version__ = "4.1.0"
 sys.modules["pyspark.sql.streaming.datasource"] = None
-pyspark_ssbroker.DefaultSource({{}}).{door}
+pyspark_ssbroker.DefaultSource({{}}).{method}
 """
     assert last_line(source) == (
         "ssbroker.spark.MissingSparkError: "
