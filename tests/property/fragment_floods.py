@@ -1,4 +1,4 @@
-"""Floods of hostile fragments, in a process of its own, which says how much memory they took.
+"""Floods of hostile fragments in a separate process, which prints the memory that they used.
 
 Run: `python -m tests.property.fragment_floods FLOOD ORDER FRAGMENTS LIMIT HONEST_PARTS`, or `... results COUNT`.
 """
@@ -18,7 +18,7 @@ import ssbroker
 
 BATCH: Final = 2_000
 INT32_MAX: Final = 2**31 - 1
-FAR: Final = 2**63 - 1
+FAR_SEQUENCE: Final = 2**63 - 1
 
 HONEST_PARTS: Final = 3
 HONEST_PART: Final = b"honest part that is told from all others"
@@ -64,20 +64,20 @@ def zeros(rows: int) -> Numbers:
 
 
 def unknown_directions(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """First fragments only, each of a new conversation."""
+    """First fragments, each of a new conversation."""
     return batch_of(
         ids_of(np.arange(start, start + rows)), zeros(rows), zeros(rows), zeros(rows) + 2, bodies(random, rows, 64)
     )
 
 
 def empty_unknown_directions(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """The same without bytes, each with a false count."""
+    """Empty first fragments, each of a new conversation and with a false count."""
     count = random.integers(2, INT32_MAX, rows)
     return batch_of(ids_of(np.arange(start, start + rows)), zeros(rows), count - 1, count, bodies(random, rows, 0))
 
 
 def false_counts(random: Random, start: int, rows: int) -> pa.RecordBatch:
-    """Many messages of a few established conversations, each declared to have 2^31 - 1 fragments."""
+    """Many messages of a few established conversations, each with a declared count of 2^31 - 1 fragments."""
     sequence = 1 + (start + np.arange(rows)) // 50
     return batch_of(
         ids_of(np.arange(start, start + rows) % 50),
@@ -103,7 +103,7 @@ def gaps(random: Random, start: int, rows: int) -> pa.RecordBatch:
     """Complete messages with numbers up to 2^63, which wait forever; most of them empty."""
     return batch_of(
         ids_of(np.arange(start, start + rows) % 50),
-        random.integers(2, FAR, rows),
+        random.integers(2, FAR_SEQUENCE, rows),
         zeros(rows),
         zeros(rows) + 1,
         bodies(random, rows, 1),
@@ -195,26 +195,26 @@ def reassembler_of(limit: int, *, in_order: bool) -> ssbroker.Reassembler:
     return reassembler
 
 
-def flooded(reassembler: ssbroker.Reassembler, flood: Flood, fragments: int, honest_parts: int) -> int:
-    """Pushes the flood with an honest message after each batch; returns how many of those were completed."""
+def push_flood(reassembler: ssbroker.Reassembler, flood: Flood, fragments: int, honest_parts: int) -> int:
+    """Pushes the flood with an honest message after each batch; returns how many honest messages were completed."""
     random = np.random.default_rng(26)
-    through = 0
+    completed = 0
     for number, start in enumerate(range(1000, 1000 + fragments, BATCH), start=1):
         reassembler.push(flood(random, start, BATCH))
         bodies_of_it = reassembler.push(honest(number, honest_parts)).messages.column("message_body").to_pylist()
-        through += bodies_of_it == [HONEST_PART * honest_parts]
-    return through
+        completed += bodies_of_it == [HONEST_PART * honest_parts]
+    return completed
 
 
 def keep_results(results: int) -> None:
-    """Keeps the results of pushes that release little while much is pending; prints their memory as JSON."""
+    """Keeps the results of many pushes that each release little; prints their memory as JSON."""
     random = np.random.default_rng(26)
     reassembler = reassembler_of(64 << 20, in_order=True)
     for start in range(0, 30 * BATCH, BATCH):
         reassembler.push(false_counts(random, start, BATCH))
     reassembler.push(honest(1, 1))
-    grown, kept = peak_of(lambda: [reassembler.push(honest(number, 1)) for number in range(2, results + 2)])
-    print(json.dumps({"grown": grown, "held": sum(result.messages.num_rows for result in kept)}))
+    increase, kept = peak_of(lambda: [reassembler.push(honest(number, 1)) for number in range(2, results + 2)])
+    print(json.dumps({"increase": increase, "messages": sum(result.messages.num_rows for result in kept)}))
 
 
 def main(name: str, order: str, fragments: int, limit: int, honest_parts: int) -> None:
@@ -222,15 +222,24 @@ def main(name: str, order: str, fragments: int, limit: int, honest_parts: int) -
 
     def flood(limit: int, fragments: int) -> tuple[int, int]:
         reassembler = reassembler_of(limit, in_order=order == "in_order")
-        through = flooded(reassembler, FLOODS[name], fragments, honest_parts)
-        return reassembler.pending_bytes, through
+        completed = push_flood(reassembler, FLOODS[name], fragments, honest_parts)
+        return reassembler.pending_bytes, completed
 
-    # Memory that a batch needs only while it is read does not count; it is measured first, with a
-    # limit that is just large enough for one batch to be accepted.
+    # Memory that a batch needs only while it is read does not count. It is measured first, with a limit just large
+    # enough for one batch.
     for _ in range(5):
-        of_batches, _charged = peak_of(lambda: flood(2 << 20, 3 * BATCH))
-    grown, (charged, through) = peak_of(lambda: flood(limit, fragments))
-    print(json.dumps({"grown": grown - of_batches, "of_batches": of_batches, "charged": charged, "through": through}))
+        batch_bytes, _charged = peak_of(lambda: flood(2 << 20, 3 * BATCH))
+    increase, (pending_bytes, completed) = peak_of(lambda: flood(limit, fragments))
+    print(
+        json.dumps(
+            {
+                "increase": increase - batch_bytes,
+                "batch_bytes": batch_bytes,
+                "pending_bytes": pending_bytes,
+                "completed": completed,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

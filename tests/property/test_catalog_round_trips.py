@@ -1,4 +1,4 @@
-"""A catalog that was pickled, saved or written as DDL says what it said before; and every explanation can be read."""
+"""A pickled, saved or scripted catalog equals the original, and every explanation can be printed."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_a_script_changes_nothing(tmp_path: Path) -> None:
             continue
         written += 1
         assert Catalog.load(tmp_path / "net.sql", now=NOW) == catalog, seed
-    assert written >= 5  # most worlds hold what CREATE ROUTE refuses
+    assert written >= 5  # CREATE ROUTE rejects something in most worlds
 
 
 @pytest.mark.parametrize("tie_break", ["hash", "first"])
-def test_every_explanation_can_be_read(tie_break: Any) -> None:
+def test_every_explanation_can_be_printed(tie_break: Any) -> None:
     for seed in range(SEEDS):
         world, conversations = seeded_world(seed, conversations=10)
         router = Router(catalog_of(world), tie_break=tie_break)

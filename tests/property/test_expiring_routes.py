@@ -1,4 +1,4 @@
-"""One router, asked at many times: before, at and after each expiry, and back again."""
+"""One router used at many times: before, at and after each expiry, and back again."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def check(case: Case) -> None:
 
 @pytest.mark.rule("R3")
 @pytest.mark.parametrize("number", range(CHUNKS))
-def test_every_decision_is_the_oracles_at_every_moment(number: int) -> None:
-    """What the router remembers of one time is not taken for another, to the microsecond."""
+def test_every_decision_equals_the_oracle_at_any_time(number: int) -> None:
+    """Nothing cached for one time is used at another, to the microsecond."""
     for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
         check(seeded_case(seed, conversations=CONVERSATIONS))
 
 
 @pytest.mark.rule("R3")
 @given(case=cases())
-def test_every_decision_is_the_oracles_at_every_moment_and_what_fails_shrinks(case: Case) -> None:
-    """The same, from Hypothesis."""
+def test_every_decision_equals_the_oracle_at_any_time_with_hypothesis(case: Case) -> None:
+    """The same with Hypothesis."""
     check(case)
 
 
 @pytest.mark.rule("R3")
-def test_the_worlds_have_services_of_which_some_routes_are_expired_and_some_are_not() -> None:
-    """With several broker ids left, with one and with none; and time continues and back."""
+def test_the_worlds_have_services_with_some_routes_expired() -> None:
+    """With several broker ids left, with one and with none; time goes forward and back."""
     seen: Counter[int] = Counter()
     directions: Counter[bool] = Counter()
     for seed in range(100):

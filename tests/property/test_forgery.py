@@ -1,4 +1,4 @@
-"""Without the session key nothing forged is accepted; and what neither key nor MD5 prevent."""
+"""Without the session key no forgery is accepted; and forgeries that neither key nor MD5 prevent."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MESSAGES = 200
 FRAGMENTS_MAX = 4
 
 KEYS: SessionKeys = {UUID(int=number): KEY for number in range(CONVERSATIONS)}
-"""All conversations have the same key, so that nothing but the header tells them apart."""
+"""All conversations have the same key, so that only the header distinguishes them."""
 
-REFUSED = {"corrupt_fragment", "corrupt_message", "conflict"}
-"""Not `duplicate`, which is acknowledged: what may be forged here has not been whole."""
+REJECTED = {"corrupt_fragment", "corrupt_message", "conflict"}
+"""Not `duplicate`, which is acknowledged: no forged message was complete before."""
 
 COLLIDING = [
     bytes.fromhex(
@@ -48,7 +48,7 @@ COLLIDING = [
 
 
 def honest_messages() -> pa.Table:
-    """For both directions of every conversation, messages of one to four fragments."""
+    """Returns messages of one to four fragments for both directions of every conversation."""
     random = Random(22)
     rows = [
         (
@@ -66,8 +66,8 @@ def honest_messages() -> pa.Table:
 
 
 @pytest.mark.rule("P21", "P22")
-def test_of_a_million_forged_spliced_and_tampered_fragments_none_is_accepted() -> None:
-    """While messages are incomplete; afterwards every honest message is completed."""
+def test_none_of_a_million_forged_fragments_is_accepted() -> None:
+    """Forgeries arrive while messages are incomplete; afterwards every honest message is completed."""
     random = np.random.default_rng(22)
     table = honest_messages()
     fragments = ssbroker.fragment(table, max_fragment_bytes=PART_BYTES, session_keys=KEYS)
@@ -81,7 +81,7 @@ def test_of_a_million_forged_spliced_and_tampered_fragments_none_is_accepted() -
     while tried < FORGED:
         for attack in ATTACKS:
             result = reassembler.push(attack(random, honest).batch())
-            assert set(result.rejected.column("reason").to_pylist()) <= REFUSED, attack
+            assert set(result.rejected.column("reason").to_pylist()) <= REJECTED, attack
             assert result.messages.num_rows == result.acknowledgements.num_rows == 0, attack
             tried += len(honest)
             rejected += result.rejected.num_rows

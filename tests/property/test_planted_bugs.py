@@ -15,7 +15,7 @@ from tests.worlds.universe import NOW
 # A subset of the worlds that the router is tested with, so that a bug detected here is detected there.
 WORLDS = 1000
 CONVERSATIONS = 40
-ENOUGH_WORLDS = 3
+WORLDS_NEEDED = 3
 OPTIONS = (("hash", "continue"), ("first", "delay"), ("round_robin", "continue"))
 
 
@@ -26,29 +26,29 @@ def world_of(seed: int) -> tuple[World, list[Conversation]]:
 
 def decided_by(oracle: type[Oracle], seed: int, tie_break: str, pending_request: str) -> list[Decision]:
     world, conversations = world_of(seed)
-    judge = oracle(world, now=NOW, tie_break=tie_break, pending_request=pending_request)
-    return [judge.decide(conversation) for conversation in conversations]
+    oracle_in_world = oracle(world, now=NOW, tie_break=tie_break, pending_request=pending_request)
+    return [oracle_in_world.decide(conversation) for conversation in conversations]
 
 
 @cache
-def truth(seed: int, tie_break: str, pending_request: str) -> list[Decision]:
+def correct_results(seed: int, tie_break: str, pending_request: str) -> list[Decision]:
     return decided_by(Oracle, seed, tie_break, pending_request)
 
 
 def detects(bug: type[Oracle], seed: int) -> bool:
-    return any(decided_by(bug, seed, *options) != truth(seed, *options) for options in OPTIONS)
+    return any(decided_by(bug, seed, *options) != correct_results(seed, *options) for options in OPTIONS)
 
 
 @pytest.mark.rule("R51")
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_planted_bug_is_caught(bug: type[Oracle]) -> None:
-    """In more than a single odd world."""
-    caught = 0
+def test_planted_bug_is_detected(bug: type[Oracle]) -> None:
+    """In several worlds."""
+    detected = 0
     for seed in range(WORLDS):
-        caught += detects(bug, seed)
-        if caught == ENOUGH_WORLDS:
+        detected += detects(bug, seed)
+        if detected == WORLDS_NEEDED:
             return
-    pytest.fail(f"only {caught} of {WORLDS} worlds show this bug: {bug.__doc__}")
+    pytest.fail(f"only {detected} of {WORLDS} worlds detect this bug: {bug.__doc__}")
 
 
 def test_the_unchanged_rules_are_not_a_bug() -> None:
@@ -69,7 +69,7 @@ def test_the_worlds_have_every_decision() -> None:
         (decision.outcome, decision.reason, decision.match_step)
         for seed in range(300)
         for options in OPTIONS
-        for decision in truth(seed, *options)
+        for decision in correct_results(seed, *options)
     )
     expected = {
         ("LOCAL", "reply", 0),

@@ -1,4 +1,4 @@
-"""Traffic that is played to a reassembler, step by step beside the oracle, or without it."""
+"""Replays traffic to a reassembler, step by step, and compares it with the oracle."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.worlds.fragment_tables import batch_of_traffic, fragment_batch, rows_
 from tests.worlds.fragments import Traffic
 
 READABLE = 40
-"""So many fragments may be shown."""
+"""Maximum number of fragments to show in a failure."""
 
 
 def reassembler_for(limits: Limits, *, in_order: bool = True, session_keys: Any = None) -> ssbroker.Reassembler:
-    """A reassembler with just these limits."""
+    """Creates a reassembler with exactly these limits."""
     return ssbroker.Reassembler(
         max_pending_bytes=limits.max_pending_bytes,
         max_pending_messages=limits.max_pending_messages,
@@ -33,12 +33,12 @@ def reassembler_for(limits: Limits, *, in_order: bool = True, session_keys: Any 
 
 
 def results_of(result: ssbroker.Reassembly) -> Pushed:
-    """A result as the oracle tells it."""
+    """Converts a result to that of the oracle."""
     return Pushed(rows_of(result.messages), rows_of(result.rejected), rows_of(result.acknowledgements))
 
 
 def charge_of(extra: Mapping[str, Any]) -> int:
-    """P26: what a reassembler charges for these extra columns, beside what the note on the rules says of the rest."""
+    """P26: returns what a reassembler charges for these extra columns."""
     return _charge_of(extra["note"], extra["priority"])
 
 
@@ -61,7 +61,7 @@ def _charge_of(note: str | None, priority: int | None) -> int:
 
 
 def check_traffic(traffic: Traffic, *, text_ids: bool = False) -> None:
-    """Every column of every result, what is pending and what it is charged, after each step."""
+    """Compares every column of every result, the pending messages and the memory charge, after each step."""
     traffic = traffic.charged(charge_of)
     batch = batch_of_traffic(traffic, text_ids=text_ids)
     keys = session_keys_of(traffic)
@@ -85,7 +85,7 @@ def check_traffic(traffic: Traffic, *, text_ids: bool = False) -> None:
 
 
 def assert_same(name: str, got: Sequence[Any], expected: Sequence[Any], traffic: Traffic, start: int) -> None:
-    """Names the first row that differs, with all that is needed to look into it where that is not too much to read."""
+    """Reports the first row that differs, with the traffic if it is short enough."""
     if got == expected:
         return
     for number, (one, other) in enumerate(zip_longest(got, expected)):
@@ -97,7 +97,7 @@ def assert_same(name: str, got: Sequence[Any], expected: Sequence[Any], traffic:
 
 
 def in_one_table(batch: pa.RecordBatch, cuts: list[int]) -> pa.Table:
-    """The same rows in chunks that end at the cuts."""
+    """Returns the same rows in chunks that end at the cuts."""
     ends = [*cuts, batch.num_rows]
     starts = [0, *cuts]
     return pa.Table.from_batches([batch.slice(start, end - start) for start, end in zip(starts, ends, strict=True)])

@@ -7,29 +7,29 @@ from tests.oracle.reassembly import Fragment, Oracle
 from tests.oracle.traffic import Direction, Message
 
 
-class LongByOne(Oracle):
-    """P26: a message may not be as long as the limit."""
+class MaximumLengthIsRejected(Oracle):
+    """P26: a message of exactly the maximum length is rejected."""
 
     def is_too_long(self, fragment: Fragment) -> bool:
         return super().is_too_long(replace(fragment, body=fragment.body + b"a"))
 
 
-class PartsMayBeAsLong(Oracle):
-    """P26: each fragment may be as long as the message."""
+class LengthLimitAppliesToFragments(Oracle):
+    """P26: the maximum length applies to each fragment instead of the message."""
 
     def is_too_long(self, fragment: Fragment) -> bool:
         return len(fragment.body) > self.limits.max_message_bytes
 
 
-class FragmentsByOne(Oracle):
-    """P26: a message may not have as many fragments as the limit."""
+class MaximumCountIsRejected(Oracle):
+    """P26: a message with exactly the maximum number of fragments is rejected."""
 
     def has_too_many_fragments(self, fragment: Fragment) -> bool:
         return super().has_too_many_fragments(replace(fragment, count=fragment.count + 1))
 
 
-class FragmentsThatAreThere(Oracle):
-    """P26: the fragments that are there are limited, not the count."""
+class StoredFragmentsAreLimited(Oracle):
+    """P26: the number of stored fragments is limited instead of the count."""
 
     def has_too_many_fragments(self, fragment: Fragment) -> bool:
         message = self.direction_of(fragment).messages.get(fragment.sequence)
@@ -37,23 +37,23 @@ class FragmentsThatAreThere(Oracle):
         return super().has_too_many_fragments(replace(fragment, count=there + 1))
 
 
-class FartherByOne(Oracle):
-    """P26: a sequence number may be as far as the limit."""
+class MaximumDistanceIsAccepted(Oracle):
+    """P26: a sequence number at exactly the maximum distance is accepted."""
 
     def is_too_far(self, fragment: Fragment) -> bool:
         return super().is_too_far(replace(fragment, sequence=fragment.sequence - 1))
 
 
-class FarFromZero(Oracle):
-    """P26: the distance is that from the first message."""
+class DistanceFromTheFirst(Oracle):
+    """P26: the distance is measured from the first message."""
 
     def is_too_far(self, fragment: Fragment) -> bool:
         limit = self.limits.max_sequence_distance
         return limit is not None and fragment.sequence >= limit
 
 
-class FarFromTheHighest(Oracle):
-    """P26: the distance is that from the highest complete message."""
+class DistanceFromTheHighest(Oracle):
+    """P26: the distance is measured from the highest complete message."""
 
     def is_too_far(self, fragment: Fragment) -> bool:
         direction = self.direction_of(fragment)
@@ -77,14 +77,14 @@ class NumbersAreFree(Oracle):
         return super().charge_of_direction(replace(direction, numbers=set()))
 
 
-class HeldMessagesAreFree(Oracle):
+class WaitingMessagesAreFree(Oracle):
     """P26: a waiting message is not charged."""
 
     def charge_of_message(self, message: Message) -> int:
         return 0 if message.is_complete else super().charge_of_message(message)
 
 
-class HeldMessagesAreOneFragment(Oracle):
+class WaitingMessagesAreOneFragment(Oracle):
     """P26: a waiting message is charged as one fragment of its length."""
 
     def charge_of_message(self, message: Message) -> int:
@@ -102,8 +102,8 @@ class ExtraColumnsAreFree(Oracle):
         return super().charge_of_message(message) - (0 if first is None else first.extra_bytes)
 
 
-class ExtraColumnsOfAnyFragment(Oracle):
-    """P13, P26: the extra columns are charged with whatever fragment came first."""
+class ExtraColumnsOfTheFirstFragment(Oracle):
+    """P13, P26: the extra columns of the fragment that arrived first are charged."""
 
     def charge_of_message(self, message: Message) -> int:
         first = message.fragments.get(0)
@@ -125,16 +125,16 @@ class EighthsAreRoundedUp(Oracle):
         return super().charge_of_fragment(fragment) + (len(fragment.body) % 8 > 0)
 
 
-class EighthsOfTheWhole(Oracle):
-    """P26: the eighth is that of the message, not of each fragment."""
+class EighthOfTheMessage(Oracle):
+    """P26: the eighth is computed for the message, not for each fragment."""
 
     def charge_of_message(self, message: Message) -> int:
         own = sum(len(fragment.body) // 8 for fragment in message.fragments.values())
         return super().charge_of_message(message) - own + len(message.body) // 8
 
 
-class WholesTakeTheirRoomFirst(Oracle):
-    """P26: a fragment that completes its message needs memory for it as if it stayed."""
+class CompleteMessagesNeedMemory(Oracle):
+    """P26: a fragment that completes its message needs memory as if the message stayed."""
 
     def state_after(self, fragment: Fragment) -> Direction:
         direction = self.direction_of(fragment).copy()
@@ -142,8 +142,8 @@ class WholesTakeTheirRoomFirst(Oracle):
         return direction
 
 
-class WholesAreNeverRefused(Oracle):
-    """P26: a fragment that completes its message is not rejected."""
+class CompletingFragmentsAreNeverRejected(Oracle):
+    """P26: a fragment that completes its message is never rejected."""
 
     def exceeds_memory(self, fragment: Fragment) -> bool:
         return not self.add_fragment(
@@ -151,8 +151,8 @@ class WholesAreNeverRefused(Oracle):
         ).is_complete and super().exceeds_memory(fragment)
 
 
-class WhatIsReleasedIsNotCounted(Oracle):
-    """P26: a fragment that releases others does not free memory with them."""
+class ReleasesFreeNoMemory(Oracle):
+    """P26: the messages released by a fragment do not free memory for it."""
 
     def state_after(self, fragment: Fragment) -> Direction:
         direction = self.direction_of(fragment).copy()
@@ -163,8 +163,8 @@ class WhatIsReleasedIsNotCounted(Oracle):
         return direction
 
 
-class WholesDoNotMakeKnown(Oracle):
-    """P26: a direction is known only after the fragment that makes its first message complete."""
+class CompletingFragmentsDoNotMakeKnown(Oracle):
+    """P26: a direction is known only after the fragment that completes its first message."""
 
     def state_after(self, fragment: Fragment) -> Direction:
         direction = super().state_after(fragment)
@@ -172,15 +172,15 @@ class WholesDoNotMakeKnown(Oracle):
         return direction
 
 
-class EverybodyIsKnown(Oracle):
-    """P26: who sends only beginnings may use all memory."""
+class AllDirectionsAreKnown(Oracle):
+    """P26: unknown directions may use all memory."""
 
     def exceeds_share(self, share: int, directions: Sequence[Direction]) -> bool:
         return share == 1 and super().exceeds_share(share, directions)
 
 
-class NobodyIsKnown(Oracle):
-    """P26: known directions may take no more than half."""
+class NoDirectionIsKnown(Oracle):
+    """P26: known directions may not use more than half of the memory."""
 
     def state_after(self, fragment: Fragment) -> Direction:
         direction = super().state_after(fragment)
@@ -188,7 +188,7 @@ class NobodyIsKnown(Oracle):
         return direction
 
 
-class HalvesAreRoundedUp(Oracle):
+class HalfIsRoundedUp(Oracle):
     """P26: half of the limits is rounded up."""
 
     def exceeds_share(self, share: int, directions: Sequence[Direction]) -> bool:
@@ -206,7 +206,7 @@ class HalvesAreRoundedUp(Oracle):
 
 
 class OnlyBytesAreHalved(Oracle):
-    """P26: half of the limit holds for bytes, not for messages."""
+    """P26: half of the limit applies to bytes, not to messages."""
 
     def exceeds_share(self, share: int, directions: Sequence[Direction]) -> bool:
         limits = self.limits
@@ -217,7 +217,7 @@ class OnlyBytesAreHalved(Oracle):
 
 
 class OnlyMessagesAreHalved(Oracle):
-    """P26: half of the limit holds for messages, not for bytes."""
+    """P26: half of the limit applies to messages, not to bytes."""
 
     def exceeds_share(self, share: int, directions: Sequence[Direction]) -> bool:
         limits = self.limits
@@ -237,14 +237,14 @@ class NumbersAreMessages(Oracle):
 
 
 class DirectionsAreKept(Oracle):
-    """P26: a direction of which nothing is left stays, and is charged."""
+    """P26: a direction without any data remains, and is charged."""
 
     def remove_if_empty(self, key: tuple[bytes, bool]) -> None:
         pass
 
 
 class DirectionsAreForgotten(Oracle):
-    """P26: a direction of which nothing is pending is forgotten, although a message has been complete."""
+    """P26: a direction without pending messages is forgotten, although one of its messages was complete."""
 
     def remove_if_empty(self, key: tuple[bytes, bool]) -> None:
         direction = self.directions.get(key)

@@ -6,8 +6,8 @@ from tests.oracle.reassembly import Fragment, Oracle, Row
 from tests.oracle.traffic import Direction, Message
 
 
-class ACorruptMessageIsKept(Oracle):
-    """P21: a message that does not match stays incomplete by its last fragment."""
+class CorruptMessagesAreKept(Oracle):
+    """P21: a corrupt message remains incomplete, without its last fragment."""
 
     def discard_message(self, direction: Direction, message: Message) -> None:
         super().discard_message(direction, message)
@@ -17,8 +17,8 @@ class ACorruptMessageIsKept(Oracle):
             self.directions.setdefault(message.first.direction, direction).messages[message.first.sequence] = message
 
 
-class OnlyTheLastIsRejected(Oracle):
-    """P21: of a message that does not match, only the last fragment is rejected."""
+class OnlyTheLastFragmentIsRejected(Oracle):
+    """P21: of a corrupt message, only the last fragment is rejected."""
 
     def discard_message(self, direction: Direction, message: Message) -> None:
         before = len(self.pushed.rejected)
@@ -26,8 +26,8 @@ class OnlyTheLastIsRejected(Oracle):
         del self.pushed.rejected[before:-1]
 
 
-class RejectedAsTheyCame(Oracle):
-    """P21: the fragments of a message that does not match are rejected in order of arrival, not by number."""
+class RejectedInOrderOfArrival(Oracle):
+    """P21: the fragments of a corrupt message are rejected in order of arrival, not by number."""
 
     def discard_message(self, direction: Direction, message: Message) -> None:
         before = len(self.pushed.rejected)
@@ -38,16 +38,16 @@ class RejectedAsTheyCame(Oracle):
         )
 
 
-class CorruptIsWhole(Oracle):
-    """P21: a message that does not match makes its direction known."""
+class CorruptMessagesMakeKnown(Oracle):
+    """P21: a corrupt message makes its direction known."""
 
     def discard_message(self, direction: Direction, message: Message) -> None:
         direction.known = True
         super().discard_message(direction, message)
 
 
-class CorruptIsReleased(Oracle):
-    """P21: the number of a message that does not match is used up."""
+class CorruptMessagesUseTheirNumber(Oracle):
+    """P21: the number of a corrupt message is skipped."""
 
     def discard_message(self, direction: Direction, message: Message) -> None:
         super().discard_message(direction, message)
@@ -55,8 +55,8 @@ class CorruptIsReleased(Oracle):
             direction.next += 1
 
 
-class NothingWaits(Oracle):
-    """P14: a message is released although one before it is missing."""
+class GapsAreIgnored(Oracle):
+    """P14: a message is released although an earlier one is missing."""
 
     def release(self, direction: Direction) -> list[Message]:
         in_order, self.in_order = self.in_order, False
@@ -65,7 +65,7 @@ class NothingWaits(Oracle):
         return released
 
 
-class EverythingWaits(Oracle):
+class OrderIsAlwaysKept(Oracle):
     """P14: `in_order=False` changes nothing."""
 
     def release(self, direction: Direction) -> list[Message]:
@@ -75,8 +75,8 @@ class EverythingWaits(Oracle):
         return released
 
 
-class OneIsReleased(Oracle):
-    """P14: a fragment releases its own message only, and those behind it wait for the next."""
+class OnlyOneMessageIsReleased(Oracle):
+    """P14: a fragment releases only its own message; those behind it wait for the next fragment."""
 
     def release(self, direction: Direction) -> list[Message]:
         behind = {
@@ -88,37 +88,37 @@ class OneIsReleased(Oracle):
         return released
 
 
-class ReleasedAsTheyCame(Oracle):
-    """P11: what one row releases comes in the order in which it was completed."""
+class ReleasedInOrderOfCompletion(Oracle):
+    """P11: messages released by one row are in the order of completion."""
 
     def release(self, direction: Direction) -> list[Message]:
         order = list(direction.messages)
         return sorted(super().release(direction), key=lambda message: order.index(message.first.sequence))
 
 
-class FromOne(Oracle):
-    """P12: the first message is number 1."""
+class NumbersStartAtOne(Oracle):
+    """P12: the first message has number 1."""
 
     def release(self, direction: Direction) -> list[Message]:
         direction.next = max(direction.next, 1)
         return super().release(direction)
 
 
-class TheFirstExtraColumns(Oracle):
-    """P13: the extra columns are those of the fragment that came first."""
+class ExtraColumnsOfTheFirstArrival(Oracle):
+    """P13: the extra columns are those of the fragment that arrived first."""
 
     def message_row(self, message: Message) -> Row:
         return {**super().message_row(message), **message.first.extra}
 
 
-class TheLastExtraColumns(Oracle):
+class ExtraColumnsOfTheHighestFragment(Oracle):
     """P13: the extra columns are those of the fragment with the highest number."""
 
     def message_row(self, message: Message) -> Row:
         return {**super().message_row(message), **message.by_number[-1].extra}
 
 
-class BodiesAsTheyCame(Oracle):
+class BodiesInOrderOfArrival(Oracle):
     """P13: the parts are joined in order of arrival."""
 
     def message_row(self, message: Message) -> Row:
@@ -129,7 +129,7 @@ class BodiesAsTheyCame(Oracle):
 
 
 class DuplicatesAreDelivered(Oracle):
-    """P12, P18: a duplicate of a message that was released is delivered again."""
+    """P12, P18: a duplicate of a released message is delivered again."""
 
     def reject(self, fragment: Fragment, reason: str) -> None:
         super().reject(fragment, reason)
@@ -146,7 +146,7 @@ class DuplicatesAreNotAcknowledged(Oracle):
 
 
 class EverythingIsAcknowledged(Oracle):
-    """P21: also what was rejected."""
+    """P21: rejected fragments are acknowledged too."""
 
     def push_row(self, fragment: Fragment) -> None:
         super().push_row(fragment)
@@ -154,7 +154,7 @@ class EverythingIsAcknowledged(Oracle):
 
 
 class ConflictsAreAcknowledged(Oracle):
-    """P15: also a contradiction."""
+    """P15: conflicting fragments are acknowledged too."""
 
     def reject(self, fragment: Fragment, reason: str) -> None:
         super().reject(fragment, reason)
@@ -163,20 +163,20 @@ class ConflictsAreAcknowledged(Oracle):
 
 
 class CorruptMessagesAreAcknowledged(Oracle):
-    """P21: the fragments of a message that did not match are acknowledged."""
+    """P21: the fragments of a corrupt message are acknowledged."""
 
     def revoke_acknowledged(self, rejected: Fragment) -> None:
         pass
 
 
-class CorruptMessagesSilenceTheirDirection(Oracle):
-    """P15: whatever else the direction sent in this push is not acknowledged either."""
+class CorruptMessagesSuppressAcknowledgements(Oracle):
+    """P15: with a corrupt message, other fragments of its direction in the same push are not acknowledged either."""
 
     def revoke_acknowledged(self, rejected: Fragment) -> None:
         self.seen = [seen for seen in self.seen if seen.direction != rejected.direction]
 
 
-class CorruptMessagesSilenceTheirDuplicates(Oracle):
+class CorruptMessagesSuppressDuplicates(Oracle):
     """P15: a duplicate of a fragment that was rejected later is not acknowledged."""
 
     def revoke_acknowledged(self, rejected: Fragment) -> None:
@@ -185,24 +185,24 @@ class CorruptMessagesSilenceTheirDuplicates(Oracle):
         self.seen = [seen for seen in self.seen if (seen.direction, seen.sequence) != own]
 
 
-class AcknowledgedByTheLast(Oracle):
-    """P15: acknowledgements come in the order in which directions were last seen."""
+class AcknowledgementsInOrderOfLastFragments(Oracle):
+    """P15: acknowledgements are ordered by the last fragment of each direction."""
 
     def acknowledgements(self) -> list[Row]:
         self.seen.reverse()
         return super().acknowledgements()[::-1]
 
 
-class AcknowledgedById(Oracle):
-    """P15: acknowledgements come by conversation id."""
+class AcknowledgementsInOrderOfIds(Oracle):
+    """P15: acknowledgements are ordered by conversation id."""
 
     def acknowledgements(self) -> list[Row]:
         self.seen.sort()
         return super().acknowledgements()
 
 
-class AckedIsNext(Oracle):
-    """P15: the number that is acknowledged is the next one."""
+class AcknowledgedNumberIsTheNext(Oracle):
+    """P15: the acknowledged number is the next one."""
 
     def acknowledgement_row(self, conversation_id: bytes, is_initiator: bool) -> Row:  # noqa: FBT001
         row = super().acknowledgement_row(conversation_id, is_initiator)
@@ -210,22 +210,22 @@ class AckedIsNext(Oracle):
         return {**row, "acked_sequence_number": None if acked is None else acked + 1}
 
 
-class PartialIsTheHighest(Oracle):
+class HighestPartialMessage(Oracle):
     """P15: the highest incomplete message is reported."""
 
     def first_partial(self, incomplete: Sequence[int]) -> int | None:
         return max(incomplete, default=None)
 
 
-class PartialIsTheLatest(Oracle):
-    """P15: the incomplete message that began last is reported."""
+class LatestPartialMessage(Oracle):
+    """P15: the incomplete message that started last is reported."""
 
     def first_partial(self, incomplete: Sequence[int]) -> int | None:
         return incomplete[-1] if incomplete else None
 
 
-class PartialFragmentsAsTheyCame(Oracle):
-    """P15: the numbers of the fragments that are there are reported in order of arrival."""
+class PartialFragmentsInOrderOfArrival(Oracle):
+    """P15: the numbers of stored fragments are reported in order of arrival."""
 
     def acknowledgement_row(self, conversation_id: bytes, is_initiator: bool) -> Row:  # noqa: FBT001
         row = super().acknowledgement_row(conversation_id, is_initiator)
@@ -235,28 +235,28 @@ class PartialFragmentsAsTheyCame(Oracle):
         return {**row, "partial_fragments": list(message.fragments)}
 
 
-class InitiatorsFirst(Oracle):
-    """P14: what is pending stands by conversation id, the initiator's before the target's."""
+class PendingInitiatorsFirst(Oracle):
+    """P14: pending messages are ordered by conversation id, the initiator's before the target's."""
 
     def pending(self) -> list[Row]:
         return sorted(super().pending(), key=lambda row: (row["conversation_id"], not row["is_initiator"]))
 
 
-class WaitsForTheOneBefore(Oracle):
+class WaitsForThePreviousNumber(Oracle):
     """P14: a message waits for the number before its own."""
 
     def blocking_sequence(self, direction: Direction, sequence: int) -> int | None:
         return None if super().blocking_sequence(direction, sequence) is None else sequence - 1
 
 
-class OnlyWholeMessagesWait(Oracle):
-    """P14: an incomplete message waits for none."""
+class OnlyCompleteMessagesWait(Oracle):
+    """P14: an incomplete message does not wait."""
 
     def blocking_sequence(self, direction: Direction, sequence: int) -> int | None:
         return super().blocking_sequence(direction, sequence) if direction.messages[sequence].is_complete else None
 
 
-class ForgetsIncompleteOnly(Oracle):
+class ForgetsOnlyIncompleteMessages(Oracle):
     """P14: a waiting message is not dropped."""
 
     def forget(self, conversation_id: bytes, *, is_initiator: bool, sequence: int) -> bool:
@@ -267,8 +267,8 @@ class ForgetsIncompleteOnly(Oracle):
         return super().forget(conversation_id, is_initiator=is_initiator, sequence=sequence)
 
 
-class ForgetsReleasedToo(Oracle):
-    """P14: a message that was released is forgotten too, and may come again."""
+class ForgetsReleasedMessages(Oracle):
+    """P14: a released message is forgotten too, and may be sent again."""
 
     def forget(self, conversation_id: bytes, *, is_initiator: bool, sequence: int) -> bool:
         direction = self.directions.get((conversation_id, is_initiator), Direction())
@@ -278,8 +278,8 @@ class ForgetsReleasedToo(Oracle):
         return super().forget(conversation_id, is_initiator=is_initiator, sequence=sequence)
 
 
-class ForgettingRejects(Oracle):
-    """P14: the number of a message that is forgotten is given up."""
+class ForgettingSkipsTheNumber(Oracle):
+    """P14: the number of a forgotten message is skipped."""
 
     def forget(self, conversation_id: bytes, *, is_initiator: bool, sequence: int) -> bool:
         forgot = super().forget(conversation_id, is_initiator=is_initiator, sequence=sequence)

@@ -6,30 +6,30 @@ from tests.oracle.reassembly import Fragment, Oracle, Row
 from tests.oracle.traffic import SEQUENCE_END, SIGNATURE_BYTES, Message
 
 
-class NegativeSequences(Oracle):
-    """P12: a sequence number below 0 is one like others."""
+class NegativeSequencesAreValid(Oracle):
+    """P12: a sequence number below 0 is valid."""
 
     def is_out_of_range(self, fragment: Fragment) -> bool:
-        if fragment.key is None:  # no header can be made of it
+        if fragment.key is None:  # no header can represent it
             fragment = replace(fragment, sequence=max(fragment.sequence, 0))
         return super().is_out_of_range(fragment)
 
 
-class TheLastSequence(Oracle):
-    """P12: a sequence number of 2^63 - 1 is one like others."""
+class HighestSequenceIsValid(Oracle):
+    """P12: a sequence number of 2^63 - 1 is valid."""
 
     def is_out_of_range(self, fragment: Fragment) -> bool:
         return super().is_out_of_range(replace(fragment, sequence=min(fragment.sequence, SEQUENCE_END - 1)))
 
 
-class TheLastButOneSequence(Oracle):
+class SecondHighestSequenceIsInvalid(Oracle):
     """P12: a sequence number of 2^63 - 2 is invalid."""
 
     def is_out_of_range(self, fragment: Fragment) -> bool:
         return super().is_out_of_range(fragment) or fragment.sequence == SEQUENCE_END - 1
 
 
-class ANumberOfTheCount(Oracle):
+class NumberMayEqualTheCount(Oracle):
     """P12: a fragment's number may be the count."""
 
     def is_out_of_range(self, fragment: Fragment) -> bool:
@@ -41,8 +41,8 @@ class ANumberOfTheCount(Oracle):
         return super().message_row(Message(message.first, dict(enumerate(message.by_number))))
 
 
-class RangesAfterSignatures(Oracle):
-    """P12, P23: what is out of range and corrupt is called corrupt."""
+class SignaturesBeforeRanges(Oracle):
+    """P12, P23: a fragment out of range and corrupt is reported as corrupt."""
 
     def reason_against(self, fragment: Fragment) -> str | None:
         reason = super().reason_against(fragment)
@@ -50,7 +50,7 @@ class RangesAfterSignatures(Oracle):
 
 
 class SignaturesBeforeLimits(Oracle):
-    """P26: what a limit refuses is checked, and called corrupt."""
+    """P26: signatures are verified before limits."""
 
     def reason_against(self, fragment: Fragment) -> str | None:
         reason = super().reason_against(fragment)
@@ -58,58 +58,58 @@ class SignaturesBeforeLimits(Oracle):
 
 
 class DuplicatesBeforeSignatures(Oracle):
-    """P23, P18: a corrupt fragment of a complete message is called a duplicate."""
+    """P23, P18: a corrupt fragment of a complete message is reported as a duplicate."""
 
     def reason_against(self, fragment: Fragment) -> str | None:
         reason = super().reason_against(fragment)
         return "duplicate" if reason == "corrupt_fragment" and self.was_complete(fragment) else reason
 
 
-class UnprovenDuplicates(Oracle):
-    """P22: with a session key, a single fragment that nobody signed is acknowledged as a duplicate."""
+class UnauthenticatedDuplicates(Oracle):
+    """P22: with a session key, a single fragment without any signature is acknowledged as a duplicate."""
 
     def is_authentic(self, fragment: Fragment) -> bool:
         return True
 
 
-class UnreadableIsMissing(Oracle):
-    """P23: a signature of the message that is not 16 bytes counts as none."""
+class InvalidMessageSignatureIsMissing(Oracle):
+    """P23: a message signature that is not 16 bytes counts as none."""
 
     def push_row(self, fragment: Fragment) -> None:
         readable = fragment.message_signature is not None and len(fragment.message_signature) == SIGNATURE_BYTES
         super().push_row(fragment if readable else replace(fragment, message_signature=None))
 
 
-class UnreadableOwnIsMissing(Oracle):
-    """P23: a fragment's own signature that is not 16 bytes counts as none."""
+class InvalidFragmentSignatureIsMissing(Oracle):
+    """P23: a fragment signature that is not 16 bytes counts as none."""
 
     def is_corrupt(self, fragment: Fragment) -> bool:
         readable = fragment.fragment_signature is not None and len(fragment.fragment_signature) == SIGNATURE_BYTES
         return super().is_corrupt(fragment if readable else replace(fragment, fragment_signature=None))
 
 
-class PartsAreNotCompared(Oracle):
+class FragmentSignaturesAreNotVerified(Oracle):
     """P23: a fragment's own signature is not checked."""
 
     def fragment_matches(self, fragment: Fragment) -> bool:
         return True
 
 
-class PartsOfWholesAreNotCompared(Oracle):
+class SingleFragmentSignaturesAreNotVerified(Oracle):
     """P23: the own signature of a message's only fragment is not checked."""
 
     def fragment_matches(self, fragment: Fragment) -> bool:
         return fragment.count == 1 or super().fragment_matches(fragment)
 
 
-class PartsNeedASignature(Oracle):
+class FragmentSignaturesAreRequired(Oracle):
     """P21, P23: a fragment without a signature of its own is rejected."""
 
     def lacks_signature(self, fragment: Fragment) -> bool:
         return super().lacks_signature(fragment) or (fragment.count > 1 and fragment.fragment_signature is None)
 
 
-class KeysAskForNothing(Oracle):
+class KeysRequireNoSignatures(Oracle):
     """P22: with a session key signatures may be missing."""
 
     def lacks_signature(self, fragment: Fragment) -> bool:
@@ -119,15 +119,15 @@ class KeysAskForNothing(Oracle):
         return fragment.message_signature is None or super().fragment_matches(fragment)
 
 
-class KeysAskOfSingleFragmentsToo(Oracle):
+class KeysRequireSingleFragmentSignatures(Oracle):
     """P23: with a session key the only fragment of a message needs a signature of its own."""
 
     def lacks_signature(self, fragment: Fragment) -> bool:
         return super().lacks_signature(fragment) or (fragment.key is not None and fragment.fragment_signature is None)
 
 
-class HeldIsNotWhole(Oracle):
-    """P18: what comes again of a waiting message is judged by what it says."""
+class WaitingIsNotComplete(Oracle):
+    """P18: fragments of a waiting message are checked for contradictions instead of being duplicates."""
 
     def was_complete(self, fragment: Fragment) -> bool:
         held = self.direction_of(fragment).messages.get(fragment.sequence)
@@ -135,21 +135,21 @@ class HeldIsNotWhole(Oracle):
 
 
 class NumbersAreForgotten(Oracle):
-    """P12: with `in_order=False` what was whole after a gap may come again."""
+    """P12: with `in_order=False`, messages completed after a gap may be sent again."""
 
     def was_complete(self, fragment: Fragment) -> bool:
         return fragment.sequence not in self.direction_of(fragment).numbers and super().was_complete(fragment)
 
 
-class WholeByOne(Oracle):
-    """P18: the message that is next counts as whole."""
+class NextMessageIsComplete(Oracle):
+    """P18: the next message counts as complete."""
 
     def was_complete(self, fragment: Fragment) -> bool:
         return super().was_complete(fragment) or 0 < fragment.sequence == self.direction_of(fragment).next
 
 
 class CountsMayDiffer(Oracle):
-    """P26: another count is no contradiction while the number is below both."""
+    """P26: another count is no contradiction if the number is below both."""
 
     def contradicts(self, fragment: Fragment, message: Message) -> bool:
         if fragment.number < message.first.count:
@@ -158,14 +158,14 @@ class CountsMayDiffer(Oracle):
 
 
 class SignaturesMayDiffer(Oracle):
-    """P26: another signature of the message is no contradiction."""
+    """P26: another message signature is no contradiction."""
 
     def contradicts(self, fragment: Fragment, message: Message) -> bool:
         return fragment.count != message.first.count
 
 
-class NullIsAnySignature(Oracle):
-    """P26: no signature of the message contradicts none."""
+class MissingSignatureContradictsNone(Oracle):
+    """P26: a missing message signature contradicts none."""
 
     def contradicts(self, fragment: Fragment, message: Message) -> bool:
         if fragment.message_signature is None:
@@ -173,8 +173,8 @@ class NullIsAnySignature(Oracle):
         return super().contradicts(fragment, message)
 
 
-class NullWasAnySignature(Oracle):
-    """P26: a signature of the message does not contradict the lack of one."""
+class NoSignatureContradictsAMissingOne(Oracle):
+    """P26: a message signature does not contradict a missing one."""
 
     def contradicts(self, fragment: Fragment, message: Message) -> bool:
         if message.first.message_signature is None:
@@ -182,43 +182,43 @@ class NullWasAnySignature(Oracle):
         return super().contradicts(fragment, message)
 
 
-class TheSameNumberIsTheSame(Oracle):
-    """P26: the same number is a duplicate, regardless of its bytes."""
+class SameNumberIsADuplicate(Oracle):
+    """P26: the same number is a duplicate, with any bytes."""
 
     def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
         return True
 
 
-class TheSameLengthIsTheSame(Oracle):
-    """P26: the same number with as many bytes is a duplicate."""
+class SameLengthIsADuplicate(Oracle):
+    """P26: the same number with the same length is a duplicate."""
 
     def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
         return len(fragment.body) == len(there.body)
 
 
-class TheSameBeginningIsTheSame(Oracle):
+class SamePrefixIsADuplicate(Oracle):
     """P26: the same number with a prefix of the bytes is a duplicate."""
 
     def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
         return there.body.startswith(fragment.body)
 
 
-class TheSameNumberIsAConflict(Oracle):
-    """P18: the same number is a conflict, regardless of its bytes."""
+class SameNumberIsAConflict(Oracle):
+    """P18: the same number is a conflict, even with the same bytes."""
 
     def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
         return False
 
 
-class OwnSignaturesMustBeTheSame(Oracle):
-    """P26: the same number with the same bytes and another signature of its own is a conflict."""
+class FragmentSignaturesMustBeEqual(Oracle):
+    """P26: the same number with the same bytes and another fragment signature is a conflict."""
 
     def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
         return fragment.body == there.body and fragment.fragment_signature == there.fragment_signature
 
 
 class LimitsBeforeDuplicates(Oracle):
-    """P26: a duplicate of an incomplete message is rejected where a limit would refuse what is new."""
+    """P26: a duplicate of an incomplete message is rejected if a limit would reject a new fragment."""
 
     def compare_with_stored(self, fragment: Fragment) -> str | None:
         reason = super().compare_with_stored(fragment)
@@ -226,7 +226,7 @@ class LimitsBeforeDuplicates(Oracle):
 
 
 class LimitsBeforeConflicts(Oracle):
-    """P26: a conflict is called too large where it is that too."""
+    """P26: a conflict that exceeds a limit is reported as too large."""
 
     def compare_with_stored(self, fragment: Fragment) -> str | None:
         reason = super().compare_with_stored(fragment)
@@ -234,7 +234,7 @@ class LimitsBeforeConflicts(Oracle):
         return "limit_exceeded" if reason == "conflict" and too_large else reason
 
 
-class ADirectionIsAConversation(Oracle):
+class DirectionsAreNotDistinguished(Oracle):
     """P12: both directions of a conversation count as one."""
 
     def push_row(self, fragment: Fragment) -> None:

@@ -14,8 +14,11 @@ from tests.guards.repository import ROOT
 from tests.property.fragment_floods import BATCH
 
 ALLOWANCE = 16 << 20
-"""Beside the limit and its tenth: what a push tells (of a message in hundred thousands of parts, the number of each), and what was freed
-and the allocator keeps for ten seconds, in case it is needed again. It does not grow with the limit."""
+"""Memory allowed beyond the limit and a tenth of it, whatever the limit.
+
+It covers the results of a push (the fragment numbers of a message in hundreds of thousands of parts), and freed memory
+that the allocator keeps for ten seconds.
+"""
 
 FLOODS = (
     ("unknown_directions", "in_order", 0.5),
@@ -23,17 +26,20 @@ FLOODS = (
     ("false_counts", "in_order", 1.0),
     ("single_bytes", "in_order", 1.0),
     ("gaps", "in_order", 1.0),
-    ("gaps", "at_once", 1.0),
+    ("gaps", "unordered", 1.0),
     ("new_directions", "in_order", 1.0),
     ("contradictions", "in_order", 0.0),
 )
 """Each flood, and how much of the limit it can reach (P26)."""
 
 LIMITS = ((64 << 20, 1_000_000), (36 << 20, 400_000), (20 << 20, 250_000))
-"""A limit, and as many fragments as reach it: what grows by doubling has just grown at one limit, and is nearly full at another."""
+"""Limits, each with enough fragments to reach it:
+
+a buffer that doubles has just grown at one limit, and is nearly full at another.
+"""
 
 
-def bombed(*arguments: object) -> dict[str, Any]:
+def run_flood(*arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.property.fragment_floods", *map(str, arguments)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert run.returncode == 0, run.stderr
@@ -48,9 +54,9 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="re
 def test_a_result_takes_no_more_memory_than_it_holds() -> None:
     """A small message of a push does not keep buffers for everything that was pending."""
     results = 500
-    report = bombed("results", results)
-    assert report["held"] == results
-    assert report["grown"] <= results * 32_000, report
+    report = run_flood("results", results)
+    assert report["messages"] == results
+    assert report["increase"] <= results * 32_000, report
 
 
 @pytest.mark.rule("P26")
@@ -61,14 +67,14 @@ def test_a_result_takes_no_more_memory_than_it_holds() -> None:
 def test_a_flood_takes_no_more_memory_than_the_limit(
     flood: str, order: str, share: float, limit: int, fragments: int
 ) -> None:
-    """Up to 1,000,000 fragments; resident size grows by at most the limit and a tenth.
+    """Up to 1,000,000 fragments; resident memory grows by at most the limit and a tenth.
 
-    Strangers leave half of the room to known directions, who gets messages of several fragments through all the while. Who is known
-    may take all of it; then what can be released at once still comes through.
+    Unknown directions leave half of the memory to known ones, whose messages of several fragments are completed
+    meanwhile. Known directions may use all of it; then messages that can be released immediately are still completed.
     """
     honest_parts = 3 if share < 1 else 1
-    report = bombed(flood, order, fragments, limit, honest_parts)
-    assert report["charged"] <= limit
-    assert report["charged"] > (share - 0.01) * limit, "the flood was too small to show anything"
-    assert report["through"] == fragments // BATCH
-    assert report["grown"] <= 1.1 * limit + ALLOWANCE, report
+    report = run_flood(flood, order, fragments, limit, honest_parts)
+    assert report["pending_bytes"] <= limit
+    assert report["pending_bytes"] > (share - 0.01) * limit, "the flood was too small for the limit"
+    assert report["completed"] == fragments // BATCH
+    assert report["increase"] <= 1.1 * limit + ALLOWANCE, report
