@@ -1,4 +1,4 @@
-"""Bugs planted in the oracle, one in each class: each says in its docstring which rule it breaks and how."""
+"""Bugs planted in the routing oracle, one in each class; its docstring states the broken rule and how."""
 
 from __future__ import annotations
 

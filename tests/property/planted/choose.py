@@ -7,35 +7,35 @@ from tests.oracle.routing import Conversation, Decision, Oracle, Route
 from tests.oracle.tables import Found, Reading
 
 
-class NothingMerges(Oracle):
-    """R21: routes with the same address count each."""
+class RoutesAreNotMerged(Oracle):
+    """R21: routes with the same address are separate candidates."""
 
     def merge_equal_addresses(self, routes: Sequence[Route]) -> list[Route]:
         return self.by_route_id(routes)
 
 
-class MergedAsWritten(Oracle):
-    """R21: addresses are the same only when they are written alike."""
+class MergedBySpelling(Oracle):
+    """R21: addresses are equal only if they are spelled alike."""
 
     def merge_equal_addresses(self, routes: Sequence[Route]) -> list[Route]:
         return list({route.address: route for route in reversed(self.by_route_id(routes))}.values())[::-1]
 
 
-class TheLastStandsForTheMerged(Oracle):
-    """R21: the highest route id represents the merged."""
+class MergedRoutesHaveTheHighestId(Oracle):
+    """R21: the highest route id represents merged routes."""
 
     def merge_equal_addresses(self, routes: Sequence[Route]) -> list[Route]:
         return list({self.normalize(route.address): route for route in self.by_route_id(routes)}.values())
 
 
-class MergedAcrossClasses(Oracle):
-    """R21: a mirror is lost when a route without one has the same address and a lower id."""
+class MirroredRoutesAreMerged(Oracle):
+    """R21: a route with a mirror is merged into one without that has the same address and a lower id."""
 
     def choose(self, conversation: Conversation, reading: Reading, found: Found) -> Route | None:
         return super().choose(conversation, reading, Found(found.step, self.merge_equal_addresses(found.routes)))
 
 
-class MirrorsKeepMirroredApart(Oracle):
+class DifferentMirrorsAreNotMerged(Oracle):
     """R21: routes with the same address but different mirrors do not merge."""
 
     def merge_equal_addresses(self, routes: Sequence[Route]) -> list[Route]:
@@ -95,22 +95,22 @@ class TransportBeforeNetwork(_OtherOrder):
 
 
 class AllClassesAreOne(Oracle):
-    """R22: the pick is among all usable routes."""
+    """R22: the pick is among all usable routes, whatever their class."""
 
     def class_of(self, route: Route) -> int:
         return 3
 
 
 class MirroredByAddress(Oracle):
-    """R22: a mirrored route whose address is LOCAL or TRANSPORT belongs to the class of its address."""
+    """R22: a mirrored route with address LOCAL or TRANSPORT has the class of its address."""
 
     def class_of(self, route: Route) -> int:
         mirrored = route.mirror_address is not None and normal_address(route.address) not in (LOCAL, TRANSPORT)
         return 1 if mirrored else super().class_of(Route(database=route.database, address=route.address))
 
 
-class NoWayBack(Oracle):
-    """R22: the first class that has a route is taken, usable or not."""
+class FirstClassEvenIfUnusable(Oracle):
+    """R22: the first class that has a route is taken, even if none is usable."""
 
     def choose(self, conversation: Conversation, reading: Reading, found: Found) -> Route | None:
         first = min(self.class_of(route) for route in found.routes)
@@ -119,14 +119,14 @@ class NoWayBack(Oracle):
 
 
 class PickedBeforeUsable(Oracle):
-    """R22: of a class's routes one is picked, and if it cannot be used the next class is taken."""
+    """R22: one route of a class is picked first, and if it is unusable the next class is taken."""
 
     def merge_equal_addresses(self, routes: Sequence[Route]) -> list[Route]:
         return super().merge_equal_addresses(routes)[:1]
 
 
 class MirroredAlwaysUsable(Oracle):
-    """R22: a mirrored route need not be checked."""
+    """R22: a mirrored route is always usable."""
 
     def is_usable(self, route: Route, conversation: Conversation, reading: Reading) -> bool:
         if route.mirror_address is not None and self.normalize(route.address) == TRANSPORT:
@@ -135,14 +135,14 @@ class MirroredAlwaysUsable(Oracle):
 
 
 class TransportNeverUsable(Oracle):
-    """R23: no service name holds an address."""
+    """R23: no service name contains an address."""
 
     def transport_next_hop(self, conversation: Conversation) -> str | None:
         return None
 
 
 class TransportWithoutPort(Oracle):
-    """R23: a service name may leave the port out."""
+    """R23: a service name may omit the port."""
 
     def transport_next_hop(self, conversation: Conversation) -> str | None:
         found = super().transport_next_hop(conversation)
@@ -158,15 +158,15 @@ class TransportWithoutScheme(Oracle):
         return found if conversation.to_service_name[:4].upper() == "TCP:" else None
 
 
-class TransportAsWritten(Oracle):
-    """R23: the next hop is not brought into the normal form."""
+class TransportIsNotNormalized(Oracle):
+    """R23: the next hop is not normalized."""
 
     def transport_next_hop(self, conversation: Conversation) -> str | None:
         found = super().transport_next_hop(conversation)
         return None if found is None else "TCP://" + conversation.to_service_name.removeprefix("TCP://").split("/")[0]
 
 
-class TransportGluedToAnything(Oracle):
+class TransportWithoutSlash(Oracle):
     """R23: the name may continue after the port without a slash."""
 
     def transport_next_hop(self, conversation: Conversation) -> str | None:
@@ -175,30 +175,30 @@ class TransportGluedToAnything(Oracle):
         return super().transport_next_hop(conversation)
 
 
-class UnusableIsDroppedHereToo(Oracle):
+class UnusableIsDroppedHere(Oracle):
     """R26: a conversation started here is DROPPED."""
 
     def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
         return super().without_usable_route(conversation, Reading(reading.table, from_outside=True), found)
 
 
-class UnusableIsDelayedThereToo(Oracle):
+class UnusableFromOutsideIsDelayed(Oracle):
     """R26: a message from outside is DELAYED."""
 
     def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
         return super().without_usable_route(conversation, Reading(reading.table, from_outside=False), found)
 
 
-class TheLastClassGivesTheReason(Oracle):
-    """R26: the reason is that of the last class checked, not of a LOCAL route among those found."""
+class ReasonOfTheLastClass(Oracle):
+    """R26: the reason is that of the last class checked, even if a LOCAL route was found."""
 
     def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
         last = max(found.routes, key=self.class_of)
         return super().without_usable_route(conversation, reading, Found(found.step, [last]))
 
 
-class TheReasonIsAlwaysTheService(Oracle):
-    """R26: what has no usable address is said to have no service."""
+class ReasonIsAlwaysTheService(Oracle):
+    """R26: without a usable address the reason is always the service."""
 
     def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
         outcome = "DROPPED" if reading.from_outside else "DELAYED"

@@ -48,14 +48,14 @@ class NoStep2(Oracle):
 
 
 class Step2OnlyWithoutId(Oracle):
-    """R12: step 2 is for conversations that name no broker id."""
+    """R12: step 2 is only for conversations without a broker id."""
 
     def step_2(self, conversation: Conversation, live: Sequence[Route]) -> list[Route]:
         return [] if conversation.to_broker_instance is not None else super().step_2(conversation, live)
 
 
 class Step2TakesAnyId(Oracle):
-    """R12: routes that name a broker id match too."""
+    """R12: routes with a broker id match too."""
 
     def step_2(self, conversation: Conversation, live: Sequence[Route]) -> list[Route]:
         return [route for route in live if self.same_name(route.remote_service_name, conversation.to_service_name)]
@@ -69,7 +69,7 @@ class NoStep3(Oracle):
 
 
 class Step3WithAnyConversation(Oracle):
-    """R13: a conversation that names a broker id takes routes with another one."""
+    """R13: a conversation with a broker id matches routes with another one."""
 
     def step_3(self, conversation: Conversation, reading: Reading, live: Sequence[Route]) -> list[Route]:
         without = Conversation(
@@ -79,7 +79,7 @@ class Step3WithAnyConversation(Oracle):
 
 
 class Step3KeepsEveryId(Oracle):
-    """R13: the routes of all ids stay."""
+    """R13: the routes of all ids remain."""
 
     def step_3(self, conversation: Conversation, reading: Reading, live: Sequence[Route]) -> list[Route]:
         return [
@@ -98,8 +98,8 @@ class NoStep4(Oracle):
         return False
 
 
-class Step4TakesDeadRoutes(Oracle):
-    """R14: an expired route to the dynamic routing service does."""
+class Step4TakesExpiredRoutes(Oracle):
+    """R14: an expired route to the dynamic routing service counts."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         everything = [route for table in self.world.tables.values() for route in table]
@@ -108,27 +108,27 @@ class Step4TakesDeadRoutes(Oracle):
 
 
 class Step4OnlyWithoutId(Oracle):
-    """R14: the route to the dynamic routing service must name no broker id."""
+    """R14: the route to the dynamic routing service must have no broker id."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         return super().step_4(conversation, [route for route in live if route.broker_instance is None])
 
 
-class Step4AsksAgain(Oracle):
+class Step4IgnoresPendingRequests(Oracle):
     """R14: a pending request is not checked."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         return any(route.remote_service_name == BROKER_CONFIGURATION for route in live)
 
 
-class Step4WaitsForAnyRequest(Oracle):
+class Step4CountsAnyRequest(Oracle):
     """R14: a pending request for another service counts."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         return not self.world.pending_requests and super().step_4(conversation, live)
 
 
-class Step4NeverDelaysTwice(Oracle):
+class Step4IgnoresTheOption(Oracle):
     """R14: the option that keeps a conversation DELAYED while a request is pending has no effect."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
@@ -137,7 +137,7 @@ class Step4NeverDelaysTwice(Oracle):
 
 
 class Step4WithoutARoute(Oracle):
-    """R14: with the option, a pending request delays although no route leads to the dynamic routing service."""
+    """R14: with the option, a pending request delays even without a route to the dynamic routing service."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         pending = conversation.to_service_name in self.world.pending_requests
@@ -152,7 +152,7 @@ class NoStep5(Oracle):
 
 
 class Step5TakesAnyId(Oracle):
-    """R15, R20: a route without a name matches although it names a broker id."""
+    """R15, R20: a route without a name matches although it has a broker id."""
 
     def step_5(self, live: Sequence[Route]) -> list[Route]:
         return [route for route in live if route.remote_service_name is None]
@@ -173,7 +173,7 @@ class NoStep6(Oracle):
 
 
 class Step6WithoutId(Oracle):
-    """R16: a conversation without a broker id is taken too."""
+    """R16: a conversation without a broker id matches too."""
 
     def step_6(self, conversation: Conversation, reading: Reading) -> list[Route]:
         if not self.hosts(conversation.to_service_name):
@@ -200,7 +200,7 @@ class Step6CountsDisabled(Oracle):
 
 
 class Step6WithoutHosts(Oracle):
-    """R16: a broker id is enough, no database needs to have the service."""
+    """R16: a broker id is enough; no database needs to have the service."""
 
     def step_6(self, conversation: Conversation, reading: Reading) -> list[Route]:
         if conversation.to_broker_instance is None:
@@ -217,8 +217,8 @@ class Step6BeforeStep5(Oracle):
         return Found(6, implied) if implied else found
 
 
-class ExpiryIsLookedAtLast(Oracle):
-    """R3, R4: expired routes end the search, and only then are ignored."""
+class ExpiryIsCheckedLast(Oracle):
+    """R3, R4: expired routes end the search, and are ignored only afterwards."""
 
     def find(self, conversation: Conversation, reading: Reading) -> Found:
         table = self.world.tables[reading.table]

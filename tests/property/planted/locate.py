@@ -6,29 +6,29 @@ from tests.oracle.routing import Conversation, Database, Decision, Oracle, Route
 from tests.oracle.tables import Reading
 
 
-class IdsDoNotLocate(Oracle):
+class LocateIgnoresIds(Oracle):
     """R31: any database that has the service is taken, regardless of its id."""
 
     def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
         return None
 
 
-class OnlyTheConversationsIdLocates(Oracle):
+class LocateIgnoresTheRoutesId(Oracle):
     """R31: the route's id is not checked."""
 
     def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
         return conversation.to_broker_instance
 
 
-class OnlyTheRoutesIdLocates(Oracle):
+class LocateIgnoresTheConversationsId(Oracle):
     """R31: the conversation's own id is not checked."""
 
     def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
         return route.broker_instance
 
 
-class TheIdIsEnough(Oracle):
-    """R31: the database with the id is taken although it does not have the service."""
+class LocateIgnoresServices(Oracle):
+    """R31: the database with the id is taken even without the service."""
 
     def locate(self, conversation: Conversation, reading: Reading, route: Route) -> list[Database]:
         broker_id = self.wanted_broker_id(conversation, route)
@@ -39,7 +39,7 @@ class TheIdIsEnough(Oracle):
 
 
 class OwnDatabaseDespiteTheId(Oracle):
-    """R31, R32: the own database is searched first although a broker id names another."""
+    """R31, R32: the own database comes first although a broker id names another one."""
 
     def locate(self, conversation: Conversation, reading: Reading, route: Route) -> list[Database]:
         found = super().locate(conversation, reading, route)
@@ -48,8 +48,8 @@ class OwnDatabaseDespiteTheId(Oracle):
         )
 
 
-class OwnDatabaseIsOneOfAll(Oracle):
-    """R32: the own database is not searched first."""
+class OwnDatabaseDoesNotComeFirst(Oracle):
+    """R32: the own database does not come first."""
 
     def own_database_first(
         self, hosts: Sequence[Database], conversation: Conversation, reading: Reading
@@ -67,7 +67,7 @@ class OwnDatabaseOnly(Oracle):
 
 
 class OwnDatabaseAfterReEntry(Oracle):
-    """R32: the database in which a re-entered conversation began is searched first."""
+    """R32: the database in which a re-entered conversation started comes first."""
 
     def own_database_first(
         self, hosts: Sequence[Database], conversation: Conversation, reading: Reading
@@ -83,21 +83,21 @@ class DisabledDatabasesCount(Oracle):
 
 
 class DisabledMsdbCounts(Oracle):
-    """R33: msdb is taken for enabled."""
+    """R33: msdb counts as enabled."""
 
     def is_delivering(self, database: Database) -> bool:
         return database.is_broker_enabled or database.name == "msdb"
 
 
-class DisabledSendersSend(Oracle):
-    """R34: what is started in a disabled database is routed."""
+class DisabledDatabasesSend(Oracle):
+    """R34: conversations of a disabled database are routed."""
 
     def is_sender_disabled(self, conversation: Conversation) -> bool:
         return False
 
 
-class DisabledSendersDeliverHere(Oracle):
-    """R34: what is started in a disabled database is delivered where it stays in the instance."""
+class DisabledDatabasesDeliverLocally(Oracle):
+    """R34: conversations of a disabled database are delivered within the instance."""
 
     def decide(self, conversation: Conversation) -> Decision:
         delayed = super().decide(conversation)
@@ -107,7 +107,7 @@ class DisabledSendersDeliverHere(Oracle):
         return routed if routed.outcome == "LOCAL" else delayed
 
 
-class DisabledMsdbStopsArrivals(Oracle):
+class DisabledMsdbBlocksArrivals(Oracle):
     """R34: nothing arrives while msdb is disabled."""
 
     def from_outside(self, conversation: Conversation, *, re_entered: bool) -> Decision:

@@ -15,13 +15,13 @@ class RepliesAreRouted(Oracle):
 
 
 class EverythingIsAReply(Oracle):
-    """R7: what comes from an initiator is delivered by its id too."""
+    """R7: messages from an initiator are delivered by their id too."""
 
     def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
         return super().is_reply_for_this_instance(replace(conversation, is_initiator=False))
 
 
-class RepliesBegunHere(Oracle):
+class RepliesStartedHere(Oracle):
     """R7: conversations started here count as replies too."""
 
     def decide(self, conversation: Conversation) -> Decision:
@@ -31,7 +31,7 @@ class RepliesBegunHere(Oracle):
 
 
 class RepliesToEnabledOnly(Oracle):
-    """R7: a disabled database with the id does not keep the reply from being routed."""
+    """R7: a reply for a disabled database is routed."""
 
     def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
         return super().is_reply_for_this_instance(conversation) and any(
@@ -40,15 +40,15 @@ class RepliesToEnabledOnly(Oracle):
         )
 
 
-class RepliesThatCannotBeTakenAreRouted(Oracle):
-    """R7: a reply that its database cannot take continues to the routes."""
+class UndeliverableRepliesAreRouted(Oracle):
+    """R7: a reply that its database cannot take is routed."""
 
     def is_reply_for_this_instance(self, conversation: Conversation) -> bool:
         return super().is_reply_for_this_instance(conversation) and self.deliver_reply(conversation).outcome == "LOCAL"
 
 
 class RepliesToAnyHost(Oracle):
-    """R7: any database that has the service takes the reply."""
+    """R7: any database with the service gets the reply."""
 
     def deliver_reply(self, conversation: Conversation) -> Decision:
         decision = super().deliver_reply(conversation)
@@ -56,8 +56,8 @@ class RepliesToAnyHost(Oracle):
         return replace(decision, target_database=hosts[0].name) if decision.outcome == "LOCAL" else decision
 
 
-class RepliesAreNotLookedAtAgain(Oracle):
-    """R41: after a re-entry R7 does not hold."""
+class RepliesAreNotCheckedAgain(Oracle):
+    """R41: R7 does not apply after a re-entry."""
 
     def from_outside(self, conversation: Conversation, *, re_entered: bool) -> Decision:
         if re_entered:
@@ -66,7 +66,7 @@ class RepliesAreNotLookedAtAgain(Oracle):
 
 
 class NoRouteFromOutsideIsDropped(Oracle):
-    """R17: a message from outside that finds no route is DROPPED."""
+    """R17: a message from outside without a route is DROPPED."""
 
     def process(self, conversation: Conversation, reading: Reading) -> Decision:
         decision = super().process(conversation, reading)
@@ -82,15 +82,15 @@ class AlwaysForwarding(Oracle):
         return False
 
 
-class ForwardingForOwnToo(Oracle):
-    """R25: a conversation started here is sent only when forwarding is on."""
+class ForwardingRequiredToSend(Oracle):
+    """R25: a conversation started here is sent only if forwarding is on."""
 
     def drops_without_forwarding(self, reading: Reading) -> bool:
         return not self.world.message_forwarding
 
 
-class ForwardingForLocalToo(Oracle):
-    """R25: what arrives for a service here is dropped when forwarding is off."""
+class ForwardingRequiredForLocal(Oracle):
+    """R25: messages for local services are dropped if forwarding is off."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         if self.drops_without_forwarding(reading):
@@ -106,14 +106,14 @@ class ReEntryNeedsNoForwarding(Oracle):
 
 
 class NoReEntry(Oracle):
-    """R41: the own address is sent to like any other."""
+    """R41: an own address is treated like any other."""
 
     def resolves_to_this_instance(self, next_hop: str) -> bool:
         return False
 
 
-class OwnAddressAsWritten(Oracle):
-    """R6, R41: the own addresses are not brought into the normal form."""
+class OwnAddressIsNotNormalized(Oracle):
+    """R6, R41: own addresses are not normalized."""
 
     def resolves_to_this_instance(self, next_hop: str) -> bool:
         return next_hop in self.world.addresses
@@ -126,8 +126,8 @@ class OnlyTheFirstOwnAddress(Oracle):
         return next_hop in [self.normalize(address) for address in self.world.addresses[:1]]
 
 
-class TheMirrorResolvesToo(Oracle):
-    """R41: of a mirrored route the mirror's address counts as well."""
+class MirrorLeadsBack(Oracle):
+    """R41: the mirror address of a route is compared with the own addresses too."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         mirror = self.mirror_of(route)
@@ -136,8 +136,8 @@ class TheMirrorResolvesToo(Oracle):
         return super().send(conversation, reading, found, route)
 
 
-class TransportNeverResolves(Oracle):
-    """R41: the address in a service name is not compared with the own ones."""
+class TransportNeverLeadsBack(Oracle):
+    """R41: an address in a service name is not compared with the own addresses."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().send(conversation, reading, found, route)
@@ -155,7 +155,7 @@ class TransportNeverResolves(Oracle):
 
 
 class ReEntryKeepsTheRoutesId(Oracle):
-    """R41: the broker id of the first pass's route goes into the second."""
+    """R41: the second pass has the broker id of the first pass's route."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         kept = replace(conversation, to_broker_instance=self.bound_broker_id(conversation, route))
@@ -163,7 +163,7 @@ class ReEntryKeepsTheRoutesId(Oracle):
 
 
 class ReEnteredIsStillOwn(Oracle):
-    """R41, R26: a re-entered conversation for which nothing is usable is DELAYED."""
+    """R41, R26: a re-entered conversation without a usable route is DELAYED."""
 
     def without_usable_route(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
         decision = super().without_usable_route(conversation, reading, found)
@@ -171,14 +171,14 @@ class ReEnteredIsStillOwn(Oracle):
 
 
 class ReEnteredIsRemote(Oracle):
-    """R25: a re-entered conversation that is sent on counts as started here."""
+    """R25: a re-entered conversation that is sent counts as started here."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().send(conversation, reading, found, route)
         return replace(decision, outcome="REMOTE") if reading.re_entered and decision.next_hop_address else decision
 
 
-class RoundAndRound(Oracle):
+class LoopsAreForwarded(Oracle):
     """R42: a message from outside for an own address is forwarded to it."""
 
     def resolves_to_this_instance(self, next_hop: str) -> bool:
@@ -191,7 +191,7 @@ class RoundAndRound(Oracle):
         return super().send(conversation, reading, found, route)
 
 
-class LoopBeforeForwarding(Oracle):
+class LoopIsCheckedBeforeForwarding(Oracle):
     """R25: the loop is checked before forwarding."""
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
@@ -202,52 +202,52 @@ class LoopBeforeForwarding(Oracle):
         )
 
 
-class DroppedForgetsItsRoute(Oracle):
-    """R25: what is DROPPED by R25 or R42 has no route id."""
+class DroppedHasNoRoute(Oracle):
+    """R25: a conversation DROPPED by R25 or R42 has no route id."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         return replace(super().dropped(conversation, found, route, reason), route_id=None)
 
 
-class DroppedForgetsItsId(Oracle):
-    """R25: what is DROPPED by R25 or R42 keeps the conversation's own id only."""
+class DroppedHasOnlyItsOwnId(Oracle):
+    """R25: a conversation DROPPED by R25 or R42 has only its own broker id."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         dropped = super().dropped(conversation, found, route, reason)
         return replace(dropped, broker_instance=conversation.to_broker_instance)
 
 
-class DroppedForgetsItsMirror(Oracle):
-    """R25: what is DROPPED by R25 or R42 has no mirror."""
+class DroppedHasNoMirror(Oracle):
+    """R25: a conversation DROPPED by R25 or R42 has no mirror."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         return replace(super().dropped(conversation, found, route, reason), mirror_address=None)
 
 
-class DroppedKeepsItsHop(Oracle):
-    """R25: what is DROPPED by R25 or R42 still says where it would have gone."""
+class DroppedHasANextHop(Oracle):
+    """R25: a conversation DROPPED by R25 or R42 has a next hop."""
 
     def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
         hop = self.next_hop(conversation, route)
         return replace(super().dropped(conversation, found, route, reason), next_hop_address=hop)
 
 
-class TheLocatedIdIsNotKept(Oracle):
-    """R31: a conversation delivered here without an id is not bound to the database's."""
+class LocatedIdDoesNotBind(Oracle):
+    """R31: a conversation delivered here without an id is not bound to that of the database."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         decision = super().deliver(conversation, reading, found, route)
         return replace(decision, broker_instance=self.bound_broker_id(conversation, route))
 
 
-class TheRoutesIdIsNotKept(Oracle):
+class RoutesIdDoesNotBind(Oracle):
     """R31: a conversation is not bound to its route's id."""
 
     def bound_broker_id(self, conversation: Conversation, route: Route) -> UUID | None:
         return conversation.to_broker_instance
 
 
-class TheImpliedRouteHasAnId(Oracle):
+class ImpliedRouteHasAnId(Oracle):
     """R31: the implied route of step 6 has the id 0."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
@@ -262,15 +262,15 @@ class NoMirrors(Oracle):
         return None
 
 
-class MirrorsAsWritten(Oracle):
-    """R31: the mirror address is not brought into the normal form."""
+class MirrorsAreNotNormalized(Oracle):
+    """R31: the mirror address is not normalized."""
 
     def mirror_of(self, route: Route) -> str | None:
         return route.mirror_address
 
 
 class MirrorsOnlyOnTheNetwork(Oracle):
-    """R31: a mirrored route whose address is LOCAL has no mirror."""
+    """R31: a mirrored route with address LOCAL has no mirror."""
 
     def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
         return replace(super().deliver(conversation, reading, found, route), mirror_address=None)

@@ -15,14 +15,14 @@ class OneTableForAll(Oracle):
 
 
 class EveryConversationReadsMsdb(Oracle):
-    """R2: one started here reads msdb's table too."""
+    """R2: a conversation started here reads msdb's table too."""
 
     def process(self, conversation: Conversation, reading: Reading) -> Decision:
         return super().process(conversation, Reading(MSDB, reading.from_outside, reading.re_entered))
 
 
 class ArrivalsReadTheFirstDatabase(Oracle):
-    """R2: what arrives from outside reads the table of the first database."""
+    """R2: messages from outside read the table of the first database."""
 
     def process(self, conversation: Conversation, reading: Reading) -> Decision:
         table = self.world.instance_databases[0].name if reading.from_outside else reading.table
@@ -30,7 +30,7 @@ class ArrivalsReadTheFirstDatabase(Oracle):
 
 
 class ExpiresAfterItsLifetime(Oracle):
-    """R3: a route still lives at the time of its expiry."""
+    """R3: a route is still live at the time of its expiry."""
 
     def is_expired(self, route: Route) -> bool:
         return route.lifetime is not None and self.now > route.lifetime
@@ -50,7 +50,7 @@ class NeverExpires(Oracle):
         return False
 
 
-class ExpiresAtOnce(Oracle):
+class ExpiresImmediately(Oracle):
     """R3: a route with a lifetime is never read."""
 
     def is_expired(self, route: Route) -> bool:
@@ -58,57 +58,57 @@ class ExpiresAtOnce(Oracle):
 
 
 class _OtherNames(Oracle):
-    def seen(self, name: str) -> object:
+    def compared(self, name: str) -> object:
         return name
 
     def same_name(self, one: str | None, other: str | None) -> bool:
-        return one is not None and other is not None and self.seen(one) == self.seen(other)
+        return one is not None and other is not None and self.compared(one) == self.compared(other)
 
 
 class NamesInAnyCase(_OtherNames):
-    """R5: names compare without regard to case."""
+    """R5: names are compared without regard to case."""
 
-    def seen(self, name: str) -> object:
+    def compared(self, name: str) -> object:
         return name.casefold()
 
 
 class NamesWithoutTrailingSpace(_OtherNames):
-    """R5: trailing spaces do not count, as in SQL."""
+    """R5: trailing spaces are ignored, as in SQL."""
 
-    def seen(self, name: str) -> object:
+    def compared(self, name: str) -> object:
         return name.rstrip(" ")
 
 
 class NamesInOneUnicodeForm(_OtherNames):
-    """R5: names compare after normalisation."""
+    """R5: names are compared after Unicode normalization."""
 
-    def seen(self, name: str) -> object:
+    def compared(self, name: str) -> object:
         return unicodedata.normalize("NFC", name)
 
 
 class NamesOfSixtyFourBytes(_OtherNames):
-    """R5: only 64 bytes of a name are checked."""
+    """R5: only 64 bytes of a name are compared."""
 
-    def seen(self, name: str) -> object:
+    def compared(self, name: str) -> object:
         return name.encode()[:64]
 
 
 class NamesUpToANul(_OtherNames):
     """R5: a name ends at its first zero byte."""
 
-    def seen(self, name: str) -> object:
+    def compared(self, name: str) -> object:
         return name.partition("\x00")[0]
 
 
 class NamesOfOneLengthAndEnd(_OtherNames):
-    """R5: length and last bytes represent the name."""
+    """R5: only the length and the last bytes of names are compared."""
 
-    def seen(self, name: str) -> object:
+    def compared(self, name: str) -> object:
         return len(name.encode()), name.encode()[-4:]
 
 
 class EmptyNameIsNone(Oracle):
-    """R5: an empty service name matches none."""
+    """R5: an empty service name matches nothing."""
 
     def same_name(self, one: str | None, other: str | None) -> bool:
         return bool(one) and super().same_name(one, other)
@@ -124,7 +124,7 @@ class HostsByCase(Oracle):
 
 
 class AnotherDefaultPort(Oracle):
-    """R6: without a port it is 4023."""
+    """R6: the default port is 4023."""
 
     def normalize(self, address: str) -> str:
         normal = super().normalize(address)

@@ -7,7 +7,7 @@ from tests.oracle.tables import Reading
 from tests.oracle.tie_break import WORD, Candidate, pick_by_turn, stable_hash
 
 
-class TheLastIsFirst(Oracle):
+class FirstPicksTheLast(Oracle):
     """R24: `first` takes the last."""
 
     def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
@@ -17,13 +17,13 @@ class TheLastIsFirst(Oracle):
 
 
 class InRowOrder(Oracle):
-    """R24: routes are ordered in the order of the table's rows, not of their ids."""
+    """R24: routes are ordered by row, not by id."""
 
     def by_route_id(self, routes: Sequence[Route]) -> list[Route]:
         return list(routes)
 
 
-class IdsInTheirOwnOrder(Oracle):
+class IdsAreOrderedByBytes(Oracle):
     """R24: the broker ids of step 3 are ordered by their bytes."""
 
     def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
@@ -39,16 +39,16 @@ class DatabasesInAnyCase(Oracle):
         return sorted(super().hosts(service_name), key=lambda database: database.name.lower())
 
 
-class DatabasesAsGiven(Oracle):
-    """R24: databases are in the catalog's order."""
+class DatabasesInOrderOfTheCatalog(Oracle):
+    """R24: databases are ordered as in the catalog."""
 
     def hosts(self, service_name: str) -> list[Database]:
         names = [database.name for database in self.world.instance_databases]
         return sorted(super().hosts(service_name), key=lambda database: names.index(database.name))
 
 
-class TwiceInServicesIsTwice(Oracle):
-    """R24: a database that is twice in the table of services counts twice."""
+class DuplicateServicesCountTwice(Oracle):
+    """R24: a database listed twice in the table of services counts twice."""
 
     def hosts(self, service_name: str) -> list[Database]:
         rows = [service.database for service in self.world.services if service.name == service_name]
@@ -56,7 +56,7 @@ class TwiceInServicesIsTwice(Oracle):
 
 
 class HashByRemainder(Oracle):
-    """R24: the remainder is taken instead of the upper part."""
+    """R24: the remainder of the hash is used instead of the upper part."""
 
     def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         if self.tie_break == "hash" and conversation.conversation_id is not None:
@@ -75,7 +75,7 @@ class HashOfThirtyTwoBits(Oracle):
 
 
 class OneSaltForAll(Oracle):
-    """R24: one conversation takes the same place everywhere."""
+    """R24: the same salt is used everywhere."""
 
     def salt(self, kind: int, reading: Reading) -> int:
         return 0
@@ -88,8 +88,8 @@ class NoSaltForReEntry(Oracle):
         return kind
 
 
-class ALoneCandidateTakesNoTurn(Oracle):
-    """R24: the turn continues only where there is more than one candidate."""
+class SingleCandidatesTakeNoTurn(Oracle):
+    """R24: only several candidates take a turn."""
 
     def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
         return super().pick(candidates, conversation, salt, turn if len(candidates) > 1 else None)
