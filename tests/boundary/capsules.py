@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ssbroker import Catalog
 from tests.boundary.attempts import CLEAN, Case, Families, try_families
-from tests.boundary.malformed import COLUMNS, GOOD, ROUTER, ROWS
+from tests.boundary.malformed import COLUMNS, ROUTER, ROWS, VALID
 from tests.routing.conversations import NOW, Capsule, ForeignArray, ForeignStream
 
 REFUSED = "MalformedDataError | SchemaError"
@@ -59,17 +59,17 @@ class NoStreamMethod:
 
 def array_capsules() -> Any:
     """Returns the schema and array capsules of valid conversations."""
-    good: Any = GOOD
-    return good.__arrow_c_array__()
+    valid: Any = VALID
+    return valid.__arrow_c_array__()
 
 
 def stream_capsule() -> Any:
     """Returns the stream capsule of valid conversations."""
-    good: Any = pa.Table.from_batches([GOOD])
-    return good.__arrow_c_stream__()
+    valid: Any = pa.Table.from_batches([VALID])
+    return valid.__arrow_c_stream__()
 
 
-def wrong_answers() -> dict[str, Any]:
+def wrong_results() -> dict[str, Any]:
     """Values that an object may return instead of capsules."""
     schema, array = array_capsules()
     return {
@@ -86,16 +86,16 @@ def wrong_answers() -> dict[str, Any]:
         "a schema alone": schema,
         "an array alone": array,
         "a set": {1, 2},
-        "a batch": GOOD,
+        "a batch": VALID,
     }
 
 
 def answers() -> Iterator[Case]:
     """Values that are not capsules, or the wrong capsules."""
-    for name, answer in wrong_answers().items():
+    for name, answer in wrong_results().items():
         yield Case(f"array: {name}", lambda answer=answer: ROUTER.route(ArrayOf(answer), now=NOW), NO_CAPSULES)  # type: ignore[misc]
         yield Case(f"stream: {name}", lambda answer=answer: ROUTER.route(StreamOf(answer), now=NOW), NO_CAPSULES)  # type: ignore[misc]
-    for name, answer in wrong_answers().items():
+    for name, answer in wrong_results().items():
         yield Case(f"catalog, array: {name}", lambda answer=answer: Catalog(ArrayOf(answer)), NO_CAPSULES)  # type: ignore[misc]
         yield Case(f"catalog, stream: {name}", lambda answer=answer: Catalog(StreamOf(answer)), NO_CAPSULES)  # type: ignore[misc]
     for odd in (NoArrayMethod(), NoStreamMethod()):
@@ -151,15 +151,15 @@ def consumed() -> Iterator[Case]:
     yield Case("a schema", without_schema, REFUSED)
     yield Case("an array", without_array, REFUSED)
     yield Case("a stream", without_stream, REFUSED)
-    yield Case("a reader that was read", twice(lambda: pa.table(GOOD).to_reader(), route), "ok")
+    yield Case("a reader that was read", twice(lambda: pa.table(VALID).to_reader(), route), "ok")
 
 
 def contradictions() -> Iterator[Case]:
     """Schemas and arrays that do not match."""
     schemas: dict[str, Any] = {
-        "more columns": GOOD.append_column("message_body", pa.nulls(ROWS)),
-        "fewer columns": GOOD.select(["to_service_name", "database"]),
-        "no column": GOOD.select([]),
+        "more columns": VALID.append_column("message_body", pa.nulls(ROWS)),
+        "fewer columns": VALID.select(["to_service_name", "database"]),
+        "no column": VALID.select([]),
         "columns of another number of buffers": pa.record_batch({name: pa.array([1] * ROWS) for name in COLUMNS}),
         "lists": pa.record_batch({name: pa.array([[1]] * ROWS) for name in COLUMNS}),
         "structs": pa.record_batch({name: pa.array([{"a": 1}] * ROWS) for name in COLUMNS}),
@@ -182,8 +182,8 @@ def contradictions() -> Iterator[Case]:
 
 def structs() -> Iterator[Case]:
     """Struct arrays with null rows or columns of another length, and arrays of other types."""
-    fields = list(GOOD.schema)
-    columns = GOOD.columns
+    fields = list(VALID.schema)
+    columns = VALID.columns
     masked = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array([False, True, False]))
     all_null = pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array([True] * ROWS))
     kind = pa.struct(fields)
@@ -192,12 +192,12 @@ def structs() -> Iterator[Case]:
     assert counted.null_count == 0
     bitmap[:] = b"\x05"
     shorter = pa.Array.from_buffers(kind, ROWS - 1, [None], children=columns)
-    ways: dict[str, Callable[[Any], Any]] = {
+    forms: dict[str, Callable[[Any], Any]] = {
         "array": lambda array: array,
         "foreign array": ForeignArray,
         "foreign stream": lambda array: ForeignStream(pa.chunked_array([array])),
     }
-    for name, wrap in ways.items():
+    for name, wrap in forms.items():
         # A struct may have fewer rows than its columns; pyarrow converts streams to batches, which may not.
         may_be_shorter = "ok" if name != "foreign stream" else "ok | MalformedDataError"
         yield Case(f"{name}: a row is null", lambda wrap=wrap: route(wrap(masked)), REFUSED)  # type: ignore[misc]
@@ -214,12 +214,12 @@ def raising() -> Iterator[Case]:
     def fail() -> object:
         raise ValueError("the producer's own")
 
-    def after_one() -> Iterator[pa.RecordBatch]:
-        yield GOOD
+    def after_first() -> Iterator[pa.RecordBatch]:
+        yield VALID
         raise ValueError("the producer's own")
 
     def stream() -> Any:
-        return pa.RecordBatchReader.from_batches(GOOD.schema, after_one())
+        return pa.RecordBatchReader.from_batches(VALID.schema, after_first())
 
     yield Case("the array", lambda: route(ArrayFrom(fail)), "builtin ValueError")
     yield Case("the stream", lambda: route(StreamFrom(fail)), "builtin ValueError")
@@ -234,10 +234,10 @@ def raising() -> Iterator[Case]:
         lambda: Catalog(ForeignStream(stream())),
         "builtin ValueError | MalformedDataError",
     )
-    other = GOOD.select(["database"])
+    other = VALID.select(["database"])
     yield Case(
         "batches of two schemas",
-        lambda: route(ForeignStream(pa.RecordBatchReader.from_batches(GOOD.schema, iter([GOOD, other])))),
+        lambda: route(ForeignStream(pa.RecordBatchReader.from_batches(VALID.schema, iter([VALID, other])))),
         REFUSED,
     )
 

@@ -24,8 +24,8 @@ from tests.boundary.layouts import (
     DataType,
     Layout,
     in_every_shape,
-    instead,
     relaid,
+    replace_with,
 )
 from tests.boundary.routed import WORLDS
 from tests.boundary.writable import Writable, writable
@@ -54,7 +54,7 @@ ROUTES = {
     "address": SHAPED_TEXT,
     "mirror_address": SHAPED_TEXT,
 }
-NASTY = (0, 1, 0x7F, 0x80, 0xFF)
+SPECIAL_BYTES = (0, 1, 0x7F, 0x80, 0xFF)
 
 
 def corrupt(random: Random, memory: list[bytearray | None]) -> None:
@@ -67,7 +67,7 @@ def corrupt(random: Random, memory: list[bytearray | None]) -> None:
         size = random.choice((1, 1, 2, 4, 8, 16))
         at = random.randrange(len(buffer))
         at -= at % size if random.random() < 0.7 else 0
-        wrong: Callable[[], int] = random.choice((lambda: random.choice(NASTY), lambda: random.randrange(256)))
+        wrong: Callable[[], int] = random.choice((lambda: random.choice(SPECIAL_BYTES), lambda: random.randrange(256)))
         one = wrong()
         for place in range(at, min(at + size, len(buffer))):
             buffer[place] = one if random.random() < 0.7 else wrong()
@@ -115,7 +115,7 @@ def is_legal(batch: pa.RecordBatch) -> bool:
     return True
 
 
-def routed_alike(random: Random, counts: Counter[str]) -> None:
+def check_routing(random: Random, counts: Counter[str]) -> None:
     """Corrupts conversations and routes them."""
     world = random.choice(WORLDS)
     conversations: Any = world.conversations
@@ -123,7 +123,7 @@ def routed_alike(random: Random, counts: Counter[str]) -> None:
     batch = conversations.slice(start, ROWS)
     chosen = random.sample(list(CONVERSATIONS), random.choice((1, 1, 2)))
     made = {name: corrupted(random, batch[name], CONVERSATIONS[name]) for name in chosen}
-    batch = relaid(batch, {name: instead(array) for name, (array, _) in made.items()})
+    batch = relaid(batch, {name: replace_with(array) for name, (array, _) in made.items()})
     for _, write in made.values():
         write()
     given = random.choice((lambda: batch, lambda: pa.Table.from_batches([batch]), batch.to_struct_array))()
@@ -136,17 +136,17 @@ def routed_alike(random: Random, counts: Counter[str]) -> None:
         assert name != "ok" or decisions.to_pylist() == expected.to_pylist()
 
 
-def catalogs_alike(random: Random, counts: Counter[str]) -> None:
+def check_catalog(random: Random, counts: Counter[str]) -> None:
     """Corrupts routes, and compares the catalog and router made from them."""
     world = random.choice(WORLDS)
     batch: Any = world.catalog.routes.combine_chunks().to_batches()[0]
     name = random.choice(list(ROUTES))
     array, write = corrupted(random, batch[name], ROUTES[name])
-    batch = relaid(batch, {name: instead(array)})
+    batch = relaid(batch, {name: replace_with(array)})
     write()
-    came, catalog = outcome(lambda: Catalog(batch, world.catalog.databases))
-    counts[f"catalog {came}"] += 1
-    if came == "ok":
+    catalog_outcome, catalog = outcome(lambda: Catalog(batch, world.catalog.databases))
+    counts[f"catalog {catalog_outcome}"] += 1
+    if catalog_outcome == "ok":
         counts[f"its routes {outcome(lambda: catalog.routes)[0]}"] += 1
         counts[f"its router {outcome(lambda: Router(catalog).route(world.conversations, now=NOW))[0]}"] += 1
 
@@ -157,7 +157,7 @@ def main(seed: int, batches: int) -> None:
     for number in range(batches):
         random = Random(f"{seed} {number}")
         print(number, file=sys.stderr, flush=True)
-        (catalogs_alike if random.random() < 0.2 else routed_alike)(random, counts)
+        (check_catalog if random.random() < 0.2 else check_routing)(random, counts)
     print(json.dumps(counts))
 
 

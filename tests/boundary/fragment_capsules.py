@@ -20,8 +20,8 @@ from tests.boundary.capsules import (
     StreamOf,
     twice,
 )
-from tests.boundary.capsules import wrong_answers as wrong_capsules
-from tests.boundary.malformed_fragments import GOOD, cut, push_and_checkpoint
+from tests.boundary.capsules import wrong_results as wrong_capsules
+from tests.boundary.malformed_fragments import VALID, cut, push_and_checkpoint
 from tests.routing.conversations import ForeignArray, ForeignStream
 
 USES: dict[str, Callable[[Any], object]] = {"reassembled": push_and_checkpoint, "cut": cut, "digested": ssbroker.md5}
@@ -40,7 +40,7 @@ def answers() -> Iterator[Case]:
 
 def consumed() -> Iterator[Case]:
     """Capsules whose data have been moved out."""
-    given: dict[str, Any] = {"reassembled": GOOD, "cut": GOOD, "digested": VALUES}
+    given: dict[str, Any] = {"reassembled": VALID, "cut": VALID, "digested": VALUES}
     for name, value in given.items():
         use = USES[name]
         yield Case(
@@ -58,8 +58,8 @@ def consumed() -> Iterator[Case]:
 
 def structs() -> Iterator[Case]:
     """Struct arrays with null rows, and arrays of other types."""
-    fields = list(GOOD.schema)
-    masked = pa.StructArray.from_arrays(GOOD.columns, fields=fields, mask=pa.array([False, True, False]))
+    fields = list(VALID.schema)
+    masked = pa.StructArray.from_arrays(VALID.columns, fields=fields, mask=pa.array([False, True, False]))
     others: tuple[Any, ...] = (pa.array([1]), pa.array([[1]]), pa.array(["a"]), pa.nulls(3), pa.array([], pa.string()))
     for name in ("reassembled", "cut"):
         use = USES[name]
@@ -78,12 +78,12 @@ def raising() -> Iterator[Case]:
     def fail() -> object:
         raise ValueError("the producer's own")
 
-    def after_one() -> Iterator[pa.RecordBatch]:
-        yield GOOD
+    def after_first() -> Iterator[pa.RecordBatch]:
+        yield VALID
         raise ValueError("the producer's own")
 
     def stream() -> Any:
-        return pa.RecordBatchReader.from_batches(GOOD.schema, after_one())
+        return pa.RecordBatchReader.from_batches(VALID.schema, after_first())
 
     for name, use in USES.items():
         yield Case(f"the array, {name}", lambda use=use: use(ArrayFrom(fail)), "builtin ValueError")  # type: ignore[misc]

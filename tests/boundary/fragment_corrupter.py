@@ -18,13 +18,13 @@ import ssbroker
 from ssbroker import Reassembler, schemas
 from tests.boundary.corrupter import SHAPED_GUID, SHAPED_ONLY, SHAPED_TEXT, corrupted, is_legal, outcome
 from tests.boundary.fragmented import FRAGMENTS, tables_of
-from tests.boundary.layouts import BINARIES, Array, Layout, as_dictionary, as_type, in_every_shape, instead, relaid
+from tests.boundary.layouts import BINARIES, Array, Layout, as_dictionary, as_type, in_every_shape, relaid, replace_with
 
 ROWS = 70
 """More than one block of 64."""
 WORDS = pa.array([None if row % 5 == 0 else "word " * (row % 4) for row in range(FRAGMENTS.num_rows)])
 ITEMS = pa.array([[row] * (row % 3) if row % 7 else None for row in range(FRAGMENTS.num_rows)])
-GOOD: Any = pa.record_batch(
+VALID: Any = pa.record_batch(
     {**dict(zip(FRAGMENTS.schema.names, FRAGMENTS.columns, strict=True)), "word": WORDS, "items": ITEMS}
 )
 KINDS: Any = BINARIES
@@ -53,7 +53,7 @@ def plain(name: str, array: Array) -> Array:
         return pa.array(values, pa.string() if any(isinstance(value, str) for value in values) else pa.binary())
     if name.endswith("_signature"):
         return pa.array(values, pa.binary())
-    kind: Any = GOOD.schema.field(name).type if name in ("word", "items") else schemas.FRAGMENTS.field(name).type
+    kind: Any = VALID.schema.field(name).type if name in ("word", "items") else schemas.FRAGMENTS.field(name).type
     return pa.array(values, kind)
 
 
@@ -72,14 +72,14 @@ def all_rows(batch: pa.RecordBatch) -> Any:
     return whole, first, tables_of(again.push(batch.slice(ROWS // 2)))
 
 
-def alike(random: Random, counts: Counter[str]) -> None:
+def check_reassembly(random: Random, counts: Counter[str]) -> None:
     """Corrupts fragments, reassembles them, and fragments the bodies again."""
     start = random.randrange(FRAGMENTS.num_rows - ROWS)
-    batch = GOOD.slice(start, ROWS)
+    batch = VALID.slice(start, ROWS)
     chosen = random.sample(list(COLUMNS), random.choice((1, 1, 2)))
     made = {name: corrupted(random, batch[name], COLUMNS[name]) for name in chosen}
-    batch = relaid(batch, {name: instead(array) for name, (array, _) in made.items()})
-    messages = relaid(batch, {"message_sequence_number": instead(pa.array(range(ROWS)))})
+    batch = relaid(batch, {name: replace_with(array) for name, (array, _) in made.items()})
+    messages = relaid(batch, {"message_sequence_number": replace_with(pa.array(range(ROWS)))})
     for _, write in made.values():
         write()
     name, result = outcome(lambda: all_rows(batch))
@@ -96,7 +96,7 @@ def main(seed: int, batches: int) -> None:
     counts: Counter[str] = Counter()
     for number in range(batches):
         print(number, file=sys.stderr, flush=True)
-        alike(Random(f"{seed} {number}"), counts)
+        check_reassembly(Random(f"{seed} {number}"), counts)
     print(json.dumps(counts))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import ssbroker
 from ssbroker import Reassembly, schemas
-from tests.boundary.layouts import instead, relaid
+from tests.boundary.layouts import relaid, replace_with
 from tests.reassembly.signed_messages import messages
 
 BODIES: list[bytes | None] = [bytes([65 + number % 26]) * (number % 30) for number in range(60)]
@@ -66,4 +66,4 @@ EXPECTED = tables_of(RESULT)
 def without_values(name: str) -> pa.RecordBatch:
     """Returns the fragments with a column of nulls."""
     column: Any = FRAGMENTS[name]
-    return relaid(FRAGMENTS, {name: instead(pa.nulls(ROWS, column.type))})
+    return relaid(FRAGMENTS, {name: replace_with(pa.nulls(ROWS, column.type))})

@@ -43,7 +43,7 @@ def as_dictionary(key: DataType, values: DataType | None = None) -> Layout:
     return lambda array: encoded(array, key, values)
 
 
-def instead(other: Array) -> Layout:
+def replace_with(other: Array) -> Layout:
     """Replaces the array, whatever its values."""
     return lambda _array: other
 
@@ -158,10 +158,10 @@ def rubbish_keys_under_nulls(array: Array) -> Array:
     """Writes invalid dictionary keys under nulls."""
     plain = encoded(array, pa.int32())
     keys: Any = plain.indices
-    far = keys.fill_null(2**31 - 1)
+    large_keys = keys.fill_null(2**31 - 1)
     bitmap = pa.array(keys.is_valid().to_pylist(), pa.bool_()).buffers()[1]
     return pa.DictionaryArray.from_buffers(
-        pa.dictionary(pa.int32(), array.type), len(array), [bitmap, *far.buffers()[1:]], plain.dictionary
+        pa.dictionary(pa.int32(), array.type), len(array), [bitmap, *large_keys.buffers()[1:]], plain.dictionary
     )
 
 

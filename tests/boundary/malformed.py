@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ssbroker import Catalog, Router
 from tests.boundary.attempts import CLEAN, Case, Families, try_families
-from tests.boundary.layouts import BINARIES, KEYS, Array, DataType, as_dictionary, instead, relaid, shifted
+from tests.boundary.layouts import BINARIES, KEYS, Array, DataType, as_dictionary, relaid, replace_with, shifted
 from tests.boundary.layouts import TEXTS as TEXT_KINDS
 from tests.boundary.writable import Writable, writable
 from tests.routing.conversations import NOW, ForeignArray, ForeignStream
@@ -27,24 +27,24 @@ TEXTS = {
 }
 GUIDS = ("to_broker_instance", "conversation_id")
 COLUMNS: dict[str, Array] = {name: pa.array([text] * ROWS) for name, text in TEXTS.items()}
-GOOD = pa.record_batch(COLUMNS)
+VALID = pa.record_batch(COLUMNS)
 ROUTER = Router(Catalog(pa.table({"database": [DATABASE], "name": ["R"], "address": ["TCP://orders"]})))
-BAD = "MalformedDataError"
+INVALID = "MalformedDataError"
 
-Way = Callable[[pa.RecordBatch], Any]
-OUR_WAYS: dict[str, Way] = {
+Form = Callable[[pa.RecordBatch], Any]
+OUR_FORMS: dict[str, Form] = {
     "a batch": lambda batch: batch,
     "a struct": lambda batch: batch.to_struct_array(),
     "a table": lambda batch: pa.Table.from_batches([batch]),
     "a stream": lambda batch: pa.RecordBatchReader.from_batches(batch.schema, iter([batch])),
 }
-FOREIGN_WAYS: dict[str, Way] = {
+FOREIGN_FORMS: dict[str, Form] = {
     "a foreign array": ForeignArray,
     "a foreign struct": lambda batch: ForeignArray(batch.to_struct_array()),
     "a foreign stream": lambda batch: ForeignStream(pa.Table.from_batches([batch])),
 }
 """Forms of another library, which pyarrow does not check."""
-ALL_WAYS = OUR_WAYS | FOREIGN_WAYS
+ALL_FORMS = OUR_FORMS | FOREIGN_FORMS
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,19 @@ def overwritten(array: Array, write: Callable[[Writable], object]) -> CorruptArr
 
 
 def cases(
-    name: str, column: str, make: Callable[[], CorruptArray], expected: str, ways: dict[str, Way] = ALL_WAYS
+    name: str, column: str, make: Callable[[], CorruptArray], expected: str, forms: dict[str, Form] = ALL_FORMS
 ) -> Iterator[Case]:
     """Routes conversations with a corrupt column, passed in several forms."""
-    for way_name, way in ways.items():
+    for form_name, form in forms.items():
 
-        def run(way: Way = way) -> object:
+        def run(form: Form = form) -> object:
             broken = make()
-            whole = GOOD.append_column(column, broken.array) if column not in COLUMNS else None
-            given = way(relaid(GOOD, {column: instead(broken.array)}) if whole is None else whole)
+            whole = VALID.append_column(column, broken.array) if column not in COLUMNS else None
+            given = form(relaid(VALID, {column: replace_with(broken.array)}) if whole is None else whole)
             broken.break_it()
             return ROUTER.route(given, now=NOW)
 
-        yield Case(f"{column}: {name}, {way_name}", run, expected)
+        yield Case(f"{column}: {name}, {form_name}", run, expected)
 
 
 def wrong_offsets(first: int, end: int, width: int) -> dict[str, tuple[int | None, ...]]:
@@ -91,7 +91,7 @@ def wrong_offsets(first: int, end: int, width: int) -> dict[str, tuple[int | Non
     }
 
 
-def text_offsets(ways: dict[str, Way]) -> Iterator[Case]:
+def text_offsets(forms: dict[str, Form]) -> Iterator[Case]:
     for kind, width in ((pa.string(), 4), (pa.large_string(), 8)):
         for column, text in TEXTS.items():
             array = COLUMNS[column].cast(kind)
@@ -100,17 +100,17 @@ def text_offsets(ways: dict[str, Way]) -> Iterator[Case]:
                 def make(array: Array = array, numbers: Any = numbers, width: int = width) -> CorruptArray:
                     return overwritten(array, lambda copy: copy.write_numbers(1, *numbers, width=width))
 
-                yield from cases(f"{kind}, {wrong}", column, make, BAD, ways)
+                yield from cases(f"{kind}, {wrong}", column, make, INVALID, forms)
 
 
 def offsets() -> Iterator[Case]:
     """String offsets that are negative, decrease, or exceed the data."""
-    yield from text_offsets(OUR_WAYS)
+    yield from text_offsets(OUR_FORMS)
 
 
 def foreign_offsets() -> Iterator[Case]:
     """The same, from another library."""
-    yield from text_offsets(FOREIGN_WAYS)
+    yield from text_offsets(FOREIGN_FORMS)
 
 
 def last_offsets() -> Iterator[Case]:
@@ -120,10 +120,10 @@ def last_offsets() -> Iterator[Case]:
             array = COLUMNS[column].cast(kind)
 
             def make(array: Array = array, width: int = width) -> CorruptArray:
-                far = (None, None, None, 2 ** (8 * width - 2))
-                return overwritten(array, lambda copy: copy.write_numbers(1, *far, width=width))
+                last_too_large = (None, None, None, 2 ** (8 * width - 2))
+                return overwritten(array, lambda copy: copy.write_numbers(1, *last_too_large, width=width))
 
-            yield from cases(str(kind), column, make, BAD, OUR_WAYS)
+            yield from cases(str(kind), column, make, INVALID, OUR_FORMS)
 
 
 def views() -> Iterator[Case]:
@@ -145,7 +145,7 @@ def views() -> Iterator[Case]:
                 def make(array: Array = array, at: int = at, number: int = number) -> CorruptArray:
                     return overwritten(array, lambda copy: copy.write(1, 16 + at, pack("<i", number)))
 
-                yield from cases(f"{array.type}, {wrong}", column, make, BAD)
+                yield from cases(f"{array.type}, {wrong}", column, make, INVALID)
 
 
 def keys() -> Iterator[Case]:
@@ -162,7 +162,7 @@ def keys() -> Iterator[Case]:
                     encoded = as_dictionary(key)(array)
                     return overwritten(encoded, lambda copy: copy.write_numbers(1, None, number, width=width))
 
-                yield from cases(f"{key} {number}", column, make, BAD)
+                yield from cases(f"{key} {number}", column, make, INVALID)
                 if column in ("database", "to_broker_instance"):
                     with_null = pa.array([TEXTS[column], None, TEXTS[column]])
 
@@ -194,8 +194,8 @@ def lists() -> Iterator[Case]:
     """Offsets of lists in a column that routing does not read."""
     children = pa.array([1, 2, 3])
     for kind, width in ((pa.list_(pa.int64()), 4), (pa.large_list(pa.int64()), 8)):
-        beyond = {"the last is beyond the data": (None, None, None, 1 << 20)}
-        for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond}.items():
+        beyond_data = {"the last is beyond the data": (None, None, None, 1 << 20)}
+        for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond_data}.items():
 
             def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> CorruptArray:
                 offsets = writable(pa.array(range(ROWS + 1), pa.int32() if width == 4 else pa.int64()))
@@ -211,13 +211,13 @@ def text() -> Iterator[Case]:
     expectations = {"to_service_name": "ok", "database": "UnknownDatabaseError"} | dict.fromkeys(
         GUIDS, "InvalidGuidError"
     )
-    for bad in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xff" * 60, b"//Orders\xff"):
+    for data in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xff" * 60, b"//Orders\xff"):
         for binary, kind in zip(BINARIES, TEXT_KINDS, strict=True):
-            array = pa.Array.from_buffers(kind, ROWS, pa.array([bad] * ROWS, binary).buffers())
+            array = pa.Array.from_buffers(kind, ROWS, pa.array([data] * ROWS, binary).buffers())
             for column, expected in expectations.items():
-                for layout in (instead(array), shifted(3), as_dictionary(pa.int8())):
-                    made = layout(array)
-                    yield from cases(f"{bad!r}", column, lambda given=made: CorruptArray(given, lambda: None), expected)  # type: ignore[misc]
+                for layout in (replace_with(array), shifted(3), as_dictionary(pa.int8())):
+                    corrupt = CorruptArray(layout(array), lambda: None)
+                    yield from cases(f"{data!r}", column, lambda corrupt=corrupt: corrupt, expected)  # type: ignore[misc]
 
 
 FAMILIES: Families = {

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 import ssbroker
 from tests.boundary.attempts import CLEAN, Case, Families, try_families
-from tests.boundary.layouts import BINARIES, KEYS, TEXTS, Array, DataType, as_dictionary, instead, relaid
-from tests.boundary.malformed import ALL_WAYS, BAD, OUR_WAYS, CorruptArray, Way, overwritten, wrong_offsets
+from tests.boundary.layouts import BINARIES, KEYS, TEXTS, Array, DataType, as_dictionary, relaid, replace_with
+from tests.boundary.malformed import ALL_FORMS, INVALID, OUR_FORMS, CorruptArray, Form, overwritten, wrong_offsets
 
 ROWS = 3
 VALUE = b"sixteen bytes or more: what does not fit into a view"
 TEXT_ID = "22222222-2222-2222-2222-222222222222"
-GOOD: Any = pa.record_batch(
+VALID: Any = pa.record_batch(
     {
         "conversation_id": pa.array([TEXT_ID] * ROWS),
         "is_initiator": [True] * ROWS,
@@ -35,7 +35,7 @@ BYTES = ("message_body", "message_signature", "fragment_signature", "extra", "ke
 CUT: tuple[str, ...] = ("conversation_id", "message_body", "extra", "key")
 """The columns of messages to split."""
 # The bytes at the wrong place may be rejected first, as an invalid key or GUID.
-REFUSED = {"key": f"{BAD} | InputError", "conversation_id": f"{BAD} | InvalidGuidError"}
+REFUSED = {"key": f"{INVALID} | InputError", "conversation_id": f"{INVALID} | InvalidGuidError"}
 
 
 def push_and_checkpoint(given: Any) -> object:
@@ -51,22 +51,22 @@ def cut(given: Any) -> object:
 
 
 def cases(
-    name: str, column: str, make: Callable[[], CorruptArray], expected: str, ways: dict[str, Way] = ALL_WAYS
+    name: str, column: str, make: Callable[[], CorruptArray], expected: str, forms: dict[str, Form] = ALL_FORMS
 ) -> Iterator[Case]:
     """Passes fragments and messages with a corrupt column in several forms."""
     uses: dict[str, Callable[[Any], object]] = {"reassembled": push_and_checkpoint}
     if column in CUT:
         uses["cut"] = cut
     for use_name, use in uses.items():
-        for way_name, way in ways.items():
+        for form_name, form in forms.items():
 
-            def run(way: Way = way, use: Callable[[Any], object] = use) -> object:
+            def run(form: Form = form, use: Callable[[Any], object] = use) -> object:
                 broken = make()
-                given = way(relaid(GOOD, {column: instead(broken.array)}))
+                given = form(relaid(VALID, {column: replace_with(broken.array)}))
                 broken.break_it()
                 return use(given)
 
-            yield Case(f"{use_name}: {column}: {name}, {way_name}", run, expected)
+            yield Case(f"{use_name}: {column}: {name}, {form_name}", run, expected)
 
 
 def digests(name: str, make: Callable[[], CorruptArray], expected: str) -> Iterator[Case]:
@@ -101,9 +101,9 @@ def offsets() -> Iterator[Case]:
                 def make(array: Array = array, numbers: Any = numbers, width: int = width) -> CorruptArray:
                     return overwritten(array, lambda copy: copy.write_numbers(1, *numbers, width=width))
 
-                yield from cases(f"{kind}, {wrong}", column, make, REFUSED.get(column, BAD))
+                yield from cases(f"{kind}, {wrong}", column, make, REFUSED.get(column, INVALID))
                 if column == "message_body":
-                    yield from digests(f"{kind}, {wrong}", make, BAD)
+                    yield from digests(f"{kind}, {wrong}", make, INVALID)
 
 
 def last_offsets() -> Iterator[Case]:
@@ -113,12 +113,12 @@ def last_offsets() -> Iterator[Case]:
             array = values_of(kind, column)
 
             def make(array: Array = array, width: int = width) -> CorruptArray:
-                far = (None, None, None, 2 ** (8 * width - 2))
-                return overwritten(array, lambda copy: copy.write_numbers(1, *far, width=width))
+                last_too_large = (None, None, None, 2 ** (8 * width - 2))
+                return overwritten(array, lambda copy: copy.write_numbers(1, *last_too_large, width=width))
 
-            yield from cases(str(kind), column, make, BAD, OUR_WAYS)
+            yield from cases(str(kind), column, make, INVALID, OUR_FORMS)
             if column == "message_body":
-                yield from digests(str(kind), make, BAD)
+                yield from digests(str(kind), make, INVALID)
 
 
 def views() -> Iterator[Case]:
@@ -138,9 +138,9 @@ def views() -> Iterator[Case]:
             def make(array: Array = array, at: int = at, number: int = number) -> CorruptArray:
                 return overwritten(array, lambda copy: copy.write(1, 16 + at, pack("<i", number)))
 
-            yield from cases(f"{array.type}, {wrong}", column, make, REFUSED.get(column, BAD))
+            yield from cases(f"{array.type}, {wrong}", column, make, REFUSED.get(column, INVALID))
             if column == "message_body":
-                yield from digests(wrong, make, BAD)
+                yield from digests(wrong, make, INVALID)
 
 
 def keys() -> Iterator[Case]:
@@ -151,7 +151,7 @@ def keys() -> Iterator[Case]:
         for number in (1, largest, *((-1, -largest - 1) if pa.types.is_signed_integer(key) else (2 * largest + 1,))):
             for column in ("message_body", "message_signature", "extra", "is_initiator", "fragment_number"):
                 array: Array = (
-                    pa.array([VALUE] * ROWS) if column in BYTES else GOOD[column].slice(0, 1).take([0] * ROWS)
+                    pa.array([VALUE] * ROWS) if column in BYTES else VALID[column].slice(0, 1).take([0] * ROWS)
                 )
 
                 def make(
@@ -160,7 +160,7 @@ def keys() -> Iterator[Case]:
                     encoded = as_dictionary(key)(array)
                     return overwritten(encoded, lambda copy: copy.write_numbers(1, None, number, width=width))
 
-                yield from cases(f"{key} {number}", column, make, BAD)
+                yield from cases(f"{key} {number}", column, make, INVALID)
                 if column in ("message_signature", "extra"):
                     with_null = pa.array([VALUE, None, VALUE])
 
@@ -173,8 +173,8 @@ def keys() -> Iterator[Case]:
 
 def bitmaps() -> Iterator[Case]:
     """Bitmaps that are modified after their nulls have been counted."""
-    for column in GOOD.schema.names:
-        array: Array = pa.array([VALUE] * ROWS) if column in BYTES else GOOD[column]
+    for column in VALID.schema.names:
+        array: Array = pa.array([VALUE] * ROWS) if column in BYTES else VALID[column]
         for later, nulls in ((b"\x00", 0), (b"\x05", 0), (b"\x07", 3), (b"\x07", 1), (b"\xff", 2)):
 
             def make(array: Array = array, later: bytes = later, nulls: int = nulls) -> CorruptArray:
@@ -190,8 +190,8 @@ def nested() -> Iterator[Case]:
     """Extra columns that are nested, and corrupt inside."""
     texts = pa.array(["one", "two", "three"])
     for kind, width in ((pa.list_(pa.string()), 4), (pa.large_list(pa.string()), 8)):
-        beyond = {"the last is beyond the data": (None, None, None, 1 << 20)}
-        for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond}.items():
+        beyond_data = {"the last is beyond the data": (None, None, None, 1 << 20)}
+        for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond_data}.items():
 
             def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> CorruptArray:
                 ends = pa.array(range(ROWS + 1), pa.int32() if width == 4 else pa.int64())
@@ -200,24 +200,24 @@ def nested() -> Iterator[Case]:
                 array = pa.Array.from_buffers(kind, ROWS, buffers, children=[texts])
                 return CorruptArray(array, broken.break_it)
 
-            yield from cases(f"{kind}, {wrong}", "extra", make, BAD)
+            yield from cases(f"{kind}, {wrong}", "extra", make, INVALID)
     for wrong, numbers in wrong_offsets(3, 11, 4).items():
 
         def make_inner(numbers: Any = numbers) -> CorruptArray:
             broken = overwritten(texts, lambda copy: copy.write_numbers(1, *numbers, width=4))
             return CorruptArray(pa.StructArray.from_arrays([broken.array], ["text"]), broken.break_it)
 
-        yield from cases(f"inside of a struct, {wrong}", "extra", make_inner, BAD)
+        yield from cases(f"inside of a struct, {wrong}", "extra", make_inner, INVALID)
 
 
 def text() -> Iterator[Case]:
     """Extra text that is not UTF-8."""
-    for bad in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xff" * 60):
+    for data in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xff" * 60):
         for binary, kind in zip(BINARIES, TEXTS, strict=True):
-            array = pa.Array.from_buffers(kind, ROWS, pa.array([bad] * ROWS, binary).buffers())
+            array = pa.Array.from_buffers(kind, ROWS, pa.array([data] * ROWS, binary).buffers())
             for given in (array, array.dictionary_encode()):
-                yield from cases(f"{bad!r}", "extra", lambda given=given: CorruptArray(given, lambda: None), BAD)  # type: ignore[misc]
-            yield Case(f"digested: {bad!r}", lambda array=array: ssbroker.md5(array), "ok")  # type: ignore[misc]
+                yield from cases(f"{data!r}", "extra", lambda given=given: CorruptArray(given, lambda: None), INVALID)  # type: ignore[misc]
+            yield Case(f"digested: {data!r}", lambda array=array: ssbroker.md5(array), "ok")  # type: ignore[misc]
 
 
 FAMILIES: Families = {family.__name__: family for family in (offsets, last_offsets, views, keys, bitmaps, nested, text)}

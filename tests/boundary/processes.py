@@ -56,7 +56,7 @@ def mismatches(context: Any, world: Routed, tie_break: TieBreak) -> list[str]:
         }
         if context.get_start_method() == "fork" and tie_break != "round_robin":
             found["made before"] = pool.apply(decide_with_inherited_router, (tie_break, world.conversations))
-    return [f"{tie_break}: {way}" for way, rows in found.items() if rows != expected]
+    return [f"{tie_break}: {form}" for form, rows in found.items() if rows != expected]
 
 
 def main(start_method: str) -> None:

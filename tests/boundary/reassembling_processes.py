@@ -73,7 +73,7 @@ def main(start_method: str) -> None:
         if start_method == "fork":
             found["made before"] = pool.apply(push_rest_into_inherited, (rest,))
         digests = pool.apply(digest, (bodies,))
-    wrong = [way for way, rows in found.items() if rows != expected]
+    wrong = [form for form, rows in found.items() if rows != expected]
     print([*wrong, *(["digests"] if digests != digest(bodies) else [])])
 
 

@@ -20,7 +20,7 @@ NULLABLE = {
 ROUTE = {"database": "Sales", "name": "A", "address": "LOCAL"}
 DATABASE = {"name": "Sales", "is_broker_enabled": True}
 SERVICE = {"database": "Sales", "name": "//Orders"}
-GOOD: dict[str, dict[str, Any]] = {"routes": ROUTE, "databases": DATABASE, "services": SERVICE}
+VALID: dict[str, dict[str, Any]] = {"routes": ROUTE, "databases": DATABASE, "services": SERVICE}
 ADDRESS = "TCP://host[:port], LOCAL or TRANSPORT"
 NO_GUID = "a GUID: 36 characters (braces allowed) or 16 bytes"
 WRONG_ADDRESSES = ("", "TCP://", "TCP://a:0", "TCP://a:65536", "http://a", "TCP://a b", "TCP://a/b", "LOCAL ", "TCP//a")
@@ -36,7 +36,7 @@ def catalog(**tables: Any) -> Catalog:
 
 
 @dataclass(frozen=True)
-class Bad:
+class InvalidValue:
     """Rows of a table of which the last is invalid, after any number of valid ones."""
 
     table: str
@@ -47,19 +47,19 @@ class Bad:
     expected: str
 
 
-def bad(name: str, column: str, value: Any, error: type[ssbroker.InputError], expected: str) -> Bad:
-    rows = [GOOD[name] | {"name": "B", column: value}]
-    return Bad(name, rows, column, error, None if value is None else str(value), expected)
+def invalid(name: str, column: str, value: Any, error: type[ssbroker.InputError], expected: str) -> InvalidValue:
+    rows = [VALID[name] | {"name": "B", column: value}]
+    return InvalidValue(name, rows, column, error, None if value is None else str(value), expected)
 
 
-BAD = {
+INVALID = {
     **{
-        f"{column} {text!r}": bad("routes", column, text, ssbroker.InvalidAddressError, ADDRESS)
+        f"{column} {text!r}": invalid("routes", column, text, ssbroker.InvalidAddressError, ADDRESS)
         for column in ("address", "mirror_address")
         for text in WRONG_ADDRESSES
     },
     **{
-        f"null {name}.{column}": bad(name, column, None, ssbroker.NullError, expected)
+        f"null {name}.{column}": invalid(name, column, None, ssbroker.NullError, expected)
         for name, column, expected in (
             ("routes", "name", "text"),
             ("routes", "address", "text"),
@@ -69,10 +69,10 @@ BAD = {
             ("services", "name", "text"),
         )
     },
-    "unknown database": bad(
+    "unknown database": invalid(
         "services", "database", "Nowhere", ssbroker.UnknownDatabaseError, "one of Sales, Stores, msdb"
     ),
-    "route id": Bad(
+    "route id": InvalidValue(
         "routes",
         [ROUTE | {"route_id": 7}, ROUTE | {"database": "Stores", "route_id": 7}, ROUTE | {"route_id": 7}],
         "route_id",
@@ -80,7 +80,7 @@ BAD = {
         "7",
         "unique route ids within a database",
     ),
-    "database name": Bad(
+    "database name": InvalidValue(
         "databases",
         [DATABASE | {"name": "Twice"}, DATABASE | {"name": "twice"}, DATABASE | {"name": "Twice"}],
         "name",
@@ -88,7 +88,7 @@ BAD = {
         "Twice",
         "unique database names",
     ),
-    "enabled broker id": Bad(
+    "enabled broker id": InvalidValue(
         "databases",
         [
             {"name": "First", "service_broker_guid": IDS[1], "is_broker_enabled": True},
@@ -106,9 +106,9 @@ BAD = {
 }
 
 
-def tables_with(case: Bad, before: int) -> dict[str, Any]:
+def tables_with(case: InvalidValue, before: int) -> dict[str, Any]:
     """Returns the tables of a catalog; one of them has valid rows, then those of the case."""
-    rows = [GOOD[case.table] | {"name": f"filler {number}"} for number in range(before)]
+    rows = [VALID[case.table] | {"name": f"filler {number}"} for number in range(before)]
     given = {case.table: table(case.table, *rows, *case.rows)}
     if case.table == "services":
         given |= {"databases": table("databases", DATABASE, {"name": "Stores", "is_broker_enabled": True})}
@@ -119,10 +119,10 @@ def cut(given: pa.Table, rows: int) -> pa.Table:
     return pa.Table.from_batches(given.to_batches(max_chunksize=rows))
 
 
-@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("case", INVALID.values(), ids=INVALID)
 @pytest.mark.parametrize("before", [0, 1, 100])
 @pytest.mark.parametrize("rows", [1, 7, 1000])
-def test_the_error_names_the_invalid_row(case: Bad, before: int, rows: int) -> None:
+def test_the_error_names_the_invalid_row(case: InvalidValue, before: int, rows: int) -> None:
     given = {name: cut(value, rows) for name, value in tables_with(case, before).items()}
     with pytest.raises(ssbroker.InputError) as caught:
         catalog(**given)
@@ -137,7 +137,7 @@ def test_the_error_names_the_invalid_row(case: Bad, before: int, rows: int) -> N
 
 
 def test_the_rows_before_the_invalid_ones_are_valid() -> None:
-    for case in BAD.values():
+    for case in INVALID.values():
         given = tables_with(case, 100)
         given[case.table] = given[case.table].slice(0, 100 + len(case.rows) - 1)
         assert catalog(**given).routes.num_rows > 0
@@ -155,7 +155,7 @@ def test_the_rows_before_the_invalid_ones_are_valid() -> None:
     ids=["32 digits", "empty", "15 bytes", "long"],
 )
 def test_the_error_names_the_invalid_guid(name: str, column: str, values: Array, shown: str) -> None:
-    rows = table(name, GOOD[name], GOOD[name] | {"name": "B"})
+    rows = table(name, VALID[name], VALID[name] | {"name": "B"})
     given = rows.set_column(rows.schema.get_field_index(column), column, values)
     with pytest.raises(ssbroker.InvalidGuidError) as caught:
         catalog(**{name: given})
@@ -195,8 +195,8 @@ def test_own_addresses_must_be_network_addresses(address: str) -> None:
 
 def with_nulls(name: str, column: str, kind: DataType) -> Any:
     """Returns a valid row except for one column, which is null and of another type."""
-    good = table(name, GOOD[name])
-    return good.set_column(good.schema.get_field_index(column), column, pa.nulls(1, kind))
+    valid = table(name, VALID[name])
+    return valid.set_column(valid.schema.get_field_index(column), column, pa.nulls(1, kind))
 
 
 REQUIRED = [
@@ -207,18 +207,18 @@ REQUIRED = [
     ("services", "name"),
 ]
 TYPED = [(name, column) for name, schema in NULLABLE.items() for column in schema.names]
-WRONG = (pa.float64(), pa.list_(pa.string()), pa.date32(), pa.binary(15), pa.duration("s"))
+WRONG_TYPED = (pa.float64(), pa.list_(pa.string()), pa.date32(), pa.binary(15), pa.duration("s"))
 
 
 @pytest.mark.parametrize(("name", "column"), REQUIRED)
 def test_the_error_names_the_missing_column(name: str, column: str) -> None:
     with pytest.raises(ssbroker.SchemaError, match="the column is missing") as caught:
-        catalog(**{name: table(name, GOOD[name]).drop_columns([column])})
+        catalog(**{name: table(name, VALID[name]).drop_columns([column])})
     assert (caught.value.column, caught.value.expected, caught.value.actual) == (f"{name}.{column}", "text", None)
     assert isinstance(caught.value, TypeError)
 
 
-@pytest.mark.parametrize("kind", WRONG, ids=str)
+@pytest.mark.parametrize("kind", WRONG_TYPED, ids=str)
 @pytest.mark.parametrize(("name", "column"), TYPED)
 def test_the_error_names_the_column_of_the_wrong_type(name: str, column: str, kind: DataType) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected .*, found ") as caught:
@@ -230,9 +230,9 @@ def test_the_error_names_the_column_of_the_wrong_type(name: str, column: str, ki
 @pytest.mark.parametrize(("name", "column"), [(name, column) for name in NULLABLE for column in NULLABLE[name].names])
 def test_the_error_names_the_duplicate_column(name: str, column: str) -> None:
     """A join can produce it, and it is unclear which one is meant."""
-    good = table(name, GOOD[name])
+    valid = table(name, VALID[name])
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected unique column names, found two"):
-        catalog(**{name: good.append_column(column, good[column])})
+        catalog(**{name: valid.append_column(column, valid[column])})
 
 
 @pytest.mark.parametrize("name", NULLABLE)

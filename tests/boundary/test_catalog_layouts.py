@@ -20,9 +20,9 @@ from tests.boundary.layouts import (
     as_dictionary,
     as_type,
     in_every_shape,
-    instead,
     nulls,
     nulls_of,
+    replace_with,
     run_end_encoded,
     then,
 )
@@ -94,7 +94,7 @@ def test_booleans_in_a_dictionary(key: DataType) -> None:
 
 def with_small_route_ids(world: Routed) -> Routed:
     """Returns the world with route ids of 8 bits."""
-    ids = instead(pa.array(range(world.catalog.routes.num_rows), pa.int32()))
+    ids = replace_with(pa.array(range(world.catalog.routes.num_rows), pa.int32()))
     catalog = relaid_catalog(world, "routes", {"route_id": ids})
     return Routed(catalog, Router(catalog), world.conversations, world.decisions)
 

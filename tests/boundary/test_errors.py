@@ -14,14 +14,14 @@ import pytest
 import ssbroker
 from ssbroker import Catalog, Router, schemas
 from ssbroker.router import TieBreak
-from tests.boundary.layouts import DataType, instead, relaid
+from tests.boundary.layouts import DataType, relaid, replace_with
 from tests.routing.conversations import CATALOG, IDS, NOW, ForeignArray, ForeignStream, routes
 
 ROWS = 300
 """Several blocks of 64, and a rest."""
 PLACES = (0, 1, 63, 64, 130, ROWS - 1)
 ROUTER = Router(CATALOG)
-GOOD = pa.record_batch(
+VALID = pa.record_batch(
     {
         "conversation_id": pa.array([IDS[7]] * ROWS, pa.binary(16)),
         "database": pa.array(["Sales"] * ROWS),
@@ -30,7 +30,7 @@ GOOD = pa.record_batch(
         "is_initiator": pa.array([True] * ROWS),
     }
 )
-WAYS: dict[str, Callable[[Any], Any]] = {
+FORMS: dict[str, Callable[[Any], Any]] = {
     "a batch": lambda batch: batch,
     "a struct": lambda batch: batch.to_struct_array(),
     "a slice": lambda batch: (
@@ -59,12 +59,12 @@ NO_GUIDS = (
 
 
 @dataclass(frozen=True)
-class Bad:
+class InvalidValue:
     """An invalid value among valid ones."""
 
     column: str
-    good: Any
-    bad: Any
+    valid: Any
+    invalid: Any
     kind: DataType
     error: type[ssbroker.InputError]
     shown: str | None
@@ -72,15 +72,15 @@ class Bad:
 
     def batch(self, row: int) -> pa.RecordBatch:
         """Conversations with the value in one row."""
-        values = [self.good] * row + [self.bad] + [self.good] * (ROWS - row - 1)
-        return relaid(GOOD, {self.column: instead(pa.array(values, self.kind))})
+        values = [self.valid] * row + [self.invalid] + [self.valid] * (ROWS - row - 1)
+        return relaid(VALID, {self.column: replace_with(pa.array(values, self.kind))})
 
 
-def invalid_guid(column: str, good: Any, bad: Any, kind: DataType, shown: str) -> Bad:
-    return Bad(column, good, bad, kind, ssbroker.InvalidGuidError, shown, NO_GUID)
+def invalid_guid(column: str, valid: Any, invalid: Any, kind: DataType, shown: str) -> InvalidValue:
+    return InvalidValue(column, valid, invalid, kind, ssbroker.InvalidGuidError, shown, NO_GUID)
 
 
-BAD = {
+INVALID = {
     **{
         f"{column} {text!r}": invalid_guid(column, GUID, text, pa.string(), text)
         for column in ("conversation_id", "to_broker_instance")
@@ -93,19 +93,19 @@ BAD = {
     },
     "a long one": invalid_guid("to_broker_instance", None, "x" * 1000, pa.large_string(), "x" * 80 + "…"),
     "many bytes": invalid_guid("to_broker_instance", None, b"x" * 1000, pa.binary_view(), "0x" + "78" * 39 + "…"),
-    "unknown database": Bad(
+    "unknown database": InvalidValue(
         "database", "Sales", "sales", pa.string(), ssbroker.UnknownDatabaseError, "sales", "one of Sales, msdb"
     ),
-    "empty database": Bad(
+    "empty database": InvalidValue(
         "database", "Sales", "", pa.string(), ssbroker.UnknownDatabaseError, "", "one of Sales, msdb"
     ),
-    "unknown database among those from outside": Bad(
+    "unknown database among those from outside": InvalidValue(
         "database", None, "Salés", pa.string(), ssbroker.UnknownDatabaseError, "Salés", "one of Sales, msdb"
     ),
-    "no service name": Bad(
+    "no service name": InvalidValue(
         "to_service_name", "//Orders", None, pa.string(), ssbroker.NullError, None, "the name of the target service"
     ),
-    "no conversation id": Bad(
+    "no conversation id": InvalidValue(
         "conversation_id",
         IDS[7],
         None,
@@ -114,47 +114,52 @@ BAD = {
         None,
         "a conversation id for each row, to break ties",
     ),
-    "no direction": Bad("is_initiator", True, None, pa.bool_(), ssbroker.NullError, None, "true or false"),
+    "no direction": InvalidValue("is_initiator", True, None, pa.bool_(), ssbroker.NullError, None, "true or false"),
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_the_error_names_the_invalid_value(bad: Bad, way: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("invalid", INVALID.values(), ids=INVALID)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_error_names_the_invalid_value(invalid: InvalidValue, form: Callable[[Any], Any]) -> None:
     for row in PLACES:
         with pytest.raises(ssbroker.InputError) as caught:
-            ROUTER.route(way(bad.batch(row)), now=NOW)
+            ROUTER.route(form(invalid.batch(row)), now=NOW)
         error = caught.value
-        assert type(error) is bad.error
-        assert (error.column, error.row, error.value, error.expected) == (bad.column, row, bad.shown, bad.expected)
+        assert type(error) is invalid.error
+        assert (error.column, error.row, error.value, error.expected) == (
+            invalid.column,
+            row,
+            invalid.shown,
+            invalid.expected,
+        )
         assert isinstance(error, ValueError)
-        assert str(error).startswith(f"{bad.column}, row {row}: ")
-        assert str(error).endswith(f"expected {bad.expected}")
-        assert bad.shown is None or f"'{bad.shown}'" in str(error)
+        assert str(error).startswith(f"{invalid.column}, row {row}: ")
+        assert str(error).endswith(f"expected {invalid.expected}")
+        assert invalid.shown is None or f"'{invalid.shown}'" in str(error)
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_the_error_names_the_first_invalid_value(bad: Bad) -> None:
-    values = [bad.good] * 70 + [bad.bad] * (ROWS - 70)
-    batch = relaid(GOOD, {bad.column: instead(pa.array(values, bad.kind))})
-    with pytest.raises(bad.error) as caught:
+@pytest.mark.parametrize("invalid", INVALID.values(), ids=INVALID)
+def test_the_error_names_the_first_invalid_value(invalid: InvalidValue) -> None:
+    values = [invalid.valid] * 70 + [invalid.invalid] * (ROWS - 70)
+    batch = relaid(VALID, {invalid.column: replace_with(pa.array(values, invalid.kind))})
+    with pytest.raises(invalid.error) as caught:
         ROUTER.route(batch, now=NOW)
     assert caught.value.row == 70
 
 
 # Only `hash` needs every conversation id.
-BAD_IN_TURN = {name: bad for name, bad in BAD.items() if name != "no conversation id"}
+INVALID_WITH_HASH = {name: invalid for name, invalid in INVALID.items() if name != "no conversation id"}
 
 
-@pytest.mark.parametrize("bad", BAD_IN_TURN.values(), ids=BAD_IN_TURN)
-def test_a_batch_that_raises_takes_no_turn(bad: Bad) -> None:
+@pytest.mark.parametrize("invalid", INVALID_WITH_HASH.values(), ids=INVALID_WITH_HASH)
+def test_a_batch_that_raises_takes_no_turn(invalid: InvalidValue) -> None:
     """A batch that raises changes nothing, so `round_robin` continues where it was."""
     router = Router(CATALOG, tie_break="round_robin")
-    one: Any = GOOD.slice(0, 1)
+    one: Any = VALID.slice(0, 1)
     assert router.route(one, now=NOW)["route_id"].to_pylist() == [65536]
     for row in PLACES:
-        with pytest.raises(bad.error):
-            router.route(bad.batch(row), now=NOW)
+        with pytest.raises(invalid.error):
+            router.route(invalid.batch(row), now=NOW)
     assert router.route(one, now=NOW)["route_id"].to_pylist() == [65537]
 
 
@@ -167,31 +172,31 @@ def test_a_large_batch_that_raises_takes_no_turn() -> None:
         with pytest.raises(ssbroker.NullError) as caught:
             router.route(given, now=NOW)
         assert caught.value.row == row
-    assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65536, 65537, 65538]
+    assert router.route(VALID.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65536, 65537, 65538]
 
 
 @pytest.mark.parametrize("read", [lambda table: table, lambda table: table.to_reader(), ForeignStream])
 def test_batches_before_an_invalid_one_take_their_turns(read: Callable[[pa.Table], Any]) -> None:
     """As documented for tables and streams: they are read batch by batch, and only the invalid one takes no turn."""
     router = Router(CATALOG, tie_break="round_robin")
-    batches: list[Any] = [GOOD.slice(0, 100), BAD["no service name"].batch(ROWS - 1), GOOD.slice(0, 1)]
+    batches: list[Any] = [VALID.slice(0, 100), INVALID["no service name"].batch(ROWS - 1), VALID.slice(0, 1)]
     with pytest.raises(ssbroker.NullError) as caught:
         router.route(read(pa.Table.from_batches(batches)), now=NOW)
     assert caught.value.row == 100 + ROWS - 1
-    assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65537, 65538, 65536]
+    assert router.route(VALID.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65537, 65538, 65536]
 
 
 def test_conversation_ids_are_required_only_by_hash() -> None:
     """Existing ones must be valid GUIDs anyway."""
     tie_breaks: tuple[TieBreak, ...] = ("first", "round_robin")
     for tie_break in tie_breaks:
-        expected = Router(CATALOG, tie_break=tie_break).route(GOOD, now=NOW)
-        without: Any = GOOD.drop_columns(["conversation_id"])
-        for batch in (without, BAD["no conversation id"].batch(5)):
+        expected = Router(CATALOG, tie_break=tie_break).route(VALID, now=NOW)
+        without: Any = VALID.drop_columns(["conversation_id"])
+        for batch in (without, INVALID["no conversation id"].batch(5)):
             router = Router(CATALOG, tie_break=tie_break)
             assert router.route(batch, now=NOW).equals(expected)
         with pytest.raises(ssbroker.InvalidGuidError):
-            Router(CATALOG, tie_break=tie_break).route(BAD["conversation_id 'no guid'"].batch(5), now=NOW)
+            Router(CATALOG, tie_break=tie_break).route(INVALID["conversation_id 'no guid'"].batch(5), now=NOW)
 
 
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
@@ -200,7 +205,7 @@ def test_conversation_ids_are_required_only_by_hash() -> None:
 def test_the_error_names_the_missing_column(column: str, rows: int, *, as_table: bool) -> None:
     """Even without rows, so that a mistake does not wait for the first one."""
     two = Catalog(routes({"name": "A", "address": "LOCAL"}, {"database": "Other", "name": "A", "address": "LOCAL"}))
-    batch: Any = GOOD.drop_columns([column]).slice(0, rows)
+    batch: Any = VALID.drop_columns([column]).slice(0, rows)
     with pytest.raises(ssbroker.SchemaError, match=f"^{column}: the column is missing; expected ") as caught:
         Router(two).route(pa.Table.from_batches([batch]) if as_table else batch, now=NOW)
     assert (caught.value.column, caught.value.actual) == (column, None)
@@ -225,7 +230,7 @@ WRONG_TYPES = (
 @pytest.mark.parametrize("kind", WRONG_TYPES, ids=str)
 @pytest.mark.parametrize("column", schemas.CONVERSATIONS.names)
 def test_the_error_names_the_column_of_the_wrong_type(column: str, kind: DataType, rows: int) -> None:
-    batch: Any = relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}).slice(0, rows)
+    batch: Any = relaid(VALID, {column: replace_with(pa.nulls(ROWS, kind))}).slice(0, rows)
     for given in (batch, pa.Table.from_batches([batch])):
         with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, found ") as caught:
             ROUTER.route(given, now=NOW)
@@ -248,27 +253,27 @@ def test_the_error_names_the_column_of_the_wrong_type(column: str, kind: DataTyp
 )
 def test_the_error_names_the_column_of_a_similar_type(column: str, kind: DataType) -> None:
     with pytest.raises(ssbroker.SchemaError) as caught:
-        ROUTER.route(relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}), now=NOW)
+        ROUTER.route(relaid(VALID, {column: replace_with(pa.nulls(ROWS, kind))}), now=NOW)
     assert caught.value.column == column
 
 
-@pytest.mark.parametrize("column", GOOD.schema.names)
+@pytest.mark.parametrize("column", VALID.schema.names)
 def test_the_error_names_the_duplicate_column(column: str) -> None:
     """A join can produce it, and it is unclear which one is meant. Extra columns may be duplicated."""
-    names = [*GOOD.schema.names, "extra", "extra"]
-    batch = pa.RecordBatch.from_arrays([*GOOD.columns, GOOD["database"], GOOD["database"]], names=names)
+    names = [*VALID.schema.names, "extra", "extra"]
+    batch = pa.RecordBatch.from_arrays([*VALID.columns, VALID["database"], VALID["database"]], names=names)
     assert ROUTER.route(batch, now=NOW).num_rows == ROWS
-    twice = batch.append_column(column, GOOD[column])
-    for given in (*(way(twice) for way in WAYS.values()), twice.slice(0, 0)):
+    twice = batch.append_column(column, VALID[column])
+    for given in (*(form(twice) for form in FORMS.values()), twice.slice(0, 0)):
         with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected unique column names, found two"):
             ROUTER.route(given, now=NOW)
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_input_errors_can_be_pickled(way: Callable[[Any], Any]) -> None:
-    for bad in BAD.values():
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_input_errors_can_be_pickled(form: Callable[[Any], Any]) -> None:
+    for invalid in INVALID.values():
         with pytest.raises(ssbroker.InputError) as caught:
-            ROUTER.route(way(bad.batch(3)), now=NOW)
+            ROUTER.route(form(invalid.batch(3)), now=NOW)
         error = pickle.loads(pickle.dumps(caught.value))
         assert type(error) is type(caught.value)
         assert (str(error), vars(error)) == (str(caught.value), vars(caught.value))
@@ -276,7 +281,7 @@ def test_input_errors_can_be_pickled(way: Callable[[Any], Any]) -> None:
 
 def test_schema_errors_can_be_pickled() -> None:
     with pytest.raises(ssbroker.SchemaError) as caught:
-        ROUTER.route(GOOD.select(["database"]), now=NOW)
+        ROUTER.route(VALID.select(["database"]), now=NOW)
     error = pickle.loads(pickle.dumps(caught.value))
     assert (type(error), str(error), vars(error)) == (ssbroker.SchemaError, str(caught.value), vars(caught.value))
 
@@ -284,7 +289,7 @@ def test_schema_errors_can_be_pickled() -> None:
 def test_messages_are_one_line() -> None:
     """Whatever the data contain."""
     for text in ("a\nb", "a\r\nb", "\x1b[2J", "a\u2028b"):
-        batch = relaid(GOOD, {"database": instead(pa.array([text] * ROWS))})
+        batch = relaid(VALID, {"database": replace_with(pa.array([text] * ROWS))})
         with pytest.raises(ssbroker.UnknownDatabaseError) as caught:
             ROUTER.route(batch, now=NOW)
         assert str(caught.value).isprintable()

@@ -12,11 +12,11 @@ import pytest
 
 import ssbroker
 from ssbroker import Reassembler, schemas
-from tests.boundary.layouts import DataType, instead, relaid
-from tests.boundary.test_errors import NO_GUID, NO_GUIDS, PLACES, ROWS, WAYS
+from tests.boundary.layouts import DataType, relaid, replace_with
+from tests.boundary.test_errors import FORMS, NO_GUID, NO_GUIDS, PLACES, ROWS
 from tests.reassembly.signed_messages import IDS
 
-GOOD: Any = pa.record_batch(
+VALID: Any = pa.record_batch(
     {
         "conversation_id": pa.array([IDS[0]] * ROWS, pa.binary(16)),
         "is_initiator": [True] * ROWS,
@@ -28,18 +28,18 @@ GOOD: Any = pa.record_batch(
         "fragment_signature": pa.nulls(ROWS, pa.binary(16)),
     }
 )
-REQUIRED = GOOD.schema.names[:6]
+REQUIRED = VALID.schema.names[:6]
 OF_MESSAGES = ("conversation_id", "is_initiator", "message_sequence_number", "message_body")
 GUID = "00000000-0000-0000-0000-000000000001"
 
 
 @dataclass(frozen=True)
-class Bad:
+class InvalidValue:
     """An invalid value among valid ones."""
 
     column: str
-    good: Any
-    bad: Any
+    valid: Any
+    invalid: Any
     kind: DataType
     error: type[ssbroker.InputError]
     shown: str | None
@@ -47,25 +47,27 @@ class Bad:
 
     def batch(self, row: int) -> pa.RecordBatch:
         """Fragments with the value in one row."""
-        values = [self.good] * row + [self.bad] + [self.good] * (ROWS - row - 1)
-        return relaid(GOOD, {self.column: instead(pa.array(values, self.kind))})
+        values = [self.valid] * row + [self.invalid] + [self.valid] * (ROWS - row - 1)
+        return relaid(VALID, {self.column: replace_with(pa.array(values, self.kind))})
 
 
-def null(column: str, good: Any, kind: DataType, expected: str) -> Bad:
-    return Bad(column, good, None, kind, ssbroker.NullError, None, expected)
+def null(column: str, valid: Any, kind: DataType, expected: str) -> InvalidValue:
+    return InvalidValue(column, valid, None, kind, ssbroker.NullError, None, expected)
 
 
-def too_large(column: str, bad: int, kind: DataType, bits: int) -> Bad:
-    return Bad(column, 1, bad, kind, ssbroker.InputError, str(bad), f"a {bits}-bit integer")
+def too_large(column: str, invalid: int, kind: DataType, bits: int) -> InvalidValue:
+    return InvalidValue(column, 1, invalid, kind, ssbroker.InputError, str(invalid), f"a {bits}-bit integer")
 
 
 NUMBER = "message_sequence_number"
-BAD = {
+INVALID = {
     **{
-        f"id {text!r}": Bad("conversation_id", GUID, text, pa.string(), ssbroker.InvalidGuidError, text, NO_GUID)
+        f"id {text!r}": InvalidValue(
+            "conversation_id", GUID, text, pa.string(), ssbroker.InvalidGuidError, text, NO_GUID
+        )
         for text in NO_GUIDS
     },
-    "an id of 15 bytes": Bad(
+    "an id of 15 bytes": InvalidValue(
         "conversation_id", IDS[0], bytes(15), pa.binary(), ssbroker.InvalidGuidError, "0x" + "00" * 15, NO_GUID
     ),
     "no id": null("conversation_id", IDS[0], pa.binary(16), NO_GUID),
@@ -84,53 +86,65 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_the_error_names_the_invalid_value_and_nothing_changes(bad: Bad, way: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("invalid", INVALID.values(), ids=INVALID)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_error_names_the_invalid_value_and_nothing_changes(
+    invalid: InvalidValue, form: Callable[[Any], Any]
+) -> None:
     reassembler = Reassembler()
     before = reassembler.checkpoint()
     for row in PLACES:
         with pytest.raises(ssbroker.InputError) as caught:
-            reassembler.push(way(bad.batch(row)))
+            reassembler.push(form(invalid.batch(row)))
         error = caught.value
-        assert type(error) is bad.error
-        assert (error.column, error.row, error.value, error.expected) == (bad.column, row, bad.shown, bad.expected)
+        assert type(error) is invalid.error
+        assert (error.column, error.row, error.value, error.expected) == (
+            invalid.column,
+            row,
+            invalid.shown,
+            invalid.expected,
+        )
         assert isinstance(error, ValueError)
-        assert str(error).startswith(f"{bad.column}, row {row}: ")
-        assert str(error).endswith(f"expected {bad.expected}")
+        assert str(error).startswith(f"{invalid.column}, row {row}: ")
+        assert str(error).endswith(f"expected {invalid.expected}")
         assert str(error).isprintable()
         copied = pickle.loads(pickle.dumps(error))
         assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
     assert reassembler.checkpoint() == before
 
 
-@pytest.mark.parametrize("bad", [each for each in BAD.values() if each.column in OF_MESSAGES], ids=str)
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_the_error_names_the_invalid_value_of_a_message(bad: Bad, way: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("invalid", [each for each in INVALID.values() if each.column in OF_MESSAGES], ids=str)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_error_names_the_invalid_value_of_a_message(invalid: InvalidValue, form: Callable[[Any], Any]) -> None:
     for row in PLACES:
-        with pytest.raises(bad.error) as caught:
-            ssbroker.fragment(way(bad.batch(row)), max_fragment_bytes=2)
+        with pytest.raises(invalid.error) as caught:
+            ssbroker.fragment(form(invalid.batch(row)), max_fragment_bytes=2)
         error = caught.value
-        assert (error.column, error.row, error.value, error.expected) == (bad.column, row, bad.shown, bad.expected)
+        assert (error.column, error.row, error.value, error.expected) == (
+            invalid.column,
+            row,
+            invalid.shown,
+            invalid.expected,
+        )
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_the_error_names_the_first_invalid_value(bad: Bad) -> None:
-    values = pa.array([bad.good] * 70 + [bad.bad] * (ROWS - 70), bad.kind)
+@pytest.mark.parametrize("invalid", INVALID.values(), ids=INVALID)
+def test_the_error_names_the_first_invalid_value(invalid: InvalidValue) -> None:
+    values = pa.array([invalid.valid] * 70 + [invalid.invalid] * (ROWS - 70), invalid.kind)
     arrays: list[Any] = [values]
-    if bad.error is not ssbroker.InvalidGuidError:
+    if invalid.error is not ssbroker.InvalidGuidError:
         arrays.append(values.dictionary_encode())
     for array in arrays:
-        with pytest.raises(bad.error) as caught:
-            ssbroker.reassemble(relaid(GOOD, {bad.column: instead(array)}))
-        assert (caught.value.column, caught.value.row) == (bad.column, 70)
+        with pytest.raises(invalid.error) as caught:
+            ssbroker.reassemble(relaid(VALID, {invalid.column: replace_with(array)}))
+        assert (caught.value.column, caught.value.row) == (invalid.column, 70)
 
 
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
 @pytest.mark.parametrize("column", REQUIRED)
 def test_the_error_names_the_missing_column(column: str, rows: int) -> None:
     """Even without rows, so that a mistake does not wait for the first one."""
-    batch = GOOD.drop_columns([column]).slice(0, rows)
+    batch = VALID.drop_columns([column]).slice(0, rows)
     for given in (batch, pa.Table.from_batches([batch])):
         with pytest.raises(ssbroker.SchemaError, match=f"^{column}: the column is missing; expected ") as caught:
             ssbroker.reassemble(given)
@@ -164,7 +178,7 @@ NEARLY: dict[str, tuple[DataType, ...]] = {
 @pytest.mark.parametrize("column", schemas.FRAGMENTS.names)
 def test_the_error_names_the_column_of_the_wrong_type(column: str, rows: int) -> None:
     for kind in (*WRONG_TYPES, *NEARLY[column]):
-        batch: Any = relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}).slice(0, rows)
+        batch: Any = relaid(VALID, {column: replace_with(pa.nulls(ROWS, kind))}).slice(0, rows)
         for given in (batch, pa.Table.from_batches([batch])):
             with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, found ") as caught:
                 ssbroker.reassemble(given)
@@ -173,8 +187,8 @@ def test_the_error_names_the_column_of_the_wrong_type(column: str, rows: int) ->
 
 def test_the_error_names_the_duplicate_column() -> None:
     for name in ("message_body", "extra"):
-        columns = [*GOOD.columns, GOOD["message_body"], GOOD["message_body"]]
-        batch = pa.RecordBatch.from_arrays(columns, names=[*GOOD.schema.names, name, name])
+        columns = [*VALID.columns, VALID["message_body"], VALID["message_body"]]
+        batch = pa.RecordBatch.from_arrays(columns, names=[*VALID.schema.names, name, name])
         with pytest.raises(
             ssbroker.SchemaError, match=f"^{name}: expected unique column names, found two columns with this name"
         ):

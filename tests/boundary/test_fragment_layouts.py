@@ -18,10 +18,10 @@ from tests.boundary.layouts import (
     as_dictionary,
     as_type,
     in_every_shape,
-    instead,
     null_in_the_dictionary,
     nulls,
     relaid,
+    replace_with,
     rubbish_keys_under_nulls,
     rubbish_under_nulls,
     run_end_encoded,
@@ -155,7 +155,7 @@ def test_signatures_of_another_length_do_not_match(name: str, size: int) -> None
     """They are valid input; their type may have another length."""
     kinds: tuple[Any, ...] = (pa.binary(), pa.binary(size), pa.binary_view())
     for kind in kinds:
-        wrong = instead(pa.array([bytes(size)] * ROWS, pa.binary()).cast(kind))
+        wrong = replace_with(pa.array([bytes(size)] * ROWS, pa.binary()).cast(kind))
         result = ssbroker.reassemble(relaid(FRAGMENTS, {name: wrong}))
         assert result.messages.num_rows == 0
         assert set(result.rejected["reason"].to_pylist()) == {"corrupt_fragment", "out_of_range"}
@@ -163,7 +163,7 @@ def test_signatures_of_another_length_do_not_match(name: str, size: int) -> None
 
 def test_fixed_size_bodies() -> None:
     bodies = pa.array([b"four", b"size"] * 20, pa.binary(4))
-    given = relaid(messages([b"four", b"size"] * 20), {"message_body": instead(bodies)})
+    given = relaid(messages([b"four", b"size"] * 20), {"message_body": replace_with(bodies)})
     for size in (4, 3):
         fragments = ssbroker.fragment(given, max_fragment_bytes=size)
         assert fragments.equals(ssbroker.fragment(messages([b"four", b"size"] * 20), max_fragment_bytes=size))

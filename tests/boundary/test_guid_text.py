@@ -12,7 +12,7 @@ import pytest
 import ssbroker
 from ssbroker import Catalog, Router
 from ssbroker.router import TieBreak
-from tests.boundary.layouts import Array, Layout, as_dictionary, as_type, instead, relaid, shifted, then
+from tests.boundary.layouts import Array, Layout, as_dictionary, as_type, relaid, replace_with, shifted, then
 from tests.routing.conversations import NOW, routes
 
 ROWS = 200
@@ -89,15 +89,15 @@ def test_all_spellings_are_the_same_guid(tie_break: TieBreak, braced: float, lay
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_wrong_character_is_detected_at_each_position(column: str, layout: Layout) -> None:
     router = Router(CATALOG, tie_break="first")
-    good = conversations(spelled(braced=0.0), where(NAMED, spelled(braced=0.0)))
+    valid = conversations(spelled(braced=0.0), where(NAMED, spelled(braced=0.0)))
     rows = [row for row, named in enumerate(NAMED.to_pylist()) if named]
     for place in range(36):
         row = rows[place * len(rows) // 36]
-        values: list[Any] = good[column].to_pylist()
+        values: list[Any] = valid[column].to_pylist()
         wrong = "a" if place in DASHES else _random.choice("-g/:@`G ")
         values[row] = values[row][:place] + wrong + values[row][place + 1 :]
-        bad: Any = relaid(good, {column: instead(layout(pa.array(values, pa.string())))})
+        invalid: Any = relaid(valid, {column: replace_with(layout(pa.array(values, pa.string())))})
         with pytest.raises(ssbroker.InvalidGuidError) as caught:
-            router.route(bad, now=NOW)
+            router.route(invalid, now=NOW)
         error = caught.value
         assert (error.column, error.row, error.value) == (column, row, values[row])

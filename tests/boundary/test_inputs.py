@@ -162,10 +162,10 @@ def test_extra_columns_of_other_libraries_are_kept() -> None:
     routes = pl.DataFrame(ROUTES).with_columns(
         principal_id=pl.Series([1, 2, 3, 4], dtype=pl.Int16), tags=pl.Series([["a"], [], None, ["b"]])
     )
-    carried = Catalog(routes).routes
-    assert carried["principal_id"].to_pylist() == [1, 2, 3, 4]
-    assert carried["tags"].to_pylist() == [["a"], [], None, ["b"]]
-    assert carried.schema.field("principal_id").type == pa.int16()
+    kept = Catalog(routes).routes
+    assert kept["principal_id"].to_pylist() == [1, 2, 3, 4]
+    assert kept["tags"].to_pylist() == [["a"], [], None, ["b"]]
+    assert kept.schema.field("principal_id").type == pa.int16()
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_an_error_in_a_duckdb_stream_is_raised() -> None:
 
 
 def test_rows_are_counted_over_the_batches_of_another_library() -> None:
-    bad = pl.DataFrame(CONVERSATIONS).with_columns(
+    invalid = pl.DataFrame(CONVERSATIONS).with_columns(
         to_broker_instance=pl.Series([None, None, None, None, "no guid", None])
     )
     with pytest.raises(ssbroker.InvalidGuidError) as caught:
-        Router(EXPECTED).route(bad, now=NOW)
+        Router(EXPECTED).route(invalid, now=NOW)
     assert (caught.value.column, caught.value.row, caught.value.value) == ("to_broker_instance", 4, "no guid")
 
 

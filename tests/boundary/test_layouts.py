@@ -20,10 +20,10 @@ from tests.boundary.layouts import (
     Layout,
     as_dictionary,
     in_every_shape,
-    instead,
     nulls,
     nulls_of,
     relaid,
+    replace_with,
     run_end_encoded,
     shifted,
 )
@@ -137,7 +137,7 @@ def test_a_dictionary_of_nulls_may_have_any_type(name: str, values: Array) -> No
     keys = pa.array([0 if len(values) else None] * ROWS, pa.int8())
     for world in WORLDS:
         expected = world.router.route(relaid(world.conversations, {name: nulls}), now=NOW)
-        batch = relaid(world.conversations, {name: instead(pa.DictionaryArray.from_arrays(keys, values))})
+        batch = relaid(world.conversations, {name: replace_with(pa.DictionaryArray.from_arrays(keys, values))})
         assert world.router.route(batch, now=NOW).equals(expected)
 
 
@@ -147,7 +147,7 @@ def test_optional_columns_may_be_omitted() -> None:
         batch = relaid(
             world.conversations,
             {
-                "is_initiator": instead(pa.array([True] * ROWS)),
+                "is_initiator": replace_with(pa.array([True] * ROWS)),
                 "to_broker_instance": nulls,
             },
         )

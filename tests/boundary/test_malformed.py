@@ -20,8 +20,8 @@ import ssbroker
 from ssbroker import Catalog, Router
 from tests.boundary import capsules, malformed
 from tests.boundary.attempts import ROOT, failures
-from tests.boundary.layouts import BINARIES, TEXTS, DataType, instead, relaid
-from tests.boundary.malformed import GOOD, ROUTER
+from tests.boundary.layouts import BINARIES, TEXTS, DataType, relaid, replace_with
+from tests.boundary.malformed import ROUTER, VALID
 from tests.boundary.writable import writable
 from tests.routing.conversations import NOW, ForeignStream
 
@@ -76,10 +76,10 @@ def test_thousands_of_corrupted_batches() -> None:
 @pytest.mark.parametrize(("binary", "kind"), list(zip(BINARIES, TEXTS, strict=True)), ids=str)
 def test_a_catalog_rejects_text_that_is_not_utf8(column: str, binary: Any, kind: DataType) -> None:
     """The error is raised immediately, not when the catalog is read, saved or pickled."""
-    bad = pa.Array.from_buffers(kind, 2, pa.array([b"good", b"\xff\xfe"], binary).buffers())
+    invalid = pa.Array.from_buffers(kind, 2, pa.array([b"good", b"\xff\xfe"], binary).buffers())
     plain = {"database": ["Sales"] * 2, "name": ["A", "B"], "remote_service_name": ["S"] * 2, "address": ["LOCAL"] * 2}
     with pytest.raises(ssbroker.MalformedDataError, match="UTF-8") as caught:
-        Catalog(pa.table(plain | {column: bad}))
+        Catalog(pa.table(plain | {column: invalid}))
     assert (caught.value.column, caught.value.row) == (f"routes.{column}", 1)
 
 
@@ -95,11 +95,11 @@ def test_the_error_names_the_corrupt_row() -> None:
         assert "row 77" in str(caught.value)
 
 
-@pytest.mark.parametrize("way", malformed.ALL_WAYS.values(), ids=malformed.ALL_WAYS)
-def test_the_error_names_the_corrupt_column(way: Any) -> None:
+@pytest.mark.parametrize("form", malformed.ALL_FORMS.values(), ids=malformed.ALL_FORMS)
+def test_the_error_names_the_corrupt_column(form: Any) -> None:
     """Conversations are a single table, so the name of the column is sufficient."""
     copy = writable(malformed.COLUMNS["database"])
-    given = way(relaid(GOOD, {"database": instead(copy.array)}))
+    given = form(relaid(VALID, {"database": replace_with(copy.array)}))
     copy.write_numbers(1, None, None, None, -24, width=4)
     with pytest.raises(ssbroker.MalformedDataError) as caught:
         ROUTER.route(given, now=NOW)
@@ -120,16 +120,16 @@ def test_an_error_in_a_stream_leaves_the_router_usable() -> None:
     """Earlier batches have taken their turns; the router continues."""
 
     def stream() -> Iterator[pa.RecordBatch]:
-        yield GOOD
+        yield VALID
         raise RuntimeError("the disk is gone")
 
-    reader = pa.RecordBatchReader.from_batches(GOOD.schema, stream())
+    reader = pa.RecordBatchReader.from_batches(VALID.schema, stream())
     with pytest.raises(RuntimeError, match="the disk is gone"):
         ROUTER.route(reader, now=NOW)
-    reader = pa.RecordBatchReader.from_batches(GOOD.schema, stream())
+    reader = pa.RecordBatchReader.from_batches(VALID.schema, stream())
     with pytest.raises(Exception, match="the disk is gone"):
         ROUTER.route(ForeignStream(reader), now=NOW)
-    assert ROUTER.route(GOOD, now=NOW).num_rows == GOOD.num_rows
+    assert ROUTER.route(VALID, now=NOW).num_rows == VALID.num_rows
 
 
 def test_a_corrupt_pickle_is_rejected() -> None:

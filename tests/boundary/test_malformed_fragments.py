@@ -15,9 +15,9 @@ import ssbroker
 from tests.boundary import fragment_capsules, malformed_fragments
 from tests.boundary.attempts import ROOT, failures
 from tests.boundary.fragmented import FRAGMENTS
-from tests.boundary.layouts import instead, relaid
-from tests.boundary.malformed import ALL_WAYS
-from tests.boundary.malformed_fragments import BYTES, GOOD, VALUE
+from tests.boundary.layouts import relaid, replace_with
+from tests.boundary.malformed import ALL_FORMS
+from tests.boundary.malformed_fragments import BYTES, VALID, VALUE
 from tests.boundary.writable import writable
 from tests.routing.conversations import ForeignStream
 
@@ -37,9 +37,9 @@ def test_objects_that_violate_the_protocol_are_rejected(family: str) -> None:
 
 
 def test_the_cases_are_valid_before_corruption() -> None:
-    result = ssbroker.Reassembler(session_keys="key").push(GOOD)
+    result = ssbroker.Reassembler(session_keys="key").push(VALID)
     assert (result.rejected.num_rows, result.pending.num_rows) == (0, 1)
-    assert ssbroker.fragment(GOOD, max_fragment_bytes=3, session_keys="key").num_rows == 3 * 18
+    assert ssbroker.fragment(VALID, max_fragment_bytes=3, session_keys="key").num_rows == 3 * 18
 
 
 def test_thousands_of_corrupted_batches() -> None:
@@ -58,11 +58,11 @@ def test_thousands_of_corrupted_batches() -> None:
     assert min(counts["legal"], counts["cut ok"]) > BATCHES / 10
 
 
-@pytest.mark.parametrize("way", ALL_WAYS.values(), ids=ALL_WAYS)
+@pytest.mark.parametrize("form", ALL_FORMS.values(), ids=ALL_FORMS)
 @pytest.mark.parametrize("column", BYTES)
-def test_the_error_names_the_corrupt_column(way: Any, column: str) -> None:
+def test_the_error_names_the_corrupt_column(form: Any, column: str) -> None:
     copy = writable(pa.array([VALUE] * 3))
-    given = way(relaid(GOOD, {column: instead(copy.array)}))
+    given = form(relaid(VALID, {column: replace_with(copy.array)}))
     copy.write_numbers(1, None, 60, 50, width=4)
     with pytest.raises(ssbroker.MalformedDataError) as caught:
         ssbroker.Reassembler().push(given)
@@ -73,7 +73,7 @@ def test_the_error_names_the_corrupt_column(way: Any, column: str) -> None:
 def test_the_error_names_the_corrupt_row_and_nothing_changes() -> None:
     bodies: Any = FRAGMENTS["message_body"]
     copy = writable(bodies.dictionary_encode())
-    batch: Any = relaid(FRAGMENTS, {"message_body": instead(copy.array)})
+    batch: Any = relaid(FRAGMENTS, {"message_body": replace_with(copy.array)})
     copy.write_numbers(1, *[None] * 77, 1 << 20, width=4)
     reassembler = ssbroker.Reassembler()
     reassembler.push(FRAGMENTS.slice(0, 30))

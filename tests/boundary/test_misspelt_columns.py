@@ -39,13 +39,13 @@ DATABASES = pa.table(
     {"name": ["Sales"], "service_broker_guid": pa.nulls(1, pa.binary(16)), "is_broker_enabled": [True]}
 )
 SERVICES = pa.table({"database": ["Sales"], "name": ["//Shop"]})
-FRAGMENTS: Any = pa.Table.from_batches([test_fragment_errors.GOOD])
+FRAGMENTS: Any = pa.Table.from_batches([test_fragment_errors.VALID])
 MESSAGES: Any = FRAGMENTS.drop_columns(["fragment_number", "fragment_count", "fragment_signature", "message_signature"])
 READERS: dict[str, tuple[pa.Table, Callable[[pa.Table], object]]] = {
     "routes": (ROUTES, Catalog),
     "databases": (DATABASES, lambda table: Catalog(ROUTES, table)),
     "services": (SERVICES, lambda table: Catalog(ROUTES, DATABASES, table)),
-    "": (pa.Table.from_batches([test_errors.GOOD]), Router(Catalog(ROUTES)).route),
+    "": (pa.Table.from_batches([test_errors.VALID]), Router(Catalog(ROUTES)).route),
     "fragments": (FRAGMENTS, ssbroker.reassemble),
     "messages": (MESSAGES, lambda table: ssbroker.fragment(table, max_fragment_bytes=8)),
 }
@@ -83,7 +83,7 @@ def test_next_to_the_expected_column_it_is_an_extra_column(name: str) -> None:
 
 def test_an_unread_id_column_may_be_misspelled() -> None:
     """With a `conversation_id`, no `conversation_handle` is read."""
-    given = test_errors.GOOD.append_column("Conversation_Handle", pa.nulls(test_errors.ROWS))
+    given = test_errors.VALID.append_column("Conversation_Handle", pa.nulls(test_errors.ROWS))
     Router(CATALOG).route(given, now=NOW)
 
 

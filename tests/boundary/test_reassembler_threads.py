@@ -65,8 +65,8 @@ CUT = ssbroker.fragment(messages([b"some bytes"] * ROWS), max_fragment_bytes=100
 SMALL: Any = CUT.combine_chunks().to_batches()[0]
 # Text takes longer to read, and is read before the bodies.
 TEXT_IDS = pa.array(["11111111-2222-4333-8444-555555555555"] * ROWS)
-BODIES_BUT_ONE = pa.array([b"some bytes"] * (ROWS - 1) + [None])
-BAD = with_column(with_column(SMALL, "conversation_id", TEXT_IDS), "message_body", BODIES_BUT_ONE)
+BODIES_WITHOUT_LAST = pa.array([b"some bytes"] * (ROWS - 1) + [None])
+INVALID = with_column(with_column(SMALL, "conversation_id", TEXT_IDS), "message_body", BODIES_WITHOUT_LAST)
 
 
 def test_the_gil_is_released_during_push() -> None:
@@ -79,7 +79,7 @@ def test_the_gil_is_released_during_push() -> None:
         max_sequence_distance=None,
         in_order=True,
     )
-    attempts = [[Exported(BAD)] for _ in range(50)]
+    attempts = [[Exported(INVALID)] for _ in range(50)]
 
     def call() -> None:
         with pytest.raises(ssbroker.NullError):
@@ -90,7 +90,7 @@ def test_the_gil_is_released_during_push() -> None:
 
 
 def test_the_gil_is_released_during_fragment() -> None:
-    attempts = [Exported(BAD) for _ in range(50)]
+    attempts = [Exported(INVALID) for _ in range(50)]
 
     def call() -> None:
         with pytest.raises(ssbroker.NullError):

@@ -11,11 +11,11 @@ import ssbroker
 from tests.boundary.layouts import Array, DataType
 
 ROWS = 6
-BAD_ROW = 4
+INVALID_ROW = 4
 TEXTS = pa.Array.from_buffers(
     pa.string(),
     ROWS,
-    pa.array([b"\xff\xfe" if row == BAD_ROW else b"ok" for row in range(ROWS)], pa.binary()).buffers(),
+    pa.array([b"\xff\xfe" if row == INVALID_ROW else b"ok" for row in range(ROWS)], pa.binary()).buffers(),
 )
 """One of them is not valid UTF-8."""
 ENDS = pa.array(range(ROWS + 1), pa.int32())
@@ -33,13 +33,13 @@ def lists(kind: DataType, *numbers: Array, child: Array = TEXTS) -> Array:
     return pa.Array.from_buffers(kind, ROWS, [None, *(each.buffers()[1] for each in numbers)], children=[child])
 
 
-def runs(ends: Array, bad_run: int) -> Array:
+def runs(ends: Array, invalid_run: int) -> Array:
     """Returns texts, each for several rows; pyarrow does not create invalid UTF-8, so one is corrupted afterwards."""
     texts = bytearray(b"ok" * len(ends))
     starts = pa.array(range(0, 2 * len(ends) + 1, 2), pa.int32()).buffers()[1]
     values = pa.Array.from_buffers(pa.string(), len(ends), [None, starts, pa.py_buffer(texts)])
     made: Array = pa.RunEndEncodedArray.from_arrays(ends, values)
-    texts[2 * bad_run : 2 * bad_run + 2] = b"\xff\xfe"
+    texts[2 * invalid_run : 2 * invalid_run + 2] = b"\xff\xfe"
     return made.slice(0, ROWS)
 
 
@@ -65,10 +65,10 @@ COLUMNS: dict[str, Array] = {
             [1, 0, 1, 0, 0, 1],
             pa.int8(),
         ),
-        pa.array([5, 3, 4, 0, BAD_ROW, 2], pa.int32()),
+        pa.array([5, 3, 4, 0, INVALID_ROW, 2], pa.int32()),
         [TEXTS, KEYS],
     ),
-    "runs": runs(ENDS[1:], BAD_ROW),
+    "runs": runs(ENDS[1:], INVALID_ROW),
     "longer runs": runs(pa.array([2, 4, 5, 9], pa.int16()), 2),
     "a large dictionary": pa.DictionaryArray.from_arrays(KEYS, MANY),
     "a large dictionary in no order": pa.DictionaryArray.from_arrays(pa.array([5, 0, 3, 1, 4, 0], pa.int8()), MANY),
@@ -93,14 +93,14 @@ def push(column: Array, start: int, rows: int) -> Any:
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
 def test_invalid_values_in_other_rows_are_ignored(column: Array) -> None:
-    for start, rows in ((0, BAD_ROW), (1, 2), (BAD_ROW + 1, 1), (2, 0)):
+    for start, rows in ((0, INVALID_ROW), (1, 2), (INVALID_ROW + 1, 1), (2, 0)):
         messages = push(column, start, rows)
         assert messages["extra"].to_pylist() == column.slice(start, rows).to_pylist()
 
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
 def test_invalid_values_in_the_pushed_rows_are_rejected(column: Array) -> None:
-    for start in range(BAD_ROW + 1):
+    for start in range(INVALID_ROW + 1):
         with pytest.raises(ssbroker.MalformedDataError) as caught:
-            push(column, start, BAD_ROW + 1 - start)
+            push(column, start, INVALID_ROW + 1 - start)
         assert caught.value.column == "extra"

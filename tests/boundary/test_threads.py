@@ -77,12 +77,12 @@ def test_no_turn_is_lost_or_taken_twice() -> None:
 def test_routers_are_created_and_used_in_many_threads() -> None:
     world = WORLDS[0]
     expected = str(world.router.explain("Orders", now=NOW))
-    bad = conversations(["//Orders"], "Nowhere")
+    invalid = conversations(["//Orders"], "Nowhere")
 
     def work(_number: int) -> bool:
         made = Router(world.catalog)
         with pytest.raises(ssbroker.UnknownDatabaseError):
-            made.route(bad, now=NOW)
+            made.route(invalid, now=NOW)
         return str(made.explain("Orders", now=NOW)) == expected
 
     assert in_all_threads(work) == [True] * THREADS

@@ -16,7 +16,7 @@ class Locate(Ties):
     def locate(self, conversation: Conversation, reading: Reading, route: Route) -> list[Database]:
         """R31, R32: returns the databases that may take the conversation; none if there are none."""
         hosts = self.hosts(conversation.to_service_name)
-        broker_id = self.wanted_broker_id(conversation, route)
+        broker_id = self.required_broker_id(conversation, route)
         if broker_id is not None:
             # R31: the database with that id, if its broker is enabled and it has the service.
             return [database for database in hosts if database.service_broker_guid == broker_id]
@@ -32,7 +32,7 @@ class Locate(Ties):
                     return [database]
         return list(hosts)
 
-    def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
+    def required_broker_id(self, conversation: Conversation, route: Route) -> object:
         """R31: returns the conversation's own broker id, else that of the chosen route."""
         if conversation.to_broker_instance is not None:
             return conversation.to_broker_instance
@@ -43,7 +43,7 @@ class Locate(Ties):
     ) -> Database:
         """R24, R32: the tie break picks among several other databases; there is no tie for R31 and the own database."""
         own = not reading.from_outside and databases[0].name == conversation.database
-        if own or self.wanted_broker_id(conversation, route) is not None:
+        if own or self.required_broker_id(conversation, route) is not None:
             return databases[0]
         turn = ("database", conversation.to_service_name)
         return self.pick(databases, conversation, self.salt(SALT_DATABASE, reading), turn)

@@ -28,24 +28,24 @@ class MemoryLimits(Validation):
     def exceeds_a_limit(self, fragment: Fragment) -> bool:
         """P26: any limit would be exceeded; checked before anything is stored."""
         return (
-            self.is_too_long(fragment)
-            or self.has_too_many_fragments(fragment)
-            or self.is_too_far(fragment)
+            self.exceeds_length(fragment)
+            or self.exceeds_fragments(fragment)
+            or self.exceeds_distance(fragment)
             or self.exceeds_memory(fragment)
         )
 
-    def is_too_long(self, fragment: Fragment) -> bool:
+    def exceeds_length(self, fragment: Fragment) -> bool:
         """P26: the message's fragments would have more bytes."""
         message = self.direction_of(fragment).messages.get(fragment.sequence)
-        there = 0 if message is None else message.size
-        return there + len(fragment.body) > self.limits.max_message_bytes
+        stored = 0 if message is None else message.size
+        return stored + len(fragment.body) > self.limits.max_message_bytes
 
-    def has_too_many_fragments(self, fragment: Fragment) -> bool:
+    def exceeds_fragments(self, fragment: Fragment) -> bool:
         """P26: the count is higher."""
         limit = self.limits.max_fragments_per_message
         return limit is not None and fragment.count > limit
 
-    def is_too_far(self, fragment: Fragment) -> bool:
+    def exceeds_distance(self, fragment: Fragment) -> bool:
         """P26: the distance to the lowest incomplete message is at least the limit."""
         limit = self.limits.max_sequence_distance
         return limit is not None and fragment.sequence - self.direction_of(fragment).next >= limit

@@ -27,7 +27,7 @@ class Pushed:
     acknowledgements: list[Row] = field(default_factory=list)
 
 
-class Seen(NamedTuple):
+class AcknowledgedFragment(NamedTuple):
     """An acknowledged fragment."""
 
     direction: tuple[bytes, bool]
@@ -41,7 +41,7 @@ class Oracle(MemoryLimits):
     def push(self, fragments: Sequence[Fragment]) -> Pushed:
         """Pushes row by row, then adds the acknowledgements."""
         self.pushed = Pushed()
-        self.seen: list[Seen] = []
+        self.acknowledged_fragments: list[AcknowledgedFragment] = []
         for fragment in fragments:
             self.push_row(fragment)
         self.pushed.acknowledgements = self.acknowledgements()
@@ -127,16 +127,25 @@ class Oracle(MemoryLimits):
 
     def record_acknowledged(self, fragment: Fragment, *, is_duplicate: bool) -> None:
         """P15, P18: accepted fragments and duplicates are acknowledged."""
-        self.seen.append(Seen(fragment.direction, fragment.sequence, is_duplicate))
+        self.acknowledged_fragments.append(AcknowledgedFragment(fragment.direction, fragment.sequence, is_duplicate))
 
     def revoke_acknowledged(self, rejected: Fragment) -> None:
         """P21: accepted fragments rejected as `corrupt_message` in the same push are not acknowledged."""
-        accepted = Seen(rejected.direction, rejected.sequence, is_duplicate=False)
-        self.seen = [seen for seen in self.seen if seen != accepted]
+        accepted = AcknowledgedFragment(rejected.direction, rejected.sequence, is_duplicate=False)
+        self.acknowledged_fragments = [
+            acknowledged_fragments
+            for acknowledged_fragments in self.acknowledged_fragments
+            if acknowledged_fragments != accepted
+        ]
 
     def acknowledgements(self) -> list[Row]:
         """P15: returns a row for each direction, in the order of their first acknowledged fragments."""
-        return [self.acknowledgement_row(*key) for key in dict.fromkeys(seen.direction for seen in self.seen)]
+        return [
+            self.acknowledgement_row(*key)
+            for key in dict.fromkeys(
+                acknowledged_fragments.direction for acknowledged_fragments in self.acknowledged_fragments
+            )
+        ]
 
     def acknowledgement_row(self, conversation_id: bytes, is_initiator: bool) -> Row:  # noqa: FBT001
         """P15:

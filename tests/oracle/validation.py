@@ -83,11 +83,11 @@ class Validation:
     def was_complete(self, fragment: Fragment) -> bool:
         """P12, P18: its message was complete before, whether it was released or is waiting."""
         direction = self.direction_of(fragment)
-        held = direction.messages.get(fragment.sequence)
+        waiting = direction.messages.get(fragment.sequence)
         return (
             fragment.sequence < direction.next
             or fragment.sequence in direction.numbers
-            or (held is not None and held.is_complete)
+            or (waiting is not None and waiting.is_complete)
         )
 
     def is_authentic(self, fragment: Fragment) -> bool:
@@ -114,6 +114,6 @@ class Validation:
         first = message.first
         return fragment.count != first.count or fragment.message_signature != first.message_signature
 
-    def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
+    def has_same_bytes(self, fragment: Fragment, stored: Fragment) -> bool:
         """P26: the same number with the same bytes."""
-        return fragment.body == there.body
+        return fragment.body == stored.body

@@ -16,7 +16,7 @@ import ssbroker
 from ssbroker.reassembly import SessionKeys
 from tests.oracle.fragmentation import fragment_message
 from tests.oracle.reassembly import Fragment, Limits, Pushed, Row
-from tests.property.traffic_replay import in_one_table, reassembler_for, results_of
+from tests.property.traffic_replay import in_one_chunked_table, reassembler_for, results_of
 from tests.worlds.fragment_tables import batch_of_traffic, fragment_batch, rows_of, session_keys_of
 from tests.worlds.fragments import Traffic
 from tests.worlds.seeded import seeded_traffic
@@ -43,7 +43,7 @@ def pushed_in_parts(reassembler: ssbroker.Reassembler, batch: pa.RecordBatch, cu
     return pushed
 
 
-def some_cuts(random: Random, rows: int) -> list[int]:
+def random_cuts(random: Random, rows: int) -> list[int]:
     return sorted(random.randrange(rows + 1) for _ in range(random.randrange(5)))
 
 
@@ -88,7 +88,7 @@ def test_every_permutation_duplication_and_cut_gives_the_same_messages() -> None
             random.shuffle(arriving)
             batch = batch_of_traffic(replace(traffic, fragments=tuple(arriving)))
             other = reassembler_of(traffic)
-            got = by_direction(pushed_in_parts(other, batch, some_cuts(random, len(arriving))).messages)
+            got = by_direction(pushed_in_parts(other, batch, random_cuts(random, len(arriving))).messages)
             if not traffic.in_order:
                 got = {key: sorted(rows, key=sequence_of) for key, rows in got.items()}
                 usual = {key: sorted(rows, key=sequence_of) for key, rows in usual.items()}
@@ -145,16 +145,16 @@ def test_one_push_equals_pushes_of_single_rows() -> None:
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed)
         batch = batch_of_traffic(traffic)
-        at_once, singly, in_chunks = (reassembler_of(traffic) for _ in range(3))
-        whole = results_of(at_once.push(batch))
+        in_one_push, singly, in_chunks = (reassembler_of(traffic) for _ in range(3))
+        whole = results_of(in_one_push.push(batch))
         parts = pushed_in_parts(singly, batch, range(1, batch.num_rows))
-        chunks = results_of(in_chunks.push(in_one_table(batch, some_cuts(random, batch.num_rows))))
+        chunks = results_of(in_chunks.push(in_one_chunked_table(batch, random_cuts(random, batch.num_rows))))
         assert chunks == whole, seed
         assert (parts.messages, parts.rejected) == (whole.messages, whole.rejected), seed
         for other in (singly, in_chunks):
-            assert other.pending().equals(at_once.pending()), seed
-            assert other.pending_bytes == at_once.pending_bytes, seed
-            assert other.pending_messages == at_once.pending_messages, seed
+            assert other.pending().equals(in_one_push.pending()), seed
+            assert other.pending_bytes == in_one_push.pending_bytes, seed
+            assert other.pending_messages == in_one_push.pending_messages, seed
 
 
 def test_checkpoints_between_pushes_change_nothing() -> None:

@@ -96,7 +96,7 @@ def assert_same(name: str, got: Sequence[Any], expected: Sequence[Any], traffic:
             )
 
 
-def in_one_table(batch: pa.RecordBatch, cuts: list[int]) -> pa.Table:
+def in_one_chunked_table(batch: pa.RecordBatch, cuts: list[int]) -> pa.Table:
     """Returns the same rows in chunks that end at the cuts."""
     ends = [*cuts, batch.num_rows]
     starts = [0, *cuts]

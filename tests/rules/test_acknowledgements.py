@@ -154,8 +154,8 @@ def test_fragments_of_a_corrupt_message_do_not_order_directions() -> None:
     """The direction is ordered by its next accepted fragment."""
     corrupt = replace(single(0), message_signature=bytes(16))
     first, second = (replace(each, message_signature=bytes(16)) for each in parts(b"abcd"))
-    for came in ([corrupt], [first, second]):
-        result = reassemble_all(*came, single(0, conversation=B), single(0))
+    for fragments in ([corrupt], [first, second]):
+        result = reassemble_all(*fragments, single(0, conversation=B), single(0))
         assert [row["conversation_id"] for row in rows_of(result.acknowledgements)] == [B.bytes, A.bytes]
 
 

@@ -32,8 +32,8 @@ def test_routes_without_database_belong_to_the_only_user_database() -> None:
     catalog = ssbroker.Catalog(routes_without_database())
     assert catalog.user_database == "user"
     assert sorted(database_names(catalog)) == ["msdb", "user"]
-    asked = pa.record_batch({"to_service_name": ["Orders"]})
-    assert decisions_of(ssbroker.Router(catalog, tie_break="first").route(asked, now=NOW)) == [remote(2, 65536, A)]
+    inputs = pa.record_batch({"to_service_name": ["Orders"]})
+    assert decisions_of(ssbroker.Router(catalog, tie_break="first").route(inputs, now=NOW)) == [remote(2, 65536, A)]
 
 
 @pytest.mark.rule("R1")
@@ -85,8 +85,8 @@ def test_missing_route_ids_are_assigned(given: list[int | None], assigned: list[
     )
     catalog = ssbroker.Catalog(routes)
     assert catalog.routes.column("route_id").to_pylist() == [*assigned, 99999]
-    asked = batch_of([Conversation(to_service_name="Orders", database="Sales")])
-    first = decisions_of(ssbroker.Router(catalog, tie_break="first").route(asked, now=NOW))[0]
+    inputs = batch_of([Conversation(to_service_name="Orders", database="Sales")])
+    first = decisions_of(ssbroker.Router(catalog, tie_break="first").route(inputs, now=NOW))[0]
     assert first.route_id == min(assigned)
 
 
@@ -130,9 +130,9 @@ def lifetime_table(lifetime: pa.Array[Any]) -> ssbroker.Catalog:
     return ssbroker.Catalog(routes_without_database(lifetime=lifetime))
 
 
-def lives(catalog: ssbroker.Catalog, now: datetime) -> bool:
-    asked = pa.record_batch({"to_service_name": ["Orders"]})
-    answer = decisions_of(ssbroker.Router(catalog, tie_break="first").route(asked, now=now))[0]
+def is_live(catalog: ssbroker.Catalog, now: datetime) -> bool:
+    inputs = pa.record_batch({"to_service_name": ["Orders"]})
+    answer = decisions_of(ssbroker.Router(catalog, tie_break="first").route(inputs, now=now))[0]
     return answer.outcome == "REMOTE"
 
 
@@ -143,8 +143,8 @@ def test_lifetimes_of_any_unit_and_zone(unit: Any, zone: str | None) -> None:
     """Without a zone it is UTC; with one it is converted."""
     value = NOW if zone else NOW.replace(tzinfo=None)
     catalog = lifetime_table(pa.array([value], pa.timestamp(unit, tz=zone)))
-    assert not lives(catalog, NOW)
-    assert lives(catalog, NOW - TICK)
+    assert not is_live(catalog, NOW)
+    assert is_live(catalog, NOW - TICK)
     assert catalog.routes.column("lifetime").to_pylist() == [NOW]
 
 
@@ -160,8 +160,8 @@ def test_nanoseconds_round_up() -> None:
         (1001, NOW + 2 * TICK),
     ):
         catalog = lifetime_table(pa.array([nanoseconds + more], pa.timestamp("ns", tz="UTC")))
-        assert not lives(catalog, first_expired)
-        assert lives(catalog, first_expired - TICK)
+        assert not is_live(catalog, first_expired)
+        assert is_live(catalog, first_expired - TICK)
 
 
 @pytest.mark.rule("R3")
@@ -191,8 +191,8 @@ def test_databases_in_scripts_have_auto_created_local(tmp_path: Path) -> None:
     rows = {(row["database"], row["name"], row["address"]) for row in catalog.routes.to_pylist()}
     assert rows == {("Sales", "AutoCreatedLocal", "LOCAL"), (MSDB, "AutoCreatedLocal", "LOCAL")}
     router = ssbroker.Router(catalog, tie_break="first")
-    asked = [Conversation(to_service_name="Orders", database=database) for database in ("Sales", OUTSIDE)]
-    answers = decisions_of(router.route(batch_of(asked), now=NOW))
+    inputs = [Conversation(to_service_name="Orders", database=database) for database in ("Sales", OUTSIDE)]
+    answers = decisions_of(router.route(batch_of(inputs), now=NOW))
     assert [(answer.outcome, answer.target_database) for answer in answers] == [("LOCAL", "Sales")] * 2
 
 
@@ -211,5 +211,5 @@ def test_lifetimes_around_the_epoch() -> None:
     """Negative timestamps are valid."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     catalog = lifetime_table(pa.array([epoch - timedelta(hours=1)], pa.timestamp("us", tz="UTC")))
-    assert lives(catalog, epoch - timedelta(hours=1) - TICK)
-    assert not lives(catalog, epoch - timedelta(hours=1))
+    assert is_live(catalog, epoch - timedelta(hours=1) - TICK)
+    assert not is_live(catalog, epoch - timedelta(hours=1))

@@ -101,7 +101,7 @@ def test_one_of_several_ids_is_picked_and_only_its_routes_remain() -> None:
         route(3, B, service="Orders", broker=STORES),
         services=(("Stores", "Orders"),),
     )
-    answers = set(decide_all(world, begun_in_sales("Orders", 200)))
+    answers = set(decide_all(world, conversations_in_sales("Orders", 200)))
     # LOCAL comes before a network address, but only if its broker id was picked.
     assert answers == {remote(3, 1, A, broker=SALES), local(3, 2, "Stores", broker=STORES)}
 
@@ -111,7 +111,7 @@ def test_every_id_is_picked_by_some_conversation() -> None:
     """The copies of a service share the load."""
     ids = [UUID(int=number) for number in range(1, 8)]
     world = here(*(route(n, f"TCP://h{n}", service="Orders", broker=broker) for n, broker in enumerate(ids)))
-    answers = decide_all(world, begun_in_sales("Orders", 700))
+    answers = decide_all(world, conversations_in_sales("Orders", 700))
     assert {answer.broker_instance for answer in answers} == set(ids)
 
 
@@ -120,14 +120,14 @@ def test_an_id_whose_routes_are_expired_is_not_picked() -> None:
     world = here(
         route(1, A, service="Orders", broker=SALES, lifetime=NOW), route(2, B, service="Orders", broker=STORES)
     )
-    assert set(decide_all(world, begun_in_sales("Orders", 50))) == {remote(3, 2, B, broker=STORES)}
+    assert set(decide_all(world, conversations_in_sales("Orders", 50))) == {remote(3, 2, B, broker=STORES)}
 
 
 @pytest.mark.rule("R13")
 def test_the_picked_id_remains_even_if_its_routes_are_unusable() -> None:
     """The id is picked before routes are chosen."""
     world = here(route(1, "LOCAL", service="Orders", broker=SALES), route(2, B, service="Orders", broker=STORES))
-    answers = set(decide_all(world, begun_in_sales("Orders", 50)))
+    answers = set(decide_all(world, conversations_in_sales("Orders", 50)))
     assert answers == {delayed("service_not_found", 3), remote(3, 2, B, broker=STORES)}
 
 
@@ -283,7 +283,7 @@ def test_without_a_route_messages_from_outside_are_delayed_too() -> None:
 @pytest.mark.rule("R18")
 def test_no_route_is_not_an_error_and_can_match_later() -> None:
     """After a route appears the conversation is routed; other rows of the batch are unaffected."""
-    batch = [*begun_in_sales("Returns", 1), *begun_in_sales("Orders", 1)]
+    batch = [*conversations_in_sales("Returns", 1), *conversations_in_sales("Orders", 1)]
     assert decide_all(here(NAMED), batch) == [delayed("no_route", 7), remote(2, 2, B)]
     assert decide_all(here(NAMED, ANY), batch) == [remote(5, 4, D), remote(2, 2, B)]
 
@@ -317,7 +317,7 @@ def test_a_route_with_an_id_and_no_name_never_matches() -> None:
     assert decide(world, "Orders", broker=SALES) == local(6, None, "Sales", broker=SALES)
 
 
-def begun_in_sales(name: str, count: int) -> list[Conversation]:
+def conversations_in_sales(name: str, count: int) -> list[Conversation]:
     random = Random(13)
     return [
         Conversation(to_service_name=name, database="Sales", conversation_id=UUID(int=random.getrandbits(128)))

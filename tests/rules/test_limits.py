@@ -30,7 +30,7 @@ from tests.worlds.fragment_tables import fragment_batch
 DIRECTION = 128
 MESSAGE = 256
 FRAGMENT = 96
-BEGUN = MESSAGE + FRAGMENT
+INCOMPLETE_MESSAGE = MESSAGE + FRAGMENT
 """An incomplete message of one empty fragment."""
 
 
@@ -73,7 +73,7 @@ def test_a_declared_count_takes_no_memory() -> None:
     """Only received bytes are charged."""
     reassembler = ssbroker.Reassembler(max_fragments_per_message=None)
     push(reassembler, replace(first_of_two(0), count=2**31 - 1))
-    assert reassembler.pending_bytes == DIRECTION + BEGUN
+    assert reassembler.pending_bytes == DIRECTION + INCOMPLETE_MESSAGE
 
 
 @pytest.mark.rule("P26")
@@ -131,26 +131,26 @@ def test_extra_columns_are_charged_with_fragment_0() -> None:
         reassembler = ssbroker.Reassembler()
         beginning = replace(first_of_two(0), count=3, extra={"note": note, "priority": 1})
         reassembler.push(fragment_batch([replace(beginning, number=1)], has_extra=True))
-        assert reassembler.pending_bytes == DIRECTION + BEGUN
+        assert reassembler.pending_bytes == DIRECTION + INCOMPLETE_MESSAGE
         reassembler.push(fragment_batch([beginning], has_extra=True))
-        charges[note] = reassembler.pending_bytes - (DIRECTION + BEGUN + FRAGMENT)
+        charges[note] = reassembler.pending_bytes - (DIRECTION + INCOMPLETE_MESSAGE + FRAGMENT)
     assert charges["x" * 1000] - charges[""] in range(1000, 1020)
 
 
 @pytest.mark.rule("P26")
-@pytest.mark.parametrize("limit", [DIRECTION + 2 * BEGUN - 1, DIRECTION + 2 * BEGUN])
+@pytest.mark.parametrize("limit", [DIRECTION + 2 * INCOMPLETE_MESSAGE - 1, DIRECTION + 2 * INCOMPLETE_MESSAGE])
 def test_the_limit_is_exact(limit: int) -> None:
     """To the byte; known directions may use all of it."""
     reassembler = ssbroker.Reassembler(max_pending_bytes=limit)
     push(reassembler, single(0))
-    fits = limit == DIRECTION + 2 * BEGUN
+    fits = limit == DIRECTION + 2 * INCOMPLETE_MESSAGE
     assert reasons(push(reassembler, first_of_two(1), first_of_two(2))) == ([] if fits else ["limit_exceeded"])
     assert reassembler.pending_bytes <= limit
 
 
 def test_rejected_fragments_take_no_memory() -> None:
     """Not even that of their direction."""
-    reassembler = ssbroker.Reassembler(max_pending_bytes=2 * (DIRECTION + BEGUN) - 1)
+    reassembler = ssbroker.Reassembler(max_pending_bytes=2 * (DIRECTION + INCOMPLETE_MESSAGE) - 1)
     assert reasons(push(reassembler, first_of_two(0))) == ["limit_exceeded"]
     assert (reassembler.pending_bytes, reassembler.pending_messages) == (0, 0)
 
@@ -165,7 +165,7 @@ def test_messages_that_are_released_immediately_take_no_memory() -> None:
 def test_fragments_that_free_memory_are_accepted() -> None:
     """The last fragment of the next message is accepted, whatever waits behind it."""
     beginning = first_of_two(1)
-    limit = DIRECTION + 2 * BEGUN
+    limit = DIRECTION + 2 * INCOMPLETE_MESSAGE
     reassembler = ssbroker.Reassembler(max_pending_bytes=limit, max_pending_messages=2)
     push(reassembler, single(0), beginning, single(2))
     assert reassembler.pending_bytes == limit
@@ -176,7 +176,7 @@ def test_fragments_that_free_memory_are_accepted() -> None:
 def test_waiting_messages_take_memory() -> None:
     """A fragment that completes its message but cannot release it."""
     beginning = first_of_two(2)
-    reassembler = ssbroker.Reassembler(max_pending_bytes=DIRECTION + BEGUN + FRAGMENT - 1)
+    reassembler = ssbroker.Reassembler(max_pending_bytes=DIRECTION + INCOMPLETE_MESSAGE + FRAGMENT - 1)
     push(reassembler, single(0), beginning)
     assert reasons(push(reassembler, second_of_two(beginning), single(2))) == ["limit_exceeded", "conflict"]
     assert messages(push(reassembler, single(1))) == [(1, b"")]
@@ -252,7 +252,10 @@ def test_fragments_are_verified_again_once_memory_is_free() -> None:
 @pytest.mark.rule("P26")
 def test_unknown_directions_may_take_half_of_the_memory() -> None:
     """Rounded down, to the byte."""
-    for limit, refused in ((2 * (DIRECTION + BEGUN) + 1, 0), (2 * (DIRECTION + BEGUN) - 1, 1)):
+    for limit, refused in (
+        (2 * (DIRECTION + INCOMPLETE_MESSAGE) + 1, 0),
+        (2 * (DIRECTION + INCOMPLETE_MESSAGE) - 1, 1),
+    ):
         assert len(reasons(push(ssbroker.Reassembler(max_pending_bytes=limit), first_of_two(0)))) == refused
 
 
@@ -326,7 +329,7 @@ def test_a_direction_without_data_is_removed() -> None:
     reassembler = ssbroker.Reassembler()
     first, second = (replace(each, message_signature=bytes(16)) for each in parts(b"abcd"))
     push(reassembler, first)
-    assert reassembler.pending_bytes == DIRECTION + BEGUN + 2
+    assert reassembler.pending_bytes == DIRECTION + INCOMPLETE_MESSAGE + 2
     push(reassembler, second)
     assert reassembler.pending_bytes == 0
 

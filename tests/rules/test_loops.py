@@ -23,7 +23,7 @@ from tests.rules.setting import (
 )
 
 OWN = ("TCP://own.example:4022", "tcp://ALIAS.example")
-BACK = route(1, "tcp://Own.Example/")
+ROUTE_TO_SELF = route(1, "tcp://Own.Example/")
 A = "TCP://a.example:4022"
 M = "TCP://mirror.example:4022"
 
@@ -53,13 +53,13 @@ def test_another_port_or_host_is_not_this_instance() -> None:
 @pytest.mark.rule("R41")
 def test_without_own_addresses_nothing_leads_back() -> None:
     """The instance has no endpoint."""
-    assert decide(here(BACK), "Orders") == remote(5, 1, OWN[0])
+    assert decide(here(ROUTE_TO_SELF), "Orders") == remote(5, 1, OWN[0])
 
 
 @pytest.mark.rule("R41", "R25")
 def test_reentering_requires_forwarding() -> None:
     """For any address that is not LOCAL."""
-    routes = (BACK, route(7, A, service="Orders", table=MSDB))
+    routes = (ROUTE_TO_SELF, route(7, A, service="Orders", table=MSDB))
     assert decide(here(*routes, own=OWN), "Orders") == dropped("forwarding_disabled", 2, 7)
     assert decide(here(*routes, own=OWN, forwarding=True), "Orders") == forward(2, 7, A)
 
@@ -67,7 +67,7 @@ def test_reentering_requires_forwarding() -> None:
 @pytest.mark.rule("R41", "R42")
 @pytest.mark.threat("T16")
 def test_reentering_twice_is_a_loop() -> None:
-    routes = (BACK, route(7, OWN[1], table=MSDB, mirror=M))
+    routes = (ROUTE_TO_SELF, route(7, OWN[1], table=MSDB, mirror=M))
     assert decide(here(*routes, own=OWN, forwarding=True), "Orders") == dropped("routing_loop", 5, 7, mirror=M)
     assert decide(here(*routes, own=OWN), "Orders") == dropped("forwarding_disabled", 5, 7, mirror=M)
 
@@ -75,22 +75,22 @@ def test_reentering_twice_is_a_loop() -> None:
 @pytest.mark.rule("R41", "R17")
 def test_reentering_without_a_route_in_msdb_delays() -> None:
     """Step 7 of the second table."""
-    assert decide(here(BACK, own=OWN), "Orders", broker=SALES) == delayed("no_route", 7, broker=SALES)
+    assert decide(here(ROUTE_TO_SELF, own=OWN), "Orders", broker=SALES) == delayed("no_route", 7, broker=SALES)
 
 
 @pytest.mark.rule("R41", "R26")
 def test_a_reentered_conversation_counts_as_from_outside() -> None:
     """Without a usable route it is DROPPED, not DELAYED."""
-    world = here(BACK, route(7, "LOCAL", table=MSDB), own=OWN)
+    world = here(ROUTE_TO_SELF, route(7, "LOCAL", table=MSDB), own=OWN)
     assert decide(world, "Orders") == dropped("service_not_found", 5)
-    world = here(BACK, route(7, "TRANSPORT", table=MSDB), own=OWN)
+    world = here(ROUTE_TO_SELF, route(7, "TRANSPORT", table=MSDB), own=OWN)
     assert decide(world, "Orders") == dropped("address_unusable", 5)
 
 
 @pytest.mark.rule("R41", "R7")
 def test_a_reentered_reply_counts_as_from_outside() -> None:
     """It is delivered to a database here without reading the table of msdb."""
-    world = here(BACK, route(7, A, table=MSDB), services=(("Stores", "Orders"),), own=OWN, forwarding=True)
+    world = here(ROUTE_TO_SELF, route(7, A, table=MSDB), services=(("Stores", "Orders"),), own=OWN, forwarding=True)
     reply = decide(world, "Orders", broker=STORES, is_initiator=False)
     assert reply == local(0, None, "Stores", broker=STORES, reason="reply")
     assert decide(world, "Orders", broker=OPS, is_initiator=False) == dropped("service_not_found", 0, broker=OPS)
@@ -101,7 +101,7 @@ def test_a_reentered_reply_counts_as_from_outside() -> None:
 @pytest.mark.rule("R41", "R14")
 def test_the_second_table_may_request_a_route() -> None:
     """If msdb has a route to the dynamic routing service."""
-    world = here(BACK, route(7, A, table=MSDB), route(8, "LOCAL", service=BCN, table=MSDB), own=OWN)
+    world = here(ROUTE_TO_SELF, route(7, A, table=MSDB), route(8, "LOCAL", service=BCN, table=MSDB), own=OWN)
     assert decide(world, "Orders") == delayed("route_requested", 4)
 
 

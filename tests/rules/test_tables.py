@@ -61,10 +61,10 @@ def test_only_the_table_differs() -> None:
         forwarding=True,
     )
     for name, broker, step, hop in (("Orders", SALES, 1, A), ("Orders", None, 2, B), ("Else", STORES, 5, C)):
-        begun_here = decide(world, name, broker=broker, started_in="Sales")
+        started_here = decide(world, name, broker=broker, started_in="Sales")
         arrived = decide(world, name, broker=broker, started_in=OUTSIDE)
-        assert begun_here == remote(step, begun_here.route_id or 0, hop, broker=broker)
-        assert arrived == replace(begun_here, outcome="FORWARD")
+        assert started_here == remote(step, started_here.route_id or 0, hop, broker=broker)
+        assert arrived == replace(started_here, outcome="FORWARD")
 
 
 @pytest.mark.rule("R2")
@@ -76,20 +76,20 @@ def test_a_conversation_that_starts_in_msdb_is_local() -> None:
 
 @pytest.mark.rule("R3")
 @pytest.mark.parametrize(
-    ("lifetime", "lives"),
+    ("lifetime", "is_live"),
     [(None, True), (NOW + TICK, True), (NOW, False), (NOW - TICK, False), (datetime(1970, 1, 1, tzinfo=UTC), False)],
 )
-def test_a_route_expires_at_its_lifetime(lifetime: datetime | None, *, lives: bool) -> None:
+def test_a_route_expires_at_its_lifetime(lifetime: datetime | None, *, is_live: bool) -> None:
     """When `now >= lifetime`, to the microsecond."""
     world = here(route(1, A, service="Orders", lifetime=lifetime))
-    assert decide(world, "Orders") == (remote(2, 1, A) if lives else delayed("no_route", 7))
+    assert decide(world, "Orders") == (remote(2, 1, A) if is_live else delayed("no_route", 7))
 
 
 @pytest.mark.rule("R3")
 def test_expired_routes_are_ignored_in_every_step() -> None:
     """The search continues after a step whose routes have all expired."""
-    for gone in range(4):
-        lifetimes = [NOW if number < gone else None for number in range(4)]
+    for expired in range(4):
+        lifetimes = [NOW if number < expired else None for number in range(4)]
         world = here(
             route(1, A, service="Orders", broker=SALES, lifetime=lifetimes[0]),
             route(2, A, service="Orders", lifetime=lifetimes[1]),
@@ -98,7 +98,7 @@ def test_expired_routes_are_ignored_in_every_step() -> None:
             services=(("Sales", "Orders"),),
         )
         steps = [1, 2, 5, 6]
-        assert decide(world, "Orders", broker=SALES).match_step == steps[gone]
+        assert decide(world, "Orders", broker=SALES).match_step == steps[expired]
 
 
 @pytest.mark.rule("R3")
@@ -126,9 +126,9 @@ def test_times_are_compared_in_utc() -> None:
     """A time in another zone is converted; one without a zone is UTC."""
     world = here(route(1, A, service="Orders", lifetime=NOW))
     east = NOW.astimezone(timezone(timedelta(hours=9)))
-    for moment in (NOW, east, NOW.replace(tzinfo=None)):
-        assert decide(world, "Orders", now=moment) == delayed("no_route", 7)
-        assert decide(world, "Orders", now=moment - TICK) == remote(2, 1, A)
+    for now in (NOW, east, NOW.replace(tzinfo=None)):
+        assert decide(world, "Orders", now=now) == delayed("no_route", 7)
+        assert decide(world, "Orders", now=now - TICK) == remote(2, 1, A)
 
 
 @pytest.mark.rule("R4")
@@ -212,11 +212,11 @@ def test_database_names_compare_byte_by_byte() -> None:
 def test_broker_ids_compare_as_guids() -> None:
     """In any case, with or without braces, as text or as bytes."""
     world = here(route(1, A, service="Orders", broker=SALES), route(2, B, service="Orders", broker=STORES))
-    asked = [Conversation(to_service_name="Orders", database="Sales", to_broker_instance=STORES)] * 4
+    inputs = [Conversation(to_service_name="Orders", database="Sales", to_broker_instance=STORES)] * 4
     for catalog_text in (True, False):
         router = ssbroker.Router(catalog_of(world, text_guids=catalog_text), tie_break="first")
         for text in (True, False):
-            answers = decisions_of(router.route(batch_of(asked, text_guids=text), now=NOW))
+            answers = decisions_of(router.route(batch_of(inputs, text_guids=text), now=NOW))
             assert answers == [remote(1, 2, B, broker=STORES)] * 4
 
 

@@ -68,8 +68,8 @@ def test_first_takes_the_first_database_in_byte_order() -> None:
     for order in (hosts, hosts[::-1]):
         world = World(routes=(route(1, "LOCAL", table=MSDB), *(route(1, "LOCAL", table=name) for name in NAMES)))
         world = replace(world, services=here(services=order).services)
-        answer = decide(world, "Orders", started_in=OUTSIDE, tie_break="first")
-        assert answer == local(5, 1, "Beta")
+        decision = decide(world, "Orders", started_in=OUTSIDE, tie_break="first")
+        assert decision == local(5, 1, "Beta")
 
 
 @pytest.mark.rule("R24", "R32")
@@ -77,11 +77,11 @@ def test_a_service_that_is_listed_twice_counts_once() -> None:
     """Its database is one candidate, by turns and by hash."""
     hosts = (("Sales", "Orders"), ("Sales", "Orders"), ("Stores", "Orders"))
     world = here(route(1, "LOCAL", table=MSDB), services=hosts)
-    answers = in_turns(world, conversations(4, database=OUTSIDE))
-    assert [answer.target_database for answer in answers] == ["Sales", "Stores"] * 2
-    once = here(route(1, "LOCAL", table=MSDB), services=hosts[1:])
-    asked = conversations(200, database=OUTSIDE)
-    assert decide_all(world, asked) == decide_all(once, asked)
+    decisions = in_turns(world, conversations(4, database=OUTSIDE))
+    assert [decision.target_database for decision in decisions] == ["Sales", "Stores"] * 2
+    one_host = here(route(1, "LOCAL", table=MSDB), services=hosts[1:])
+    inputs = conversations(200, database=OUTSIDE)
+    assert decide_all(world, inputs) == decide_all(one_host, inputs)
 
 
 PINNED = {
@@ -123,10 +123,10 @@ def test_the_second_table_uses_another_salt() -> None:
         own=(own,),
         forwarding=True,
     )
-    asked = conversations(400)
-    directly = [replace(conversation, database=None) for conversation in asked]
-    one = [answer.route_id for answer in decide_all(world, asked)]
-    other = [answer.route_id for answer in decide_all(world, directly)]
+    inputs = conversations(400)
+    directly = [replace(conversation, database=None) for conversation in inputs]
+    one = [decision.route_id for decision in decide_all(world, inputs)]
+    other = [decision.route_id for decision in decide_all(world, directly)]
     agreeing = sum(a == b for a, b in zip(one, other, strict=True))
     assert 150 < agreeing < 250
 
@@ -134,10 +134,10 @@ def test_the_second_table_uses_another_salt() -> None:
 @pytest.mark.rule("R24")
 def test_a_conversation_always_gets_the_same_decision() -> None:
     """On every retry, in every batch, from every router of the same catalog."""
-    asked = conversations(300)
-    answers = decide_all(network_routes(7), asked)
-    again = decide_all(network_routes(7), [*asked[200:], *asked[:200]])
-    assert again == [*answers[200:], *answers[:200]]
+    inputs = conversations(300)
+    decisions = decide_all(network_routes(7), inputs)
+    again = decide_all(network_routes(7), [*inputs[200:], *inputs[:200]])
+    assert again == [*decisions[200:], *decisions[:200]]
 
 
 @pytest.mark.rule("R24")
@@ -153,10 +153,16 @@ def test_turns_continue_from_batch_to_batch() -> None:
     """Seven batches of five among three routes; a new router starts over."""
     router = ssbroker.Router(catalog_of(network_routes(3)), tie_break="round_robin")
     batch = batch_of(conversations(5))
-    taken = [answer.route_id for _ in range(7) for answer in decisions_of(router.route(batch, now=NOW))]
+    taken = [decision.route_id for _ in range(7) for decision in decisions_of(router.route(batch, now=NOW))]
     assert taken == ([98, 99, 100] * 12)[:35]
-    anew = ssbroker.Router(router.catalog, tie_break="round_robin")
-    assert [answer.route_id for answer in decisions_of(anew.route(batch, now=NOW))] == [98, 99, 100, 98, 99]
+    another_router = ssbroker.Router(router.catalog, tie_break="round_robin")
+    assert [decision.route_id for decision in decisions_of(another_router.route(batch, now=NOW))] == [
+        98,
+        99,
+        100,
+        98,
+        99,
+    ]
 
 
 @pytest.mark.rule("R24")
@@ -176,18 +182,18 @@ def test_each_service_id_and_class_has_its_own_turn() -> None:
         Conversation(to_service_name="Other", database="Sales"),
         Conversation(to_service_name="Orders", database="Stores"),
     ]
-    answers = in_turns(world, kinds * 3)
-    assert [answer.route_id for answer in answers] == [1, 3, 5, 7, 1, 2, 4, 6, 8, 2, 1, 3, 5, 7, 1]
+    decisions = in_turns(world, kinds * 3)
+    assert [decision.route_id for decision in decisions] == [1, 3, 5, 7, 1, 2, 4, 6, 8, 2, 1, 3, 5, 7, 1]
 
 
 @pytest.mark.rule("R24", "R22")
 def test_the_classes_of_one_search_have_their_own_turns() -> None:
     """Local deliveries do not advance the turns of network routes."""
     world = here(route(1, "LOCAL"), *(route(n, f"TCP://h{n}") for n in (2, 3)), services=(("Sales", "Orders"),))
-    asked = [
+    inputs = [
         Conversation(to_service_name=name, database="Sales") for name in ("Orders", "Other", "Orders", "Other") * 2
     ]
-    assert [answer.route_id for answer in in_turns(world, asked)] == [1, 2, 1, 3] * 2
+    assert [decision.route_id for decision in in_turns(world, inputs)] == [1, 2, 1, 3] * 2
 
 
 @pytest.mark.rule("R24", "R13")
@@ -197,8 +203,8 @@ def test_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
         *(route(n, f"TCP://h{n}", service="Orders", broker=SALES) for n in (1, 2)),
         *(route(n, f"TCP://h{n}", service="Orders", broker=STORES) for n in (3, 4)),
     )
-    answers = in_turns(world, [Conversation(to_service_name="Orders", database="Sales")] * 8)
-    assert [answer.route_id for answer in answers] == [1, 3, 2, 4, 1, 3, 2, 4]
+    decisions = in_turns(world, [Conversation(to_service_name="Orders", database="Sales")] * 8)
+    assert [decision.route_id for decision in decisions] == [1, 3, 2, 4, 1, 3, 2, 4]
 
 
 @pytest.mark.rule("R24", "R32")
@@ -208,11 +214,11 @@ def test_databases_take_turns_by_service() -> None:
         route(1, "LOCAL", table=MSDB),
         services=tuple((database, name) for name in ("Orders", "Returns") for database in ("Stores", "Ops", "Sales")),
     )
-    asked = [
+    inputs = [
         Conversation(to_service_name=name) for name in ("Orders", "Returns", "Orders", "Orders", "Orders", "Returns")
     ]
-    answers = in_turns(world, asked)
-    assert [answer.target_database for answer in answers] == ["Ops", "Ops", "Sales", "Stores", "Ops", "Sales"]
+    decisions = in_turns(world, inputs)
+    assert [decision.target_database for decision in decisions] == ["Ops", "Ops", "Sales", "Stores", "Ops", "Sales"]
 
 
 @pytest.mark.rule("R24")
@@ -237,8 +243,8 @@ def test_only_hash_needs_conversation_ids() -> None:
     )
     for tie_break in ("first", "round_robin"):
         for batch in (without, null):
-            answers = decisions_of(ssbroker.Router(catalog, tie_break=tie_break).route(batch, now=NOW))
-            assert [answer.route_id for answer in answers] == [99]
+            decisions = decisions_of(ssbroker.Router(catalog, tie_break=tie_break).route(batch, now=NOW))
+            assert [decision.route_id for decision in decisions] == [99]
     router = ssbroker.Router(catalog)
     with pytest.raises(ssbroker.SchemaError, match="conversation_id"):
         router.route(without, now=NOW)
@@ -263,10 +269,10 @@ def test_every_candidate_is_picked() -> None:
     ]
     for world, count in worlds:
         database = "Empty" if count == 3 else "Sales"
-        answers: Counter[Decision] = Counter(decide_all(world, conversations(900, database=database)))
-        assert len(answers) == count
-        assert min(answers.values()) > 900 / count / 2
+        decisions: Counter[Decision] = Counter(decide_all(world, conversations(900, database=database)))
+        assert len(decisions) == count
+        assert min(decisions.values()) > 900 / count / 2
 
 
-def in_turns(world: World, asked: list[Conversation]) -> list[Decision]:
-    return decide_all(world, asked, tie_break="round_robin")
+def in_turns(world: World, inputs: list[Conversation]) -> list[Decision]:
+    return decide_all(world, inputs, tie_break="round_robin")

@@ -106,16 +106,16 @@ def test_example_5_different_instances_of_a_service() -> None:
     first = remote(3, 2, "TCP://server1.adventure-works.com:4022", broker=ONE)
     second = remote(3, 3, "TCP://server2.adventure-works.com:4022", broker=TWO)
     random = Random(5)
-    asked = [
+    inputs = [
         Conversation(
             to_service_name="BalancedService", database=USER, conversation_id=UUID(int=random.getrandbits(128))
         )
         for _ in range(100)
     ]
-    answers = decide_all(BALANCED, asked)
+    answers = decide_all(BALANCED, inputs)
     assert set(answers) == {first, second}
     bound = [
-        replace(each, to_broker_instance=answer.broker_instance) for each, answer in zip(asked, answers, strict=True)
+        replace(each, to_broker_instance=answer.broker_instance) for each, answer in zip(inputs, answers, strict=True)
     ]
     assert decide_all(BALANCED, bound) == [replace(answer, match_step=1) for answer in answers]
     by_default(BALANCED)
@@ -142,8 +142,8 @@ def test_example_6_forwarding_for_one_service(*, hosted_here: bool) -> None:
             world = replace(world, services=(*world.services, Service(database=USER, name="ElsewhereService")))
         expected = forward(2, 2, "TCP://elsewhere.adventure-works.com:4022")
         assert arrived(world, "ElsewhereService") == (expected if forwarding else dropped("forwarding_disabled", 2, 2))
-        begun_here = local(5, 1, USER, broker=HERE) if hosted_here else delayed("service_not_found", 5)
-        assert out(world, "ElsewhereService") == begun_here
+        started_here = local(5, 1, USER, broker=HERE) if hosted_here else delayed("service_not_found", 5)
+        assert out(world, "ElsewhereService") == started_here
         by_default(world)
         arrives_by_default(world)
 

@@ -32,8 +32,8 @@ def test_rows_arrive_and_are_passed_on_to_a_third_peer(trusts: dict[str, Trust |
         ) as two,
     ):
         one.send(two.address, [row(number, conversation_id=conversation) for number in range(5)])
-        heard = three.wait(lambda rows: len(rows) >= 5)
-        assert [each["message_sequence_number"] for each in heard] == list(range(5))
-        assert {(each["conversation_id"], each["hops_remaining"]) for each in heard} == {(conversation, 7)}
+        received = three.wait(lambda rows: len(rows) >= 5)
+        assert [each["message_sequence_number"] for each in received] == list(range(5))
+        assert {(each["conversation_id"], each["hops_remaining"]) for each in received} == {(conversation, 7)}
         assert [each.peer.name for each in two.received] == ["one"] * 5
         assert {each.peer.principal for each in two.received} == {"one" if trusts["one"] else None}

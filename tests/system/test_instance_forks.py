@@ -135,8 +135,8 @@ def test_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
             dialled.settimeout(DEADLINE)
             assert dials.recv(1), "the server has accepted the connection"
             print(file=parent.stdin, flush=True)
-            said = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
-            (child,) = (int(each) for each in said - {"forked"})
+            output = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
+            (child,) = (int(each) for each in output - {"forked"})
             try:
                 assert ServeLock.is_held(folder)
                 assert read(folder), "the child does not affect its parent"

@@ -20,7 +20,9 @@ while True:
     print("did", number, flush=True)
     number += 1
 """
-SILENT = "import sys\nprint('ready 1', flush=True); sys.stdout.write('torn'); sys.stdout.flush()\nwhile True: pass"
+NO_COMPLETE_LINE = (
+    "import sys\nprint('ready 1', flush=True); sys.stdout.write('torn'); sys.stdout.flush()\nwhile True: pass"
+)
 BROKEN = "raise SystemExit('no such folder')"
 
 Make = Callable[..., Node]
@@ -42,26 +44,26 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def test_output_is_read_until_a_kill_and_after_a_restart(make: Make) -> None:
-    said: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+    output: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     ports: list[int] = []
-    node = make(COUNTING, on_report=said.put, on_ready=ports.append)
-    for life in range(1, 4):
+    node = make(COUNTING, on_report=output.put, on_ready=ports.append)
+    for start in range(1, 4):
         node.start()
-        assert (ports, node.starts) == ([4711] * life, life)
+        assert (ports, node.starts) == ([4711] * start, start)
         for number in range(100):
-            assert said.get(timeout=DEADLINE_SECONDS) == ["did", str(number)]
+            assert output.get(timeout=DEADLINE_SECONDS) == ["did", str(number)]
         assert node.kill()
         assert not node.is_alive
-        while not said.empty():
-            said.get()
+        while not output.empty():
+            output.get()
 
 
 def test_an_incomplete_line_is_ignored(make: Make) -> None:
-    said: list[list[str]] = []
-    node = make(SILENT, on_report=said.append)
+    output: list[list[str]] = []
+    node = make(NO_COMPLETE_LINE, on_report=output.append)
     node.start()
     assert node.kill()
-    assert said == []
+    assert output == []
 
 
 def test_it_ends_on_sigterm(make: Make) -> None:

@@ -97,7 +97,7 @@ class TrafficMaker:
         self.theme = chooser.one_of(THEMES) if theme is None else theme
         self.keys = chooser.one_of(("none", "none", "none", "mapping", "column"))
         self.has_extra = chooser.chance(25)
-        self.conversations = self._few(CONVERSATIONS[: max(size, 2)])
+        self.conversations = self._some_of(CONVERSATIONS[: max(size, 2)])
         self.key_of = {
             conversation: chooser.one_of((*KEYS, None)) if self.keys != "none" else None
             for conversation in CONVERSATIONS
@@ -233,7 +233,7 @@ class TrafficMaker:
             rows -= some
         return tuple(steps)
 
-    def _few(self, items: Sequence[Item]) -> list[Item]:
+    def _some_of(self, items: Sequence[Item]) -> list[Item]:
         return self._mixed(items)[: self.chooser.count(1, len(items))]
 
     def _mixed(self, items: Sequence[Item]) -> list[Item]:

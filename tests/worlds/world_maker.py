@@ -63,12 +63,12 @@ class WorldMaker:
         routes = [route for table in [*self.database_names, MSDB] for route in self._table(table)]
         known = [database.name for database in World(databases=databases, routes=tuple(routes)).instance_databases]
         self.database_names = known
-        least = 1 if self.theme == "loops" else 0
+        minimum = 1 if self.theme == "loops" else 0
         return World(
             routes=tuple(self._mixed(routes)),
             databases=databases,
             services=self._services(known),
-            addresses=tuple(self.chooser.one_of(OWN_ADDRESSES) for _ in range(self.chooser.count(least, 2))),
+            addresses=tuple(self.chooser.one_of(OWN_ADDRESSES) for _ in range(self.chooser.count(minimum, 2))),
             message_forwarding=self.chooser.chance(60),
             pending_requests=tuple(self.chooser.one_of(self.names) for _ in range(self.chooser.count(0, 1))),
         )

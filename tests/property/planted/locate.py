@@ -9,21 +9,21 @@ from tests.oracle.tables import Reading
 class LocateIgnoresIds(Oracle):
     """R31: any database that has the service is taken, regardless of its id."""
 
-    def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
+    def required_broker_id(self, conversation: Conversation, route: Route) -> object:
         return None
 
 
 class LocateIgnoresTheRoutesId(Oracle):
     """R31: the route's id is not checked."""
 
-    def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
+    def required_broker_id(self, conversation: Conversation, route: Route) -> object:
         return conversation.to_broker_instance
 
 
 class LocateIgnoresTheConversationsId(Oracle):
     """R31: the conversation's own id is not checked."""
 
-    def wanted_broker_id(self, conversation: Conversation, route: Route) -> object:
+    def required_broker_id(self, conversation: Conversation, route: Route) -> object:
         return route.broker_instance
 
 
@@ -31,7 +31,7 @@ class LocateIgnoresServices(Oracle):
     """R31: the database with the id is taken even without the service."""
 
     def locate(self, conversation: Conversation, reading: Reading, route: Route) -> list[Database]:
-        broker_id = self.wanted_broker_id(conversation, route)
+        broker_id = self.required_broker_id(conversation, route)
         enabled = [database for database in self.world.instance_databases if database.is_broker_enabled]
         if broker_id is not None:
             return [database for database in enabled if database.service_broker_guid == broker_id]

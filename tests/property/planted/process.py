@@ -182,12 +182,12 @@ class LoopsAreForwarded(Oracle):
     """R42: a message from outside for an own address is forwarded to it."""
 
     def resolves_to_this_instance(self, next_hop: str) -> bool:
-        return self.begun_here and super().resolves_to_this_instance(next_hop)
+        return self.started_here and super().resolves_to_this_instance(next_hop)
 
-    begun_here = True
+    started_here = True
 
     def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
-        self.begun_here = not reading.from_outside
+        self.started_here = not reading.from_outside
         return super().send(conversation, reading, found, route)
 
 

@@ -10,44 +10,44 @@ from tests.oracle.traffic import Direction, Message
 class MaximumLengthIsRejected(Oracle):
     """P26: a message of exactly the maximum length is rejected."""
 
-    def is_too_long(self, fragment: Fragment) -> bool:
-        return super().is_too_long(replace(fragment, body=fragment.body + b"a"))
+    def exceeds_length(self, fragment: Fragment) -> bool:
+        return super().exceeds_length(replace(fragment, body=fragment.body + b"a"))
 
 
 class LengthLimitAppliesToFragments(Oracle):
     """P26: the maximum length applies to each fragment instead of the message."""
 
-    def is_too_long(self, fragment: Fragment) -> bool:
+    def exceeds_length(self, fragment: Fragment) -> bool:
         return len(fragment.body) > self.limits.max_message_bytes
 
 
 class MaximumCountIsRejected(Oracle):
     """P26: a message with exactly the maximum number of fragments is rejected."""
 
-    def has_too_many_fragments(self, fragment: Fragment) -> bool:
-        return super().has_too_many_fragments(replace(fragment, count=fragment.count + 1))
+    def exceeds_fragments(self, fragment: Fragment) -> bool:
+        return super().exceeds_fragments(replace(fragment, count=fragment.count + 1))
 
 
 class StoredFragmentsAreLimited(Oracle):
     """P26: the number of stored fragments is limited instead of the count."""
 
-    def has_too_many_fragments(self, fragment: Fragment) -> bool:
+    def exceeds_fragments(self, fragment: Fragment) -> bool:
         message = self.direction_of(fragment).messages.get(fragment.sequence)
-        there = 0 if message is None else len(message.fragments)
-        return super().has_too_many_fragments(replace(fragment, count=there + 1))
+        stored = 0 if message is None else len(message.fragments)
+        return super().exceeds_fragments(replace(fragment, count=stored + 1))
 
 
 class MaximumDistanceIsAccepted(Oracle):
     """P26: a sequence number at exactly the maximum distance is accepted."""
 
-    def is_too_far(self, fragment: Fragment) -> bool:
-        return super().is_too_far(replace(fragment, sequence=fragment.sequence - 1))
+    def exceeds_distance(self, fragment: Fragment) -> bool:
+        return super().exceeds_distance(replace(fragment, sequence=fragment.sequence - 1))
 
 
 class DistanceFromTheFirst(Oracle):
     """P26: the distance is measured from the first message."""
 
-    def is_too_far(self, fragment: Fragment) -> bool:
+    def exceeds_distance(self, fragment: Fragment) -> bool:
         limit = self.limits.max_sequence_distance
         return limit is not None and fragment.sequence >= limit
 
@@ -55,11 +55,11 @@ class DistanceFromTheFirst(Oracle):
 class DistanceFromTheHighest(Oracle):
     """P26: the distance is measured from the highest complete message."""
 
-    def is_too_far(self, fragment: Fragment) -> bool:
+    def exceeds_distance(self, fragment: Fragment) -> bool:
         direction = self.direction_of(fragment)
-        held = [sequence for sequence, message in direction.messages.items() if message.is_complete]
+        waiting = [sequence for sequence, message in direction.messages.items() if message.is_complete]
         limit = self.limits.max_sequence_distance
-        lowest = max([direction.next, *(sequence + 1 for sequence in (*held, *direction.numbers))])
+        lowest = max([direction.next, *(sequence + 1 for sequence in (*waiting, *direction.numbers))])
         return limit is not None and fragment.sequence - lowest >= limit
 
 
@@ -107,8 +107,8 @@ class ExtraColumnsOfTheFirstFragment(Oracle):
 
     def charge_of_message(self, message: Message) -> int:
         first = message.fragments.get(0)
-        there = 0 if first is None else first.extra_bytes
-        return super().charge_of_message(message) - there + message.first.extra_bytes
+        stored = 0 if first is None else first.extra_bytes
+        return super().charge_of_message(message) - stored + message.first.extra_bytes
 
 
 class ExtraColumnsOfEachFragment(Oracle):

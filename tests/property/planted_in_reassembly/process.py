@@ -173,7 +173,9 @@ class CorruptMessagesSuppressAcknowledgements(Oracle):
     """P15: with a corrupt message, other fragments of its direction in the same push are not acknowledged either."""
 
     def revoke_acknowledged(self, rejected: Fragment) -> None:
-        self.seen = [seen for seen in self.seen if seen.direction != rejected.direction]
+        self.acknowledged_fragments = [
+            row for row in self.acknowledged_fragments if row.direction != rejected.direction
+        ]
 
 
 class CorruptMessagesSuppressDuplicates(Oracle):
@@ -182,14 +184,16 @@ class CorruptMessagesSuppressDuplicates(Oracle):
     def revoke_acknowledged(self, rejected: Fragment) -> None:
         super().revoke_acknowledged(rejected)
         own = (rejected.direction, rejected.sequence)
-        self.seen = [seen for seen in self.seen if (seen.direction, seen.sequence) != own]
+        self.acknowledged_fragments = [
+            row for row in self.acknowledged_fragments if (row.direction, row.sequence) != own
+        ]
 
 
 class AcknowledgementsInOrderOfLastFragments(Oracle):
     """P15: acknowledgements are ordered by the last fragment of each direction."""
 
     def acknowledgements(self) -> list[Row]:
-        self.seen.reverse()
+        self.acknowledged_fragments.reverse()
         return super().acknowledgements()[::-1]
 
 
@@ -197,7 +201,7 @@ class AcknowledgementsInOrderOfIds(Oracle):
     """P15: acknowledgements are ordered by conversation id."""
 
     def acknowledgements(self) -> list[Row]:
-        self.seen.sort()
+        self.acknowledged_fragments.sort()
         return super().acknowledgements()
 
 
@@ -261,8 +265,8 @@ class ForgetsOnlyIncompleteMessages(Oracle):
 
     def forget(self, conversation_id: bytes, *, is_initiator: bool, sequence: int) -> bool:
         direction = self.directions.get((conversation_id, is_initiator), Direction())
-        held = direction.messages.get(sequence)
-        if held is not None and held.is_complete:
+        waiting = direction.messages.get(sequence)
+        if waiting is not None and waiting.is_complete:
             return False
         return super().forget(conversation_id, is_initiator=is_initiator, sequence=sequence)
 

@@ -130,8 +130,8 @@ class WaitingIsNotComplete(Oracle):
     """P18: fragments of a waiting message are checked for contradictions instead of being duplicates."""
 
     def was_complete(self, fragment: Fragment) -> bool:
-        held = self.direction_of(fragment).messages.get(fragment.sequence)
-        return held is None and super().was_complete(fragment)
+        waiting = self.direction_of(fragment).messages.get(fragment.sequence)
+        return waiting is None and super().was_complete(fragment)
 
 
 class NumbersAreForgotten(Oracle):
@@ -185,36 +185,36 @@ class NoSignatureContradictsAMissingOne(Oracle):
 class SameNumberIsADuplicate(Oracle):
     """P26: the same number is a duplicate, with any bytes."""
 
-    def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
+    def has_same_bytes(self, fragment: Fragment, stored: Fragment) -> bool:
         return True
 
 
 class SameLengthIsADuplicate(Oracle):
     """P26: the same number with the same length is a duplicate."""
 
-    def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
-        return len(fragment.body) == len(there.body)
+    def has_same_bytes(self, fragment: Fragment, stored: Fragment) -> bool:
+        return len(fragment.body) == len(stored.body)
 
 
 class SamePrefixIsADuplicate(Oracle):
     """P26: the same number with a prefix of the bytes is a duplicate."""
 
-    def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
-        return there.body.startswith(fragment.body)
+    def has_same_bytes(self, fragment: Fragment, stored: Fragment) -> bool:
+        return stored.body.startswith(fragment.body)
 
 
 class SameNumberIsAConflict(Oracle):
     """P18: the same number is a conflict, even with the same bytes."""
 
-    def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
+    def has_same_bytes(self, fragment: Fragment, stored: Fragment) -> bool:
         return False
 
 
 class FragmentSignaturesMustBeEqual(Oracle):
     """P26: the same number with the same bytes and another fragment signature is a conflict."""
 
-    def has_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
-        return fragment.body == there.body and fragment.fragment_signature == there.fragment_signature
+    def has_same_bytes(self, fragment: Fragment, stored: Fragment) -> bool:
+        return fragment.body == stored.body and fragment.fragment_signature == stored.fragment_signature
 
 
 class LimitsBeforeDuplicates(Oracle):
@@ -222,7 +222,7 @@ class LimitsBeforeDuplicates(Oracle):
 
     def compare_with_stored(self, fragment: Fragment) -> str | None:
         reason = super().compare_with_stored(fragment)
-        return "limit_exceeded" if reason == "duplicate" and self.is_too_long(fragment) else reason
+        return "limit_exceeded" if reason == "duplicate" and self.exceeds_length(fragment) else reason
 
 
 class LimitsBeforeConflicts(Oracle):
@@ -230,7 +230,7 @@ class LimitsBeforeConflicts(Oracle):
 
     def compare_with_stored(self, fragment: Fragment) -> str | None:
         reason = super().compare_with_stored(fragment)
-        too_large = self.is_too_long(fragment) or self.has_too_many_fragments(fragment)
+        too_large = self.exceeds_length(fragment) or self.exceeds_fragments(fragment)
         return "limit_exceeded" if reason == "conflict" and too_large else reason
 
 

@@ -25,8 +25,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--synchronous", default="full", help="what the files are opened with; weaker ones must fail")
     options = parser.parse_args()
-    seen = 0
-    wrong: list[str] = []
+    states = 0
+    faults: list[str] = []
     for seed in itertools.count(options.seed):
         with tempfile.TemporaryDirectory() as folder:
             found = check_power_cuts(
@@ -34,14 +34,14 @@ def main() -> int:
                 Path(folder),
                 seed=seed,
                 weakness=Weakness(synchronous=options.synchronous),
-                states_max=options.states - seen,
+                states_max=options.states - states,
             )
-        seen, wrong = seen + found.states, wrong + found.faults
-        print(f"seed {seed}: {found.operations} operations; {seen:,} states, {len(wrong)} wrong", flush=True)
-        if seen >= options.states:
+        states, faults = states + found.states, faults + found.faults
+        print(f"seed {seed}: {found.operations} operations; {states:,} states, {len(faults)} wrong", flush=True)
+        if states >= options.states:
             break
-    print(*wrong[:20], sep="\n")
-    return 1 if wrong else 0
+    print(*faults[:20], sep="\n")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

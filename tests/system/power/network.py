@@ -47,40 +47,40 @@ class _Pair:
         self.now = now
         self.database: Database = instance.database("Sales")
         self.storage = SqliteDialogStorage(database_context(self.database))
-        self.here = DialogEngine(self.storage, random=random.Random(1).random, settings=_SETTINGS)
-        self.there = DialogEngine(remote, random=random.Random(2).random, settings=_SETTINGS)
-        self.here.notify_queued(self.storage.waiting())
-        self.there.notify_queued(remote.waiting())
+        self.local_engine = DialogEngine(self.storage, random=random.Random(1).random, settings=_SETTINGS)
+        self.remote_engine = DialogEngine(remote, random=random.Random(2).random, settings=_SETTINGS)
+        self.local_engine.notify_queued(self.storage.waiting())
+        self.remote_engine.notify_queued(remote.waiting())
 
-    def to_there(self, share: float, rng: random.Random) -> None:
+    def send_to_remote(self, share: float, rng: random.Random) -> None:
         """Sends messages to the remote instance; some of them are lost."""
-        self.here.notify_queued(self.storage.waiting())
-        rows = _some(self.here.data_to_send(now=self._moment), share, rng)
+        self.local_engine.notify_queued(self.storage.waiting())
+        rows = _drop_some(self.local_engine.data_to_send(now=self._now_us), share, rng)
         if rows is not None:
-            effects = self.there.receive(rows, now=self._moment)
+            effects = self.remote_engine.receive(rows, now=self._now_us)
             self.remote.commit(effects)
-            self.there.confirm(effects, now=self._moment)
+            self.remote_engine.confirm(effects, now=self._now_us)
 
-    def to_here(self, share: float, rng: random.Random) -> None:
+    def send_to_local(self, share: float, rng: random.Random) -> None:
         """Sends messages of the remote instance; some of them are lost."""
-        self.there.notify_queued(self.remote.waiting())
-        rows = _some(self.there.data_to_send(now=self._moment), share, rng)
+        self.remote_engine.notify_queued(self.remote.waiting())
+        rows = _drop_some(self.remote_engine.data_to_send(now=self._now_us), share, rng)
         if rows is not None:
-            effects = self.here.receive(rows, now=self._moment)
+            effects = self.local_engine.receive(rows, now=self._now_us)
             assert self.storage.commit(effects) is None
-            self.here.confirm(effects, now=self._moment)
+            self.local_engine.confirm(effects, now=self._now_us)
 
     def flush(self) -> None:
         """Flushes idle transmission objects on both sides."""
         self.now += timedelta(minutes=1)
-        self.here.flush(now=self._moment)
-        self.there.flush(now=self._moment)
+        self.local_engine.flush(now=self._now_us)
+        self.remote_engine.flush(now=self._now_us)
 
     def is_idle(self) -> bool:
         return not self.remote.waiting() and not self.storage.waiting()
 
     @property
-    def _moment(self) -> int:
+    def _now_us(self) -> int:
         return epoch_microseconds(self.now)
 
 
@@ -110,9 +110,9 @@ class Network:
                         if key in pair.remote.accounts:
                             pair.remote.send(key, _body(pair.remote.accounts[key].next, rng))
                 elif step == "carry":
-                    pair.to_there(0.8, rng)
+                    pair.send_to_remote(0.8, rng)
                 else:
-                    pair.to_here(0.8, rng)
+                    pair.send_to_local(0.8, rng)
                 pair.now += timedelta(seconds=rng.choice((0.1, 1, 5)))
                 if rng.random() < 0.05:
                     pair.flush()
@@ -149,8 +149,8 @@ class Network:
         for _ in range(_ROUNDS_MAX):
             if pair.is_idle():
                 break
-            pair.to_there(1, rng)
-            pair.to_here(1, rng)
+            pair.send_to_remote(1, rng)
+            pair.send_to_local(1, rng)
             pair.now += timedelta(seconds=70)
         else:
             yield "it does not drain"
@@ -185,16 +185,16 @@ def _prepare(pair: _Pair) -> list[Key]:
         t.connection.execute("CREATE TABLE sent (id INTEGER PRIMARY KEY, conversation BLOB, body BLOB)")
         t.connection.execute("CREATE TABLE received (id INTEGER PRIMARY KEY, conversation BLOB, body BLOB)")
         handle = t.begin_dialog("//Shop", "//Far")
-        begun_here = endpoints.by_handle(t.connection, handle.bytes)
-        assert begun_here is not None
-    there = DialogEndpoint(
+        started_here = endpoints.by_handle(t.connection, handle.bytes)
+        assert started_here is not None
+    remote_engine = DialogEndpoint(
         conversation_id=_REMOTE_SERVICE,
         is_initiator=True,
         service_name="//Far",
         broker_instance=_REMOTE,
         far_service_name="//Stock",
     )
-    return [pair.remote.begin(there), (begun_here.conversation_id, False)]
+    return [pair.remote.begin(remote_engine), (started_here.conversation_id, False)]
 
 
 def _weaken(database: Database, synchronous: str) -> None:
@@ -261,7 +261,7 @@ def _number(body: bytes) -> int:
     return int(content.split(b":", maxsplit=1)[0]) if hashlib.md5(content).digest() == digest else -1
 
 
-def _some(rows: pa.Table | None, share: float, rng: random.Random) -> pa.Table | None:
+def _drop_some(rows: pa.Table | None, share: float, rng: random.Random) -> pa.Table | None:
     """Drops some of the rows."""
     if rows is None or share == 1:
         return rows

@@ -104,7 +104,7 @@ class _File(apsw.VFSFile):
     def __init__(self, recording: Recording, path: str, flags: list[int], *, inode: int, new_name: bool) -> None:
         self._recording = recording
         self._inode = inode
-        self._is_deaf = path.endswith(recording.ignored_syncs)
+        self._ignores_sync = path.endswith(recording.ignored_syncs)
         self._new_name = new_name
         super().__init__("", path, flags)
 
@@ -121,7 +121,7 @@ class _File(apsw.VFSFile):
 
     def xSync(self, flags: int) -> None:  # noqa: N802
         # The real disk need not be synced. As in SQLite, the first sync of a new log also syncs its folder.
-        if not self._is_deaf:
+        if not self._ignores_sync:
             self._recording.trace.append(Sync(self._inode, folder=self._new_name))
             self._new_name = False
 

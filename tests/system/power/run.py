@@ -15,7 +15,7 @@ from ssbroker.exceptions import SsbrokerError
 from tests.system.power.cutting import Cut, RestoredFolder, cuts
 from tests.system.power.recording import Operation
 
-_WRONG: Final = (SsbrokerError, apsw.Error, AssertionError, TypeError, ValueError)
+_ERRORS: Final = (SsbrokerError, apsw.Error, AssertionError, TypeError, ValueError)
 """Errors that corruption can cause, since rows may contain anything."""
 
 
@@ -85,7 +85,7 @@ def check_power_cuts(
                     f"{cut.where}: {fault}"
                     for fault in workload.faults(restored.folder, cut, write_after=states % 10 == 0)
                 ]
-            except _WRONG as error:
+            except _ERRORS as error:
                 faults.append(f"{cut.where}: {error!r}")
             if faults_max is not None and len(faults) >= faults_max:
                 break
