@@ -88,7 +88,20 @@ def test_help_lists_every_target() -> None:
     # Not as a child of the `make` that runs this test, which would print its directory.
     done = run({"PATH": os.environ["PATH"]}, "make", "help")
     targets = [line.split()[1] for line in done.stdout.splitlines()]
-    assert targets == ["help", "demo", "test", "build", "docs", "format", "lint", "rules", "bench", "fuzz", "ci", "clean"]
+    assert targets == [
+        "help",
+        "demo",
+        "test",
+        "build",
+        "docs",
+        "format",
+        "lint",
+        "rules",
+        "bench",
+        "fuzz",
+        "ci",
+        "clean",
+    ]
 
 
 def test_the_ci_ends_with_the_tests() -> None:
