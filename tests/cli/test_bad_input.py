@@ -33,7 +33,7 @@ def refused(run: Run, catalog: Path, given: Path, *options: object, output: str 
     folder.mkdir(exist_ok=True)
     (folder / output).write_text(OLD)
 
-    result = run("route", "--catalog", catalog, "--conversations", given, "-o", folder / output, *options)
+    result = run("route", catalog, "--conversations", given, "-o", folder / output, *options)
 
     assert result.status == 2
     assert result.out == ""
@@ -181,7 +181,7 @@ def test_quoted_cell_that_is_not_closed_in_a_large_file(tmp_path: Path, run: Run
     message = refused(run, lone, given, "--tie-break", "first")
     assert message.startswith(f"{given}: row 150000: a quoted cell that starts here is not closed")
     given.write_text(given.read_text().replace('"open', '5" pipe'))
-    done = run("route", "--catalog", lone, "--conversations", given, "--tie-break", "first", "-o", tmp_path / "out.csv")
+    done = run("route", lone, "--conversations", given, "--tie-break", "first", "-o", tmp_path / "out.csv")
     assert (done.status, done.err) == (0, "")
     assert "300,000 conversations routed" in done.out
 
@@ -319,7 +319,7 @@ def test_file_given_twice(tmp_path: Path, catalog: Path, run: Run) -> None:
 def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
     given = write(conversations(5), tmp_path / "in.csv")
     (tmp_path / "routes.csv").write_text("name,remote_service_name,address\nA,//A,TCP//a\n")
-    result = run("route", "--catalog", tmp_path / "routes.csv", "--conversations", given, "-o", tmp_path / "out.csv")
+    result = run("route", tmp_path / "routes.csv", "--conversations", given, "-o", tmp_path / "out.csv")
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"ssbroker: {tmp_path / 'routes.csv'}: ")
     assert "row 0" in result.err
@@ -329,25 +329,25 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["route"], "Missing option '--catalog'; see 'ssbroker route --help'"),
-        (["route", "--catalog", "x", "--conversations", "y"], "Missing option '--output' / '-o'"),
+        (["route"], "Missing argument 'CATALOG'; see 'ssbroker route --help'"),
+        (["route", "x", "--conversations", "y"], "Missing option '--output' / '-o'"),
         (["route", "--nothing"], "No such option: --nothing"),
         (["root"], "No such command 'root'"),
-        (["explain", "--catalog", "x"], "Missing option '--to-service'"),
+        (["explain", "x"], "Missing option '--to-service'"),
         (
-            ["route", "--catalog", "x", "--conversations", "y", "-o", "z", "--threads", "0"],
+            ["route", "x", "--conversations", "y", "-o", "z", "--threads", "0"],
             "Invalid value for '--threads'",
         ),
         (
-            ["route", "--catalog", "x", "--conversations", "y", "-o", "z", "--tie-break", "dice"],
+            ["route", "x", "--conversations", "y", "-o", "z", "--tie-break", "dice"],
             "Invalid value for '--tie-break': 'dice' is not one of",
         ),
         (
-            ["route", "--catalog", "x", "--conversations", "y", "-o", "z.csv", "--now", "noon"],
-            "--now: 'noon' is not a valid time",
+            ["route", "x", "--conversations", "y", "-o", "z.csv", "--at", "noon"],
+            "--at: 'noon' is not a valid time",
         ),
         (
-            ["explain", "--catalog", "no-such-folder", "--to-service", "//A"],
+            ["explain", "no-such-folder", "--to-service", "//A"],
             "no-such-folder: no such file or folder",
         ),
     ],

@@ -33,12 +33,12 @@ def conversation_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        ["explain", "--catalog", f"{TOO_LONG}.sql", "--to-service", "//Stock"],
-        ["explain", "--catalog", f"{TOO_LONG}/net", "--to-service", "//Stock"],
-        ["route", "--catalog", f"{TOO_LONG}.csv", "--conversations", "in.csv", "-o", "out.csv"],
-        ["route", "--catalog", "network", "--conversations", f"{TOO_LONG}.csv", "-o", "out.csv"],
-        ["route", "--catalog", "network", "--conversations", f"{TOO_LONG}*.csv", "-o", "out.csv"],
-        ["route", "--catalog", "network", "--conversations", "in.csv", "-o", f"{TOO_LONG}.csv"],
+        ["explain", f"{TOO_LONG}.sql", "--to-service", "//Stock"],
+        ["explain", f"{TOO_LONG}/net", "--to-service", "//Stock"],
+        ["route", f"{TOO_LONG}.csv", "--conversations", "in.csv", "-o", "out.csv"],
+        ["route", "network", "--conversations", f"{TOO_LONG}.csv", "-o", "out.csv"],
+        ["route", "network", "--conversations", f"{TOO_LONG}*.csv", "-o", "out.csv"],
+        ["route", "network", "--conversations", "in.csv", "-o", f"{TOO_LONG}.csv"],
         ["reassemble", f"{TOO_LONG}.csv", "-o", "out.csv"],
         ["reassemble", "in.csv", "-o", "out.csv", "--state", TOO_LONG],
         ["reassemble", "in.csv", "-o", "out.csv", "--session-keys", f"{TOO_LONG}.csv"],
@@ -63,9 +63,9 @@ def test_unreachable_path(
 @pytest.mark.parametrize(
     "command",
     [
-        ["explain", "--catalog", "network", "--to-service", NOT_UTF8, "--database", "Sales"],
-        ["explain", "--catalog", "network", "--to-service", "//Stock", "--database", NOT_UTF8],
-        ["explain", "--catalog", "network", "--to-service", "//Stock", "--from-outside", "--broker-instance", NOT_UTF8],
+        ["explain", "network", "--to-service", NOT_UTF8, "--database", "Sales"],
+        ["explain", "network", "--to-service", "//Stock", "--database", NOT_UTF8],
+        ["explain", "network", "--to-service", "//Stock", "--from-outside", "--broker-instance", NOT_UTF8],
         ["trace", "network", "--from", "network/Sales", "--to-service", NOT_UTF8],
     ],
     ids=[1, 2, 3, 4],
@@ -78,6 +78,6 @@ def test_name_that_is_not_utf8(catalog: Path, run: Run, monkeypatch: pytest.Monk
 @pytest.mark.skipif(os.name == "nt", reason="file names are UTF-16 there")
 def test_file_name_that_is_not_utf8(catalog: Path, conversation_file: Path, run: Run) -> None:
     renamed = conversation_file.rename(os.fsdecode(os.fsencode(conversation_file.parent) + b"/\xff.csv"))
-    message = refused(run, "route", "--catalog", catalog, "--conversations", renamed, "-o", catalog.parent / "out.csv")
+    message = refused(run, "route", catalog, "--conversations", renamed, "-o", catalog.parent / "out.csv")
     assert r"\udcff.csv' is not valid UTF-8; expected names in UTF-8" in message
     assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, renamed.name])

@@ -29,7 +29,7 @@ def test_command_and_module_are_the_same(start: list[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"ssbroker {version('ssbroker')}\n", "")
     done = run_process(*start, "explain")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ssbroker: Missing option '--catalog'; see 'ssbroker explain --help'\n"
+    assert done.stderr == "ssbroker: Missing argument 'CATALOG'; see 'ssbroker explain --help'\n"
 
 
 @pytest.mark.parametrize("command", ["route", "reassemble", "explain"])
@@ -74,7 +74,7 @@ def test_shell_completion(shell: str) -> None:
 
 def test_one_option_takes_many_files(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = [write(conversations(5), tmp_path / f"{number}.csv") for number in range(3)]
-    result = run("route", "--conversations", *given, "--catalog", catalog, "-o", tmp_path / "out.csv")
+    result = run("route", catalog, "--conversations", *given, "-o", tmp_path / "out.csv")
     assert result.status == 0
     assert "15 conversations" in result.out
 
@@ -92,6 +92,6 @@ def test_repeat_option(given: list[str], wanted: list[str]) -> None:
 
 
 def test_closed_pipe_is_not_an_error(catalog: Path) -> None:
-    arguments = f"explain --catalog {catalog} --to-service //Stock --database Sales --json"
+    arguments = f"explain {catalog} --to-service //Stock --database Sales --json"
     done = run_process("/bin/sh", "-c", f"{COMMAND} {arguments} | head -c 1; sleep 0")
     assert (done.stdout, done.stderr) == ("{", "")

@@ -31,7 +31,7 @@ ID = str(uuid.UUID(int=99))
 )
 def test_prints_the_explanation(catalog: Path, run: Run, options: list[str], arguments: dict[str, Any]) -> None:
     explanation = Router(Catalog.load(catalog)).explain("//Copied", now=NOW, **arguments)
-    given = ("--catalog", catalog, "--to-service", "//Copied", "--now", NOW_TEXT, *options)
+    given = (catalog, "--to-service", "//Copied", "--at", NOW_TEXT, *options)
 
     plain, as_json = run("explain", *given), run("explain", *given, "--json")
 
@@ -43,18 +43,18 @@ def test_router_options(catalog: Path, run: Run) -> None:
     explanation = Router(Catalog.load(catalog), tie_break="first", pending_request="delay").explain(
         "//Copied", database="Sales", now=NOW
     )
-    options = ("--tie-break", "first", "--pending-request", "delay", "--database", "Sales", "--now", NOW_TEXT)
-    assert run("explain", "--catalog", catalog, "--to-service", "//Copied", *options).out == f"{explanation}\n"
+    options = ("--tie-break", "first", "--pending-request", "delay", "--database", "Sales", "--at", NOW_TEXT)
+    assert run("explain", catalog, "--to-service", "//Copied", *options).out == f"{explanation}\n"
 
 
 def test_only_user_database_is_the_default(tmp_path: Path, run: Run) -> None:
     (tmp_path / "routes.csv").write_text("name,remote_service_name,address\nA,//A,TCP://a\n")
-    result = run("explain", "--catalog", tmp_path / "routes.csv", "--to-service", "//A", "--json")
+    result = run("explain", tmp_path / "routes.csv", "--to-service", "//A", "--json")
     assert json.loads(result.out)["conversation"]["database"] == "user"
 
 
 def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> None:
-    result = run("explain", "--catalog", catalog, "--to-service", "//Stock")
+    result = run("explain", catalog, "--to-service", "//Stock")
     assert (result.status, result.out) == (2, "")
     assert result.err == ("ssbroker: give --database or --from-outside; the catalog has the databases Billing, Sales\n")
 
@@ -69,7 +69,7 @@ def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> N
     ],
 )
 def test_bad_input_is_one_line(catalog: Path, run: Run, options: list[str], wanted: str) -> None:
-    result = run("explain", "--catalog", catalog, "--to-service", "//Stock", *options)
+    result = run("explain", catalog, "--to-service", "//Stock", *options)
     assert (result.status, result.out) == (2, "")
     assert wanted in result.err
     assert result.err.count("\n") == 1

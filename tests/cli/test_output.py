@@ -33,7 +33,7 @@ def test_existing_file_is_replaced_and_keeps_its_mode(
     output.write_text("old")
     output.chmod(0o640)
 
-    assert run("route", "--catalog", catalog, "--conversations", input_file, "-o", output).status == 0
+    assert run("route", catalog, "--conversations", input_file, "-o", output).status == 0
 
     assert output.stat().st_size > 1000
     assert output.stat().st_mode & 0o777 == 0o640
@@ -45,7 +45,7 @@ def test_output_link_is_kept(tmp_path: Path, catalog: Path, input_file: Path, ru
     link = tmp_path / "out.csv"
     link.symlink_to(tmp_path / "elsewhere" / "real.csv")
 
-    assert run("route", "--catalog", catalog, "--conversations", input_file, "-o", link).status == 0
+    assert run("route", catalog, "--conversations", input_file, "-o", link).status == 0
 
     assert link.is_symlink()
     assert (tmp_path / "elsewhere" / "real.csv").stat().st_size > 1000
@@ -56,7 +56,7 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path, catalog: Path, input_file:
     output = tmp_path / "result" / f"out{suffix}"
     output.parent.mkdir()
     output.write_text("old")
-    limit = f"ulimit -f 64; exec {' '.join(COMMAND)} --catalog {catalog} --conversations {input_file} -o {output}"
+    limit = f"ulimit -f 64; exec {' '.join(COMMAND)} {catalog} --conversations {input_file} -o {output}"
 
     done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, check=False)
 
@@ -85,7 +85,7 @@ def test_interrupted_run_keeps_the_old_file(
     output = tmp_path / "result" / "out.jsonl"
     output.parent.mkdir()
     output.write_text("old")
-    arguments = ["route", "--catalog", catalog, "--conversations", input_file, "-o", output]
+    arguments = ["route", catalog, "--conversations", input_file, "-o", output]
 
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, str(int(number)), *map(str, arguments)],
@@ -110,7 +110,7 @@ def test_interrupted_run_leaves_no_files(
     output = tmp_path / "result" / "out.csv"
     output.parent.mkdir()
 
-    result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", output)
+    result = run("route", catalog, "--conversations", input_file, "-o", output)
 
     assert (result.status, result.err) == (130, "ssbroker: interrupted; nothing was written\n")
     assert list(output.parent.iterdir()) == []
@@ -119,9 +119,7 @@ def test_interrupted_run_leaves_no_files(
 def test_output_is_checked_before_input_is_read(tmp_path: Path, run: Run) -> None:
     """The missing catalog is not reported."""
     input_file = write(conversations(5), tmp_path / "in.csv")
-    result = run(
-        "route", "--catalog", tmp_path / "nothing", "--conversations", input_file, "-o", tmp_path / "no" / "out.csv"
-    )
+    result = run("route", tmp_path / "nothing", "--conversations", input_file, "-o", tmp_path / "no" / "out.csv")
     assert result.status == 2
     assert result.err == f"ssbroker: {tmp_path / 'no' / 'out.csv'}: cannot be written: No such file or directory\n"
 
@@ -130,14 +128,14 @@ def test_output_cannot_be_a_folder_or_device(tmp_path: Path, catalog: Path, inpu
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "null.csv").symlink_to(os.devnull)
     for name, what in (("folder.csv", "it is a folder"), ("null.csv", "it is not a regular file")):
-        result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", tmp_path / name)
+        result = run("route", catalog, "--conversations", input_file, "-o", tmp_path / name)
         assert (result.status, result.err) == (2, f"ssbroker: {tmp_path / name}: cannot be written: {what}\n")
 
 
 def test_output_cannot_be_a_pipe(catalog: Path, input_file: Path) -> None:
     """`/dev/stdout` of a pipe is a link to a name that does not exist."""
     program = "import sys; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"
-    files = ["--catalog", str(catalog), "--conversations", str(input_file), "-o", "/dev/stdout", "--format", "csv"]
+    files = [str(catalog), "--conversations", str(input_file), "-o", "/dev/stdout", "--format", "csv"]
     done = subprocess.run([sys.executable, "-c", program, "route", *files], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "ssbroker: /dev/stdout: cannot be written: it is not a regular file\n"
@@ -156,7 +154,7 @@ def test_output_cannot_be_an_input(tmp_path: Path, catalog: Path, input_file: Pa
     (tmp_path / "link.parquet").symlink_to(input_file)
     (tmp_path / "hard.parquet").hardlink_to(input_file)
     for name in ("in.parquet", "link.parquet", "hard.parquet"):
-        result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", tmp_path / name)
+        result = run("route", catalog, "--conversations", input_file, "-o", tmp_path / name)
         assert result.status == 2
         assert result.err.endswith(f"cannot be written: it is also an input ({input_file})\n")
     assert input_file.read_bytes() == before
@@ -164,7 +162,7 @@ def test_output_cannot_be_an_input(tmp_path: Path, catalog: Path, input_file: Pa
 
 def test_output_cannot_be_part_of_the_catalog(catalog: Path, input_file: Path, run: Run) -> None:
     for output in (catalog / "routes.parquet", catalog / "databases.csv"):
-        result = run("route", "--catalog", catalog, "--conversations", input_file, "-o", output)
+        result = run("route", catalog, "--conversations", input_file, "-o", output)
         assert result.status == 2
         assert result.err.endswith(f"cannot be written: it is part of the catalog ({catalog})\n")
     assert pq.read_table(catalog / "routes.parquet").num_rows == 9

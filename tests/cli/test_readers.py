@@ -81,9 +81,7 @@ def test_polars_categories(tmp_path: Path, catalog: Path, run: Run, suffix: str,
     given = tmp_path / f"in{suffix}"
     categories = frame.with_columns(pl.all().cast(pl.Categorical))
     categories.write_ipc(given) if suffix == ".arrow" else categories.write_ipc_stream(given)
-    done = run(
-        *("route", "--catalog", catalog, "--conversations", given, "--tie-break", "first", "-o", tmp_path / output)
-    )
+    done = run(*("route", catalog, "--conversations", given, "--tie-break", "first", "-o", tmp_path / output))
     assert (done.status, done.err) == (0, "")
     columns = ("database", "to_service_name", "note")
     found = [tuple(row[name] or None for name in columns) for row in read(tmp_path / output)]
@@ -133,7 +131,7 @@ def test_blank_json_lines_are_skipped(
     row = '{"database": "Sales", "to_service_name": "//A"}\n'
     first, last = {"only": ("", ""), "before": ("", row), "between": (row, row)}[position]
     (tmp_path / "in.jsonl").write_text(first + "\n" * blank + last)
-    given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
+    given = [catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
     result = run("route", *given, "-o", tmp_path / output)
     assert (result.status, result.err) == (0, "")
     assert len(read(tmp_path / output)) == len((first + last).splitlines())
@@ -145,7 +143,7 @@ def test_json_text_that_looks_like_a_timestamp_is_kept(tmp_path: Path, catalog: 
     values = {"day": "2026-01-01", "zoned": "2026-01-01T10:00:00+02:00", "deep": {"day": ["2026-01-01T10:00:00Z"]}}
     lines = [json.dumps({"database": "Sales", "to_service_name": "//A", **values})] * 2
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
+    given = [catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
     assert run("route", *given, "-o", tmp_path / f"out{suffix}").status == 0
     for row in read(tmp_path / f"out{suffix}"):
         deep = row["deep"] if suffix == ".parquet" else json.loads(row["deep"])
@@ -157,13 +155,13 @@ def test_json_lines_with_and_without_final_newline(tmp_path: Path, catalog: Path
     (tmp_path / "in.jsonl").write_text(
         '{"to_service_name": "//A"}\n{"database": "Sales", "to_service_name": "//A"}' + end
     )
-    given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
+    given = [catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
     assert run("route", *given, "-o", tmp_path / "out.jsonl").status == 0
 
 
 def test_file_without_suffix(tmp_path: Path, catalog: Path, run: Run) -> None:
     write(conversations(5), tmp_path / "part-0.parquet").rename(tmp_path / "plain")
-    result = run("route", "--catalog", catalog, "--conversations", tmp_path / "plain", "-o", tmp_path / "out.jsonl")
+    result = run("route", catalog, "--conversations", tmp_path / "plain", "-o", tmp_path / "out.jsonl")
     assert (result.status, len(read(tmp_path / "out.jsonl"))) == (0, 5)
 
 
@@ -182,7 +180,7 @@ def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, catalog: Pat
         "import pathlib, re, sys; from ssbroker.cli import main; status = main(sys.argv[1:]); "
         "print(status, re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])"
     )
-    files = ["--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.parquet"]
+    files = [catalog, "--conversations", given, "-o", tmp_path / "out.parquet"]
     arguments = ["route", *map(str, files), "--tie-break", "first", "--quiet"]
 
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)

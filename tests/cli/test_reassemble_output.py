@@ -125,7 +125,7 @@ def test_invalid_csv_cell(tmp_path: Path, run: Run, folder: Path, line: str, wan
 
 
 @pytest.mark.parametrize(
-    ("given", "changed", "wanted"),
+    ("input_file", "changed", "wanted"),
     [
         ('"00"', '"0g"', "message_body, row 1: '0g' is not valid; expected hexadecimal digits"),
         ('"00"', "7", "message_body, row 1: 7 is not valid; expected a string"),

@@ -21,7 +21,7 @@ def test_every_input_and_output_format(tmp_path: Path, catalog: Path, run: Run, 
     given = write(table, tmp_path / f"in{source}")
     written = tmp_path / f"out{output}"
 
-    result = run("route", "--catalog", catalog, "--conversations", given, "-o", written, "--now", NOW_TEXT)
+    result = run("route", catalog, "--conversations", given, "-o", written, "--at", NOW_TEXT)
 
     assert (result.status, result.err) == (0, "")
     rows = read(written)
@@ -36,7 +36,7 @@ def test_extra_columns_are_kept(tmp_path: Path, catalog: Path, run: Run, suffix:
     given = write(table, tmp_path / f"in{suffix}")
     written = tmp_path / f"out{suffix}"
 
-    assert run("route", "--catalog", catalog, "--conversations", given, "-o", written).status == 0
+    assert run("route", catalog, "--conversations", given, "-o", written).status == 0
 
     names = schemas.DECISIONS.names
     assert [{name: value for name, value in row.items() if name not in names} for row in read(written)] == read(given)
@@ -48,7 +48,6 @@ def test_extra_csv_columns_stay_text(tmp_path: Path, catalog: Path, run: Run) ->
     assert (
         run(
             "route",
-            "--catalog",
             catalog,
             "--conversations",
             tmp_path / "in.csv",
@@ -70,7 +69,6 @@ def test_json_line_keeps_its_text(tmp_path: Path, catalog: Path, run: Run) -> No
 
     result = run(
         "route",
-        "--catalog",
         catalog,
         "--conversations",
         tmp_path / "in.jsonl",
@@ -97,7 +95,6 @@ def test_json_lines_with_different_extra_columns(tmp_path: Path, catalog: Path, 
     assert (
         run(
             "route",
-            "--catalog",
             catalog,
             "--conversations",
             tmp_path / "in.jsonl",
@@ -122,7 +119,7 @@ def test_json_lines_with_different_extra_columns(tmp_path: Path, catalog: Path, 
 def test_empty_input(tmp_path: Path, catalog: Path, run: Run, source: str, output: str) -> None:
     given = write(conversations(1).slice(0, 0), tmp_path / f"in{source}")
 
-    result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / f"out{output}")
+    result = run("route", catalog, "--conversations", given, "-o", tmp_path / f"out{output}")
 
     assert (result.status, result.err) == (0, "")
     assert read(tmp_path / f"out{output}") == []
@@ -140,7 +137,7 @@ def test_files_folders_and_patterns_are_routed_in_order(tmp_path: Path, catalog:
         write(table, tmp_path / name)
     patterns = [tmp_path / "b.csv", tmp_path / "a.parquet", tmp_path / "day", tmp_path / "[c].json*"]
 
-    result = run("route", "--catalog", catalog, "--conversations", *patterns, "-o", tmp_path / "out.jsonl")
+    result = run("route", catalog, "--conversations", *patterns, "-o", tmp_path / "out.jsonl")
 
     assert (result.status, result.err) == (0, "")
     wanted = [id_ for number in (0, 1, 3, 2, 5) for id_ in parts[number]["conversation_id"].to_pylist()]
@@ -157,7 +154,7 @@ def test_files_with_different_layouts_of_one_schema(tmp_path: Path, catalog: Pat
     write(table, tmp_path / "1.arrow")
     write(other, tmp_path / "2.arrow")
 
-    result = run("route", "--catalog", catalog, "--conversations", tmp_path / "*.arrow", "-o", tmp_path / "out.parquet")
+    result = run("route", catalog, "--conversations", tmp_path / "*.arrow", "-o", tmp_path / "out.parquet")
 
     assert (result.status, result.err) == (0, "")
     assert read(tmp_path / "out.parquet")[:20] == read(tmp_path / "out.parquet")[20:]
@@ -168,11 +165,8 @@ def test_round_robin_follows_row_order(tmp_path: Path, catalog: Path, run: Run, 
     table = pa.concat_tables([conversations(90_000)] * 2)
     given = write(table, tmp_path / "in.parquet")
 
-    options = ("--tie-break", "round_robin", "--threads", threads, "--now", NOW_TEXT)
-    assert (
-        run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.parquet", *options).status
-        == 0
-    )
+    options = ("--tie-break", "round_robin", "--threads", threads, "--at", NOW_TEXT)
+    assert run("route", catalog, "--conversations", given, "-o", tmp_path / "out.parquet", *options).status == 0
 
     wanted = [row["route_id"] for row in expected_decisions(catalog, table, tie_break="round_robin")]
     assert pq.read_table(tmp_path / "out.parquet")["route_id"].to_pylist() == wanted
@@ -181,7 +175,7 @@ def test_round_robin_follows_row_order(tmp_path: Path, catalog: Path, run: Run, 
 def test_format_option(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(3), tmp_path / "in.parquet").rename(tmp_path / "in")
 
-    result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out", "--format", "csv")
+    result = run("route", catalog, "--conversations", given, "-o", tmp_path / "out", "--format", "csv")
 
     assert result.status == 0
     assert (tmp_path / "out").read_text().startswith('"note","conversation_id"')
@@ -193,7 +187,6 @@ def test_now_option_decides_expiry(tmp_path: Path, run: Run) -> None:
     )
     (tmp_path / "in.jsonl").write_text('{"to_service_name": "//A"}\n')
     files = (
-        "--catalog",
         tmp_path / "routes.csv",
         "--conversations",
         tmp_path / "in.jsonl",
@@ -203,7 +196,7 @@ def test_now_option_decides_expiry(tmp_path: Path, run: Run) -> None:
 
     outcomes = []
     for now in ("2026-11-20T20:59:59Z", "2026-11-20T21:00:00Z"):
-        assert run("route", *files, "--tie-break", "first", "--now", now, "--quiet").status == 0
+        assert run("route", *files, "--tie-break", "first", "--at", now, "--quiet").status == 0
         outcomes.append(read(tmp_path / "out.jsonl")[0]["outcome"])
 
     assert outcomes == ["REMOTE", "DELAYED"]
@@ -217,7 +210,6 @@ def test_pending_request_option(tmp_path: Path, run: Run) -> None:
     (folder / "instance.json").write_text('{"pending_requests": ["//X"]}')
     (tmp_path / "in.jsonl").write_text('{"to_service_name": "//X"}\n')
     files = (
-        "--catalog",
         folder,
         "--conversations",
         tmp_path / "in.jsonl",

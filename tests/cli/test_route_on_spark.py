@@ -24,7 +24,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def test_spark_equals_the_local_run(tmp_path: Path, catalog: Path, run: Run, run_on_spark: SparkProcess) -> None:
     table = conversations(300)
     wanted = expected_decisions(catalog, table)
-    common = ("route", "--catalog", catalog, "--now", NOW_TEXT, "--json")
+    common = ("route", catalog, "--at", NOW_TEXT, "--json")
     inputs = [write(table, tmp_path / f"in{suffix}") for suffix in (".parquet", ".csv", ".jsonl")]
     bad = tmp_path / "bad.csv"
     bad.write_text("conversation_id,database,to_service_name,is_initiator\nno-guid,Sales,//A,true\n")
@@ -71,7 +71,7 @@ def test_spark_equals_the_local_run(tmp_path: Path, catalog: Path, run: Run, run
 def test_missing_pyspark_is_one_line(tmp_path: Path, catalog: Path) -> None:
     given = write(conversations(5), tmp_path / "in.parquet")
     program = "import sys; sys.modules['pyspark'] = None; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"
-    arguments = ["route", "--spark", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out"]
+    arguments = ["route", "--spark", catalog, "--conversations", given, "-o", tmp_path / "out"]
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, check=False
     )
@@ -104,7 +104,7 @@ def test_unsupported_spark_options(
     for file in files:
         table = conversations(5)
         write(table.drop_columns(["database"]) if file.startswith("other") else table, tmp_path / file)
-    result = run("route", "--spark", "--catalog", catalog, "--conversations", *files, *options)
+    result = run("route", "--spark", catalog, "--conversations", *files, *options)
     assert (result.status, result.out) == (2, "")
     assert wanted in result.err
     assert result.err.count("\n") == 1

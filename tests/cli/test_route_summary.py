@@ -20,13 +20,12 @@ def test_json_summary(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(table, tmp_path / "in.parquet")
 
     arguments = (
-        "--catalog",
         catalog,
         "--conversations",
         given,
         "-o",
         tmp_path / "out.csv",
-        "--now",
+        "--at",
         NOW_TEXT,
         "--json",
     )
@@ -52,7 +51,7 @@ def test_json_summary(tmp_path: Path, catalog: Path, run: Run) -> None:
 def test_text_summary(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(1200), tmp_path / "in.parquet")
 
-    out = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.csv").out
+    out = run("route", catalog, "--conversations", given, "-o", tmp_path / "out.csv").out
 
     for title in ("Outcome", "Reason", "Match step", "Busiest next hops", "Target databases"):
         assert f"{title} " in out
@@ -65,13 +64,13 @@ def test_text_summary(tmp_path: Path, catalog: Path, run: Run) -> None:
 @pytest.mark.parametrize("quiet", ["--quiet", "-q"])
 def test_quiet_prints_nothing(tmp_path: Path, catalog: Path, run: Run, quiet: str) -> None:
     given = write(conversations(10), tmp_path / "in.csv")
-    result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.csv", quiet)
+    result = run("route", catalog, "--conversations", given, "-o", tmp_path / "out.csv", quiet)
     assert (result.status, result.out, result.err) == (0, "", "")
 
 
 def test_progress_bar(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(3000), tmp_path / "in.csv")
-    files = ("--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.csv")
+    files = (catalog, "--conversations", given, "-o", tmp_path / "out.csv")
 
     shown = run("route", *files, "--progress", "--json")
 
@@ -91,7 +90,7 @@ def test_warning_is_one_line(tmp_path: Path, run: Run) -> None:
     )
     given = tmp_path / "in.jsonl"
     given.write_text('{"to_service_name": "//A"}\n')
-    files = ("--catalog", tmp_path / "net.sql", "--conversations", given, "-o", tmp_path / "out.jsonl")
+    files = (tmp_path / "net.sql", "--conversations", given, "-o", tmp_path / "out.jsonl")
 
     result = run("route", *files, "--tie-break", "first")
 

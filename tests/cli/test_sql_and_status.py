@@ -208,7 +208,7 @@ def test_status_of_an_empty_instance(run: Run, tmp_path: Path) -> None:
 
 
 def test_instance_folder_is_a_catalog(run: Run, folder: Path) -> None:
-    result = run("explain", "--catalog", folder, "--to-service", "//Stock", "--json")
+    result = run("explain", folder, "--to-service", "//Stock", "--json")
     assert result.status == 0
     assert json.loads(result.out)["decision"]["next_hop_address"] == "TCP://stock:4022"
 

@@ -34,7 +34,7 @@ def net(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "status", "streams"),
     [
-        ("explain --catalog {net} --to-service //Orders", 0, "| true"),
+        ("explain {net} --to-service //Orders", 0, "| true"),
         ("lint {net}", 1, "| true"),
         ("lint {net} --ignore SSB008", 0, "| true"),
         ("lint {net} --json", 1, ">&-"),
@@ -54,7 +54,7 @@ def test_closed_streams_do_not_change_the_exit_status(
 
 def test_characters_missing_in_the_encoding_are_escaped(net: Path) -> None:
     """On Windows, the encoding of a pipe is that of the region."""
-    command = [COMMAND, "explain", "--catalog", str(net), "--to-service", "//注文/größe", "--json"]
+    command = [COMMAND, "explain", str(net), "--to-service", "//注文/größe", "--json"]
     done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout.decode("latin-1"))["conversation"]["to_service_name"] == "//注文/größe"

@@ -42,12 +42,12 @@ def test_names_are_escaped_in_every_command(run: Run, tmp_path: Path, traffic: P
         encoding="utf-8",
     )
     results = [
-        run("route", "--catalog", first, "--conversations", traffic, "-o", tmp_path / "out.csv"),
+        run("route", first, "--conversations", traffic, "-o", tmp_path / "out.csv"),
         run("compare", first, second),
         run("compare", first, second, "--conversations", traffic),
         run("lint", first),
         run("trace", first, "--to-service", name),
-        run("explain", "--catalog", first, "--to-service", name),
+        run("explain", first, "--to-service", name),
     ]
     assert [result.status for result in results] == [0, 1, 1, 1, 0, 0]
     for result in results:

@@ -39,10 +39,10 @@ def spark_room() -> None:
 
 def command() -> None:
     """The command answers, and says what is wrong in one line."""
-    ask = ["ssbroker", "explain", "--catalog", "routes.sql", "--database", "Sales", "--json", "--to-service"]
+    ask = ["ssbroker", "explain", "routes.sql", "--database", "Sales", "--json", "--to-service"]
     answer = subprocess.run([*ask, "//shop/Stock"], capture_output=True, text=True, check=True).stdout
     assert json.loads(answer)["decision"]["outcome"] == "REMOTE", answer
-    wrong = ["ssbroker", "explain", "--catalog", "missing.sql", "--to-service", "x"]
+    wrong = ["ssbroker", "explain", "missing.sql", "--to-service", "x"]
     refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
     assert refused.returncode == 2, refused
     assert "missing.sql" in refused.stderr, refused

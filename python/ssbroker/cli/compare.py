@@ -13,9 +13,9 @@ from rich.table import Table
 
 from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli.diagnose_options import AtOption, FleetOption, HtmlOption, instance_paths, write_text
+from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_paths, write_text
 from ssbroker.cli.errors import error_in_file
-from ssbroker.cli.options import PendingRequestOption, ProgressOption, TieBreakOption, parse_now
+from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_now
 from ssbroker.cli.text import cell
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError

@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from ssbroker.diagnose import Fleet
 
 
-AtOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Time at which routes are checked for expiry, such as 2026-11-20T21:00:00Z; UTC if it has no time zone. Default: now.",
-    ),
-]
 FleetOption: TypeAlias = Annotated[
     bool,
     typer.Option(

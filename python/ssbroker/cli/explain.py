@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli.options import CatalogOption, NowOption, PendingRequestOption, TieBreakOption, parse_now
+from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, parse_now
 from ssbroker.exceptions import OptionError
 from ssbroker.router import Router
 
@@ -18,21 +18,21 @@ EXAMPLES = """[bold]Examples[/bold]
 
 Explain a conversation with the service //Orders:
 
-  ssbroker explain --catalog net.sql --to-service //Orders
+  ssbroker explain net.sql --to-service //Orders
 
 Name the database if there are several:
 
-  ssbroker explain --catalog net.sql --to-service //Orders --database Sales
+  ssbroker explain net.sql --to-service //Orders --database Sales
 
 Explain a reply that arrives from another instance:
 
-  ssbroker explain --catalog net/ --to-service //Me --from-outside --from-target
+  ssbroker explain net/ --to-service //Me --from-outside --from-target
 """
 
 
 def explain(
     *,
-    catalog: CatalogOption,
+    catalog: CatalogArgument,
     to_service: Annotated[str, typer.Option(metavar="NAME", help="Target service of the conversation.")],
     broker_instance: Annotated[
         str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
@@ -52,7 +52,7 @@ def explain(
     conversation_id: Annotated[
         str | None, typer.Option(metavar="GUID", help="Id of the conversation; it decides between equal routes.")
     ] = None,
-    now: NowOption = None,
+    at: AtOption = None,
     tie_break: TieBreakOption = "hash",
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as a JSON object.")] = False,
@@ -65,7 +65,7 @@ def explain(
         raise OptionError(
             "--database and --from-outside cannot be used together: the conversation starts in this instance or outside"
         )
-    time = parse_now(now)
+    time = parse_now(at)
     loaded = Catalog.load(catalog, now=time)
     explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
         to_service,

@@ -16,14 +16,13 @@ from rich.console import Console
 from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.diagnose_options import (
-    AtOption,
     CatalogsArgument,
     FleetOption,
     HtmlOption,
     instance_paths,
     write_text,
 )
-from ssbroker.cli.options import parse_now
+from ssbroker.cli.options import AtOption, parse_now
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import DuplicateError
 

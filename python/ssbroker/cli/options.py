@@ -69,13 +69,14 @@ def of_input(path: Path) -> Format:
     return found
 
 
-CatalogOption: TypeAlias = Annotated[
+CatalogArgument: TypeAlias = Annotated[
     Path,
-    typer.Option(
-        help="Routing tables: a T-SQL script (.sql), the folder of an instance, a folder with tables of routes, databases and services, or a file of routes."
+    typer.Argument(
+        metavar="CATALOG",
+        help="Routing tables: a T-SQL script (.sql), the folder of an instance, a folder with tables of routes, databases and services, or a file of routes.",
     ),
 ]
-NowOption: TypeAlias = Annotated[
+AtOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
@@ -143,7 +144,7 @@ def parse_count(text: str, *, option: str) -> int | None:
     return int(text)
 
 
-def parse_now(text: str | None, *, option: str = "--now") -> datetime:
+def parse_now(text: str | None, *, option: str = "--at") -> datetime:
     """Parses the value of an option that is a time; None is the current time."""
     try:
         return datetime.now(UTC) if text is None else parse_timestamp(text)

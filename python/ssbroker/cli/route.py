@@ -26,10 +26,10 @@ from ssbroker.cli.chunks import IN_FLIGHT_BYTES_MAX, Chunk, InputFile, all_chunk
 from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.options import (
-    CatalogOption,
+    AtOption,
+    CatalogArgument,
     Format,
     FormatOption,
-    NowOption,
     PendingRequestOption,
     ProgressOption,
     QuietOption,
@@ -211,25 +211,25 @@ EXAMPLES = """[bold]Examples[/bold]
 
 Route conversations by the routing tables of a folder:
 
-  ssbroker route --catalog world/ --conversations in.parquet -o out.parquet
+  ssbroker route world/ --conversations in.parquet -o out.parquet
 
 Route several files and folders by a T-SQL script, into CSV:
 
-  ssbroker route --catalog net.sql --conversations day/*.csv more/ -o out.csv
+  ssbroker route net.sql --conversations day/*.csv more/ -o out.csv
 
 Print the summary as JSON:
 
-  ssbroker route --catalog net.sql --conversations in.csv -o out.jsonl --json
+  ssbroker route net.sql --conversations in.csv -o out.jsonl --json
 
 Route on Spark, into a folder of Parquet files:
 
-  ssbroker route --spark --catalog world/ --conversations in/ -o out
+  ssbroker route world/ --spark --conversations in/ -o out
 """
 
 
 def route(
     *,
-    catalog: CatalogOption,
+    catalog: CatalogArgument,
     conversations: Annotated[
         list[str],
         typer.Option(
@@ -242,7 +242,7 @@ def route(
         typer.Option("--output", "-o", help="Output file. Its suffix determines the format, unless --format is given."),
     ],
     format: FormatOption = None,  # noqa: A002
-    now: NowOption = None,
+    at: AtOption = None,
     tie_break: TieBreakOption = "hash",
     pending_request: PendingRequestOption = "continue",
     threads: ThreadsOption = None,
@@ -262,7 +262,7 @@ def route(
         conversations=conversations,
         output=output,
         format=format,
-        now=parse_now(now),
+        now=parse_now(at),
         tie_break=tie_break,
         pending_request=pending_request,
         threads=threads,

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ssbroker.cli.diagnose_options import AtOption, CatalogsArgument, FleetOption, load_fleet, parse_start
-from ssbroker.cli.options import PendingRequestOption, parse_now
+from ssbroker.cli.diagnose_options import CatalogsArgument, FleetOption, load_fleet, parse_start
+from ssbroker.cli.options import AtOption, PendingRequestOption, parse_now
 
 EXAMPLES = """[bold]Examples[/bold]
 

@@ -70,7 +70,7 @@ def test_after_hello_the_announced_limit_applies(bank: RecordingEndpoint) -> Non
 
 @pytest.mark.threat("T4")
 @pytest.mark.parametrize(
-    "says",
+    "sent",
     [
         b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
