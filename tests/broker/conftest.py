@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 
-BEGINNING = datetime(2026, 11, 21, tzinfo=UTC)
+START = datetime(2026, 11, 21, tzinfo=UTC)
 QUEUE = "Orders"
 INITIATOR = "//Shop"
 TARGET = "//Orders"
@@ -22,15 +22,15 @@ TARGET = "//Orders"
 class Clock:
     """Returns the time set by the test."""
 
-    def __init__(self, moment: datetime = BEGINNING) -> None:
-        self.moment = moment
+    def __init__(self, now: datetime = START) -> None:
+        self.now = now
 
     def __call__(self) -> datetime:
-        return self.moment
+        return self.now
 
     def advance(self, *, seconds: float) -> None:
         """Lets time pass."""
-        self.moment += timedelta(seconds=seconds)
+        self.now += timedelta(seconds=seconds)
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def clock() -> Clock:
 def instance(tmp_path: Path, clock: Clock) -> Iterator[Instance]:
     """An instance without background threads."""
     folder = tmp_path / "instance"
-    with Instance.create(folder, name="shop", clock=clock, random=random.Random(7), background=False) as made:
-        yield made
+    with Instance.create(folder, name="shop", clock=clock, random=random.Random(7), background=False) as created:
+        yield created
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The work of a call in a database file, in steps of SQLite's virtual machine: the same number on every computer."""
+"""The cost of a call in steps of SQLite's virtual machine, which is the same on every computer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from ssbroker.store.sqlite import Connection
 
 
 class Steps:
-    """Steps of SQLite's virtual machine.
-
-    Attributes:
-        number: How many were taken, in tens.
-    """
+    """Counts steps of SQLite's virtual machine, in tens."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -38,15 +34,7 @@ def counted(connection: Connection) -> Iterator[Steps]:
 
 
 def steps(database: Database, call: Callable[[], object]) -> int:
-    """The steps, in tens, that a call takes in a database that nobody else uses.
-
-    Args:
-        database: The database.
-        call: Uses it, in this thread.
-
-    Returns:
-        Their number.
-    """
+    """The steps, in tens, of a call that runs in this thread; no other thread may use the database."""
     with database_context(database).file.read() as reader:  # the next reader gets the same connection
         pass
     with database.transaction() as t:

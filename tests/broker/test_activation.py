@@ -1,4 +1,4 @@
-"""Readers that are started for waiting messages, in the calling thread: nothing here depends on timing."""
+"""Activation of readers for waiting messages, in the calling thread and without timing."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def stock(instance: Instance) -> Database:
 
 
 @pytest.fixture
-def emitted(instance: Instance) -> list[Event]:
+def reader_events(instance: Instance) -> list[Event]:
     """The events of readers."""
-    heard: list[Event] = []
-    instance.subscribe(heard.append, ActivationEvent, QueueDisabled)
-    return heard
+    events: list[Event] = []
+    instance.subscribe(events.append, ActivationEvent, QueueDisabled)
+    return events
 
 
-def steps(emitted: list[Event]) -> list[ActivationStep]:
-    return [event.step for event in emitted if isinstance(event, ActivationEvent)]
+def steps(reader_events: list[Event]) -> list[ActivationStep]:
+    return [event.step for event in reader_events if isinstance(event, ActivationEvent)]
 
 
-def answers(database: Database) -> None:
+def answer_all(database: Database) -> None:
     """Receives until the queue is empty, and answers each message."""
     while True:
         with database.transaction() as t:
@@ -66,22 +66,22 @@ def rolls_back(database: Database) -> None:
 
 
 def test_a_message_starts_a_reader_and_its_answer_comes_back(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event]
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event]
 ) -> None:
-    stock.activate(ORDERS, answers)
+    stock.activate(ORDERS, answer_all)
     instance.run_due()
-    assert steps(emitted) == [], "an empty queue needs none"
+    assert steps(reader_events) == [], "an empty queue needs no reader"
     send(sales, b"one")
     instance.run_due()
     assert received(sales, REPLIES) == [b"done: one"]
-    assert steps(emitted) == [STARTED, ENDED]
+    assert steps(reader_events) == [STARTED, ENDED]
 
 
 def test_messages_from_before_the_activation_start_a_reader(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     send(sales, b"one")
-    stock.activate(ORDERS, answers)
+    stock.activate(ORDERS, answer_all)
     instance.run_due()
     assert received(sales, REPLIES) == [b"done: one"]
 
@@ -91,76 +91,76 @@ def test_a_reader_that_takes_one_message_at_a_time_is_called_until_none_is_left(
 ) -> None:
     bodies: list[bytes | None] = []
 
-    def takes_one(database: Database) -> None:
+    def take_one(database: Database) -> None:
         with database.transaction() as t:
             bodies.extend(t.receive(ORDERS, top=1)["message_body"].to_pylist())
 
-    stock.activate(ORDERS, takes_one)
+    stock.activate(ORDERS, take_one)
     send(sales, *(b"%d" % number for number in range(20)))
     instance.run_due()
     assert bodies == [b"%d" % number for number in range(20)]
 
 
 def test_a_failing_reader_is_reported_and_others_continue(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event], caplog: pytest.LogCaptureFixture
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It received nothing, so it is restarted at the next check only."""
+    """It received nothing, so it is restarted only at the next check."""
     stock.activate(ORDERS, fails)
     send(sales, b"one")
     with caplog.at_level(logging.ERROR, logger="ssbroker.broker"):
         instance.run_due()
-    assert steps(emitted) == [STARTED, ABORTED]
-    assert isinstance(emitted[-1], ActivationEvent)
-    assert emitted[-1].text == "ZeroDivisionError: no order today"
+    assert steps(reader_events) == [STARTED, ABORTED]
+    assert isinstance(reader_events[-1], ActivationEvent)
+    assert reader_events[-1].text == "ZeroDivisionError: no order today"
     assert "no order today" in caplog.text
 
 
 def test_a_reader_that_never_receives_is_restarted_at_the_next_check(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event], clock: Clock
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event], clock: Clock
 ) -> None:
     """28087."""
     stock.activate(ORDERS, lambda _database: None)
     send(sales, b"one")
     assert instance.run_due() == clock() + timedelta(seconds=5)
     instance.run_due()
-    assert steps(emitted) == [STARTED, ENDED]
-    assert isinstance(emitted[-1], ActivationEvent)
-    assert emitted[-1].text.startswith("28087:")
+    assert steps(reader_events) == [STARTED, ENDED]
+    assert isinstance(reader_events[-1], ActivationEvent)
+    assert reader_events[-1].text.startswith("28087:")
     clock.advance(seconds=5)
     instance.run_due()
-    assert steps(emitted) == [STARTED, ENDED] * 2
+    assert steps(reader_events) == [STARTED, ENDED] * 2
 
 
 def test_a_reader_that_rolls_back_five_times_turns_the_queue_off(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event]
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event]
 ) -> None:
     stock.activate(ORDERS, rolls_back)
     send(sales, b"one")
     instance.run_due()
     instance.run_due()
-    assert steps(emitted) == [STARTED, ABORTED] * 5
-    assert [type(event) for event in emitted].count(QueueDisabled) == 1
+    assert steps(reader_events) == [STARTED, ABORTED] * 5
+    assert [type(event) for event in reader_events].count(QueueDisabled) == 1
     with pytest.raises(BrokerError, match="9617"):
         received(stock)
 
 
 def test_a_reader_does_not_spin_without_poison_message_handling(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event], clock: Clock
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event], clock: Clock
 ) -> None:
     stock.alter_queue(ORDERS, poison_message_handling=False)
     stock.activate(ORDERS, rolls_back)
     send(sales, b"one")
     instance.run_due()
-    assert len(steps(emitted)) == 10
+    assert len(steps(reader_events)) == 10
     clock.advance(seconds=5)
     instance.run_due()
-    assert len(steps(emitted)) == 12
+    assert len(steps(reader_events)) == 12
 
 
 def test_the_activation_clause_of_a_queue_starts_a_registered_procedure(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
-    instance.register_procedure("dbo.answer_orders", answers)
+    instance.register_procedure("dbo.answer_orders", answer_all)
     send(sales, b"one")
     instance.run_due()
     assert received(sales, REPLIES) == []
@@ -183,7 +183,7 @@ def test_a_procedure_is_found_however_its_name_is_written(
     instance: Instance, sales: Database, stock: Database, written: str, registered: str
 ) -> None:
     """T-SQL allows a database in PROCEDURE_NAME. A procedure that is not found is not started, without an error."""
-    instance.register_procedure(registered, answers)
+    instance.register_procedure(registered, answer_all)
     instance.execute(
         "USE Stock; ALTER QUEUE Orders WITH ACTIVATION "
         f"(STATUS = ON, PROCEDURE_NAME = {written}, MAX_QUEUE_READERS = 1, EXECUTE AS SELF);"
@@ -198,7 +198,7 @@ def test_an_invalid_procedure_is_rejected(instance: Instance, stock: Database, n
     with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
         stock.alter_queue(ORDERS, activation=True, procedure=name, max_queue_readers=1)
     with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
-        instance.register_procedure(name, answers)
+        instance.register_procedure(name, answer_all)
 
 
 ENDS: dict[str, Callable[[Database], None]] = {
@@ -212,14 +212,14 @@ ENDS: dict[str, Callable[[Database], None]] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 def test_the_activation_clause_can_end_activation(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event], end: Callable[[Database], None]
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event], end: Callable[[Database], None]
 ) -> None:
-    instance.register_procedure("answer_orders", answers)
+    instance.register_procedure("answer_orders", answer_all)
     stock.alter_queue(ORDERS, activation=True, procedure="answer_orders", max_queue_readers=1)
     send(sales, b"one")
     end(stock)
     instance.run_due()
-    assert steps(emitted) == []
+    assert steps(reader_events) == []
 
 
 def test_run_due_considers_timers_set_by_readers(
@@ -227,27 +227,29 @@ def test_run_due_considers_timers_set_by_readers(
 ) -> None:
     """`run_due` returns the due time of a timer that the reader has just set."""
 
-    def sets_a_timer(database: Database) -> None:
+    def set_timer(database: Database) -> None:
         with database.transaction() as t:
             for handle, _ in sample_databases.orders(t.receive(ORDERS)):
                 t.begin_conversation_timer(handle, 3)
 
-    stock.activate(ORDERS, sets_a_timer)
+    stock.activate(ORDERS, set_timer)
     send(sales, b"one")
     assert instance.run_due() == clock() + timedelta(seconds=3)
 
 
-def test_deactivate_ends_activation(instance: Instance, sales: Database, stock: Database, emitted: list[Event]) -> None:
-    stock.activate(ORDERS, answers)
+def test_deactivate_ends_activation(
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event]
+) -> None:
+    stock.activate(ORDERS, answer_all)
     stock.deactivate(ORDERS)
     send(sales, b"one")
     instance.run_due()
-    assert steps(emitted) == []
+    assert steps(reader_events) == []
 
 
 def test_activating_again_replaces_the_function(instance: Instance, sales: Database, stock: Database) -> None:
     stock.activate(ORDERS, fails)
-    stock.activate(ORDERS, answers)
+    stock.activate(ORDERS, answer_all)
     send(sales, b"one")
     instance.run_due()
     assert received(sales, REPLIES) == [b"done: one"]
@@ -255,7 +257,7 @@ def test_activating_again_replaces_the_function(instance: Instance, sales: Datab
 
 def test_dropping_a_queue_ends_its_activation(instance: Instance, stock: Database) -> None:
     stock.create_queue("Other")
-    stock.activate("Other", answers)
+    stock.activate("Other", answer_all)
     stock.drop_queue("Other")
     instance.run_due()
     assert background_of(instance).activation.monitor_rows() == []
@@ -266,16 +268,16 @@ def test_monitors_and_running_readers_are_in_the_views(instance: Instance, sales
     activation = background_of(instance).activation
     seen: list[object] = []
 
-    def looks(database: Database) -> None:
+    def look(database: Database) -> None:
         seen.extend(row.procedure_name.rsplit(".", maxsplit=1)[-1] for row in activation.task_rows())
         seen.extend(row.state for row in activation.monitor_rows())
-        answers(database)
+        answer_all(database)
         seen.extend(row.state for row in activation.monitor_rows())
 
-    stock.activate(ORDERS, looks)
+    stock.activate(ORDERS, look)
     send(sales, b"one")
     instance.run_due()
-    assert seen == ["looks", MonitorState.NOTIFIED, MonitorState.RECEIVES_OCCURRING]
+    assert seen == ["look", MonitorState.NOTIFIED, MonitorState.RECEIVES_OCCURRING]
     (row,) = activation.monitor_rows()
     assert (row.state, row.last_activated_time is None, row.last_empty_rowset_time is None) == (
         MonitorState.INACTIVE,
@@ -285,7 +287,9 @@ def test_monitors_and_running_readers_are_in_the_views(instance: Instance, sales
     assert activation.task_rows() == []
 
 
-@pytest.mark.parametrize(("function", "readers"), [("answers", 1), (answers, -1), (answers, 32768), (answers, True)])
+@pytest.mark.parametrize(
+    ("function", "readers"), [("answers", 1), (answer_all, -1), (answer_all, 32768), (answer_all, True)]
+)
 def test_invalid_activations_are_rejected(stock: Database, function: Callable[[Database], None], readers: int) -> None:
     with pytest.raises(OptionError):
         stock.activate(ORDERS, function, max_queue_readers=readers)
@@ -293,11 +297,11 @@ def test_invalid_activations_are_rejected(stock: Database, function: Callable[[D
 
 def test_an_unknown_queue_is_rejected(stock: Database) -> None:
     with pytest.raises(BrokerError, match="15151"):
-        stock.activate("Nothing", answers)
+        stock.activate("Nothing", answer_all)
 
 
 def test_a_reader_whose_queue_is_turned_off_ends_without_an_error(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event], caplog: pytest.LogCaptureFixture
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     def reader(database: Database) -> None:
         database.alter_queue(ORDERS, status=False)
@@ -309,7 +313,7 @@ def test_a_reader_whose_queue_is_turned_off_ends_without_an_error(
     with caplog.at_level(logging.WARNING, logger="ssbroker.broker"):
         instance.run_due()
     assert caplog.text == ""
-    assert any(isinstance(event, ActivationEvent) and "9617" in event.text for event in emitted)
+    assert any(isinstance(event, ActivationEvent) and "9617" in event.text for event in reader_events)
 
 
 def test_a_commit_succeeds_if_no_thread_can_be_started(
@@ -317,18 +321,18 @@ def test_a_commit_succeeds_if_no_thread_can_be_started(
 ) -> None:
     read = threading.Event()
 
-    def reads(database: Database) -> None:
+    def read_orders(database: Database) -> None:
         if received(database):
             read.set()
 
-    def has_none(_thread: threading.Thread) -> None:
+    def fail_to_start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with Instance.create(tmp_path / "shop", name="shop", clock=clock) as instance:
         stock, sales = sample_databases.stock(instance), sample_databases.shop(instance)
-        stock.activate(ORDERS, reads)
+        stock.activate(ORDERS, read_orders)
         with monkeypatch.context() as system:
-            system.setattr(threading.Thread, "start", has_none)
+            system.setattr(threading.Thread, "start", fail_to_start)
             send(sales, b"chair")
         assert not read.is_set()
         clock.advance(seconds=5)
@@ -337,14 +341,14 @@ def test_a_commit_succeeds_if_no_thread_can_be_started(
 
 
 def test_a_queue_with_a_reused_id_has_no_old_readers(
-    instance: Instance, stock: Database, sales: Database, emitted: list[Event]
+    instance: Instance, stock: Database, sales: Database, reader_events: list[Event]
 ) -> None:
     stock.create_queue("Old")
     stock.activate("Old", fails)
     instance.execute("USE Stock; DROP QUEUE Old; CREATE QUEUE New; ALTER SERVICE [//Stock] ON QUEUE New;")
     send(sales, b"chair")
     instance.run_due()
-    assert steps(emitted) == []
+    assert steps(reader_events) == []
     assert received(stock, "New") == [b"chair"]
 
 
@@ -354,23 +358,23 @@ def test_empty_queues_are_not_checked_one_by_one(instance: Instance, stock: Data
     for first, last in ((0, 10), (10, 100)):
         for number in range(first, last):
             stock.create_queue(f"Q{number}")
-            stock.activate(f"Q{number}", answers)
+            stock.activate(f"Q{number}", answer_all)
         instance.run_due()
         work.append(sqlite_steps.steps(stock, instance.run_due))
     assert work[1] < work[0] * 1.5, work
 
 
 def test_a_queue_filled_by_a_reader_is_read_in_the_same_run(
-    instance: Instance, sales: Database, stock: Database, emitted: list[Event]
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event]
 ) -> None:
-    def takes(database: Database) -> None:
+    def take(database: Database) -> None:
         received(database, REPLIES)
 
-    stock.activate(ORDERS, answers)
-    sales.activate(REPLIES, takes)
+    stock.activate(ORDERS, answer_all)
+    sales.activate(REPLIES, take)
     send(sales, b"one")
     instance.run_due()
-    assert [event.queue for event in emitted if isinstance(event, ActivationEvent) and event.step is STARTED] == [
+    assert [event.queue for event in reader_events if isinstance(event, ActivationEvent) and event.step is STARTED] == [
         "dbo.Orders",
         "dbo.Replies",
     ]

@@ -24,13 +24,13 @@ from ssbroker.broker.instance import Instance
 def test_a_first_procedure_is_activated_by_default(
     instance: Instance, sales: Database, statement: str, clause: str, expected: tuple[bool, int]
 ) -> None:
-    """Like SQL Server's examples, without STATUS: the queue started no reader, without an error."""
+    """SQL Server's examples omit STATUS."""
     instance.execute("USE Sales; " + statement.format(clause))
     assert activation_of(sales) == expected
     instance.execute("USE Sales; ALTER QUEUE Q WITH ACTIVATION (STATUS = OFF, MAX_QUEUE_READERS = 3);")
     instance.execute("USE Sales; ALTER QUEUE Q WITH ACTIVATION (PROCEDURE_NAME = another);")
-    had_one = "PROCEDURE_NAME" in clause
-    assert activation_of(sales) == (not had_one, 3)
+    has_procedure = "PROCEDURE_NAME" in clause
+    assert activation_of(sales) == (not has_procedure, 3)
 
 
 def test_a_queue_created_with_a_procedure_activates_it(sales: Database) -> None:

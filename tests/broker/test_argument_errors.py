@@ -82,13 +82,13 @@ def test_infinite_timeouts_are_allowed(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", lock_timeout=float("inf"), background=False) as instance:
         sales = instance.create_database("Sales")
 
-        def holds() -> None:
+        def hold_lock() -> None:
             with sales.transaction() as t:
                 t.connection.execute("CREATE TABLE orders (id INTEGER)")
                 held.set()
                 done.wait(0.05)
 
-        holder = threading.Thread(target=holds)
+        holder = threading.Thread(target=hold_lock)
         holder.start()
         held.wait(30.0)
         sales.create_queue(QUEUE)
@@ -124,19 +124,19 @@ def test_infinite_timeouts_for_messages_and_locks_are_allowed(tmp_path: Path, en
             assert contents_of(taken.result(30.0)) == [b"one"]
 
 
-async def _promised(_database: Database) -> None: ...
+async def _coroutine(_database: Database) -> None: ...
 
 
-def _yields(_database: Database) -> Iterator[None]:
+def _generator(_database: Database) -> Iterator[None]:
     yield
 
 
-class _Promising:
+class _AsyncCallable:
     async def __call__(self, _database: Database) -> None: ...
 
 
-@pytest.mark.parametrize("function", [_promised, partial(_promised), _Promising(), _yields, "a name"])
-def test_a_coroutine_or_generator_function_is_no_reader(sales: Database, function: Any) -> None:
+@pytest.mark.parametrize("function", [_coroutine, partial(_coroutine), _AsyncCallable(), _generator, "a name"])
+def test_a_coroutine_or_generator_function_is_not_a_valid_reader(sales: Database, function: Any) -> None:
     with pytest.raises(OptionError, match=r"function: expected"):
         sales.activate(QUEUE, function)
     with pytest.raises(OptionError, match=r"function: expected"):
@@ -158,7 +158,7 @@ def test_an_invalid_subscriber_is_rejected(sales: Database) -> None:
 @pytest.mark.rule("I4")
 @pytest.mark.parametrize("wrong", [None, "enable_broker", 1], ids=ascii)
 def test_an_invalid_broker_option_leaves_it_disabled(sales: Database, wrong: Any) -> None:
-    """`attach_database` accepts None as no option; here it enabled the broker."""
+    """`attach_database` accepts None as no option, but `set_broker` requires one."""
     sales.set_broker("DISABLE_BROKER")
     with pytest.raises(OptionError, match="option: expected one of ENABLE_BROKER"):
         sales.set_broker(wrong)

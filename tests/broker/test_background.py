@@ -1,4 +1,4 @@
-"""The threads of an instance: deliveries, timers and readers run by themselves. Each wait has a deadline and ends with a message."""
+"""The background threads of an instance: deliveries, timers and readers. Each wait has a deadline and ends with a message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DEADLINE = 60.0
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[Instance]:
-    with Instance.create(tmp_path / "instance", name="shop") as made:
-        yield made
+    with Instance.create(tmp_path / "instance", name="shop") as created:
+        yield created
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_new_service_gets_waiting_messages_immediately(instance: Instance, sal
 def test_undelivered_messages_are_delivered_on_opening(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was killed between commit and delivery."""
+    """The process was killed between commit and delivery."""
 
     class Crash(BaseException):
         pass
@@ -78,18 +78,18 @@ def test_a_commit_does_not_wait_for_readers_of_the_target(instance: Instance, sa
     stock = sample_databases.stock(instance)
     is_locked, has_sent = threading.Event(), threading.Event()
 
-    def works() -> None:
+    def hold_transaction() -> None:
         with stock.transaction() as t:
             t.connection.execute("CREATE TABLE chairs (number INTEGER)")
             is_locked.set()
             assert has_sent.wait(DEADLINE)
 
-    reader = threading.Thread(target=works)
+    reader = threading.Thread(target=hold_transaction)
     reader.start()
     assert is_locked.wait(DEADLINE)
     send(sales, b"one")
     (row,) = waiting(sales)
-    assert row.transmission_status == "", "nothing is wrong"
+    assert row.transmission_status == "", "a short wait for the lock has no status"
     has_sent.set()
     reader.join(DEADLINE)
     assert next_body(stock) == b"one"
@@ -108,10 +108,10 @@ def test_four_readers_handle_500_conversations_exactly_once(notified_only: Insta
     stock = sample_databases.stock(notified_only)
     emitted: list[Event] = []
     notified_only.subscribe(emitted.append, ActivationEvent)
-    met, own = threading.Barrier(4), threading.local()
+    all_readers, own = threading.Barrier(4), threading.local()
     handled: SimpleQueue[bytes] = SimpleQueue()
 
-    def reads(database: Database) -> None:
+    def read_orders(database: Database) -> None:
         while True:
             with database.transaction() as t:
                 orders = sample_databases.orders(t.receive(ORDERS))
@@ -123,12 +123,12 @@ def test_four_readers_handle_500_conversations_exactly_once(notified_only: Insta
                 return
             if not getattr(own, "has_met", False):
                 own.has_met = True
-                met.wait(DEADLINE)
+                all_readers.wait(DEADLINE)
 
     with sales.transaction() as t:
         for number in range(500):
             t.send(t.begin_dialog(SHOP, STOCK), b"%d" % number)
-    stock.activate(ORDERS, reads, max_queue_readers=4)
+    stock.activate(ORDERS, read_orders, max_queue_readers=4)
     answers = Counter(next_body(sales, REPLIES) for _ in range(500))
     assert answers == Counter(b"done: %d" % number for number in range(500))
     # A reader records a message after its commit, so the last answer may arrive first.
@@ -144,11 +144,11 @@ def test_readers_end_when_the_queue_is_empty_and_restart(instance: Instance, sal
     stock = sample_databases.stock(instance)
     ended = threading.Semaphore(0)
 
-    def notes(event: Event) -> None:
+    def set_ended(event: Event) -> None:
         if isinstance(event, ActivationEvent) and event.step is ActivationStep.ENDED:
             ended.release()
 
-    def reads(database: Database) -> None:
+    def read_orders(database: Database) -> None:
         while True:
             with database.transaction() as t:
                 orders = sample_databases.orders(t.receive(ORDERS))
@@ -157,8 +157,8 @@ def test_readers_end_when_the_queue_is_empty_and_restart(instance: Instance, sal
             if not orders:
                 return
 
-    instance.subscribe(notes, ActivationEvent)
-    stock.activate(ORDERS, reads)
+    instance.subscribe(set_ended, ActivationEvent)
+    stock.activate(ORDERS, read_orders)
     for body in (b"one", b"two"):
         send(sales, body)
         assert next_body(sales, REPLIES) == body
@@ -166,26 +166,26 @@ def test_readers_end_when_the_queue_is_empty_and_restart(instance: Instance, sal
 
 
 def test_readers_of_a_replaced_function_are_not_restarted(instance: Instance, sales: Database) -> None:
-    """A running reader ends by itself."""
+    """A running reader is not interrupted."""
     stock = sample_databases.stock(instance)
-    has_begun, may_go, ended = threading.Event(), threading.Event(), threading.Event()
+    started, may_continue, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def notes(event: Event) -> None:
+    def set_ended(event: Event) -> None:
         if isinstance(event, ActivationEvent) and event.step is ActivationStep.ENDED:
             ended.set()
 
-    def takes_one(database: Database) -> None:
+    def take_one(database: Database) -> None:
         with database.transaction() as t:
             t.receive(ORDERS, top=1)
-        has_begun.set()
-        assert may_go.wait(DEADLINE)
+        started.set()
+        assert may_continue.wait(DEADLINE)
 
-    instance.subscribe(notes, ActivationEvent)
-    stock.activate(ORDERS, takes_one)
+    instance.subscribe(set_ended, ActivationEvent)
+    stock.activate(ORDERS, take_one)
     send(sales, b"one", b"two", b"three")
-    assert has_begun.wait(DEADLINE)
-    stock.activate(ORDERS, takes_one, max_queue_readers=0)
-    may_go.set()
+    assert started.wait(DEADLINE)
+    stock.activate(ORDERS, take_one, max_queue_readers=0)
+    may_continue.set()
     assert ended.wait(DEADLINE)
     instance.close()
     with Instance.open(instance.folder, background=False) as opened:
@@ -195,20 +195,20 @@ def test_readers_of_a_replaced_function_are_not_restarted(instance: Instance, sa
 def test_closing_ends_all_threads(instance: Instance, sales: Database) -> None:
     stock = sample_databases.stock(instance)
     before = set(threading.enumerate())
-    waits = threading.Event()
+    is_waiting = threading.Event()
 
-    def waits_for_more(database: Database) -> None:
+    def wait_for_more(database: Database) -> None:
         while True:
             with database.transaction() as t:
                 t.receive(ORDERS)
-            waits.set()
+            is_waiting.set()
             with database.transaction() as t:
                 if not t.receive(ORDERS, timeout=DEADLINE * 10).num_rows:
                     return
 
-    stock.activate(ORDERS, waits_for_more)
+    stock.activate(ORDERS, wait_for_more)
     send(sales, b"one")
-    assert waits.wait(DEADLINE)
+    assert is_waiting.wait(DEADLINE)
     instance.close()
     assert [thread for thread in set(threading.enumerate()) - before if thread.is_alive()] == []
 

@@ -1,4 +1,4 @@
-"""P16, P34: senders, readers and an administrator work concurrently, and each message is read once, whatever is turned off and on."""
+"""Senders, readers and an administrator work concurrently; each message is read once (P16, P34)."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ class Ledger:
         self.sent: Counter[bytes] = Counter()
         self.read: Counter[bytes] = Counter()
 
-    def note(self, counter: Counter[bytes], bodies: list[bytes]) -> None:
+    def record(self, counter: Counter[bytes], bodies: list[bytes]) -> None:
         with self.changed:
             counter.update(bodies)
             self.changed.notify_all()
 
 
-def sends(database: Database, ledger: Ledger, *, seed: int) -> None:
+def send_messages(database: Database, ledger: Ledger, *, seed: int) -> None:
     """Sends in new and existing conversations; some transactions are rolled back."""
     rng = random.Random(seed)
     known: list[uuid.UUID] = []
     for number in range(TRANSACTIONS):
         bodies = [b"%d %d %d" % (seed, number, count) for count in range(rng.randint(1, 5))]
-        begun: list[uuid.UUID] = []
-        gives_up = rng.random() < 0.2
+        new_dialogs: list[uuid.UUID] = []
+        is_rolled_back = rng.random() < 0.2
         with suppress(ZeroDivisionError), database.transaction() as t:
             for body in bodies:
                 if not known or rng.random() < 0.2:
-                    begun.append(t.begin_dialog(SHOP, STOCK))
-                t.send(rng.choice([*known, *begun]), body)
-            if gives_up:
+                    new_dialogs.append(t.begin_dialog(SHOP, STOCK))
+                t.send(rng.choice([*known, *new_dialogs]), body)
+            if is_rolled_back:
                 raise ZeroDivisionError
-        if not gives_up:
-            known += begun
-            ledger.note(ledger.sent, bodies)
+        if not is_rolled_back:
+            known += new_dialogs
+            ledger.record(ledger.sent, bodies)
 
 
 def reader(ledger: Ledger, *, seed: int) -> Callable[[Database], None]:
     """Reads until the queue is empty; some transactions are rolled back."""
     rng = random.Random(seed)
 
-    def reads(database: Database) -> None:
+    def read_orders(database: Database) -> None:
         while True:
             with database.transaction() as t:
                 orders = sample_databases.orders(t.receive(ORDERS, top=rng.choice([None, 1, 3])))
@@ -75,9 +75,9 @@ def reader(ledger: Ledger, *, seed: int) -> Callable[[Database], None]:
                     raise ZeroDivisionError
             if not orders:
                 return
-            ledger.note(ledger.read, [body for _, body in orders])
+            ledger.record(ledger.read, [body for _, body in orders])
 
-    return reads
+    return read_orders
 
 
 def switch(rng: random.Random, sales: Database, stock: Database) -> None:
@@ -94,7 +94,7 @@ def switch(rng: random.Random, sales: Database, stock: Database) -> None:
 
 @pytest.mark.rule("P16")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: Instance, seed: int) -> None:
+def test_every_message_is_read_once_while_objects_are_switched_off_and_on(instance: Instance, seed: int) -> None:
     sales = sample_databases.shop(instance)
     copies = [sample_databases.stock(instance, "Stock1"), sample_databases.stock(instance, "Stock2")]
     ledger, rng = Ledger(), random.Random(seed)
@@ -102,7 +102,8 @@ def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: In
         copy.alter_queue(ORDERS, poison_message_handling=False)
         copy.activate(ORDERS, reader(ledger, seed=seed), max_queue_readers=2)
     senders = [
-        threading.Thread(target=sends, args=(sales, ledger), kwargs={"seed": seed * 10 + number}) for number in range(2)
+        threading.Thread(target=send_messages, args=(sales, ledger), kwargs={"seed": seed * 10 + number})
+        for number in range(2)
     ]
     for sender in senders:
         sender.start()
@@ -114,6 +115,6 @@ def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: In
         assert ledger.changed.wait_for(lambda: ledger.read.total() >= ledger.sent.total(), DEADLINE)
         assert ledger.read == ledger.sent
     deadline = time.monotonic() + DEADLINE
-    while waiting(sales) and time.monotonic() < deadline:  # messages that are just being acknowledged
+    while waiting(sales) and time.monotonic() < deadline:  # the last acknowledgements may still be in progress
         instance.run_due(datetime.now(UTC) + timedelta(minutes=2))
     assert waiting(sales) == []

@@ -26,7 +26,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerWarning, InputError, OptionError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE
 from tests.broker import sample_databases
-from tests.broker.conftest import BEGINNING, Clock
+from tests.broker.conftest import START, Clock
 from tests.broker.sample_databases import SHOP, STOCK, received, send, statuses, waiting
 from tests.internals import instance_of
 
@@ -53,8 +53,8 @@ def add(path: Path, *cells: object) -> None:
         file.write(",".join("" if cell is None else str(cell) for cell in cells) + "\n")
 
 
-def asked(sales: Database, instance: Instance, directory: Path) -> ConfigurationService:
-    """A service of msdb that knows the address of the stock, and was asked for it."""
+def install_and_request(sales: Database, instance: Instance, directory: Path) -> ConfigurationService:
+    """Installs a service in msdb with the address of the stock, and causes a request."""
     service = ConfigurationService(FileDirectory(directory))
     add(directory, STOCK, None, "LOCAL", None, None)
     service.install(instance.msdb, asked_by=[sales])
@@ -62,7 +62,7 @@ def asked(sales: Database, instance: Instance, directory: Path) -> Configuration
     return service
 
 
-def configured(database: Database) -> list[tuple[str, object, str, object]]:
+def configured_routes(database: Database) -> list[tuple[str, object, str, object]]:
     """The configured routes: service, broker id, address, expiry time."""
     return [
         (row["remote_service_name"], row["broker_instance"], row["address"], row["lifetime"])
@@ -79,7 +79,7 @@ def test_known_services_are_delivered(sales: Database, instance: Instance, direc
     instance.run_due()
     instance.run_due()
     assert received(stock) == [b"two chairs"]
-    assert configured(sales) == [(STOCK, None, "LOCAL", BEGINNING + timedelta(seconds=LIFETIME))]
+    assert configured_routes(sales) == [(STOCK, None, "LOCAL", START + timedelta(seconds=LIFETIME))]
 
 
 def test_the_directory_sets_the_lifetime(sales: Database, instance: Instance, directory: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_directory_sets_the_lifetime(sales: Database, instance: Instance, di
     ConfigurationService(FileDirectory(directory)).install(sales)
     send(sales, b"two chairs")
     instance.run_due()
-    assert [row[3] for row in configured(sales)] == [BEGINNING + timedelta(seconds=60)]
+    assert [row[3] for row in configured_routes(sales)] == [START + timedelta(seconds=60)]
 
 
 def test_all_copies_or_the_named_copy_get_a_route(
@@ -100,14 +100,14 @@ def test_all_copies_or_the_named_copy_get_a_route(
         dialog = t.begin_dialog(SHOP, STOCK, broker_instance=SOUTH)
         t.send(dialog, b"two chairs")
     instance.run_due()
-    assert [row[1] for row in configured(sales)] == [SOUTH.bytes]
+    assert [row[1] for row in configured_routes(sales)] == [SOUTH.bytes]
     sales.drop_route(next(name for name in database_context(sales).objects().routes if name.startswith("Configured")))
     clock.advance(seconds=60)
     with sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)
     send(sales, b"a table")
     instance.run_due()
-    assert {row[1] for row in configured(sales)} == {NORTH.bytes, SOUTH.bytes}
+    assert {row[1] for row in configured_routes(sales)} == {NORTH.bytes, SOUTH.bytes}
 
 
 def test_an_unknown_service_ends_with_error_1(sales: Database, instance: Instance, directory: Path) -> None:
@@ -118,11 +118,11 @@ def test_an_unknown_service_ends_with_error_1(sales: Database, instance: Instanc
     instance.run_due()
     assert statuses(sales) == {"9761"}
     assert "error 1, " in waiting(sales)[0].transmission_status
-    assert configured(sales) == []
+    assert configured_routes(sales) == []
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"),
+    ("cells", "text"),
     [
         ((STOCK, None, "stock.example:4022:1", None, None), "9744"),
         ((STOCK, "7", "TCP://stock.example", None, None), "broker_instance"),
@@ -131,7 +131,7 @@ def test_an_unknown_service_ends_with_error_1(sales: Database, instance: Instanc
     ],
 )
 def test_an_invalid_entry_ends_with_error_2(
-    sales: Database, instance: Instance, directory: Path, cells: tuple[object, ...], said: str
+    sales: Database, instance: Instance, directory: Path, cells: tuple[object, ...], text: str
 ) -> None:
     add(directory, *cells)
     ConfigurationService(FileDirectory(directory)).install(sales)
@@ -140,7 +140,7 @@ def test_an_invalid_entry_ends_with_error_2(
     instance.run_due()
     (row,) = waiting(sales)
     assert "error 2, " in row.transmission_status
-    assert said in row.transmission_status
+    assert text in row.transmission_status
 
 
 def test_a_missing_directory_ends_with_error_2(sales: Database, instance: Instance, directory: Path) -> None:
@@ -180,7 +180,7 @@ def test_an_expired_route_is_renewed_by_the_next_request(
     instance.run_due()
     instance.run_due()
     assert received(stock) == [b"two chairs", b"a table"]
-    assert [row[3] for row in configured(sales)] == [BEGINNING + timedelta(seconds=3660)]
+    assert [row[3] for row in configured_routes(sales)] == [START + timedelta(seconds=3660)]
 
 
 @pytest.mark.rule("R62")
@@ -192,8 +192,8 @@ def test_one_service_answers_several_databases(sales: Database, instance: Instan
     send(sales, b"two chairs")
     instance.run_due()
     instance.run_due()
-    assert len(configured(sales)) == 1
-    assert configured(instance.msdb) == []
+    assert len(configured_routes(sales)) == 1
+    assert configured_routes(instance.msdb) == []
     assert received(stock) == [b"two chairs"]
 
 
@@ -202,7 +202,7 @@ def test_one_service_answers_several_databases(sales: Database, instance: Instan
 def test_the_requesting_one_of_two_copies_gets_the_route(
     sales: Database, instance: Instance, directory: Path, tmp_path: Path, copy: str
 ) -> None:
-    """Whichever was attached first; a route in the copy would be no answer, and would be requested again forever."""
+    """Whichever was attached first; a route in the copy would not answer the request."""
     stock = sample_databases.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
     database_context(sales).file.checkpoint()
@@ -218,24 +218,24 @@ def test_the_requesting_one_of_two_copies_gets_the_route(
     send(sales, b"two chairs")
     instance.run_due()
     instance.run_due()
-    assert configured(instance.database(copy)) == []
+    assert configured_routes(instance.database(copy)) == []
     assert received(stock) == [b"two chairs"]
 
 
 def test_a_database_disabled_after_its_request_still_gets_the_route(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
-    service = asked(sales, instance, directory)
+    service = install_and_request(sales, instance, directory)
     sales.set_broker("DISABLE_BROKER")
     service(instance.msdb)
-    assert len(configured(sales)) == 1
+    assert len(configured_routes(sales)) == 1
 
 
 def test_a_request_from_another_instance_ends_with_error_2(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
     """A route in a file of another instance cannot be created."""
-    service = asked(sales, instance, directory)
+    service = install_and_request(sales, instance, directory)
     instance.detach_database("Sales")
     service(instance.msdb)
     (ended,) = (
@@ -269,7 +269,7 @@ def test_a_request_is_answered_once(sales: Database, instance: Instance, directo
     send(sales, b"two chairs")
     for _ in range(3):
         service(sales)
-    assert len(configured(sales)) == 1
+    assert len(configured_routes(sales)) == 1
 
 
 def _json(path: Path, rows: list[dict[str, object]]) -> None:

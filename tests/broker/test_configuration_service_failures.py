@@ -1,4 +1,4 @@
-"""A configuration service whose directory fails, or that gets odd requests, still answers all others."""
+"""A configuration service answers all other requests if its directory fails or a request is invalid."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def unreadable(database: Database) -> TableDirectory:
 def test_a_directory_that_fails_for_one_service_answers_for_the_others(
     sales: Database, instance: Instance, directory_of: Callable[[Database], Directory]
 ) -> None:
-    """Its failure is an answer too: the reader is not restarted for it while the request is there."""
+    """The failure is an answer too, so the reader is not restarted for this request."""
     stock = sample_databases.stock(instance)
     ConfigurationService(directory_of(instance.msdb)).install(instance.msdb, asked_by=[sales])
     send(sales, b"a lamp", to="//Other")
@@ -88,7 +88,7 @@ def test_an_invalid_mirror_address_ends_with_error_2(sales: Database, instance: 
 def test_an_invalid_directory_table_is_reported_as_such(
     sales: Database, instance: Instance, columns: str, message: str
 ) -> None:
-    """The error said that the file's own tables were of another version."""
+    """The error must not blame the broker's own tables."""
     with sales.transaction() as t:
         t.connection.execute(f"CREATE TABLE {columns}")
     ConfigurationService(TableDirectory(sales, "place")).install(sales)

@@ -1,4 +1,4 @@
-"""A damaged script is rejected with a line number, or does what it says; never anything in between."""
+"""A damaged script is either rejected with a line number or executed as written."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def listed(instance: Instance) -> dict[str, tuple[bytes, bool]]:
 
 def agrees(instance: Instance) -> bool:
     """Whether list and files agree, and I7 holds."""
-    said = {one.name: (one.service_broker_guid.bytes, one.is_broker_enabled) for one in instance.databases}
-    enabled = [guid for guid, is_enabled in said.values() if is_enabled]
-    return said == listed(instance) and len(set(enabled)) == len(enabled)
+    states = {one.name: (one.service_broker_guid.bytes, one.is_broker_enabled) for one in instance.databases}
+    enabled = [guid for guid, is_enabled in states.values() if is_enabled]
+    return states == listed(instance) and len(set(enabled)) == len(enabled)
 
 
 @pytest.mark.rule("I4")
@@ -101,7 +101,7 @@ def test_an_invalid_option_is_rejected(sales: Database) -> None:
 def test_detach_and_attach_change_neither_id_nor_state(
     instance: Instance, sales: Database, *, is_enabled: bool
 ) -> None:
-    """Nothing ends unless requested."""
+    """No conversation ends unless requested."""
     guid, path = sales.service_broker_guid, sales.path
     sales.set_honor_broker_priority(is_on=True)
     if not is_enabled:
@@ -185,7 +185,7 @@ def test_a_file_replaced_while_the_instance_was_closed(instance: Instance, sales
 
 
 @pytest.mark.parametrize("how", ["same", "relative", "symlink", "hard link", "through a linked folder"])
-def test_one_file_is_attached_once_by_whatever_path(
+def test_a_file_is_attached_only_once_by_any_path(
     instance: Instance, sales: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     path = sales.path
@@ -226,7 +226,7 @@ def test_a_file_is_attached_to_one_instance(
 
 def test_a_foreign_file_is_rejected(instance: Instance, tmp_path: Path) -> None:
     text, foreign = tmp_path / "text.sqlite", tmp_path / "foreign.sqlite"
-    text.write_text("no database, although it is long enough to be taken for one " * 20)
+    text.write_text("no database, although it is long enough to look like one " * 20)
     with sqlite3.connect(foreign) as connection:
         connection.execute("CREATE TABLE stock (article TEXT)")
     connection.close()
@@ -265,15 +265,15 @@ def test_msdb_cannot_be_removed(instance: Instance, method: str, number: int) ->
 
 
 def test_detaching_waits_for_open_transactions(instance: Instance, tmp_path: Path) -> None:
-    with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty:
-        hasty.create_database("Sales")
+    with Instance.open(instance.folder, lock_timeout=0.05, background=False) as second_instance:
+        second_instance.create_database("Sales")
         session = database_context(instance.database("Sales")).file.session()
         session.begin()
         with pytest.raises(LockTimeoutError):
-            hasty.detach_database("Sales")
+            second_instance.detach_database("Sales")
         session.close()
-        assert hasty.database("Sales").is_broker_enabled
-        hasty.detach_database("Sales")
+        assert second_instance.database("Sales").is_broker_enabled
+        second_instance.detach_database("Sales")
 
 
 def test_a_detached_file_is_complete_even_if_another_process_has_it_open(
@@ -296,9 +296,9 @@ def test_detaching_a_file_with_readers_reports_that_it_is_incomplete(instance: I
     database_context(sales).file.lock_timeout = 0.1
     with (
         Instance.open(instance.folder, background=False) as other,
-        database_context(other.database("Sales")).file.read() as reads,
+        database_context(other.database("Sales")).file.read() as reader,
     ):
-        assert reads.execute("SELECT count(*) FROM ssb_queues").get
+        assert reader.execute("SELECT count(*) FROM ssb_queues").get
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders"), b"kept")
         with pytest.warns(BrokerWarning, match=r"its last commits are still in Sales.sqlite-wal"):
@@ -310,11 +310,11 @@ def test_detaching_a_file_with_readers_reports_that_it_is_incomplete(instance: I
 
 def test_a_detached_file_cannot_be_written_by_others(instance: Instance, sales: Database) -> None:
     with Instance.open(instance.folder, background=False) as other:
-        held = other.database("Sales")
+        database_of_other = other.database("Sales")
         instance.detach_database("Sales")
         with pytest.raises(StorageError, match="no longer attached"):
-            held.create_queue("Late")
-        with pytest.raises(StorageError, match="no longer attached"), held.transaction() as t:
+            database_of_other.create_queue("Late")
+        with pytest.raises(StorageError, match="no longer attached"), database_of_other.transaction() as t:
             t.begin_dialog("//Shop", "//Orders")
         with pytest.raises(UnknownDatabaseError):
             other.database("Sales")

@@ -1,4 +1,4 @@
-"""I2, I5, I6: effects of identity changes on conversations."""
+"""Effects of identity changes on conversations (I2, I5, I6)."""
 
 from __future__ import annotations
 
@@ -116,20 +116,20 @@ def test_error_broker_conversations_sends_errors_to_both_ends(
 def test_the_remote_endpoint_gets_the_error_even_if_this_one_has_ended(
     instance: Instance, sales: Database, shop: Database, error: tuple[int, str] | None
 ) -> None:
-    """An application ends a broken conversation as soon as it reads the error; delivering it to another database takes longer."""
+    """An application may end the conversation before the error is delivered to another database."""
     dialog = begin(shop, "//Buyer", b"one")
     received(sales, "Orders")
     sales.set_broker("DISABLE_BROKER")
     shop.set_broker("ERROR_BROKER_CONVERSATIONS")
     with shop.transaction() as t:
-        (emitted,) = t.receive("Answers").to_pylist()
-        assert b"-9719" in emitted["message_body"]
+        (error_message,) = t.receive("Answers").to_pylist()
+        assert b"-9719" in error_message["message_body"]
         t.end_conversation(dialog, error=error)
     assert states(shop) == {("//Buyer", True): "DO"}
     sales.set_broker("ENABLE_BROKER")
     instance.run_due()
-    (emitted,) = received(sales, "Orders")
-    assert b"<Code>-9720</Code>" in emitted["message_body"]
+    (error_message,) = received(sales, "Orders")
+    assert b"<Code>-9720</Code>" in error_message["message_body"]
     assert (states(shop), waiting(shop)) == ({}, 0)
 
 
@@ -156,9 +156,9 @@ def test_a_remote_endpoint_ahead_of_the_backup_gets_the_error(
     copy(tmp_path / "backup", path)
     instance.attach_database(name, path, option="ERROR_BROKER_CONVERSATIONS")
     shop, sales = instance.database("Shop"), instance.database("Sales")
-    emitted = [row["message_body"] for row in (*received(shop, "Answers"), *received(sales, "Orders"))]
+    errors = [row["message_body"] for row in (*received(shop, "Answers"), *received(sales, "Orders"))]
     codes = (b"-9719", b"-9720") if restored == "initiator" else (b"-9720", b"-9719")
-    assert [body[body.index(b"-") :][:5] for body in emitted] == [*codes]
+    assert [body[body.index(b"-") :][:5] for body in errors] == [*codes]
     assert {*states(shop).values(), *states(sales).values()} == {"ER"}
     assert waiting(shop) == waiting(sales) == 0
 
@@ -174,8 +174,8 @@ def test_a_pending_end_is_replaced_by_the_error(instance: Instance, sales: Datab
     assert (states(shop), waiting(shop)) == ({("//Buyer", True): "DO"}, 1)
     sales.set_broker("ENABLE_BROKER")
     instance.run_due()
-    (emitted,) = received(sales, "Orders")
-    assert b"<Code>-9720</Code>" in emitted["message_body"]
+    (error_message,) = received(sales, "Orders")
+    assert b"<Code>-9720</Code>" in error_message["message_body"]
     assert (states(shop), waiting(shop)) == ({}, 0)
 
 

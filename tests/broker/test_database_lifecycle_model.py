@@ -1,4 +1,4 @@
-"""I1, I4 to I8 against a simple model: long random histories of databases that are created, removed, copied, enabled and renamed."""
+"""Random histories of databases that are created, removed, copied, enabled and renamed, compared with a model (I1, I4 to I8)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVER
 
 
 @dataclass(slots=True)
-class Known:
+class ModelDatabase:
     """The model's knowledge of a database, or of a file attached to no instance."""
 
     guid: bytes
@@ -36,11 +36,11 @@ class World:
         self.rng = rng
         self.instance = Instance.create(folder / "instance", name="x", random=rng, background=False)
         msdb = self.instance.msdb
-        self.databases = {"msdb": Known(msdb.service_broker_guid.bytes, True, set())}
-        self.files: dict[Path, Known] = {}
-        self.made = 0
+        self.databases = {"msdb": ModelDatabase(msdb.service_broker_guid.bytes, True, set())}
+        self.files: dict[Path, ModelDatabase] = {}
+        self.names_used = 0
 
-    def twin(self, name: str | None, guid: bytes) -> bool:
+    def has_enabled_twin(self, name: str | None, guid: bytes) -> bool:
         return any(one.is_enabled and one.guid == guid for other, one in self.databases.items() if other != name)
 
     def pick(self) -> str | None:
@@ -48,11 +48,11 @@ class World:
         return self.rng.choice(users) if users else None
 
     def create(self) -> None:
-        self.made += 1
-        name = f"D{self.made}"
+        self.names_used += 1
+        name = f"D{self.names_used}"
         database = self.instance.create_database(name)
         assert database.service_broker_guid.bytes not in {one.guid for one in self.databases.values()}
-        self.databases[name] = Known(database.service_broker_guid.bytes, True, set())
+        self.databases[name] = ModelDatabase(database.service_broker_guid.bytes, True, set())
 
     def detach(self) -> None:
         name = self.pick()
@@ -63,49 +63,53 @@ class World:
 
     def copy(self) -> None:
         if self.files:
-            self.made += 1
+            self.names_used += 1
             source = self.rng.choice(list(self.files))
-            target = self.folder / f"copy{self.made}.sqlite"
+            target = self.folder / f"copy{self.names_used}.sqlite"
             shutil.copy(source, target)
-            known = self.files[source]
-            self.files[target] = Known(known.guid, known.is_enabled, set(known.marks))
+            model_database = self.files[source]
+            self.files[target] = ModelDatabase(
+                model_database.guid, model_database.is_enabled, set(model_database.marks)
+            )
 
     def attach(self) -> None:
         if not self.files:
             return
-        self.made += 1
+        self.names_used += 1
         path, option = self.rng.choice(list(self.files)), self.rng.choice([None, *OPTIONS])
-        known, name = self.files.pop(path), f"A{self.made}"
+        model_database, name = self.files.pop(path), f"A{self.names_used}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BrokerWarning)
             database = self.instance.attach_database(name, path, option=option)  # type: ignore[arg-type]
         if option == "NEW_BROKER":
-            known.guid, known.is_enabled = database.service_broker_guid.bytes, True
+            model_database.guid, model_database.is_enabled = database.service_broker_guid.bytes, True
         elif option is not None:
-            known.is_enabled = option != "DISABLE_BROKER"
-        known.is_enabled = known.is_enabled and not self.twin(None, known.guid)
-        self.databases[name] = known
+            model_database.is_enabled = option != "DISABLE_BROKER"
+        model_database.is_enabled = model_database.is_enabled and not self.has_enabled_twin(None, model_database.guid)
+        self.databases[name] = model_database
 
     def set_broker(self) -> None:
         name, option = self.rng.choice(list(self.databases)), self.rng.choice(OPTIONS)
-        known, database = self.databases[name], self.instance.database(name)
-        if option in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS") and self.twin(name, known.guid):
+        model_database, database = self.databases[name], self.instance.database(name)
+        if option in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS") and self.has_enabled_twin(
+            name, model_database.guid
+        ):
             with pytest.raises(BrokerError) as refused:
                 database.set_broker(option)  # type: ignore[arg-type]
             assert refused.value.number == 9772
             return
         database.set_broker(option)  # type: ignore[arg-type]
         if option == "NEW_BROKER":
-            assert database.service_broker_guid.bytes != known.guid
-            known.guid = database.service_broker_guid.bytes
-        known.is_enabled = option != "DISABLE_BROKER"
+            assert database.service_broker_guid.bytes != model_database.guid
+            model_database.guid = database.service_broker_guid.bytes
+        model_database.is_enabled = option != "DISABLE_BROKER"
 
     def rename(self) -> None:
         name = self.pick()
         if name is not None:
-            self.made += 1
-            self.instance.execute(f"ALTER DATABASE {name} MODIFY NAME = R{self.made}")
-            self.databases[f"R{self.made}"] = self.databases.pop(name)
+            self.names_used += 1
+            self.instance.execute(f"ALTER DATABASE {name} MODIFY NAME = R{self.names_used}")
+            self.databases[f"R{self.names_used}"] = self.databases.pop(name)
 
     def drop(self) -> None:
         name = self.pick()
@@ -115,9 +119,9 @@ class World:
 
     def mark(self) -> None:
         name = self.rng.choice(list(self.databases))
-        self.made += 1
-        self.instance.database(name).create_queue(f"Q{self.made}")
-        self.databases[name].marks.add(f"Q{self.made}")
+        self.names_used += 1
+        self.instance.database(name).create_queue(f"Q{self.names_used}")
+        self.databases[name].marks.add(f"Q{self.names_used}")
 
     def reopen(self) -> None:
         self.instance.close()
@@ -125,7 +129,7 @@ class World:
 
     def check(self) -> None:
         found = {
-            one.name: Known(
+            one.name: ModelDatabase(
                 one.service_broker_guid.bytes,
                 one.is_broker_enabled,
                 {name for _, name in database_context(one).objects().queues},
@@ -139,7 +143,7 @@ class World:
 @pytest.mark.rule("I7", "I8", "I1", "I4", "I5", "I6")
 @pytest.mark.parametrize("seed", range(12))
 def test_histories_of_databases(tmp_path: Path, seed: int) -> None:
-    """I1, I4, I5, I6 too: ids, states and contents equal the model's after every step and after reopening."""
+    """Ids, states and contents equal the model's after every step and after reopening."""
     world = World(tmp_path, random.Random(seed))
     steps = [
         world.create,

@@ -1,4 +1,4 @@
-"""Invalid values in definitions are rejected: SQLite would store them, and `status="OFF"` left a queue on."""
+"""Invalid values in definitions are rejected, since SQLite would store them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_invalid_definition_arguments_are_named(
 
 @pytest.mark.parametrize("anonymous", ["OFF", None, 0])
 def test_a_binding_is_anonymous_only_if_requested(sales: Database, anonymous: Any) -> None:
-    """Any text counted as true, so that the sender was not authenticated."""
+    """A text such as 'OFF' must not count as true."""
     sales.create_user("Far")
     with pytest.raises(OptionError, match=r"^anonymous: expected True or False"):
         sales.create_remote_service_binding("Far", service="//Far", user="Far", anonymous=anonymous)
@@ -72,9 +72,9 @@ def test_a_script_is_given_as_text_not_as_a_path(sales: Database) -> None:
 
 
 def test_a_naive_time_of_a_certificate_is_utc(sales: Database) -> None:
-    """Such an end time could not be compared with now."""
+    """Naive and aware times cannot be compared."""
     sales.create_master_key("long and secret")
-    sales.create_certificate("Shop", ends=datetime(2030, 1, 1))  # noqa: DTZ001 - as people write it
+    sales.create_certificate("Shop", ends=datetime(2030, 1, 1))  # noqa: DTZ001 - the naive time under test
     ends = instance_of(sales).view("sys.certificates", "Sales")["expiry_date"].to_pylist()
     assert ends == [datetime(2030, 1, 1, tzinfo=UTC)]
 
@@ -90,6 +90,11 @@ def test_a_naive_time_of_a_certificate_is_utc(sales: Database) -> None:
     ],
 )
 def test_files_of_certificates_are_paths(name: str, wrong: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"certificate": Path("a"), "key": Path("a"), "authority": Path("a"), "names": ["stock"]}
+    valid_options: dict[str, Any] = {
+        "certificate": Path("a"),
+        "key": Path("a"),
+        "authority": Path("a"),
+        "names": ["stock"],
+    }
     with pytest.raises(OptionError, match=f"^{name}: expected a pathlib.Path, got str$"):
-        Trust(**given | wrong)
+        Trust(**valid_options | wrong)

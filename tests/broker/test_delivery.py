@@ -1,4 +1,4 @@
-"""P16, P17, P33: delivery between the databases of an instance, from SEND to the queue."""
+"""Delivery between the databases of an instance, from SEND to the queue (P16, P17, P33)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 @pytest.fixture
@@ -45,18 +45,18 @@ def stock(instance: Instance) -> Database:
 def locked(stock: Database) -> Iterator[threading.Event]:
     """Another writer holds Stock's lock until the event is set."""
     database_context(stock).file.lock_timeout = 0.01
-    is_locked, may_go = threading.Event(), threading.Event()
+    is_locked, may_release = threading.Event(), threading.Event()
 
     def write() -> None:
         with database_context(stock).file.write():
             is_locked.set()
-            may_go.wait(30.0)
+            may_release.wait(30.0)
 
     writer = threading.Thread(target=write)
     writer.start()
     assert is_locked.wait(30.0)
-    yield may_go
-    may_go.set()
+    yield may_release
+    may_release.set()
     writer.join(30.0)
 
 
@@ -165,16 +165,16 @@ def test_the_highest_priority_is_delivered_first_if_priorities_are_honored(
 def test_after_the_first_acknowledgement_all_messages_go_to_the_same_database(
     instance: Instance, sales: Database
 ) -> None:
-    """Even if routing would now pick new copies of the service too."""
+    """Even if routing would now also pick new copies of the service."""
     copies = [sample_databases.stock(instance, f"Stock{number}") for number in range(3)]
     dialogs = [send(sales, b"first") for _ in range(30)]
-    homes = [len(received(copy)) for copy in copies]
-    assert sum(homes) == 30
-    assert all(homes), "the copies share the load (R24)"
+    counts = [len(received(copy)) for copy in copies]
+    assert sum(counts) == 30
+    assert all(counts), "the copies share the load (R24)"
     sample_databases.stock(instance, "Stock3")
     for dialog in dialogs:
         send(sales, b"second", dialog=dialog)
-    assert [len(received(copy)) for copy in copies] == homes
+    assert [len(received(copy)) for copy in copies] == counts
 
 
 def test_three_databases_in_a_ring(instance: Instance) -> None:
@@ -183,10 +183,10 @@ def test_three_databases_in_a_ring(instance: Instance) -> None:
     for database in databases:
         database.create_queue(ORDERS)
         database.create_service(f"//{database.name}", queue=ORDERS)
-    for database, following in zip(databases, (*databases[1:], databases[0]), strict=True):
+    for database, next_database in zip(databases, (*databases[1:], databases[0]), strict=True):
         with database.transaction() as t:
             for number in range(10):
-                t.send(t.begin_dialog(f"//{database.name}", f"//{following.name}"), b"%d" % number)
+                t.send(t.begin_dialog(f"//{database.name}", f"//{next_database.name}"), b"%d" % number)
     for database in databases:
         for _ in range(10):
             with database.transaction() as t:
@@ -233,16 +233,16 @@ def test_a_reused_endpoint_id_has_no_retry_wait(sales: Database, stock: Database
 def test_an_endpoint_id_reused_during_delivery_has_no_retry_wait(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """The next one has its id, and has sent, before the attempt ends."""
+    """A new endpoint gets the id and sends before the attempt ends."""
 
-    def replaces(_: Event) -> None:
+    def replace_dialog(_: Event) -> None:
         stop()
         with sales.transaction() as t:
             t.end_conversation(lost, cleanup=True)
         send(sales, b"found")
 
     lost = send(sales, b"lost", to="//Nobody")
-    stop = instance.subscribe(replaces, MessageClassify)
+    stop = instance.subscribe(replace_dialog, MessageClassify)
     clock.advance(seconds=5)
     instance.run_due()
     assert received(stock) == [b"found"]
@@ -256,11 +256,11 @@ def test_retry_waits_are_4_8_16_32_64_seconds_with_jitter(instance: Instance, sa
     send(sales, b"two chairs")
     for wait in (4, 8, 16, 32, 64, 64):
         before = len(tries)
-        moment = instance.run_due()
-        assert moment is not None
-        assert timedelta(seconds=wait * 0.875) <= moment - clock() <= timedelta(seconds=wait * 1.125)
-        assert len(tries) == before, "nothing is tried before its time"
-        clock.moment = moment
+        next_attempt = instance.run_due()
+        assert next_attempt is not None
+        assert timedelta(seconds=wait * 0.875) <= next_attempt - clock() <= timedelta(seconds=wait * 1.125)
+        assert len(tries) == before, "no delivery is tried before its time"
+        clock.now = next_attempt
         instance.run_due()
         assert len(tries) == before + 1
 
@@ -298,26 +298,28 @@ def test_a_failing_conversation_does_not_delay_others(
 
 
 def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance: Instance, sales: Database) -> None:
-    """REMOTE: the seam of the network."""
+    """A recording transport takes the place of the network."""
     sales.create_route("Far", address="TCP://far:4022", service_name="//Far")
     dialog = send(sales, b"two chairs", to="//Far")
     assert statuses(sales) == {"9748"}
-    carried: list[OutgoingConversation] = []
+    transported: list[OutgoingConversation] = []
 
-    class Notes:
+    class RecordingTransport:
         def carry(self, conversations: Sequence[OutgoingConversation]) -> dict[int, TransmissionStatus]:
-            carried.extend(conversations)
+            transported.extend(conversations)
             return {}
 
         def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
             return endpoint_ids
 
-    background_of(instance).delivery.transport = Notes()
+    background_of(instance).delivery.transport = RecordingTransport()
     send(sales, b"and a table", to="//Far")
-    assert [(each.database.name, each.decision.next_hop_address) for each in carried] == [("Sales", "TCP://far:4022")]
+    assert [(each.database.name, each.decision.next_hop_address) for each in transported] == [
+        ("Sales", "TCP://far:4022")
+    ]
     instance_context(instance).listener.changed(database_context(sales))
     instance.run_due()
-    assert len({each.endpoint_id for each in carried}) == 2
+    assert len({each.endpoint_id for each in transported}) == 2
     assert statuses(sales) == {""}, "sent, and not yet acknowledged"
     with sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)

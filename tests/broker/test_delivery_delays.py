@@ -1,4 +1,4 @@
-"""R17, R18, R33, R34, P34, I2: why a message waits, what `transmission_status` states, and what gets it delivered."""
+"""The reasons for which a message waits, its `transmission_status`, and the changes that deliver it (R17, R18, R33, R34, P34, I2)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stock(instance: Instance) -> Database:
 
 @pytest.mark.rule("R18", "R17")
 def test_a_new_service_gets_waiting_messages(instance: Instance, sales: Database) -> None:
-    """A missing service is no error, and any change causes an immediate retry."""
+    """A missing service is not an error, and any change causes an immediate retry."""
     send(sales, b"one", b"two")
     assert statuses(sales) == {"9796"}
     stock = sample_databases.stock(instance)
@@ -59,12 +59,12 @@ def test_changes_of_other_processes_are_seen_at_the_next_check(
 def test_messages_of_a_killed_process_are_delivered_once_by_another(
     instance: Instance, sales: Database, stock: Database, clock: Clock, dies_in: str
 ) -> None:
-    """Before and after the commit of the target; the other process has been checking all the time."""
+    """Killed before or after the commit of the target, while the other process keeps checking."""
     instance.run_due()
     command = [sys.executable, "-m", "tests.system.undelivered_process", str(instance.folder), dies_in]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     assert len(waiting(sales)) == 2
-    for _ in range(2):  # it is found and then given time, since its process might continue
+    for _ in range(2):  # the first check finds the messages; their process might still continue
         clock.advance(seconds=4)
         instance.run_due()
     assert waiting(sales) == []
@@ -133,7 +133,7 @@ def test_a_disabled_database_does_not_deliver_to_itself(instance: Instance, sale
 
 @pytest.mark.rule("P34", "P14", "P16")
 def test_messages_for_a_disabled_queue_enter_it_once_it_is_enabled(sales: Database, stock: Database) -> None:
-    """It is durable in the receiving database, so the sender is done."""
+    """They are stored in the receiving database, so the sender removes them."""
     stock.alter_queue(ORDERS, status=False)
     dialog = send(sales, b"one", b"two")
     send(sales, b"three", dialog=dialog)
@@ -164,7 +164,7 @@ def test_a_queue_enabled_by_another_process_is_found(
 def test_the_status_contains_a_runnable_command_to_enable_the_queue(
     instance: Instance, sales: Database, *, own: bool
 ) -> None:
-    """Within a database the message waits at the sender; P34: between databases it waits at the receiver."""
+    """Within a database the message waits at the sender; between databases it waits at the receiver (P34)."""
     target = sales if own else instance.create_database("Odd")
     target.create_queue("[dbo].[In]]Box]", status=False)
     target.create_service(STOCK, queue="[dbo].[In]]Box]")
@@ -189,7 +189,7 @@ def test_a_message_for_a_disabled_queue_of_the_same_database_waits_at_the_sender
     sales.alter_queue(ORDERS, status=True)
     with sales.transaction() as t:
         t.send(dialog, b"three")
-        assert t.receive(ORDERS).num_rows == 0, "what is sent later waits behind what was sent before"
+        assert t.receive(ORDERS).num_rows == 0, "later messages wait behind earlier ones"
     instance.run_due()
     assert received(sales) == [b"one", b"two", b"three"]
 
@@ -251,7 +251,6 @@ def test_a_status_is_cleared_once_nothing_blocks_the_message(instance: Instance,
 
 
 def test_each_routing_emits_an_event_with_its_reason(instance: Instance, sales: Database) -> None:
-    """Message Classify."""
     emitted: list[Event] = []
     instance.subscribe(emitted.append, MessageClassify)
     send(sales, b"one")
@@ -268,6 +267,5 @@ def test_each_routing_emits_an_event_with_its_reason(instance: Instance, sales: 
 
 @pytest.mark.rule("P33")
 def test_a_conversation_within_a_database_needs_no_transmission_queue(sales: Database) -> None:
-    """P33."""
     send(sales, b"one", to=SHOP)
     assert (waiting(sales), received(sales, REPLIES)) == ([], [b"one"])

@@ -1,4 +1,4 @@
-"""P17: the times at which failed deliveries are retried."""
+"""The times at which failed deliveries are retried (P17)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_waits_double_up_to_about_a_minute() -> None:
     for _ in range(7):
         (attempt,) = waiting.claim(5, now=now).values()
         waiting.failed(ONE, attempt=attempt, now=now)
-        moment = waiting.next_time()
-        assert moment is not None
-        waits.append((moment - now) // SECOND)
-        now = moment
+        next_time = waiting.next_time()
+        assert next_time is not None
+        waits.append((next_time - now) // SECOND)
+        now = next_time
     assert waits == [4, 8, 16, 32, 64, 64, 64]
 
 
@@ -63,7 +63,7 @@ def test_a_reused_endpoint_id_has_no_wait() -> None:
 
 @pytest.mark.rule("P17")
 def test_an_endpoint_id_reused_during_an_attempt_has_no_wait() -> None:
-    """The attempt ends after the other conversation has sent, whose first message would wait for up to a minute."""
+    """Otherwise the first message of the new conversation could wait for up to a minute."""
     waiting = retries()
     waiting.failed(ONE, attempt=8, now=0)
     now = 64 * SECOND
@@ -77,7 +77,7 @@ def test_an_endpoint_id_reused_during_an_attempt_has_no_wait() -> None:
 
 
 def test_conversations_that_were_never_retried_use_no_memory() -> None:
-    """Every new conversation has one; if nothing has to wait, nothing would remove them."""
+    """Their entries would never be removed."""
     waiting = retries()
     tracemalloc.start()
     try:
@@ -116,7 +116,7 @@ def test_conversations_are_removed_with_their_database() -> None:
 
 @pytest.mark.rule("P17")
 def test_a_change_during_an_attempt_causes_an_immediate_retry() -> None:
-    """It may be too late for the attempt that then failed."""
+    """The failed attempt may not have seen the change."""
     waiting = retries()
     waiting.add([ONE], at=0)
     waiting.claim(5, now=0)

@@ -1,4 +1,4 @@
-"""R61, R62: missing routes are requested, and messages that waited for them continue."""
+"""Missing routes are requested, and messages that wait for them are then sent (R61, R62)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BACK_OFF_MAX = 75  # P17: 64 s and its jitter
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
-    """Its only route leads to its own configuration service."""
+    """A database whose only route leads to its own configuration service."""
     database = sample_databases.shop(instance)
     database.drop_route("AutoCreatedLocal")
     database.create_queue(CONFIG)
@@ -44,7 +44,7 @@ def stock(instance: Instance) -> Database:
 
 
 def requests(database: Database) -> list[MissingRoute]:
-    """The requests in the queue of the configuration service, left there."""
+    """The requests in the queue of the configuration service; they stay there."""
     found = instance_of(database).view(CONFIG, database.name)
     return [
         MissingRoute.read(body)
@@ -54,7 +54,7 @@ def requests(database: Database) -> list[MissingRoute]:
 
 
 def answer(database: Database, *, error: tuple[int, str] | None = None) -> MissingRoute:
-    """The configuration service ends the next dialog."""
+    """Receives the next request at the configuration service and ends its dialog."""
     with database.transaction() as t:
         table = t.receive(CONFIG)
         t.end_conversation(table["conversation_handle"][0].as_py(), error=error)
@@ -201,7 +201,7 @@ def test_a_request_survives_a_restart(sales: Database, instance: Instance, clock
 
 @pytest.mark.rule("I8", "R62")
 def test_a_moved_database_sends_its_own_request(instance: Instance, clock: Clock, tmp_path: Path) -> None:
-    """The service that was asked before cannot create a route in a file that is elsewhere."""
+    """The service of the old instance cannot create a route in a file of another instance."""
     sales = sample_databases.shop(instance)
     with Instance.create(tmp_path / "other", name="other", clock=clock, background=False) as other:
         for each in (instance, other):

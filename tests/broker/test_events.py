@@ -79,7 +79,6 @@ def test_a_broker_error_emits_an_event(instance: Instance, sales: Database, stoc
 
 
 def test_an_undeliverable_message_emits_an_event_with_the_reason(instance: Instance, sales: Database) -> None:
-    """Message Undeliverable."""
     sales.create_queue(ORDERS, status=False)
     sales.create_service(STOCK, queue=ORDERS)
     events = record_events(instance, MessageUndeliverable)
@@ -125,11 +124,11 @@ def test_events_are_emitted_after_the_commit(instance: Instance, sales: Database
     """A subscriber finds the conversation of an event in the file."""
     found: list[int] = []
 
-    def looks(_event: Event) -> None:
+    def look(_event: Event) -> None:
         with database_context(sales).file.read() as connection:
             found.append(connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get)
 
-    instance.subscribe(looks, ConversationEvent)
+    instance.subscribe(look, ConversationEvent)
     with sales.transaction() as t:
         t.begin_dialog(SHOP, STOCK)
         assert found == []
@@ -166,12 +165,12 @@ def test_a_subscriber_may_send_from_the_database_in_delivery(
     """Otherwise it would deadlock."""
     more = [b"three", b"two"]
 
-    def sends(event: Event) -> None:
+    def send_another(event: Event) -> None:
         if isinstance(event, ConversationEvent) and event.step is ConversationStep.RECEIVED_SEQUENCED_MESSAGE and more:
             send(sales, more.pop())
             instance.run_due()
 
-    instance.subscribe(sends, ConversationEvent)
+    instance.subscribe(send_another, ConversationEvent)
     send(sales, b"one")
     assert received(stock) == [b"one", b"two", b"three"]
 
@@ -186,11 +185,11 @@ def test_events_are_logged(instance: Instance, sales: Database, caplog: pytest.L
 def test_committed_messages_are_delivered_despite_an_interrupted_subscriber(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
-    def interrupts(_event: Event) -> None:
+    def interrupt(_event: Event) -> None:
         stop()
         raise KeyboardInterrupt
 
-    stop = instance.subscribe(interrupts)
+    stop = instance.subscribe(interrupt)
     with pytest.raises(KeyboardInterrupt):
         send(sales, b"two chairs")
     assert received(stock) == [b"two chairs"]

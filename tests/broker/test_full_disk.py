@@ -1,9 +1,10 @@
-"""A disk that is full or fails while messages are exchanged: a clear error, nothing lost, and work continues afterwards."""
+"""A full or failing disk during an exchange of messages: a clear error, no loss, and recovery afterwards."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ def step(instance: Instance, number: int, rng: random.Random) -> list[int]:
     return killed_process.send(instance, lane, rng) if number % 4 < 2 else killed_process.receive(instance, lane)
 
 
-def raised(what: Callable[[], object]) -> StorageError | None:
+def storage_error_of(what: Callable[[], object]) -> StorageError | None:
     """The only error that a failing disk may cause."""
     try:
         what()
@@ -46,7 +47,7 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
             with Instance.open(folder, background=False, clock=clock) as instance:
                 instance.database("Sales")
                 disk.lasts, disk.asked, disk.fails_at = lasts, 0, attempt
-                errors = [raised(lambda number=number: step(instance, number, rng)) for number in range(STEPS)]  # type: ignore[misc]  # a default in a lambda
+                errors = [storage_error_of(partial(step, instance, number, rng)) for number in range(STEPS)]
                 was_met, disk.fails_at = disk.asked >= attempt, 0
                 assert all(".sqlite: " in str(error) for error in errors if error is not None)
                 clock.advance(seconds=5)  # undelivered messages are retried after about four seconds

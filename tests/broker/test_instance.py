@@ -123,12 +123,12 @@ def test_creating_an_instance_can_be_repeated_after_a_crash(tmp_path: Path) -> N
 def test_only_one_of_two_concurrent_creations_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create = DatabaseFile.create
 
-    def comes_between(*given: Any, **options: Any) -> DatabaseFile:
+    def create_meanwhile(*given: Any, **options: Any) -> DatabaseFile:
         monkeypatch.undo()
         Instance.create(tmp_path, name="first", background=False).close()
         return create(*given, **options)
 
-    monkeypatch.setattr(DatabaseFile, "create", comes_between)
+    monkeypatch.setattr(DatabaseFile, "create", create_meanwhile)
     with pytest.raises(BrokerError, match="already contains an instance"):
         Instance.create(tmp_path, name="second")
     assert Instance.open(tmp_path, background=False).name == "first"
@@ -143,11 +143,11 @@ def test_a_file_that_appears_during_creation_is_not_overwritten(
     place = theirs.with_name("Sales.sqlite")
     create = DatabaseFile.create
 
-    def comes_between(*given: Any, **options: Any) -> DatabaseFile:
+    def create_meanwhile(*given: Any, **options: Any) -> DatabaseFile:
         theirs.rename(place)
         return create(*given, **options)
 
-    monkeypatch.setattr(DatabaseFile, "create", comes_between)
+    monkeypatch.setattr(DatabaseFile, "create", create_meanwhile)
     with pytest.raises(BrokerError, match="already exists"):
         instance.create_database("Sales")
     assert instance.attach_database("Stock", place).is_broker_enabled
@@ -220,7 +220,7 @@ def test_databases_created_by_another_process_are_visible(instance: Instance) ->
 
 
 @pytest.fixture
-def halved(instance: Instance) -> Iterator[Instance]:
+def with_missing_file(instance: Instance) -> Iterator[Instance]:
     """An instance reopened after the file of one database was removed; the other one is present."""
     for name in ("Sales", "Stock"):
         instance.create_database(name)
@@ -232,35 +232,37 @@ def halved(instance: Instance) -> Iterator[Instance]:
 
 
 def test_a_missing_database_is_reported_once_and_others_work(
-    halved: Instance, caplog: pytest.LogCaptureFixture
+    with_missing_file: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        with halved.database("Sales").transaction() as t:
+        with with_missing_file.database("Sales").transaction() as t:
             t.connection.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER)")
-        halved.run_due()
+        with_missing_file.run_due()
     with pytest.raises(StorageError, match="no such file"):
-        halved.database("Stock")
+        with_missing_file.database("Stock")
     assert [line.getMessage() for line in caplog.records if "not available" in line.getMessage()] == [
-        f"the database 'Stock' is not available: {halved.folder / 'Stock.sqlite'}: no such file"
+        f"the database 'Stock' is not available: {with_missing_file.folder / 'Stock.sqlite'}: no such file"
     ]
 
 
-def test_missing_and_unreadable_databases_are_both_omitted(halved: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_unreadable_databases_are_both_omitted(
+    with_missing_file: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = 0
 
     def fails() -> object:
         nonlocal looks
         looks += 1
-        assert looks < 10, "it would look for ever"
+        assert looks < 10, "the search must end"
         raise StorageError("the disk is on fire", file="Sales.sqlite")
 
-    monkeypatch.setattr(database_context(halved.database("Sales")), "objects", fails)
-    assert halved.catalog().databases["name"].to_pylist() == ["msdb"]
+    monkeypatch.setattr(database_context(with_missing_file.database("Sales")), "objects", fails)
+    assert with_missing_file.catalog().databases["name"].to_pylist() == ["msdb"]
 
 
 @pytest.mark.parametrize("what", ["instance", "database", "transaction"])
 def test_pickling_objects_of_a_process_is_a_clear_error(instance: Instance, sales: Database, what: str) -> None:
-    """As Spark functions and process pools do that refer to it."""
+    """Spark functions and process pools pickle the objects that they refer to."""
     one = {"instance": instance, "database": sales, "transaction": sales.transaction()}[what]
     with pytest.raises(TypeError, match=r"cannot be pickled.*Instance\.open"):
         pickle.dumps(one)
@@ -298,24 +300,24 @@ def test_an_invalid_instance_name_is_rejected(tmp_path: Path, wrong: Any) -> Non
 )
 @pytest.mark.parametrize("content", [None, b"", b"no database"], ids=["gone", "empty", "damaged"])
 def test_a_database_with_a_lost_file_can_be_dropped_and_recreated(
-    halved: Instance, go: Callable[[Instance], None], content: bytes | None
+    with_missing_file: Instance, go: Callable[[Instance], None], content: bytes | None
 ) -> None:
-    """It could neither be dropped, because it was missing, nor created or attached, because it existed."""
-    path = halved.folder / "Stock.sqlite"
+    """A registered database without a file must not block its name."""
+    path = with_missing_file.folder / "Stock.sqlite"
     if content is not None:
         path.write_bytes(content)
-    go(halved)
-    assert [row["name"] for row in halved.view("sys.databases").to_pylist()] == ["msdb", "Sales"]
+    go(with_missing_file)
+    assert [row["name"] for row in with_missing_file.view("sys.databases").to_pylist()] == ["msdb", "Sales"]
     assert (path.read_bytes() if path.exists() else None) == content
     path.unlink(missing_ok=True)
-    assert halved.create_database("Stock").is_broker_enabled
-    with Instance.open(halved.folder, background=False) as again:
+    assert with_missing_file.create_database("Stock").is_broker_enabled
+    with Instance.open(with_missing_file.folder, background=False) as again:
         assert [database.name for database in again.databases] == ["msdb", "Sales", "Stock"]
 
 
-def test_a_database_dropped_by_another_process_is_unknown(halved: Instance) -> None:
-    with InstanceChange(instance_context(halved)) as alteration:
-        with Instance.open(halved.folder, background=False) as other:
+def test_a_database_dropped_by_another_process_is_unknown(with_missing_file: Instance) -> None:
+    with InstanceChange(instance_context(with_missing_file)) as alteration:
+        with Instance.open(with_missing_file.folder, background=False) as other:
             other.drop_database("Stock")
         with pytest.raises(UnknownDatabaseError, match="no longer exists"):
             alteration.remove_unavailable("Stock")

@@ -34,20 +34,20 @@ def test_each_lazy_object_equals_that_of_a_snapshot(instance: Instance) -> None:
     instance.execute(SECRETS)
     for database in instance.databases:
         with database_context(database).file.read() as connection:
-            picture, seen = stored.load(connection), lazy_objects(connection)
-            assert (seen.version, seen.broker, seen.endpoint) == (picture.version, picture.broker, picture.endpoint)
-            assert seen.security.master_key == picture.security.master_key
+            snapshot, lazy = stored.load(connection), lazy_objects(connection)
+            assert (lazy.version, lazy.broker, lazy.endpoint) == (snapshot.version, snapshot.broker, snapshot.endpoint)
+            assert lazy.security.master_key == snapshot.security.master_key
             for whole, part, keys in (
-                (picture, seen, ABSENT),
-                (picture.security, seen.security, ABSENT_IN_SECURITY),
+                (snapshot, lazy, ABSENT),
+                (snapshot.security, lazy.security, ABSENT_IN_SECURITY),
             ):
                 for kind, absent in keys.items():
                     expected, rows = getattr(whole, kind), getattr(part, kind)
                     assert list(rows.items()) == list(expected.items())
                     assert list(rows.values()) == list(expected.values())
                     assert (len(rows), absent in rows) == (len(expected), False)
-            assert seen.queues_by_id == picture.queues_by_id
-            assert seen.security.by_fingerprint == picture.security.by_fingerprint
+            assert lazy.queues_by_id == snapshot.queues_by_id
+            assert lazy.security.by_fingerprint == snapshot.security.by_fingerprint
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_each_lazy_object_equals_that_of_a_snapshot(instance: Instance) -> None:
 def test_a_statement_reads_no_complete_snapshot(
     instance: Instance, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    """Each statement read all objects of previous statements, so that twice as many statements took four times as long."""
+    """Otherwise the cost of a script would grow with the square of its statements."""
     load: Callable[[Any], stored.Objects] = stored.load
     pictures: list[object] = []
 

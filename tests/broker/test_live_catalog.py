@@ -1,4 +1,4 @@
-"""The running instance as a catalog, so that everything for catalogs works on it."""
+"""The catalog of a running instance."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def test_local_services_agree_with_routing() -> None:
         router = ssbroker.Router(catalog_of(world))
         found = decisions_of(router.route(batch_of([conversation for conversation, _ in asked]), now=NOW))
         for (conversation, guid), decision in zip(asked, found, strict=True):
-            said = (decision.outcome, decision.target_database, decision.broker_instance)
-            assert said == ("LOCAL", conversation.database, guid), f"{seed}: {conversation}\n{world}"
+            result = (decision.outcome, decision.target_database, decision.broker_instance)
+            assert result == ("LOCAL", conversation.database, guid), f"{seed}: {conversation}\n{world}"
     assert seen >= STAYING_LEAST
 
 
@@ -152,7 +152,7 @@ def test_a_bound_conversation_is_not_routed_to_another_database_with_the_service
 def test_a_dropped_database_leaves_nothing_in_memory(instance: Instance, sales: Database) -> None:
     """Databases that are created and dropped under new names must not leave snapshots in memory."""
 
-    def picture(name: str) -> weakref.ref[Objects]:
+    def weak_snapshot(name: str) -> weakref.ref[Objects]:
         database = instance.create_database(name)
         database.create_queue("Q")
         database.create_service("//Q", queue="Q")
@@ -162,7 +162,7 @@ def test_a_dropped_database_leaves_nothing_in_memory(instance: Instance, sales: 
         instance.drop_database(name)
         return kept
 
-    pictures = [picture(f"Tenant {number}") for number in range(3)]
+    pictures = [weak_snapshot(f"Tenant {number}") for number in range(3)]
     with sales.transaction() as t:
         t.send(t.begin_dialog(INITIATOR, TARGET), b"one")
     gc.collect()

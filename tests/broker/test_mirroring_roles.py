@@ -37,7 +37,7 @@ def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, 
     return role
 
 
-def shown(instance: Instance) -> dict[str, tuple[int, str, int]]:
+def mirroring_rows(instance: Instance) -> dict[str, tuple[int, str, int]]:
     """The row of each database in `sys.database_mirroring`."""
     rows = instance.view("sys.database_mirroring").to_pylist()
     names = {database.database_id: database.name for database in instance.databases}
@@ -54,7 +54,7 @@ def shown(instance: Instance) -> dict[str, tuple[int, str, int]]:
 def test_a_database_is_the_principal_by_default(instance: Instance, sales: Database) -> None:
     assert sales.mirroring_role == "principal"
     assert role_of(instance, sales.service_broker_guid.bytes) == ("principal", 0)
-    assert shown(instance) == {"msdb": (1, "PRINCIPAL", 0), "Sales": (1, "PRINCIPAL", 0)}
+    assert mirroring_rows(instance) == {"msdb": (1, "PRINCIPAL", 0), "Sales": (1, "PRINCIPAL", 0)}
 
 
 def test_the_number_grows_by_one_with_each_failover(instance: Instance, sales: Database) -> None:
@@ -67,11 +67,11 @@ def test_the_number_grows_by_one_with_each_failover(instance: Instance, sales: D
     assert role_of(instance, guid) == ("principal", 1)
     sales.set_mirroring_role("mirror", number=7)
     sales.set_mirroring_role("principal")
-    assert shown(instance)["Sales"] == (1, "PRINCIPAL", 8)
+    assert mirroring_rows(instance)["Sales"] == (1, "PRINCIPAL", 8)
 
 
 def test_a_role_set_by_another_process_is_used_immediately(instance: Instance, sales: Database) -> None:
-    """An outdated answer would give two principals."""
+    """An outdated answer could give two principals."""
     guid = sales.service_broker_guid.bytes
     assert role_of(instance, guid) == ("principal", 0)
     with Instance.open(instance.folder, background=False) as other:
@@ -90,7 +90,7 @@ def test_invalid_roles_and_old_numbers_are_rejected(sales: Database, wrong: dict
 
 
 def test_the_role_is_stored_in_the_file(instance: Instance, sales: Database, tmp_path: Path) -> None:
-    """So a copy that takes over has the later claim."""
+    """A copy that takes over then has the later claim."""
     guid = sales.service_broker_guid
     sales.set_mirroring_role("mirror", number=4)
     instance.detach_database("Sales")
@@ -105,7 +105,7 @@ def test_the_role_is_stored_in_the_file(instance: Instance, sales: Database, tmp
 
 
 def test_missing_and_disabled_databases_claim_no_role(instance: Instance, sales: Database) -> None:
-    """Unknown is not a claim."""
+    """The role `unknown` is not a claim."""
     guid = sales.service_broker_guid.bytes
     assert role_of(instance, bytes(16)) == ("unknown", 0)
     sales.set_broker("DISABLE_BROKER")
@@ -117,7 +117,6 @@ def test_missing_and_disabled_databases_claim_no_role(instance: Instance, sales:
 
 @pytest.mark.rule("R33")
 def test_a_mirror_is_not_found_and_receives_nothing(instance: Instance, sales: Database, stock: Database) -> None:
-    """Until it is the principal."""
     stock.set_mirroring_role("mirror")
     send(sales, b"two chairs")
     assert received(stock) == []
@@ -165,7 +164,7 @@ def test_only_the_principal_gets_a_new_broker_id(sales: Database) -> None:
 
 @pytest.mark.rule("R1")
 def test_msdb_cannot_be_a_mirror(instance: Instance) -> None:
-    """It is for messages that arrive at this instance."""
+    """msdb routes the messages that arrive at this instance."""
     with pytest.raises(BrokerError, match="msdb"):
         instance.msdb.set_mirroring_role("mirror")
     assert instance.msdb.mirroring_role == "principal"

@@ -31,7 +31,7 @@ def test_the_extra_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "x")], capture_output=True, text=True, check=False
     )
-    said = "an instance needs apsw and cryptography: pip install 'ssbroker[broker]'\n"
-    assert done.stdout == 2 * said
-    assert done.stderr == f"ssbroker: {said}"
+    message = "an instance needs apsw and cryptography: pip install 'ssbroker[broker]'\n"
+    assert done.stdout == 2 * message
+    assert done.stderr == f"ssbroker: {message}"
     assert done.returncode == 2

@@ -16,18 +16,18 @@ from tests.broker.sample_databases import ORDERS, STOCK, received, send
 
 @pytest.fixture
 def stock(instance: Instance) -> Database:
-    """Its queue has one message."""
-    sales, made = sample_databases.shop(instance), sample_databases.stock(instance)
+    """A database with one message in its queue."""
+    sales, database = sample_databases.shop(instance), sample_databases.stock(instance)
     send(sales, b"poison")
-    return made
+    return database
 
 
 @pytest.fixture
 def disabled(instance: Instance) -> list[Event]:
-    """The events Queue Disabled."""
-    emitted: list[Event] = []
-    instance.subscribe(emitted.append, QueueDisabled)
-    return emitted
+    """The QueueDisabled events."""
+    events: list[Event] = []
+    instance.subscribe(events.append, QueueDisabled)
+    return events
 
 
 def fail(database: Database, *, times: int) -> None:

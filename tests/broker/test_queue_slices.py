@@ -1,4 +1,4 @@
-"""Slices of a queue together are the queue, whatever their bounds."""
+"""The slices of a queue together are the queue, with any bounds."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_queuing_orders_are_never_reused(
     seed: int,
     is_retained: bool,  # noqa: FBT001
 ) -> None:
-    """By RECEIVE from either queue, by the end of a conversation at either end, and by cleanup; one by one, or all."""
+    """After RECEIVE, END CONVERSATION at either end, and cleanup, of one message or all."""
     rng = random.Random(seed)
     sales.alter_queue(QUEUE, retention=is_retained)
-    given: set[int] = set()
+    used: set[int] = set()
     last = 0
     for _ in range(120):
         with sales.transaction() as t:
@@ -100,8 +100,8 @@ def test_queuing_orders_are_never_reused(
         there: set[Any] = set()
         for queue in (QUEUE, "Replies"):
             there.update(instance_of(sales).view(queue, "Sales")["queuing_order"].to_pylist())
-        assert all(number > last for number in there - given)
-        given |= there
+        assert all(number > last for number in there - used)
+        used |= there
         assert views.last_queuing_order(database_context(sales)) >= max(last, *there, 0)
         last = views.last_queuing_order(database_context(sales))
     assert last > 20
@@ -123,9 +123,9 @@ def test_the_last_queuing_order_is_read_from_one_row(sales: Database) -> None:
 
 
 def test_an_unknown_queue_is_reported(sales: Database) -> None:
-    with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as emitted:
+    with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as error:
         views.queue_slices(database_context(sales), "No", rows_max=1, bytes_max=1)
-    assert emitted.value.number == 15151
+    assert error.value.number == 15151
 
 
 def test_the_cost_of_a_slice_depends_on_its_rows_only(sales: Database) -> None:

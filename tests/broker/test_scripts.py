@@ -47,7 +47,7 @@ GO
 """
 
 
-def caught(instance: Instance, script: str) -> list[str]:
+def warnings_of(instance: Instance, script: str) -> list[str]:
     """The warnings of a script."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -65,7 +65,7 @@ def refused(instance: Instance, script: str) -> DdlError:
 
 
 def test_a_script_creates_all_kinds_of_objects(instance: Instance) -> None:
-    assert caught(instance, SCRIPT) == []
+    assert warnings_of(instance, SCRIPT) == []
     objects = database_context(instance.database("Sales")).objects()
     assert objects.message_types["//order"].validation == "X"
     assert len(objects.contracts["//ordering"].messages) == 3
@@ -149,8 +149,8 @@ def test_a_batch_is_executed_completely_or_not_at_all(instance: Instance, sales:
     )
     assert error.number == 15151
     assert (error.file, error.line) == ("x.sql", 11)
-    said = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; the statements up to line 2 were committed"
-    assert str(error) == said
+    message = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; the statements up to line 2 were committed"
+    assert str(error) == message
     assert set(database_context(sales).objects().queues) == {*before[0].queues, ("dbo", "First")}
     assert database_context(instance.msdb).objects() == before[1]
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
@@ -189,7 +189,7 @@ def test_a_batch_creates_a_database_and_its_objects(instance: Instance) -> None:
 
 
 def test_a_database_is_replaced_completely_or_not_at_all(instance: Instance) -> None:
-    """Also an empty one, whose file looks as if it belonged to no instance."""
+    """Also an empty database, whose file has no owner recorded."""
     guid = instance.create_database("Sales").service_broker_guid
     script = "DROP DATABASE Sales; CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q"
     assert refused(instance, f"{script}; DROP QUEUE Nothing").number == 15151
@@ -273,7 +273,7 @@ def test_use_lasts_from_batch_to_batch(instance: Instance, sales: Database) -> N
 
 
 def test_statements_without_effect_warn(instance: Instance, sales: Database) -> None:
-    assert caught(
+    assert warnings_of(
         instance,
         "USE Sales\nGRANT EXECUTE ON dbo.P TO public\nCREATE QUEUE Q\n"
         "IF 1 = 1 CREATE QUEUE R\nALTER DATABASE Sales SET RECOVERY FULL, ENABLE_BROKER\n"
@@ -327,7 +327,7 @@ def test_a_locked_database_is_a_clear_error_and_changes_nothing(instance: Instan
 def test_objects_are_not_reloaded_for_each_batch(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """A script of 3,000 routes with a GO after each took 29 seconds, 22 of them for loading objects."""
+    """Otherwise most of the time of a script with many batches is spent on loading objects."""
     loads = 0
 
     def load(connection: Connection) -> Objects:

@@ -22,7 +22,7 @@ from ssbroker.store.objects import load
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.security import OWNER, PUBLIC
 from ssbroker.store.sqlite import Connection
-from tests.broker.conftest import BEGINNING, TARGET
+from tests.broker.conftest import START, TARGET
 from tests.internals import instance_of
 from tests.security.shared_certificates import BEGINS, ENDS, certified
 
@@ -64,7 +64,7 @@ def import_certificate(instance: Instance, file: Path) -> None:
 
 
 def test_ddl_creates_all_objects_of_a_secured_service(instance: Instance, sales: Database, tmp_path: Path) -> None:
-    """In T-SQL; the certificate is copied to the other side in a file."""
+    """The certificate is copied to the other side in a file."""
     file = tmp_path / "shop.cer"
     instance.execute(
         f"""
@@ -103,18 +103,21 @@ def test_ddl_creates_all_objects_of_a_secured_service(instance: Instance, sales:
             (services["//Other"], 0, "GRANT"),
         ]
     )
-    made, taken = (
+    created, imported = (
         instance.view("sys.certificates", name).drop_columns(["database", "principal_id"]).to_pylist()[0]
         for name in ("Sales", "Stock")
     )
-    assert made["subject"] == made["issuer_name"] == "CN=shop.example.com"
-    assert (made["start_date"], made["expiry_date"]) == (
+    assert created["subject"] == created["issuer_name"] == "CN=shop.example.com"
+    assert (created["start_date"], created["expiry_date"]) == (
         datetime(2026, 11, 20, tzinfo=UTC),
         datetime(2031, 1, 1, tzinfo=UTC),
     )
-    assert (made["pvt_key_encryption_type_desc"], made["key_length"]) == ("ENCRYPTED_BY_MASTER_KEY", 2048)
-    assert (taken["pvt_key_encryption_type_desc"], taken["is_active_for_begin_dialog"]) == ("NO_PRIVATE_KEY", False)
-    assert made["thumbprint"] == taken["thumbprint"]
+    assert (created["pvt_key_encryption_type_desc"], created["key_length"]) == ("ENCRYPTED_BY_MASTER_KEY", 2048)
+    assert (imported["pvt_key_encryption_type_desc"], imported["is_active_for_begin_dialog"]) == (
+        "NO_PRIVATE_KEY",
+        False,
+    )
+    assert created["thumbprint"] == imported["thumbprint"]
     assert rows(stock, "sys.remote_service_bindings", "name", "remote_service_name", "is_anonymous_on") == [
         ("B", "//Shop", True)
     ]
@@ -138,10 +141,10 @@ def test_ddl_creates_all_objects_of_a_secured_service(instance: Instance, sales:
 
 
 def test_methods_equal_statements(keyed: Database) -> None:
-    made = certified("Ann")
-    encrypted = key_to_pem(made.key, password="on the way")
+    created = certified("Ann")
+    encrypted = key_to_pem(created.key, password="on the way")
     keyed.create_certificate(
-        "C", certificate=made.certificate, private_key=encrypted, password="on the way", owner="Ann"
+        "C", certificate=created.certificate, private_key=encrypted, password="on the way", owner="Ann"
     )
     keyed.set_service_owner(TARGET, "Ann")
     keyed.deny_send(TARGET, "public")
@@ -161,8 +164,8 @@ def test_methods_equal_statements(keyed: Database) -> None:
 
 
 def test_a_rejected_call_gives_a_reason_and_changes_nothing(keyed: Database) -> None:
-    made, other = certified("Ann"), certified("Bob")
-    keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
+    created, other = certified("Ann"), certified("Bob")
+    keyed.create_certificate("C", certificate=created.certificate, private_key=created.key, owner="Ann")
     keyed.create_remote_service_binding("B", service="//Far", user="Ann")
     version = database_context(keyed).objects().version
     weak = make_certificate(["Weak"], Validity(BEGINS, ENDS)).certificate
@@ -178,13 +181,13 @@ def test_a_rejected_call_gives_a_reason_and_changes_nothing(keyed: Database) -> 
         (lambda: keyed.open_master_key(""), 15118),
         (keyed.drop_master_key, 15580),
         (lambda: keyed.create_certificate("C", certificate=other.certificate), 15232),
-        (lambda: keyed.create_certificate("D", certificate=made.certificate), 15232),
+        (lambda: keyed.create_certificate("D", certificate=created.certificate), 15232),
         (lambda: keyed.create_certificate("D", certificate=b"none"), 15208),
         (lambda: keyed.create_certificate("D", certificate=weak), 15208),
-        (lambda: keyed.create_certificate("D", certificate=other.certificate, private_key=made.key), 15208),
+        (lambda: keyed.create_certificate("D", certificate=other.certificate, private_key=created.key), 15208),
         (lambda: keyed.create_certificate("D", certificate=other.certificate, owner="Nobody"), 15151),
         (lambda: keyed.create_certificate("D", certificate=other.certificate, owner="public"), None),
-        (lambda: keyed.create_certificate("D", begins=BEGINNING, ends=BEGINNING), 15297),
+        (lambda: keyed.create_certificate("D", begins=START, ends=START), 15297),
         (lambda: keyed.alter_certificate("D", active=True), 15151),
         (lambda: keyed.drop_certificate("D"), 15151),
         (lambda: keyed.create_remote_service_binding("E", service="//Far", user="Ann"), 9619),
@@ -202,10 +205,12 @@ def test_a_rejected_call_gives_a_reason_and_changes_nothing(keyed: Database) -> 
 
 
 def test_a_private_key_requires_an_open_master_key(sales: Database) -> None:
-    made = certified("Ann")
+    created = certified("Ann")
     for _ in range(2):
         assert (
-            error_number(lambda: sales.create_certificate("C", certificate=made.certificate, private_key=made.key))
+            error_number(
+                lambda: sales.create_certificate("C", certificate=created.certificate, private_key=created.key)
+            )
             == 15581
         )
         if database_context(sales).objects().security.master_key is None:
@@ -216,13 +221,13 @@ def test_a_private_key_requires_an_open_master_key(sales: Database) -> None:
     instance_of(sales).execute(
         f"OPEN MASTER KEY DECRYPTION BY PASSWORD = '{PASSWORD}'; ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY"
     )
-    sales.create_certificate("C", certificate=made.certificate, private_key=made.key)
+    sales.create_certificate("C", certificate=created.certificate, private_key=created.key)
 
 
 def test_private_keys_are_encrypted_in_the_file(keyed: Database, instance: Instance) -> None:
-    """Nor does the service master key of another instance decrypt it; only the password does, once."""
-    made = certified("Ann")
-    keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
+    """The service master key of another instance does not decrypt them; the password does, once."""
+    created = certified("Ann")
+    keyed.create_certificate("C", certificate=created.certificate, private_key=created.key, owner="Ann")
     security = database_context(keyed).objects().security
     clear = instance_context(instance).credentials.private_key(security, security.certificates["C"])
     assert clear is not None
@@ -241,8 +246,8 @@ def test_private_keys_are_encrypted_in_the_file(keyed: Database, instance: Insta
 @pytest.mark.rule("I8")
 def test_in_another_instance_the_password_opens_the_keys_once(keyed: Database, tmp_path: Path) -> None:
     """Certificates are in the file; 15313 for a wrong password."""
-    made = certified("Ann")
-    keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
+    created = certified("Ann")
+    keyed.create_certificate("C", certificate=created.certificate, private_key=created.key, owner="Ann")
     path = keyed.path
     instance_of(keyed).detach_database("Sales")
     with Instance.create(tmp_path / "other", name="other", background=False) as other:
@@ -271,7 +276,7 @@ def test_a_damaged_service_master_key_is_reported(keyed: Database) -> None:
 def test_invalid_files_are_rejected(instance: Instance, keyed: Database, tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(bytes(1 << 17))
     (tmp_path / "there").write_bytes(b"")
-    for statement, said in (
+    for statement, text in (
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'missing'}'", "cannot be read"),
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'long'}'", "is too large for a certificate"),
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'there'}'", "expected a certificate in PEM or DER"),
@@ -283,7 +288,7 @@ def test_invalid_files_are_rejected(instance: Instance, keyed: Database, tmp_pat
         (f"CREATE CERTIFICATE C WITH SUBJECT = '{'s' * 65}'", "15297: .* expected 1 to 64 characters"),
         ("CREATE CERTIFICATE C WITH SUBJECT = 'CN='", "15297: .* expected 1 to 64 characters"),
     ):
-        with pytest.raises(DdlError, match=said):
+        with pytest.raises(DdlError, match=text):
             instance.execute(statement)
     instance.execute("CREATE CERTIFICATE C WITH SUBJECT = 'CN = shop'")
     with pytest.raises(DdlError, match="15240"):
@@ -363,7 +368,7 @@ def test_any_user_may_send_to_a_new_service(sales: Database) -> None:
 
 
 def test_any_user_may_send_to_a_service_from_version_1(tmp_path: Path) -> None:
-    """As before there were permissions; it belongs to dbo."""
+    """Version 1 had no permissions; the service belongs to dbo."""
     path = tmp_path / "old.sqlite"
     DatabaseFile.create(path, DATABASE[:1], fill=first_version).close()
     file = DatabaseFile.open(path, DATABASE)

@@ -27,7 +27,7 @@ def keyed(sales: Database) -> Database:
 
 
 def granted(database: Database) -> dict[str, str]:
-    """Which users may send to the service, and which may not."""
+    """The permission to send to the service, by user."""
     names = {row["principal_id"]: row["name"] for row in rows(database, "sys.database_principals")}
     number = database_context(database).objects().services[TARGET].service_id
     permissions = rows(database, "sys.database_permissions")
@@ -89,7 +89,7 @@ def test_no_user_can_be_named_public(keyed: Database) -> None:
 
 @pytest.mark.parametrize("text", ["20301031", "2030-10-31", "10/31/2030", "20301031 00:00", "10/31/2030 00:00:00"])
 def test_a_certificate_ends_at_the_given_date(instance: Instance, keyed: Database, text: str) -> None:
-    """The date formats that SQL Server reads in every language, and the American one."""
+    """The date formats that SQL Server reads in every language, and the US format."""
     instance.execute(f"CREATE CERTIFICATE C WITH SUBJECT = 'shop', EXPIRY_DATE = '{text}'")
     assert rows(keyed, "sys.certificates")[0]["expiry_date"] == datetime(2030, 10, 31, tzinfo=UTC)
 
@@ -104,7 +104,7 @@ def test_an_invalid_date_is_rejected(instance: Instance, keyed: Database, text: 
 
 
 def test_the_owner_of_a_certificate_can_be_changed(instance: Instance, keyed: Database) -> None:
-    """Like that of a service; it was skipped, so that dialogs found no certificate."""
+    """As for a service; otherwise dialogs would find no certificate."""
     keyed.create_certificate("C", subject="shop")
     instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::[C] TO Ann")
     ann = database_context(keyed).objects().security.principals["Ann"].principal_id

@@ -72,7 +72,7 @@ def test_a_timer_can_be_set_again(instance: Instance, sales: Database, clock: Cl
 def test_an_overdue_timer_fires_before_the_end_of_the_lifetime(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """The process was down, or more was due than one transaction processes."""
+    """Both may be due if the process was down or had too much due work for one transaction."""
     monkeypatch.setattr(background, "BATCH", most)
     for _ in range(3):
         set_timer(sales, begin(sales, lifetime=60, body=None), 50)
@@ -83,7 +83,6 @@ def test_an_overdue_timer_fires_before_the_end_of_the_lifetime(
 
 @pytest.mark.rule("P34")
 def test_a_timer_waits_for_a_disabled_queue(instance: Instance, sales: Database, clock: Clock) -> None:
-    """P34."""
     set_timer(sales, begin(sales, body=None, lifetime=1000), 10)
     sales.alter_queue(REPLIES, status=False)
     clock.advance(seconds=11)
@@ -118,7 +117,7 @@ def test_messages_for_a_disabled_queue_are_not_scanned_at_each_check(
 def test_an_expired_lifetime_is_an_error_at_both_ends(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """Forgotten conversations end."""
+    """Abandoned conversations end at their lifetime."""
     begin(sales, lifetime=60)
     assert received(stock) == [b"one"]
     clock.advance(seconds=59)
@@ -135,7 +134,7 @@ def test_an_expired_lifetime_is_an_error_at_both_ends(
 def test_an_expired_lifetime_removes_messages_from_the_transmission_queue(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
-    """Nobody would receive it."""
+    """The conversation has ended, so the message cannot be received."""
     begin(sales, lifetime=60)
     clock.advance(seconds=60)
     instance.run_due()
@@ -143,7 +142,7 @@ def test_an_expired_lifetime_removes_messages_from_the_transmission_queue(
 
 
 def test_an_ended_conversation_expires_without_an_error(instance: Instance, sales: Database, clock: Clock) -> None:
-    """DO: the remote endpoint never acknowledged; the application has already ended the conversation."""
+    """In state DO, the application has already ended the conversation and waits for the acknowledgement."""
     dialog = begin(sales, lifetime=60)
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -193,10 +192,10 @@ def test_a_closed_endpoint_is_kept_for_half_an_hour(
 def test_a_transaction_removes_a_limited_number_of_closed_endpoints(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An instance that was closed for a day may find millions: otherwise all writers would wait until they are removed."""
+    """After a day without the instance there may be millions, and writers must not wait for all of them."""
     monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
     removed: list[int] = []
-    monkeypatch.setattr("ssbroker.store.endpoints.remove_closed", _noted(endpoints.remove_closed, removed))
+    monkeypatch.setattr("ssbroker.store.endpoints.remove_closed", _recording(endpoints.remove_closed, removed))
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(SHOP, STOCK) for _ in range(10)]
         for dialog in dialogs:
@@ -223,16 +222,16 @@ def test_dialogs_that_ended_in_sequence_are_removed_together(
             t.end_conversation(t.receive(ORDERS)["conversation_handle"][0].as_py())
         clock.advance(seconds=0.1)
     looks = 0
-    while (moment := instance.run_due()) is not None:
+    while (next_due := instance.run_due()) is not None:
         looks += 1
-        clock.advance(seconds=max(0.0, (moment - clock()).total_seconds()))
+        clock.advance(seconds=max(0.0, (next_due - clock()).total_seconds()))
     assert (states(stock), looks) == ([], 1)
 
 
 def test_a_late_retry_after_a_restart_is_a_duplicate(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The target had received everything and ended, the sender had no acknowledgement; the next process starts half an hour later."""
+    """The target received all messages and ended, but the sender has no acknowledgement and restarts half an hour later."""
 
     class Crash(BaseException):
         pass
@@ -288,9 +287,9 @@ def test_an_expired_lifetime_emits_an_event(instance: Instance, sales: Database,
     assert (event.step, event.error) == (ConversationStep.BROKER_INITIATED_ERROR, -8489)
 
 
-def _noted(remove: Callable[..., int], removed: list[int]) -> Callable[..., int]:
-    def noted(connection: Connection, **named: int) -> int:
+def _recording(remove: Callable[..., int], removed: list[int]) -> Callable[..., int]:
+    def remove_and_record(connection: Connection, **named: int) -> int:
         removed.append(remove(connection, **named))
         return removed[-1]
 
-    return noted
+    return remove_and_record

@@ -165,13 +165,13 @@ def test_connection_state_of_sqlite_ends_with_the_transaction(sales: Database, s
 
 
 def test_connection_callbacks_end_with_the_transaction(sales: Database) -> None:
-    def refuses(*_: object) -> NoReturn:
+    def reject(*_: object) -> NoReturn:
         raise AssertionError
 
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE invoices (number)")
-        t.connection.set_update_hook(refuses)
-        t.connection.cursor_factory = refuses
+        t.connection.set_update_hook(reject)
+        t.connection.cursor_factory = reject
     with sales.transaction() as t:
         t.connection.execute("INSERT INTO invoices VALUES (1)")
 
@@ -234,7 +234,7 @@ def test_a_transaction_can_only_be_used_inside_its_block(sales: Database) -> Non
 def test_a_garbage_collected_transaction_is_rolled_back(sales: Database, circle: str) -> None:
     """A transaction entered manually and lost can no longer be ended: the file could never be written again."""
 
-    def lose() -> None:
+    def lose_transaction() -> None:
         lost = [sales.transaction().__enter__()]
         lost[0].send(lost[0].begin_dialog(INITIATOR, TARGET), b"lost")
         lost[0].connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
@@ -242,7 +242,7 @@ def test_a_garbage_collected_transaction_is_rolled_back(sales: Database, circle:
             lost.append(lost)  # type: ignore[arg-type]
 
     def collect() -> None:
-        lose()
+        lose_transaction()
         gc.collect()
 
     with pytest.warns(ResourceWarning, match="use it in a `with` block"):

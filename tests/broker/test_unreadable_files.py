@@ -42,7 +42,7 @@ def ledger(instance: Instance) -> Database:
 
 
 def move_away(database: Database) -> Path:
-    """Moves a file move_away, like a lost disk; returns its new path."""
+    """Moves a file away, like a lost disk; returns its new path."""
     path = database.path
     database_context(database).file.connections.close_idle()  # the next one must open it
     return path.rename(path.with_suffix(".move_away"))
@@ -159,8 +159,8 @@ def test_monitoring_reports_a_partly_damaged_file(
     assert [row["messages"] for row in found["transmission_queue"]] == [1]
     emitted = problems(instance)
     assert emitted["database Stock"] == f"could not be read: {stock.path}: database disk image is malformed"
-    assert database_context(stock).objects().broker.is_broker_enabled, "this much can be read"
-    assert problems(instance) == emitted, "a read that succeeds is of another place"
+    assert database_context(stock).objects().broker.is_broker_enabled, "this page can be read"
+    assert problems(instance) == emitted, "a successful read of another page does not clear the problem"
     assert "database Sales" not in emitted
 
 
@@ -180,7 +180,7 @@ def test_a_file_removed_from_its_folder_accepts_no_commits(instance: Instance, s
         assert t.connection.execute("SELECT count(*) FROM kept").get == 0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="nobody replaces an open file there")
+@pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be replaced on Windows")
 def test_a_replaced_file_accepts_no_commits(instance: Instance, sales: Database) -> None:
     """Like a manual restore: SQLite continues to write to the unlinked file, which is lost with the process."""
     with sales.transaction() as t:
@@ -207,7 +207,7 @@ def test_a_replaced_file_accepts_no_commits(instance: Instance, sales: Database)
 def test_repeated_failures_do_not_fill_the_log(
     instance: Instance, stock: Database, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A waiting conversation is tried often; many of them would each log a line until the file is repaired."""
+    """Otherwise each retry of each conversation would log a line until the file is repaired."""
     sample_databases.shop(instance)
     damage(stock, "ssb_conversation_endpoints")
     for _ in range(200):
@@ -234,7 +234,7 @@ ALTERATIONS = (
 def test_an_altered_file_is_reported_and_others_work(
     instance: Instance, clock: Clock, sql: str, *, is_open: bool
 ) -> None:
-    """An application writes to its own tables with SQL; nothing prevents it from changing ours."""
+    """Applications can run any SQL on the file, also on the broker's tables."""
     altered, sales, stock = (
         sample_databases.stock(instance, "Altered"),
         sample_databases.shop(instance),

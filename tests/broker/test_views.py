@@ -23,7 +23,7 @@ GUID = pa.binary(16)
 
 @pytest.fixture
 def busy(instance: Instance, sales: Database) -> Database:
-    """Sales with a row for every view, including two conversations, one of them with an unknown service."""
+    """The database Sales with rows for every view, including a conversation with an unknown service."""
     sales.create_user("Ann")
     sales.create_certificate("C", certificate=certified("Ann").certificate, owner="Ann")
     sales.create_remote_service_binding("B", service="//Far", user="Ann")
@@ -87,10 +87,10 @@ def test_sys_conversation_endpoints(instance: Instance, busy: Database, clock: C
     assert (lost["state"], lost["state_desc"], lost["send_sequence"], lost["priority"]) == ("CO", "CONVERSING", 2, 8)
     assert lost["lifetime"] == clock() + timedelta(seconds=60)
     assert lost["far_broker_instance"] == uuid.UUID(int=3).bytes
-    begun, taken = rows["//Orders", True], rows["//Shop", False]
-    assert begun["conversation_id"] == taken["conversation_id"]
-    assert begun["conversation_handle"] != taken["conversation_handle"]
-    assert (taken["receive_sequence"], taken["priority"]) == (1, 5)
+    initiator, target = rows["//Orders", True], rows["//Shop", False]
+    assert initiator["conversation_id"] == target["conversation_id"]
+    assert initiator["conversation_handle"] != target["conversation_handle"]
+    assert (target["receive_sequence"], target["priority"]) == (1, 5)
     assert instance.view("sys.conversation_groups").num_rows == 3
 
 

@@ -27,15 +27,15 @@ def test_an_arrival_in_another_queue_does_not_end_the_wait() -> None:
     assert not arrivals.wait(1, seen=seen, timeout=0.0)
 
 
-def wait(arrivals: QueueWaiters, emitted: list[bool]) -> None:
+def wait(arrivals: QueueWaiters, results: list[bool]) -> None:
     with arrivals.count_waiter(1):
-        emitted.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
+        results.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
 
 
 def test_all_waiting_threads_are_woken_and_counted() -> None:
     arrivals = QueueWaiters()
-    emitted: list[bool] = []
-    threads = [threading.Thread(target=wait, args=(arrivals, emitted)) for _ in range(4)]
+    results: list[bool] = []
+    threads = [threading.Thread(target=wait, args=(arrivals, results)) for _ in range(4)]
     for thread in threads:
         thread.start()
     while arrivals.waiting(1) < 4:
@@ -43,19 +43,19 @@ def test_all_waiting_threads_are_woken_and_counted() -> None:
     arrivals.notify([1])
     for thread in threads:
         thread.join(DEADLINE)
-    assert emitted == [True] * 4
+    assert results == [True] * 4
     assert arrivals.waiting(1) == 0
 
 
 def test_closing_ends_every_wait_now_and_later() -> None:
     arrivals = QueueWaiters()
-    emitted: list[bool] = []
-    thread = threading.Thread(target=wait, args=(arrivals, emitted))
+    results: list[bool] = []
+    thread = threading.Thread(target=wait, args=(arrivals, results))
     thread.start()
     while arrivals.waiting(1) < 1:
         thread.join(0.001)
     arrivals.close()
     thread.join(DEADLINE)
-    assert emitted == [False]
+    assert results == [False]
     assert arrivals.is_closed
     assert not arrivals.wait(1, seen=0, timeout=DEADLINE)

@@ -1,4 +1,4 @@
-"""The thread for due work. Threads are the subject here: each wait has a deadline and ends with an event."""
+"""The thread for due work. Each wait has a deadline and ends with an event."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def work() -> Work:
 
 @pytest.fixture
 def runner(work: Work) -> Iterator[WorkerThread]:
-    made = WorkerThread(work, clock=clock, name="due", longest_wait=NEVER)
-    yield made
-    made.close(timeout=DEADLINE)
+    worker = WorkerThread(work, clock=clock, name="due", longest_wait=NEVER)
+    yield worker
+    worker.close(timeout=DEADLINE)
 
 
 def test_the_thread_starts_at_the_first_wake_up(runner: WorkerThread, work: Work) -> None:
@@ -131,11 +131,11 @@ def test_nothing_is_called_after_closing(work: Work) -> None:
 def test_the_work_may_close_the_thread() -> None:
     done = threading.Event()
 
-    def closes() -> None:
+    def close() -> None:
         itself.close(timeout=DEADLINE)
         done.set()
 
-    itself = WorkerThread(closes, clock=clock, name="due")
+    itself = WorkerThread(close, clock=clock, name="due")
     itself.wake()
     assert done.wait(DEADLINE)
     assert not itself.is_alive
@@ -155,11 +155,11 @@ def test_closing_does_not_wait_for_a_backoff(work: Work) -> None:
 def test_starting_a_thread_is_retried_if_none_can_be_started(
     work: Work, runner: WorkerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def has_none(_thread: threading.Thread) -> None:
+    def fail_to_start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as system:
-        system.setattr(threading.Thread, "start", has_none)
+        system.setattr(threading.Thread, "start", fail_to_start)
         runner.wake()
     assert not runner.is_alive
     runner.wake()

@@ -56,7 +56,7 @@ class Model:
         self.retaining = retaining
         self.off: set[str] = set()
         self.sides: dict[tuple[int, bool], Side] = {}
-        self.begun = 0
+        self.conversations = 0
         self.groups = 0
         self.order = 0
 
@@ -73,10 +73,12 @@ class Model:
             if not other.is_initiator or other.queue != queue:
                 raise RefusedError(9610)
             group = other.group
-        self.begun += 1
-        made = Side(self.begun, True, queue, self._new_group() if group is None else group, self.priorities[service])
-        self.sides[made.key] = made
-        return made.key
+        self.conversations += 1
+        side = Side(
+            self.conversations, True, queue, self._new_group() if group is None else group, self.priorities[service]
+        )
+        self.sides[side.key] = side
+        return side.key
 
     def send(self, key: tuple[int, bool], bodies: list[bytes]) -> None:
         side = self.side(key)

@@ -148,7 +148,7 @@ def test_a_document_may_declare_its_encoding(encoding: str) -> None:
     ["unicode_escape", "Unicode-Escape", "raw_unicode_escape", "charmap", "punycode", "rot13", "hex", "aliases"],
 )
 def test_encodings_known_only_to_python_are_rejected(codec: str) -> None:
-    """Some were accepted, and a warning of Python about the first broke the transaction if warnings are errors."""
+    """Python knows these codecs, but they are not character encodings of XML."""
     body = f"<?xml version='1.0' encoding='{codec}'?><a/>".encode()
     assert find_violation("X", body) == f"the body has the unknown encoding {codec!r}"
 
@@ -222,8 +222,8 @@ def create_priority(pattern: str, level: int) -> Priority:
 
 @pytest.mark.parametrize("worst", range(len(ORDER)))
 def test_the_most_specific_priority_wins(worst: int) -> None:
-    among = [create_priority(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
-    for one in (among, among[::-1]):
+    priorities_in_order = [create_priority(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
+    for one in (priorities_in_order, priorities_in_order[::-1]):
         assert priority(objects_with(*one), service_contract_id=7, service_id=8, far_service="//R") == 1
 
 
@@ -245,8 +245,8 @@ def test_each_endpoint_has_its_own_constant_priority(sales: Database) -> None:
         assert found.priority == expected
 
 
-@pytest.mark.parametrize("said", [b"&#%s;" % (b"9" * 5000), b"&#x%s;" % (b"f" * 5000)])
-def test_an_error_with_unreadable_character_references_is_read_partly(said: bytes) -> None:
-    body = b"<Error><Code>-1</Code><Description>%s</Description></Error>" % said
+@pytest.mark.parametrize("reference", [b"&#%s;" % (b"9" * 5000), b"&#x%s;" % (b"f" * 5000)])
+def test_an_error_with_unreadable_character_references_is_read_partly(reference: bytes) -> None:
+    body = b"<Error><Code>-1</Code><Description>%s</Description></Error>" % reference
     found = read_failure(body)
     assert found is None or found.code == -1

@@ -1,4 +1,4 @@
-"""P11: whatever applications do in any order, with commits and rollbacks, equals the model."""
+"""Random operations, commits and rollbacks of applications give the same result as the model (P11)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.broker.dialogs.conversation_model import Item, Model, RefusedError
 
 QUEUES = {"//Shop": "Replies", "//VIP": "Replies", "//Orders": "Orders"}
 PRIORITIES = {"//Shop": 5, "//VIP": 8, "//Orders": 5, "far": 5}
-ROUNDS_MAX = 20  # of 75 s: closed endpoints are kept for longer
+ROUNDS_MAX = 20  # of 75 s, less than the time for which closed endpoints are kept
 
 
 class PlannedError(Exception):
-    """Leaves a transaction."""
+    """Rolls back a transaction."""
 
 
 NAMES = [
@@ -43,8 +43,8 @@ NAMES = [
 ]
 
 
-def leave(t: Transaction, *, commits: bool) -> None:
-    """Ends the block as planned."""
+def commit_or_raise(t: Transaction, *, commits: bool) -> None:
+    """Raises PlannedError unless the transaction is to be committed."""
     if not commits:
         raise PlannedError
 
@@ -52,11 +52,11 @@ def leave(t: Transaction, *, commits: bool) -> None:
 OPERATIONS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=5)
 SEEDS = range(12)
 STEPS = 60
-ANY_SIDE = 6
+OPEN_ONLY_BELOW = 6
 
 
 class Conversations(RuleBasedStateMachine):
-    """An instance and the model of it, driven side by side."""
+    """Runs each operation on an instance and on its model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Conversations(RuleBasedStateMachine):
             with self.database.transaction() as t:
                 for name, one, two in operations:
                     getattr(self, f"do_{name}")(t, one, two)
-                leave(t, commits=commits)
+                commit_or_raise(t, commits=commits)
             self.deliver()
         except PlannedError:
             self.model, self.ids, self.handles = before
@@ -102,7 +102,7 @@ class Conversations(RuleBasedStateMachine):
 
     @precondition(lambda self: self.rounds < ROUNDS_MAX)
     @rule()
-    def time_passes(self) -> None:
+    def advance_clock(self) -> None:
         self.rounds += 1
         self.clock.advance(seconds=75)
         self.instance.run_due()
@@ -116,7 +116,7 @@ class Conversations(RuleBasedStateMachine):
         self.model.deliver_all()
 
     @invariant()
-    def the_same_endpoints_in_the_same_states(self) -> None:
+    def endpoints_equal_the_model(self) -> None:
         with database_context(self.database).file.read() as connection:
             rows = connection.execute(
                 "SELECT conversation_id, is_initiator, state, send_sequence, priority FROM ssb_conversation_endpoints"
@@ -131,10 +131,12 @@ class Conversations(RuleBasedStateMachine):
     def do_begin(self, t: Transaction, one: int, two: int) -> None:
         service = ("//Shop", "//VIP")[one % 2]
         related = self.any_key(two) if two > 4 else None
-        # A group belongs to one service: the model knows queues only.
+        # The model has queues only, but a group belongs to one service.
         if related is not None and self.model.sides.get(related) is not None:
-            mine = self.model.sides[related].is_initiator and self.model.sides[related].priority == PRIORITIES[service]
-            related = related if mine else None
+            same_service = (
+                self.model.sides[related].is_initiator and self.model.sides[related].priority == PRIORITIES[service]
+            )
+            related = related if same_service else None
 
         def begin() -> uuid.UUID:
             handle = None if related is None else self.handle(t, related)
@@ -150,11 +152,11 @@ class Conversations(RuleBasedStateMachine):
     def do_send(self, t: Transaction, one: int, two: int) -> None:
         def send(key: tuple[int, bool]) -> None:
             for _ in range(two % 3 + 1):
-                self.both(*self.sending(t, key, self.body()))
+                self.both(*self.send_calls(t, key, self.body()))
 
         self.on_side(one, send)
 
-    def sending(
+    def send_calls(
         self, t: Transaction, key: tuple[int, bool], body: bytes
     ) -> tuple[Callable[[], None], Callable[[], None]]:
         return lambda: t.send(self.handle(t, key), body), lambda: self.model.send(key, [body])
@@ -186,7 +188,7 @@ class Conversations(RuleBasedStateMachine):
         self.on_side(one, fail)
 
     def do_clean_up(self, t: Transaction, one: int, _: int) -> None:
-        """Of initiators only: after a cleanup at the target, later messages begin another conversation."""
+        """Cleans up initiators only: after a cleanup at the target, later messages would create another endpoint."""
 
         def clean_up(key: tuple[int, bool]) -> None:
             if key[1]:
@@ -242,11 +244,11 @@ class Conversations(RuleBasedStateMachine):
             what(key)
 
     def any_key(self, which: int) -> tuple[int, bool] | None:
-        """Mostly an open endpoint; sometimes any existing or former one."""
+        """Usually an open endpoint; sometimes any existing or former one."""
         known = sorted({*self.handles, *self.model.sides})
-        going_on = [key for key in known if key in self.model.sides and self.model.sides[key].state in ("SO", "CO")]
-        among = going_on if which < ANY_SIDE and going_on else known
-        return among[-1 - which % len(among)] if among else None
+        open_keys = [key for key in known if key in self.model.sides and self.model.sides[key].state in ("SO", "CO")]
+        candidates = open_keys if which < OPEN_ONLY_BELOW and open_keys else known
+        return candidates[-1 - which % len(candidates)] if candidates else None
 
     def handle(self, t: Transaction, key: tuple[int, bool]) -> bytes:
         if key not in self.handles:
@@ -273,22 +275,22 @@ TestConversations = Conversations.TestCase
 def test_long_runs(seed: int) -> None:
     """Longer and less regular than the runs of Hypothesis."""
     rng = random.Random(seed)
-    machine = Conversations()
+    conversations = Conversations()
     try:
         for _ in range(STEPS):
             which = rng.random()
-            for queue in sorted(machine.model.off):
+            for queue in sorted(conversations.model.off):
                 if rng.random() < 0.3:
-                    machine.switch(queue)
+                    conversations.switch(queue)
             if which < 0.8:
                 count = rng.randrange(1, 6)
                 operations = [(rng.choice(NAMES), rng.randrange(8), rng.randrange(8)) for _ in range(count)]
-                machine.transaction(operations, rng.random() < 0.75)
+                conversations.transaction(operations, rng.random() < 0.75)
             elif which < 0.92:
-                machine.switch(rng.choice(["Orders", "Replies"]))
-            elif machine.rounds < ROUNDS_MAX:
-                machine.time_passes()
-            machine.the_same_endpoints_in_the_same_states()
-        assert machine.received >= 5
+                conversations.switch(rng.choice(["Orders", "Replies"]))
+            elif conversations.rounds < ROUNDS_MAX:
+                conversations.advance_clock()
+            conversations.endpoints_equal_the_model()
+        assert conversations.received >= 5
     finally:
-        machine.teardown()
+        conversations.teardown()

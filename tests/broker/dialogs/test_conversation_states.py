@@ -1,4 +1,4 @@
-"""Every state and input has the outcome of the table: the next state, or a refusal that changes nothing."""
+"""Each input in each state has the outcome of the state table: the next state, or an error that changes nothing."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         yield database
 
 
-def brought_to(database: Database, state: ConversationState, side: str) -> uuid.UUID:
-    """Brings an endpoint of a new conversation into a state by calls of applications; only SI needs an early message."""
+def endpoint_in_state(database: Database, state: ConversationState, side: str) -> uuid.UUID:
+    """Begins a conversation and brings an endpoint into a state with application calls; SI needs an early message."""
     if state is ConversationState.SO:
         return dialog_calls.begin(database)
     if state is ConversationState.SI:
-        return begun_early(database)
+        return begin_with_early_message(database)
     initiator, target = dialog_calls.pair(database)
     near, far = (initiator, target) if side == "initiator" else (target, initiator)
     far_queue = QUEUE if side == "initiator" else dialog_calls.REPLIES
@@ -69,7 +69,7 @@ def brought_to(database: Database, state: ConversationState, side: str) -> uuid.
     return near
 
 
-def begun_early(database: Database) -> uuid.UUID:
+def begin_with_early_message(database: Database) -> uuid.UUID:
     conversation = uuid.uuid4().bytes
     with database.transaction() as t, t._call() as work:
         own = work.broker_instance
@@ -80,7 +80,7 @@ def begun_early(database: Database) -> uuid.UUID:
     return uuid.UUID(bytes=found.conversation_handle)
 
 
-def called(t: Transaction, happened: ConversationInput, dialog: uuid.UUID, group: bytes) -> None:
+def call(t: Transaction, state_input: ConversationInput, dialog: uuid.UUID, group: bytes) -> None:
     calls: dict[ConversationInput, Callable[[], None]] = {
         ConversationInput.SEND: lambda: t.send(dialog, b"more"),
         ConversationInput.END: lambda: t.end_conversation(dialog),
@@ -88,67 +88,67 @@ def called(t: Transaction, happened: ConversationInput, dialog: uuid.UUID, group
         ConversationInput.TIMER: lambda: t.begin_conversation_timer(dialog, 60),
         ConversationInput.MOVE: lambda: t.move_conversation(dialog, group),
     }
-    calls[happened]()
+    calls[state_input]()
 
 
-def shown(state: ConversationState | int, side: str) -> str | None:
-    """What is seen of an endpoint that has come to a state: of an initiator that is closed, nothing."""
+def visible_state(state: ConversationState | int, side: str) -> str | None:
+    """The visible state of an endpoint; a closed initiator does not exist."""
     assert isinstance(state, ConversationState)
     return None if state is ConversationState.CD and side == "initiator" else state
 
 
 @pytest.mark.parametrize(("state", "side"), SIDES)
-@pytest.mark.parametrize("happened", CALLS)
+@pytest.mark.parametrize("state_input", CALLS)
 def test_each_call_in_each_state(
-    shared: Database, happened: ConversationInput, state: ConversationState, side: str
+    shared: Database, state_input: ConversationInput, state: ConversationState, side: str
 ) -> None:
-    dialog = brought_to(shared, state, side)
+    dialog = endpoint_in_state(shared, state, side)
     assert dialog_calls.state(shared, dialog) == state
     group = dialog_calls.group_of(shared, dialog)
-    if happened is ConversationInput.MOVE and state is not ConversationState.CD:
-        other = brought_to(shared, ConversationState.SO if side == "initiator" else ConversationState.CO, side)
+    if state_input is ConversationInput.MOVE and state is not ConversationState.CD:
+        other = endpoint_in_state(shared, ConversationState.SO if side == "initiator" else ConversationState.CO, side)
         group = dialog_calls.group_of(shared, other)
     before = dialog_calls.contents(shared)
-    expected = next_state(state, happened)
+    expected = next_state(state, state_input)
     if isinstance(expected, int):
         with shared.transaction() as t:
             with pytest.raises(BrokerError) as refused:
-                called(t, happened, dialog, group)
+                call(t, state_input, dialog, group)
             assert refused.value.number == expected
             assert dialog_calls.contents(shared, t.connection) == before
         assert dialog_calls.state(shared, dialog) == state
         return
     if expected is ConversationState.DO:
-        # The far side takes it at once where it can; so that it cannot, its queue is off.
+        # With an enabled queue, the remote endpoint would receive the message immediately.
         dialog_calls.switch(shared, QUEUE if side == "initiator" else dialog_calls.REPLIES, on=False)
     with shared.transaction() as t:
-        called(t, happened, dialog, group)
+        call(t, state_input, dialog, group)
     if expected is ConversationState.DO:
         dialog_calls.switch(shared, QUEUE if side == "initiator" else dialog_calls.REPLIES, on=True)
-    if happened is ConversationInput.CLEANUP:
+    if state_input is ConversationInput.CLEANUP:
         assert dialog_calls.state(shared, dialog) is None
     else:
-        assert dialog_calls.state(shared, dialog) == shown(expected, side)
+        assert dialog_calls.state(shared, dialog) == visible_state(expected, side)
 
 
 @pytest.mark.parametrize(("state", "side"), SIDES)
-@pytest.mark.parametrize("happened", ARRIVALS)
+@pytest.mark.parametrize("state_input", ARRIVALS)
 def test_each_arrival_in_each_state(
-    shared: Database, happened: ConversationInput, state: ConversationState, side: str
+    shared: Database, state_input: ConversationInput, state: ConversationState, side: str
 ) -> None:
-    dialog = brought_to(shared, state, side)
+    dialog = endpoint_in_state(shared, state, side)
     near = dialog_calls.endpoint(shared, dialog)
     assert near is not None
     with shared.transaction() as t, t._call() as work:
-        happens(work, near, happened)
-    expected = next_state(state, happened)
-    assert dialog_calls.state(shared, dialog) == (state if isinstance(expected, int) else shown(expected, side))
+        process_arrival(work, near, state_input)
+    expected = next_state(state, state_input)
+    assert dialog_calls.state(shared, dialog) == (state if isinstance(expected, int) else visible_state(expected, side))
     rows = []
     with shared.transaction() as t:
         queue = QUEUE if side == "target" else dialog_calls.REPLIES
         if dialog_calls.endpoint(shared, dialog) is not None:
             rows = t.receive(queue, conversation_handle=dialog).to_pylist()
-    comes = {
+    received_contents = {
         ConversationInput.MESSAGE: b"news",
         ConversationInput.END_DIALOG: "EndDialog",
         ConversationInput.ERROR: "Error",
@@ -157,26 +157,28 @@ def test_each_arrival_in_each_state(
     is_new = (
         isinstance(expected, ConversationState)
         and expected is not ConversationState.CD
-        and (expected != state or happened is ConversationInput.MESSAGE)
+        and (expected != state or state_input is ConversationInput.MESSAGE)
     )
     found = dialog_calls.contents_of(rows)
-    assert (comes.get(happened) in found) == (happened in comes and (is_new or was_there(state, happened)))
+    assert (received_contents.get(state_input) in found) == (
+        state_input in received_contents and (is_new or is_already_queued(state, state_input))
+    )
 
 
-def was_there(state: ConversationState, happened: ConversationInput) -> bool:
-    """Whether such a message had brought the endpoint to its state, and still waits to be read."""
-    return (state, happened) in {
+def is_already_queued(state: ConversationState, state_input: ConversationInput) -> bool:
+    """Whether such a message caused the state and is still in the queue."""
+    return (state, state_input) in {
         (ConversationState.DI, ConversationInput.END_DIALOG),
         (ConversationState.ER, ConversationInput.ERROR),
         (ConversationState.ER, ConversationInput.FAILURE),
     }
 
 
-def happens(work: Work, near: ConversationEndpoint, happened: ConversationInput) -> None:
-    if happened is ConversationInput.FAILURE:
+def process_arrival(work: Work, near: ConversationEndpoint, state_input: ConversationInput) -> None:
+    if state_input is ConversationInput.FAILURE:
         end_with_error(work, near, failure(8489).body())
         return
-    if happened is ConversationInput.ACKNOWLEDGED:
+    if state_input is ConversationInput.ACKNOWLEDGED:
         settle(work, near.endpoint_id, DeliveryOutcome(near.send_sequence), broker_instance=work.broker_instance)
         return
     number = near.receive_sequence
@@ -190,7 +192,7 @@ def happens(work: Work, near: ConversationEndpoint, happened: ConversationInput)
     envelope = MessageHeader(
         near.conversation_id, not near.is_initiator, near.far_service, own, "", own, DEFAULT, near.lifetime, False
     )
-    arrive(work, envelope, [messages[happened]])
+    arrive(work, envelope, [messages[state_input]])
 
 
 def test_the_table_is_complete() -> None:

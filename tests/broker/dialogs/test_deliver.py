@@ -1,4 +1,4 @@
-"""P11, P14, P16: messages are received once and in order, or refused with a reason."""
+"""Messages are received once and in order, or rejected with a reason (P11, P14, P16)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIFETIME = 2**60
 
 
 def envelope(**changed: Any) -> MessageHeader:
-    """Of an initiator in another database."""
+    """The header of a message from an initiator in another database."""
     usual = {
         "conversation_id": uuid.UUID(int=9).bytes,
         "is_initiator": True,
@@ -42,15 +42,15 @@ def envelope(**changed: Any) -> MessageHeader:
     return MessageHeader(**{**usual, **changed})
 
 
-def number(which: int) -> DialogMessage:
-    return DialogMessage(which, DEFAULT, f"{which}".encode())
+def number(index: int) -> DialogMessage:
+    return DialogMessage(index, DEFAULT, f"{index}".encode())
 
 
-def end_dialog(which: int) -> DialogMessage:
-    return DialogMessage(which, END_DIALOG, None, is_end_of_dialog=True)
+def end_dialog(index: int) -> DialogMessage:
+    return DialogMessage(index, END_DIALOG, None, is_end_of_dialog=True)
 
 
-def arrives(
+def deliver_messages(
     database: Database, *messages: DialogMessage, park_if_disabled: bool = True, **changed: Any
 ) -> DeliveryOutcome:
     with database.transaction() as t, t._call() as work:
@@ -59,12 +59,12 @@ def arrives(
 
 @pytest.mark.rule("P11", "P14", "P12")
 def test_messages_in_any_order_are_received_once_and_in_order(sales: Database) -> None:
-    """What comes before its turn is kept, cannot be received, and is received in its turn."""
+    """Early messages are stored and received in order."""
     for place, order in enumerate(permutations(range(4))):
         conversation = uuid.UUID(int=1000 + place).bytes
         got: list[bytes | str] = []
-        for which in (*order, *order):
-            arrives(sales, number(which), conversation_id=conversation)
+        for index in (*order, *order):
+            deliver_messages(sales, number(index), conversation_id=conversation)
             got += contents_of(drain(sales))
             assert got == [f"{each}".encode() for each in range(len(got))], order
         assert len(got) == 4, order
@@ -72,32 +72,32 @@ def test_messages_in_any_order_are_received_once_and_in_order(sales: Database) -
 
 @pytest.mark.rule("P14")
 def test_early_messages_are_in_the_queue_with_status_2(sales: Database) -> None:
-    assert arrives(sales, number(1)).acknowledged == 0
+    assert deliver_messages(sales, number(1)).acknowledged == 0
     with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT status FROM ssb_queued_messages").fetchall() == [(2,)]
         assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "SI"
-    assert arrives(sales, number(0)).acknowledged == 2
+    assert deliver_messages(sales, number(0)).acknowledged == 2
     with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "CO"
 
 
 @pytest.mark.rule("P14")
 def test_an_early_end_waits_for_the_messages_before_it(sales: Database) -> None:
-    arrives(sales, number(0))
-    arrives(sales, end_dialog(2))
+    deliver_messages(sales, number(0))
+    deliver_messages(sales, end_dialog(2))
     assert contents_of(drain(sales)) == [b"0"]
-    arrives(sales, number(1))
+    deliver_messages(sales, number(1))
     assert contents_of(drain(sales)) == [b"1", "EndDialog"]
 
 
 @pytest.mark.rule("P34", "P14")
 def test_messages_for_a_disabled_queue_enter_it_in_order(sales: Database) -> None:
-    """Until then in the transmission queue of the receiving database; acknowledged, since it is durable there."""
-    arrives(sales, number(0))
+    """Until then they are in the transmission queue of the receiving database, and are acknowledged."""
+    deliver_messages(sales, number(0))
     dialog_calls.switch(sales, on=False)
-    assert arrives(sales, number(1), number(3)).acknowledged == 2
-    assert arrives(sales, number(2)).acknowledged == 4
-    assert arrives(sales, number(3)).acknowledged == 4
+    assert deliver_messages(sales, number(1), number(3)).acknowledged == 2
+    assert deliver_messages(sales, number(2)).acknowledged == 4
+    assert deliver_messages(sales, number(3)).acknowledged == 4
     assert dialog_calls.waiting(sales) == 3
     dialog_calls.switch(sales, on=True)
     assert contents_of(drain(sales)) == [b"0", b"1", b"2", b"3"]
@@ -106,29 +106,29 @@ def test_messages_for_a_disabled_queue_enter_it_in_order(sales: Database) -> Non
 
 @pytest.mark.rule("P34")
 def test_a_message_right_after_enabling_the_queue_does_not_overtake(sales: Database) -> None:
-    arrives(sales, number(0))
+    deliver_messages(sales, number(0))
     with database_context(
         sales
-    ).file.write() as connection:  # off and on again, and nobody has looked at what waits since
+    ).file.write() as connection:  # disabled and enabled without processing the waiting messages
         connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 0")
         connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
-    arrives(sales, number(1))
+    deliver_messages(sales, number(1))
     with database_context(sales).file.write() as connection:
         connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
         connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
-    arrives(sales, number(2))
+    deliver_messages(sales, number(2))
     assert contents_of(drain(sales)) == [b"0", b"1", b"2"]
 
 
-def test_a_waiting_message_is_stored_once(sales: Database) -> None:
+def test_a_message_for_a_disabled_queue_is_not_stored_without_parking(sales: Database) -> None:
     dialog_calls.switch(sales, on=False)
-    arrival = arrives(sales, number(0), park_if_disabled=False)
+    arrival = deliver_messages(sales, number(0), park_if_disabled=False)
     assert (arrival.acknowledged, arrival.undelivered) == (0, 11219)
     assert dialog_calls.waiting(sales) == 0
 
 
-def refusing(database: Database) -> None:
-    """Types of every validation in a contract, and a service that accepts it."""
+def create_strict_service(database: Database) -> None:
+    """Creates a strict service whose contract has message types of every validation."""
     database.create_message_type("//Xml", validation="WELL_FORMED_XML")
     database.create_message_type("//Empty", validation="EMPTY")
     database.create_message_type("//Back")
@@ -154,24 +154,26 @@ REFUSED: list[tuple[dict[str, Any], DialogMessage, int]] = [
 def test_a_refused_first_message_creates_nothing(
     sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
-    refusing(sales)
+    create_strict_service(sales)
     before = dialog_calls.contents(sales)
-    arrival = arrives(sales, message, **changed)
+    arrival = deliver_messages(sales, message, **changed)
     assert arrival.error is not None
     assert arrival.error.code == code
     assert dialog_calls.contents(sales) == before
 
 
 def test_an_unknown_service_of_a_local_broker_id_is_an_error(sales: Database) -> None:
-    named = arrives(sales, number(0), to_service_name="//Nobody", to_broker_instance=sales.service_broker_guid.bytes)
-    assert named.error is not None
-    assert named.error.code == -8490
-    unnamed = arrives(sales, number(0), to_service_name="//Nobody")
-    assert unnamed.error is None
-    assert unnamed.undelivered == 11210
+    with_broker_id = deliver_messages(
+        sales, number(0), to_service_name="//Nobody", to_broker_instance=sales.service_broker_guid.bytes
+    )
+    assert with_broker_id.error is not None
+    assert with_broker_id.error.code == -8490
+    without_broker_id = deliver_messages(sales, number(0), to_service_name="//Nobody")
+    assert without_broker_id.error is None
+    assert without_broker_id.undelivered == 11210
 
 
-# Those that neither SEND nor BEGIN DIALOG rejects before.
+# The cases that neither SEND nor BEGIN DIALOG rejects.
 SENT_AND_REFUSED = [REFUSED[0], *REFUSED[5:]]
 
 
@@ -179,7 +181,7 @@ SENT_AND_REFUSED = [REFUSED[0], *REFUSED[5:]]
 def test_the_sender_of_a_refused_message_gets_an_error(
     sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
-    refusing(sales)
+    create_strict_service(sales)
     with sales.transaction() as t:
         dialog = t.begin_dialog(
             INITIATOR, changed.get("to_service_name", TARGET), contract=changed["service_contract_name"]
@@ -196,7 +198,7 @@ def test_the_sender_of_a_refused_message_gets_an_error(
 
 
 def test_a_refused_later_message_ends_both_sides(sales: Database) -> None:
-    refusing(sales)
+    create_strict_service(sales)
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, "//Strict", contract="//Contract")
         t.send(dialog, b"<fine/>", message_type="//Xml")
@@ -208,26 +210,26 @@ def test_a_refused_later_message_ends_both_sides(sales: Database) -> None:
 
 
 def test_an_invalid_early_message_is_refused_in_its_turn(sales: Database) -> None:
-    refusing(sales)
-    arrives(sales, DialogMessage(0, "//Xml", b"<a/>"), **STRICT)
+    create_strict_service(sales)
+    deliver_messages(sales, DialogMessage(0, "//Xml", b"<a/>"), **STRICT)
     bad = DialogMessage(2, "//Xml", b"<a>")
-    assert arrives(sales, bad, **STRICT).error is None
-    arrives(sales, DialogMessage(1, "//Xml", b"<b/>"), **STRICT)
-    refused = arrives(sales, bad, **STRICT)
+    assert deliver_messages(sales, bad, **STRICT).error is None
+    deliver_messages(sales, DialogMessage(1, "//Xml", b"<b/>"), **STRICT)
+    refused = deliver_messages(sales, bad, **STRICT)
     assert refused.error is not None
     assert refused.error.code == -8430
     assert refused.acknowledged == 2
     assert contents_of(drain(sales)) == ["Error", b"<a/>", b"<b/>"]
 
 
-def test_a_replayed_conversation_is_not_begun_again(sales: Database) -> None:
-    arrives(sales, number(0))
+def test_a_replayed_conversation_does_not_start_again(sales: Database) -> None:
+    deliver_messages(sales, number(0))
     target = dialog_calls.handle_of(receive(sales))
     dialog_calls.end(sales, target)
     with sales.transaction() as t:
         t.connection.execute("UPDATE ssb_conversation_endpoints SET state = 'CD'")
-    assert arrives(sales, number(0)).acknowledged == 1
-    assert arrives(sales, number(5)).acknowledged == 6
+    assert deliver_messages(sales, number(0)).acknowledged == 1
+    assert deliver_messages(sales, number(5)).acknowledged == 6
     assert drain(sales) == []
     with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 1
@@ -235,21 +237,21 @@ def test_a_replayed_conversation_is_not_begun_again(sales: Database) -> None:
 
 @pytest.mark.rule("P18")
 def test_a_duplicate_is_acknowledged_again(sales: Database) -> None:
-    assert arrives(sales, number(0), number(1)).acknowledged == 2
-    assert arrives(sales, number(0)).acknowledged == 2
+    assert deliver_messages(sales, number(0), number(1)).acknowledged == 2
+    assert deliver_messages(sales, number(0)).acknowledged == 2
     assert contents_of(drain(sales)) == [b"0", b"1"]
 
 
 def test_messages_of_unknown_conversations(sales: Database) -> None:
     """A sender to an unknown conversation gets an error, unless it only reports its end; an Error begins no conversation."""
     back: dict[str, Any] = {"is_initiator": False, "from_service_name": TARGET, "to_service_name": INITIATOR}
-    gone = arrives(sales, number(3), **back)
+    gone = deliver_messages(sales, number(3), **back)
     assert gone.error is not None
     assert (gone.error.code, gone.acknowledged) == (-8462, 4)
     error = DialogMessage(3, ERROR, b"<Error/>", is_conversation_error=True)
     for message in (end_dialog(3), error):
-        assert arrives(sales, message, **back) == DeliveryOutcome(4)
-    assert arrives(sales, error) == DeliveryOutcome(4)
+        assert deliver_messages(sales, message, **back) == DeliveryOutcome(4)
+    assert deliver_messages(sales, error) == DeliveryOutcome(4)
     with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 0
 
@@ -266,12 +268,12 @@ def test_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
         "from_service_name": TARGET,
         "to_service_name": INITIATOR,
     }
-    arrival = arrives(sales, number(0), **back)
+    arrival = deliver_messages(sales, number(0), **back)
     assert arrival.error is not None
     assert arrival.error.code == -8495
-    assert arrives(sales, number(0), **{**back, "from_service_name": "//Other"}).undelivered == 11222
+    assert deliver_messages(sales, number(0), **{**back, "from_service_name": "//Other"}).undelivered == 11222
     own: dict[str, Any] = {**back, "from_broker_instance": sales.service_broker_guid.bytes}
-    assert arrives(sales, number(0), **own) == DeliveryOutcome(1)
+    assert deliver_messages(sales, number(0), **own) == DeliveryOutcome(1)
     assert contents_of(drain(sales, dialog_calls.REPLIES)) == [b"0"]
 
 
@@ -283,11 +285,11 @@ def disabled(sales: Database) -> Iterator[Database]:
 
 
 @pytest.mark.rule("I2")
-def test_a_disabled_database_keeps_its_messages_and_begins_nothing(disabled: Database) -> None:
+def test_a_disabled_database_keeps_its_messages_and_creates_no_endpoint(disabled: Database) -> None:
     dialog = begin(disabled, b"waits")
     assert dialog_calls.waiting(disabled) == 1
     assert dialog_calls.state(disabled, dialog) == "CO"
-    assert arrives(disabled, number(0)).undelivered == 28013
+    assert deliver_messages(disabled, number(0)).undelivered == 28013
 
 
 @pytest.mark.rule("P16")
@@ -308,7 +310,7 @@ def test_waiting_messages_keep_their_position(sales: Database) -> None:
 def test_a_message_for_an_ended_conversation_does_not_wait_for_its_queue(
     instance: Instance, clock: Clock, sales: Database
 ) -> None:
-    """It waited longer than 30 minutes, and then began the conversation again, which could never be ended."""
+    """Otherwise it would create the endpoint again after 30 minutes, and that endpoint could never be ended."""
     dialog = begin(sales, b"first")
     with sales.transaction() as t:
         target = handle_of(t.receive(QUEUE))
@@ -330,12 +332,12 @@ def test_a_message_for_an_ended_conversation_does_not_wait_for_its_queue(
 def test_waiting_messages_enter_the_queue_without_being_held_in_memory(instance: Instance) -> None:
     shop, stock = sample_databases.shop(instance), sample_databases.stock(instance)
     stock.alter_queue(sample_databases.ORDERS, status=False)
-    dialog = sample_databases.send(shop, b"begun")
+    dialog = sample_databases.send(shop, b"first")
     for number in range(40):
         sample_databases.send(shop, bytes([number]) * (1 << 20), dialog=dialog)
     tracemalloc.start()
     stock.alter_queue(sample_databases.ORDERS, status=True)
-    _, most = tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert most < 20 << 20
+    assert peak < 20 << 20
     assert [body[0] for body in sample_databases.received(stock)[1:]] == list(range(40))

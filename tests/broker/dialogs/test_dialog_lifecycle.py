@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.internals import instance_of
 
 @pytest.mark.rule("P11", "P33")
 def test_messages_are_received_once_and_in_order(sales: Database) -> None:
-    """Directly into the queue, in the same transaction."""
+    """They are delivered directly into the queue, in the same transaction."""
     begin(sales, b"first", b"second")
     assert dialog_calls.waiting(sales) == 0
     table = receive(sales)
@@ -29,26 +30,26 @@ def test_messages_are_received_once_and_in_order(sales: Database) -> None:
 @pytest.mark.rule("P12")
 def test_each_direction_counts_from_0(sales: Database) -> None:
     initiator = begin(sales, b"a", b"b")
-    there = receive(sales)
-    target = handle_of(there)
+    received_at_target = receive(sales)
+    target = handle_of(received_at_target)
     send(sales, target, b"c", b"d", b"e")
     send(sales, initiator, b"f")
-    back = receive(sales, dialog_calls.REPLIES)
-    assert there["message_sequence_number"].to_pylist() == [0, 1]
-    assert back["message_sequence_number"].to_pylist() == [0, 1, 2]
-    assert there["is_initiator"].to_pylist() == [True] * 2
-    assert back["is_initiator"].to_pylist() == [False] * 3
+    received_at_initiator = receive(sales, dialog_calls.REPLIES)
+    assert received_at_target["message_sequence_number"].to_pylist() == [0, 1]
+    assert received_at_initiator["message_sequence_number"].to_pylist() == [0, 1, 2]
+    assert received_at_target["is_initiator"].to_pylist() == [True] * 2
+    assert received_at_initiator["is_initiator"].to_pylist() == [False] * 3
     assert receive(sales)["message_sequence_number"].to_pylist() == [2]
 
 
 def test_each_side_has_its_own_handle_and_the_same_conversation_id(sales: Database) -> None:
     initiator = begin(sales, b"a")
-    there = receive(sales).to_pylist()[0]
-    assert there["conversation_handle"] != initiator.bytes
-    for side in (initiator, uuid.UUID(bytes=there["conversation_handle"])):
+    received_at_target = receive(sales).to_pylist()[0]
+    assert received_at_target["conversation_handle"] != initiator.bytes
+    for side in (initiator, uuid.UUID(bytes=received_at_target["conversation_handle"])):
         found = dialog_calls.endpoint(sales, side)
         assert found is not None
-        assert found.conversation_id == there["conversation_id"]
+        assert found.conversation_id == received_at_target["conversation_id"]
         assert uuid.UUID(bytes=found.conversation_group_id).version == 4
         assert side.version == 4
 
@@ -105,7 +106,7 @@ def test_end_removes_the_dialogs_messages_from_its_own_queue(sales: Database) ->
 
 
 def test_an_error_is_received_first_and_ends_the_dialog(sales: Database) -> None:
-    """Error is received first, DialogTimer before it, EndDialog in order."""
+    """Error is received before other messages, EndDialog in order."""
     initiator = begin(sales, b"one", b"two")
     end(sales, initiator, error=(1234, "no stock"))
     table = receive(sales)
@@ -125,7 +126,7 @@ def test_an_error_drops_undelivered_messages(sales: Database) -> None:
     initiator = begin(sales, b"one", b"two")
     assert dialog_calls.waiting(sales) == 2
     end(sales, initiator, error=(1, "forget it"))
-    # The target never knew of the conversation, and need not.
+    # The target endpoint was never created and is not needed.
     dialog_calls.switch(sales, on=True)
     instance_of(sales).run_due()
     assert dialog_calls.waiting(sales) == 0
@@ -193,9 +194,9 @@ def test_an_empty_body_arrives_as_null(sales: Database) -> None:
         t.send(dialog, bytearray(b"array"))
         t.send(dialog, memoryview(b"xviewx")[1:5])
         with pytest.raises(BrokerError, match="8433"):
-            t.send(dialog, None)  # type: ignore[arg-type]  # that is what is refused
+            t.send(dialog, None)  # type: ignore[arg-type]  # the error under test
         with pytest.raises(SchemaError, match="expected bytes"):
-            t.send(dialog, "text")  # type: ignore[arg-type]  # the same
+            t.send(dialog, "text")  # type: ignore[arg-type]  # the error under test
     assert receive(sales)["message_body"].to_pylist() == [None, None, b"array", b"view"]
 
 
@@ -213,7 +214,7 @@ def test_current_database_is_the_own_broker_id(sales: Database) -> None:
 
 @pytest.mark.rule("R8")
 def test_the_first_received_message_binds_the_conversation(sales: Database) -> None:
-    """From then on it is for that database, whatever else has the service."""
+    """Later messages go to that database, even if others have the service."""
     dialog = begin(sales)
     before = dialog_calls.endpoint(sales, dialog)
     assert before is not None
@@ -250,9 +251,9 @@ REFUSED_AT_BEGIN = [
 @pytest.mark.parametrize(("changed", "number"), REFUSED_AT_BEGIN, ids=str)
 def test_begin_dialog_errors(sales: Database, changed: dict[str, object], number: int) -> None:
     before = dialog_calls.contents(sales)
-    asked = {"from_service": INITIATOR, "to_service": TARGET, **changed}
+    arguments: dict[str, Any] = {"from_service": INITIATOR, "to_service": TARGET, **changed}
     with sales.transaction() as t, pytest.raises(BrokerError) as refused:
-        t.begin_dialog(asked.pop("from_service"), asked.pop("to_service"), **asked)  # type: ignore[arg-type]
+        t.begin_dialog(**arguments)
     assert refused.value.number == number
     assert str(refused.value).startswith(f"{number}: ")
     assert dialog_calls.contents(sales) == before
@@ -267,7 +268,7 @@ def test_invalid_arguments_are_input_errors(sales: Database) -> None:
             t.send("no handle", b"")
         for error in ((0, "zero"), (-1, "the broker's"), (1, "x" * 3001), ("1", "text"), "text", (1,)):
             with pytest.raises(OptionError, match="error"):
-                t.end_conversation(dialog, error=error)  # type: ignore[arg-type]  # that is what is refused
+                t.end_conversation(dialog, error=error)  # type: ignore[arg-type]  # the error under test
         with pytest.raises(OptionError, match="expected one of them"):
             t.end_conversation(dialog, error=(1, "x"), cleanup=True)
         with pytest.raises(OptionError, match="expected one of them"):
@@ -294,7 +295,7 @@ def test_handles_are_accepted_in_every_form(sales: Database) -> None:
 
 
 def test_an_arriving_error_drops_unsent_messages(sales: Database) -> None:
-    """Nobody would receive them."""
+    """The conversation has ended, so they cannot be received."""
     initiator, target = dialog_calls.pair(sales)
     dialog_calls.switch(sales, on=False)
     send(sales, initiator, b"waits", b"too")
@@ -317,7 +318,7 @@ def test_end_removes_the_messages_even_if_it_cannot_be_delivered(sales: Database
 
 
 def test_the_cost_of_joining_a_group_is_independent_of_its_size(instance: Instance, sales: Database) -> None:
-    """A job with thousands of conversations has them in one group."""
+    """A group may have thousands of conversations."""
     instance.subscribe(lambda _event: None, ConversationGroupEvent)
     group = uuid.uuid4()
     joined, moved, left = [], [], []

@@ -23,7 +23,7 @@ from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.dialogs.test_fast_path_model import rows
 
 
-def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_arguments: object) -> NoReturn:
         raise AssertionError("the fast path was not taken")
 
@@ -34,7 +34,7 @@ def test_the_fast_path_needs_no_python_code(
     established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sales, dialog = established_dialog
-    forbid(monkeypatch)
+    forbid_slow_path(monkeypatch)
     for number in range(3):
         with sales.transaction() as t:
             t.send(dialog, b"body %d" % number)
@@ -50,7 +50,7 @@ def test_the_fast_path_needs_no_python_code(
 def test_messages_to_other_databases_wait_and_are_delivered(
     instance: Instance, established_dialog: tuple[Database, uuid.UUID]
 ) -> None:
-    """The transmission queue, and after the commit another database of the instance."""
+    """They are in the transmission queue until the commit, then in the other database."""
     sales, _ = established_dialog
     stock = instance.create_database("Stock")
     stock.create_queue("Stock")
@@ -118,12 +118,12 @@ def test_a_fast_send_wakes_a_waiting_receive(established_dialog: tuple[Database,
     thread.start()
     while not database_context(sales).arrivals.waiting(database_context(sales).objects().queues["dbo", QUEUE].queue_id):
         pass
-    emitted = database_context(sales).arrivals.total
+    arrivals_before = database_context(sales).arrivals.total
     with sales.transaction() as t:
-        t.send(dialog, b"it comes")
+        t.send(dialog, b"arrived")
     thread.join(30)
-    assert found == [b"it comes"]
-    assert database_context(sales).arrivals.total == emitted + 1
+    assert found == [b"arrived"]
+    assert database_context(sales).arrivals.total == arrivals_before + 1
 
 
 def test_the_fast_path_is_counted(instance: Instance, established_dialog: tuple[Database, uuid.UUID]) -> None:
@@ -135,8 +135,8 @@ def test_the_fast_path_is_counted(instance: Instance, established_dialog: tuple[
     with sales.transaction() as t:
         t.receive(QUEUE)
     after = instance_context(instance).counters.counts()
-    grown = {name: after[name] - before[name] for name in after if after[name] != before[name]}
-    assert grown == {
+    changes = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    assert changes == {
         "sql_sends": 2,
         "sql_receives": 1,
         "enqueued_messages": 2,
@@ -214,14 +214,14 @@ def test_concurrent_use_of_a_transaction_is_rejected_without_deadlock(
     sales, dialog = established_dialog
     refused: list[str] = []
 
-    def meanwhile() -> None:
+    def send_concurrently() -> None:
         try:
             t.send(dialog, b"too")
         except (RuntimeError, SsbrokerError) as error:
             refused.append(str(error))
 
     def wake() -> None:
-        thread = threading.Thread(target=meanwhile)
+        thread = threading.Thread(target=send_concurrently)
         thread.start()
         thread.join(30)
 
@@ -239,7 +239,7 @@ def test_the_fast_path_continues_after_application_statements(
         t.connection.execute("CREATE TABLE orders (name TEXT)")
         t.send(dialog, b"with a row")
         t.connection.execute("INSERT INTO orders VALUES ('chair')")
-    forbid(monkeypatch)
+    forbid_slow_path(monkeypatch)
     with sales.transaction() as t:
         message = t.receive_one(QUEUE)
     assert message is not None
@@ -257,7 +257,7 @@ def test_long_bodies_are_read_unchanged(established_dialog: tuple[Database, uuid
 
 
 def test_sqlite_errors_are_raised_as_apsw_errors(established_dialog: tuple[Database, uuid.UUID]) -> None:
-    """A file whose tables were altered."""
+    """For example, for a file with altered tables."""
     sales, dialog = established_dialog
     with sales.transaction() as t:
         t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN precedence TO importance")
@@ -271,17 +271,17 @@ def test_sqlite_errors_are_raised_as_apsw_errors(established_dialog: tuple[Datab
 
 
 def test_threads_take_turns(established_dialog: tuple[Database, uuid.UUID]) -> None:
-    """With or without the fast path, each thread is alone in the file, and nothing is lost."""
+    """With and without the fast path, writers are serialized and no message is lost."""
     sales, _ = established_dialog
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(INITIATOR, TARGET) for _ in range(4)]
         for dialog in dialogs:
             t.send(dialog, b"first")
 
-    def send(dialog: uuid.UUID, is_plain: bool) -> None:  # noqa: FBT001
+    def send(dialog: uuid.UUID, use_fast_path: bool) -> None:  # noqa: FBT001
         for number in range(50):
             with sales.transaction() as t:
-                if not is_plain:
+                if not use_fast_path:
                     t.connection.execute("SELECT 1").fetchall()
                 t.send(dialog, b"%d" % number)
 

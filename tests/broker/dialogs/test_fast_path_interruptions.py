@@ -1,4 +1,4 @@
-"""The fast path and forks, signals, unreadable files and settings left behind by applications."""
+"""The fast path with forks, signals, unreadable files and connection settings of applications."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def is_free(database: Database) -> bool:
 def test_a_commit_during_a_fork_does_not_close_its_connection(
     established_dialog: tuple[Database, uuid.UUID],
 ) -> None:
-    """It was closed immediately, although in use, and the new process could wait for it forever."""
+    """A closed connection in use could block the new process forever."""
     sales, dialog = established_dialog
     write_lock = database_context(sales).file.write_lock
     with sales.transaction() as t:
         kept = t._session.begin_fast()
 
-    def forks() -> bool:
+    def pause_for_fork() -> bool:
         write_lock.set_paused(True)
         return False
 
-    kept.set_commit_hook(forks)
+    kept.set_commit_hook(pause_for_fork)
     with sales.transaction() as t:
         t.send(dialog, b"x")
     kept.set_commit_hook(None)
@@ -89,7 +89,7 @@ def test_a_transaction_dropped_during_a_fork_is_rolled_back(
     established_dialog: tuple[Database, uuid.UUID],
     is_closed: bool,  # noqa: FBT001  # pytest gives it by name
 ) -> None:
-    """During a fork, or after the instance was closed; another process would wait for it forever."""
+    """Otherwise other processes would wait for its lock forever."""
     sales, dialog = established_dialog
     t = sales.transaction()
     t.__enter__()
@@ -108,7 +108,7 @@ def test_a_transaction_dropped_during_a_fork_is_rolled_back(
 
 
 def test_an_unreadable_file_is_not_changed(established_dialog: tuple[Database, uuid.UUID]) -> None:
-    """The lock is released, and once readable it is the same database."""
+    """The lock is released, and the file can be used once it is readable again."""
     sales, dialog = established_dialog
     with closing(apsw.Connection(str(sales.path))) as other:
         other.execute("ALTER TABLE ssb_database RENAME TO gone")
@@ -178,17 +178,17 @@ def test_a_fast_transaction_also_waits_for_attached_files(
     established_dialog: tuple[Database, uuid.UUID], tmp_path: Path
 ) -> None:
     sales, dialog = established_dialog
-    beside = tmp_path / "beside.sqlite"
-    with closing(apsw.Connection(str(beside))) as other:
-        other.set_busy_timeout(10_000)  # its COMMIT may coincide with a check by the waiting one
+    attached_file = tmp_path / "beside.sqlite"
+    with closing(apsw.Connection(str(attached_file))) as other:
+        other.set_busy_timeout(10_000)  # its COMMIT may coincide with a check by the waiting transaction
         other.execute("CREATE TABLE things (thing); BEGIN IMMEDIATE")
-        lets_go = threading.Timer(0.2, other.execute, ["COMMIT"])
-        lets_go.start()
+        delayed_commit = threading.Timer(0.2, other.execute, ["COMMIT"])
+        delayed_commit.start()
         with sales.transaction() as t:
             t.send(dialog, b"x")
-            t.connection.execute("ATTACH ? AS beside", (str(beside),))
+            t.connection.execute("ATTACH ? AS beside", (str(attached_file),))
             t.connection.execute("INSERT INTO beside.things VALUES (1)")
-        lets_go.join()
+        delayed_commit.join()
         assert other.execute("SELECT thing FROM things").get == 1
 
 
@@ -197,16 +197,16 @@ def test_connection_settings_end_with_the_transaction(
 ) -> None:
     sales, dialog = established_dialog
 
-    def fails(*_told: object) -> None:
+    def fail(*_told: object) -> None:
         raise ZeroDivisionError
 
-    def profiled(connection: apsw.Connection) -> None:
-        connection.set_profile(fails)
+    def set_profile(connection: apsw.Connection) -> None:
+        connection.set_profile(fail)
 
-    def traced(connection: apsw.Connection) -> None:
-        connection.trace_v2(apsw.SQLITE_TRACE_STMT, fails)
+    def set_trace(connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, fail)
 
-    for install in (profiled, traced):
+    for install in (set_profile, set_trace):
         with sales.transaction() as t:
             install(t.connection)
         with sales.transaction() as t:
@@ -228,20 +228,20 @@ def test_an_empty_table_has_all_columns(sales: Database, table: pa.Table) -> Non
         t.send_batch(table)
 
 
-@pytest.mark.parametrize("is_heard", [False, True])
+@pytest.mark.parametrize("has_subscriber", [False, True])
 def test_handles_may_be_uuids(
     instance: Instance,
     established_dialog: tuple[Database, uuid.UUID],
-    is_heard: bool,  # noqa: FBT001  # pytest gives it by name
+    has_subscriber: bool,  # noqa: FBT001  # pytest gives it by name
 ) -> None:
-    """In an Arrow column of that type, with and without subscribers."""
+    """In an Arrow column of the UUID type, with and without subscribers."""
     sales, dialog = established_dialog
     handles: Any = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([dialog.bytes], pa.binary(16)))
-    leave = instance.subscribe(lambda _event: None) if is_heard else None
+    unsubscribe = instance.subscribe(lambda _event: None) if has_subscriber else None
     with sales.transaction() as t:
         t.send_batch(pa.table({"conversation_handle": handles, "message_body": pa.array([b"x"], pa.binary())}))
-    if leave is not None:
-        leave()
+    if unsubscribe is not None:
+        unsubscribe()
     assert bodies(sales) == [b"x"]
 
 

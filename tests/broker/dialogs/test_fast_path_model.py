@@ -1,4 +1,4 @@
-"""The native fast path gives the same result as the Python path in every column, and does nothing for other messages."""
+"""The native fast path gives the same result as the Python path in every column, and ignores messages outside it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rows(database: Database) -> dict[str, list[tuple[Any, ...]]]:
         return {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall() for name in TABLES}
 
 
-def begin(t: Transaction) -> list[uuid.UUID]:
+def begin_dialogs(t: Transaction) -> list[uuid.UUID]:
     """Dialogs within the database, one with a queue that retains, one with an unknown service, and one with a typed contract."""
     made = [t.begin_dialog("//Shop", to, lifetime=60) for to in ("//Orders", "//Orders", "//Audit", FAR)]
     return [*made, t.begin_dialog("//Shop", "//Orders", contract="//Trade")]
@@ -95,11 +95,11 @@ STEPS = st.lists(
 )
 
 
-class Undo(Exception):  # noqa: N818  # it is no error
-    """Leaves a transaction."""
+class Undo(Exception):  # noqa: N818  # it is not an error
+    """Rolls back a transaction."""
 
 
-def leave(*, commits: bool) -> None:
+def commit_or_raise(*, commits: bool) -> None:
     if not commits:
         raise Undo
 
@@ -110,7 +110,7 @@ class Player:
     def __init__(self, instance: Instance) -> None:
         self.database = instance.database("Sales")
         with self.database.transaction() as t:
-            self.dialogs = begin(t)
+            self.dialogs = begin_dialogs(t)
         with self.database.transaction() as t:
             for dialog in self.dialogs[1:]:
                 t.send(dialog, b"first")
@@ -132,7 +132,7 @@ class Player:
                         if name in ("queue", "pause"):
                             break
                         if name == "commit":
-                            leave(commits=arguments[0])
+                            commit_or_raise(commits=arguments[0])
                             break
                         self.try_one(getattr(self, name), t, *arguments)
             except Undo:
@@ -191,13 +191,13 @@ class Player:
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_the_fast_path_equals_the_python_path(steps: list[tuple[Any, ...]]) -> None:
-    """Every table, error, message and counter: the native path against Python's."""
+    """Compares every table, error, message and counter."""
     with tempfile.TemporaryDirectory() as folder:
         found = []
-        for is_plain in (True, False):
+        for use_fast_path in (True, False):
             with (
-                world(Path(folder) / str(is_plain)) as instance,
-                nullcontext() if is_plain else no_fast_path(),
+                world(Path(folder) / str(use_fast_path)) as instance,
+                nullcontext() if use_fast_path else no_fast_path(),
             ):
                 player = Player(instance)
                 player.play(steps)

@@ -69,10 +69,10 @@ def test_top_counts_messages(sales: Database) -> None:
     assert contents_of(receive(sales, top=2)) == [b"c"]
     for wrong in (0, -1, 1.5, True):
         with sales.transaction() as t, pytest.raises(OptionError, match="top"):
-            t.receive(QUEUE, top=wrong)  # type: ignore[arg-type]  # that is what is refused
+            t.receive(QUEUE, top=wrong)  # type: ignore[arg-type]  # the error under test
 
 
-def joined(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
+def create_group_of_three(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
     """Three conversations of one group on the queue of //Orders: the group, and their handles in order of creation."""
     with database.transaction() as t:
         far = [t.begin_dialog(INITIATOR, TARGET) for _ in range(3)]
@@ -91,18 +91,18 @@ def joined(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
 
 
 def test_all_messages_of_a_conversation_are_received_before_the_next(sales: Database) -> None:
-    joined(sales)
+    create_group_of_three(sales)
     assert contents_of(receive(sales)) == [b"a0", b"a1", b"b0", b"b1", b"c0", b"c1"]
 
 
 def test_top_over_several_conversations_of_a_group(sales: Database) -> None:
     """The next call selects again: c0 has waited longer than b1 then."""
-    joined(sales)
+    create_group_of_three(sales)
     assert [contents_of(receive(sales, top=3)) for _ in range(3)] == [[b"a0", b"a1", b"b0"], [b"c0", b"c1", b"b1"], []]
 
 
 def test_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
-    group, near = joined(sales)
+    group, near = create_group_of_three(sales)
     begin(sales, b"another group")
     assert contents_of(receive(sales, conversation_handle=near[1])) == [b"b0", b"b1"]
     assert contents_of(receive(sales, conversation_handle=near[1])) == []
@@ -113,14 +113,14 @@ def test_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
 
 def test_unknown_and_disabled_objects_are_rejected(sales: Database) -> None:
     initiator, target = dialog_calls.pair(sales)
-    asked = [
+    cases = [
         ({"conversation_handle": uuid.UUID(int=1)}, 8426),
         ({"conversation_handle": initiator}, 8426),  # it is on another queue
         ({"conversation_group_id": uuid.UUID(int=1)}, 8426),
         ({"conversation_group_id": dialog_calls.group_of(sales, initiator)}, 8426),
     ]
     with sales.transaction() as t:
-        for options, number in asked:
+        for options, number in cases:
             with pytest.raises(BrokerError) as refused:
                 t.receive(QUEUE, **options)  # type: ignore[arg-type]  # one option at a time
             assert refused.value.number == number
@@ -151,7 +151,7 @@ def test_get_conversation_group_returns_the_next_group(sales: Database) -> None:
 
 
 def test_related_dialogs_share_a_group(sales: Database) -> None:
-    """By a conversation or by a group, which is created if missing; a group belongs to one service."""
+    """They are related by a conversation or by a group, which is created if missing; a group belongs to one service."""
     wanted = uuid.uuid4()
     with sales.transaction() as t:
         one = t.begin_dialog(INITIATOR, TARGET, related_conversation_group=wanted)
@@ -265,11 +265,11 @@ def test_a_wait_ends_at_its_timeout(sales: Database) -> None:
         assert t.get_conversation_group(QUEUE, timeout=0.02) is None
 
 
-def test_a_timeout_costs_nothing_if_a_message_is_there(sales: Database) -> None:
+def test_a_timeout_costs_nothing_if_a_message_is_available(sales: Database) -> None:
     begin(sales, *[b"x"] * 42)
     receive(sales, top=1)
     costs = {0.0: 0, WAIT: 0}
-    for _ in range(20):  # in tens of steps, which are not cut where a statement ends
+    for _ in range(20):  # steps are counted in tens, across the ends of statements
         for timeout in costs:
             costs[timeout] += steps(sales, functools.partial(receive, sales, top=1, timeout=timeout))
     assert abs(costs[0.0] - costs[WAIT]) < 20
@@ -277,10 +277,10 @@ def test_a_timeout_costs_nothing_if_a_message_is_there(sales: Database) -> None:
 
 def test_a_notification_before_the_wait_ends_it(sales: Database) -> None:
     """Between the check that found nothing and the wait."""
-    patience = ReceiveWait(database_context(sales), queue_key(QUEUE), deadline=time.monotonic() + WAIT)
+    receive_wait = ReceiveWait(database_context(sales), queue_key(QUEUE), deadline=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
     with mock.patch.object(transaction, "POLL_INTERVAL", WAIT):
-        assert patience.wait()
+        assert receive_wait.wait()
 
 
 def test_a_holder_of_the_lock_does_not_wait(sales: Database) -> None:
@@ -295,7 +295,7 @@ def test_a_timeout_is_a_number_of_seconds(sales: Database, timeout: float) -> No
         t.receive(QUEUE, timeout=timeout)
 
 
-def test_several_groups_at_once_equal_several_calls(sales: Database) -> None:
+def test_one_call_for_several_groups_equals_several_calls(sales: Database) -> None:
     for number in range(5):
         begin(sales, f"{number}a".encode(), f"{number}b".encode())
     assert contents_of(receive(sales, groups=2)) == [b"0a", b"0b", b"1a", b"1b"]
@@ -304,24 +304,24 @@ def test_several_groups_at_once_equal_several_calls(sales: Database) -> None:
     assert contents_of(receive(sales, groups=None)) == []
     for wrong in (0, -1, 1.5):
         with sales.transaction() as t, pytest.raises(OptionError, match="groups"):
-            t.receive(QUEUE, groups=wrong)  # type: ignore[arg-type]  # that is what is refused
+            t.receive(QUEUE, groups=wrong)  # type: ignore[arg-type]  # the error under test
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_groups_of_any_size_at_once_equal_several_calls(sales: Database, seed: int) -> None:
+def test_one_call_for_groups_of_any_size_equals_several_calls(sales: Database, seed: int) -> None:
     rng = random.Random(seed)
-    joined(sales)
+    create_group_of_three(sales)
     for number in range(12):
         begin(sales, *(f"{number} {part}".encode() for part in range(rng.randint(1, 4))))
     sales.alter_queue(QUEUE, retention=seed % 2 == 1)
-    one_by_one: list[bytes | str] = ["not asked yet"]
+    one_by_one: list[bytes | str] = ["initial"]
     while one_by_one:
         top, groups = rng.choice([None, 1, 3, 7, 30]), rng.choice([None, 2, 3, 20])
-        one_by_one = rolled_back(sales, top=top, groups=groups)
+        one_by_one = receive_one_by_one(sales, top=top, groups=groups)
         assert contents_of(receive(sales, top=top, groups=groups)) == one_by_one
 
 
-def rolled_back(database: Database, *, top: int | None, groups: int | None) -> list[bytes | str]:
+def receive_one_by_one(database: Database, *, top: int | None, groups: int | None) -> list[bytes | str]:
     """The messages of consecutive calls for one group each, until there are enough; everything is rolled back."""
     bodies: list[bytes | str] = []
     with suppress(ZeroDivisionError), database.transaction() as t:
@@ -344,7 +344,7 @@ def test_a_table_has_a_maximum_of_bytes(sales: Database, monkeypatch: pytest.Mon
 
 
 def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
-    """A table of 16 MiB took as long to build as the message to read."""
+    """A copy of 16 MiB takes as long as reading the message."""
     large = random.Random(1).randbytes(16 << 20)
     begin(sales, b"small", large, b"", b"next")
     before = pa.total_allocated_bytes()
@@ -365,7 +365,7 @@ def test_the_cost_of_a_message_is_independent_of_the_waiting_messages(sales: Dat
 
 
 def test_the_cost_of_a_message_is_independent_of_the_size_of_its_group(sales: Database) -> None:
-    """All members were checked each time: 27 ms for 5,000."""
+    """The call must not check all members of the group."""
     costs = []
     for members in (20, 400):
         group = uuid.uuid4()

@@ -88,7 +88,7 @@ def test_the_call_in_a_status_explains_the_conversation() -> None:
 
 
 def test_a_status_fits_its_column() -> None:
-    """Nvarchar(4000)."""
+    """The column has the type nvarchar(4000)."""
     found = status_of(here(), "//" + "x" * 5000)
     assert len(found) == transmission_status.LENGTH_MAX
     assert found.startswith("9750: ")

@@ -1,4 +1,4 @@
-"""Two instances whose engines exchange rows through the test, which inspects, holds, changes and repeats each row."""
+"""Two instances whose engines exchange rows through the test, which can inspect, delay, change and repeat each row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Side:
-    """One instance with one database, its storage and its machine."""
+    """One instance with one database, its dialog storage and its dialog engine."""
 
     folder: Path
     clock: Clock
@@ -46,31 +46,29 @@ class Side:
     peer: bytes | None = None
     session_keys: dict[bytes, bytes] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    is_heard: bool = True
-    """Whether somebody hears of events; where nobody does, plain messages are taken many at a time."""
+    has_subscriber: bool = True
+    """Whether events have a subscriber; without one, the engine takes the fast path."""
     rng: random.Random = field(default_factory=lambda: random.Random(7))
 
-    def begin(self, name: str) -> Self:
-        """Makes the instance."""
+    def create(self, name: str) -> Self:
         self.rng.seed(name)
-        with self._made(name) as instance:
+        with self._create_instance(name) as instance:
             instance.create_database("Sales")
         return self.open()
 
-    def _made(self, name: str) -> Instance:
+    def _create_instance(self, name: str) -> Instance:
         return Instance.create(self.folder, name=name, clock=self.clock, random=self.rng, background=False)
 
     def open(self) -> Self:
-        """Opens it."""
         self.instance = Instance.open(self.folder, clock=self.clock, random=self.rng, background=False)
-        if self.is_heard:
+        if self.has_subscriber:
             self.instance.subscribe(self.events.append)
         self.database: Database = self.instance.database("Sales")
         self.start()
         return self
 
     def start(self) -> None:
-        """An engine that knows only durable state."""
+        """Creates an engine from the durable state."""
         self.storage = SqliteDialogStorage(database_context(self.database))
         self.dialogs = DialogEngine(
             self.storage,
@@ -81,7 +79,7 @@ class Side:
         self.dialogs.notify_queued(self.storage.waiting())
 
     def restart(self) -> None:
-        """What a crash leaves: what is committed."""
+        """Restarts after a crash: only committed state remains."""
         self.instance.close()
         self.open()
 
@@ -90,20 +88,20 @@ class Side:
         return epoch_microseconds(self.clock())
 
     def rows(self) -> list[Row]:
-        """All that it sends now."""
+        """The rows that it sends now."""
         self.dialogs.notify_queued(self.storage.waiting())
         rows: list[Row] = []
         while (table := self.dialogs.data_to_send(now=self.now)) is not None:
             rows += table.to_pylist()
         return rows
 
-    def arrived(self, rows: Iterable[Row]) -> BatchChanges:
-        """Gives the machine a batch; nothing is committed."""
+    def process(self, rows: Iterable[Row]) -> BatchChanges:
+        """Processes a batch in the engine; commits nothing."""
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
         return self.dialogs.receive(table, now=self.now, peer=self.peer, session_keys=self.session_keys)
 
-    def settle(self, effects: BatchChanges) -> StalePlan | None:
-        """Commits what a batch has come to, or forgets what is not as the machine has it."""
+    def commit_or_undo(self, effects: BatchChanges) -> StalePlan | None:
+        """Commits the changes of a batch; if the plan is stale, undoes them and forgets the stale endpoints."""
         stale = self.storage.commit(effects)
         if stale is None:
             self.dialogs.confirm(effects, now=self.now)
@@ -112,12 +110,12 @@ class Side:
             self.dialogs.forget(stale.keys)
         return stale
 
-    def take(self, rows: Iterable[Row]) -> StalePlan | None:
-        """Gives it a batch, and commits what comes of it."""
-        return self.settle(self.arrived(rows))
+    def receive_rows(self, rows: Iterable[Row]) -> StalePlan | None:
+        """Processes a batch and commits its changes."""
+        return self.commit_or_undo(self.process(rows))
 
     def key(self, handle: uuid.UUID) -> Key:
-        """The endpoint of a handle."""
+        """The key of a handle's endpoint."""
         row = self.row(handle)
         assert row is not None
         return (row.conversation_id, bool(row.is_initiator))
@@ -129,56 +127,54 @@ class Side:
             ).fetchone()
         return None if found is None else ConversationEndpoint._make(found)
 
-    def at(self, key: Key) -> ConversationEndpoint | None:
+    def endpoint_row(self, key: Key) -> ConversationEndpoint | None:
         """The row of an endpoint."""
         with database_context(self.database).file.read() as connection:
             return endpoints.by_sides(connection, [key]).get(key)
 
     def count(self, table: str) -> int:
-        """How many rows one of our tables has."""
         with database_context(self.database).file.read() as connection:
             found: int = connection.execute(f"SELECT count(*) FROM ssb_{table}").get
         return found
 
     def emitted(self, kind: type[Event]) -> list[Any]:
-        """Its events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
 @dataclass
 class Pair:
-    """The instance of a shop, that of its stock, and their clock."""
+    """The shop, the stock, and their clock."""
 
     shop: Side
     stock: Side
     clock: Clock
 
     def exchange(self, *, seconds: int = 1, times: int = 6) -> list[Row]:
-        """Carries everything to and fro, with time between; what the shop sent."""
+        """Delivers all rows in both directions, advancing the clock after each round; returns the rows of the shop."""
         sent: list[Row] = []
         for _ in range(times):
             rows = self.shop.rows()
             sent += rows
-            assert not rows or self.stock.take(rows) is None
+            assert not rows or self.stock.receive_rows(rows) is None
             rows = self.stock.rows()
-            assert not rows or self.shop.take(rows) is None
+            assert not rows or self.shop.receive_rows(rows) is None
             self.clock.advance(seconds=seconds)
         return sent
 
     def begin(self, *bodies: bytes, **options: Any) -> uuid.UUID:
-        """A dialog from the shop to the stock, with what it sends at once; nothing has left."""
+        """Begins a dialog from the shop to the stock and sends messages; delivers nothing."""
         with self.shop.database.transaction() as t:
             handle = t.begin_dialog(SHOP, STOCK, contract=TRADE, **options)
             for body in bodies:
                 t.send(handle, body)
         return handle
 
-    def bound(self, *bodies: bytes) -> tuple[uuid.UUID, uuid.UUID]:
-        """A dialog that goes on, with nothing in its queues: both handles."""
+    def establish(self, *bodies: bytes) -> tuple[uuid.UUID, uuid.UUID]:
+        """Establishes a dialog and empties its queues; returns both handles."""
         shop = self.begin(*(bodies or (b"hello",)))
         self.exchange()
         key = (self.shop.key(shop)[0], False)
-        row = self.stock.at(key)
+        row = self.stock.endpoint_row(key)
         assert row is not None
         with self.stock.database.transaction() as t:
             while t.receive(ORDERS, conversation_handle=uuid.UUID(bytes=row.conversation_handle)).num_rows:
@@ -192,10 +188,13 @@ class Pair:
         self.stock.instance.close()
 
 
-def pair(folder: Path, *, is_heard: bool = True, **settings: Any) -> Pair:
+def pair(folder: Path, *, has_subscriber: bool = True, **settings: Any) -> Pair:
     """Two instances: `//Shop` on the queue Replies, and `//Stock` on the queue Orders."""
-    clock, chosen = Clock(), ProtocolSettings(**settings)
-    shop, stock = (Side(folder / name, clock, chosen, is_heard=is_heard).begin(name) for name in ("shop", "stock"))
+    clock, protocol_settings = Clock(), ProtocolSettings(**settings)
+    shop, stock = (
+        Side(folder / name, clock, protocol_settings, has_subscriber=has_subscriber).create(name)
+        for name in ("shop", "stock")
+    )
     shop.peer, stock.peer = b"certificate of the stock", b"certificate of the shop"
     for side in (shop, stock):
         side.database.create_message_type(ORDER)

@@ -1,4 +1,4 @@
-"""Rows forwarded by an instance, and an endpoint whose outboxes a test empties."""
+"""Rows to forward, and an endpoint whose outboxes the test empties."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.wire.frames import WIRE
 
-TO = "//Stock"
-FROM = "//Shop"
-FAR = uuid.UUID(int=0xFA).bytes
-NEAR = uuid.UUID(int=0xEA).bytes
+TARGET_SERVICE = "//Stock"
+SENDER_SERVICE = "//Shop"
+TARGET_BROKER = uuid.UUID(int=0xFA).bytes
+SENDER_BROKER = uuid.UUID(int=0xEA).bytes
 HOUR = 3600
 NO_LIMIT = 1 << 40
 
 
 def peer(number: int = 1, *, address: str = "TCP://shop.example:4022") -> Peer:
-    """A neighbour; each number is another instance."""
+    """A peer; each number is another instance."""
     return Peer(
         instance_id=uuid.UUID(int=number).bytes,
-        name=f"neighbour {number}",
+        name=f"peer {number}",
         principal=None,
         address=address,
         connection_id=uuid.UUID(int=number),
@@ -40,7 +40,7 @@ def peer(number: int = 1, *, address: str = "TCP://shop.example:4022") -> Peer:
 
 
 def row(sequence: int = 0, *, body: bytes = b"two chairs", conversation: int = 7, fragment: int = 0) -> EnvelopeRow:
-    """A fragment of a plain conversation; its signature differs with what it is."""
+    """A fragment of an unencrypted conversation; each fragment has its own signature."""
     return EnvelopeRow(
         conversation_id=uuid.UUID(int=conversation).bytes,
         is_initiator=True,
@@ -51,10 +51,10 @@ def row(sequence: int = 0, *, body: bytes = b"two chairs", conversation: int = 7
         message_signature=None,
         fragment_signature=None,
         is_sequenced=True,
-        from_service=FROM,
-        from_broker=NEAR,
-        to_service=TO,
-        to_broker=FAR,
+        from_service=SENDER_SERVICE,
+        from_broker=SENDER_BROKER,
+        to_service=TARGET_SERVICE,
+        to_broker=TARGET_BROKER,
         contract="DEFAULT",
         message_type="DEFAULT",
         message_id=uuid.UUID(int=sequence).bytes,
@@ -73,27 +73,27 @@ def wire(
     rows: Sequence[EnvelopeRow],
     *,
     hops: int = 16,
-    lives: int = HOUR,
+    lifetime: int = HOUR,
     consumed: int = 0,
     key_exchange: bytes | None = None,
 ) -> pa.Table:
-    """Rows as they stand on the wire."""
+    """Rows in the wire schema."""
     count = len(rows)
-    added: list[list[Any]] = [[hops] * count, [lives] * count, [consumed] * count, [key_exchange] * count]
+    added: list[list[Any]] = [[hops] * count, [lifetime] * count, [consumed] * count, [key_exchange] * count]
     columns = rows_to_table(rows).columns
     hop = [pa.chunked_array([pa.array(each, WIRE.field(at).type)]) for at, each in enumerate(added, len(columns))]
     return pa.Table.from_arrays([*columns, *hop], schema=WIRE)
 
 
-def onwards(
+def forward_to(
     address: str, count: int = 1, *, mirror: str | None = None, broker_instance: bytes | None = None
 ) -> pa.Table:
-    """What routing decided: all rows are passed on to one address."""
-    return decided([(address, mirror, broker_instance)] * count)
+    """Routing decisions that forward all rows to one address."""
+    return decisions([(address, mirror, broker_instance)] * count)
 
 
-def decided(ways: Iterable[tuple[str, str | None, bytes | None]]) -> pa.Table:
-    """What routing decided, for each row its address, mirror and broker id."""
+def decisions(routes: Iterable[tuple[str, str | None, bytes | None]]) -> pa.Table:
+    """Routing decisions that forward each row to its address, mirror and broker id."""
     rows = [
         {
             "outcome": "FORWARD",
@@ -104,14 +104,14 @@ def decided(ways: Iterable[tuple[str, str | None, bytes | None]]) -> pa.Table:
             "broker_instance": broker_instance,
             "reason": "matched",
         }
-        for address, mirror, broker_instance in ways
+        for address, mirror, broker_instance in routes
     ]
     return pa.Table.from_pylist(rows, schema=schemas.DECISIONS)
 
 
 @dataclass
 class Outboxes:
-    """An endpoint of which only the outboxes are real; what is in them goes when the test says so."""
+    """An endpoint with real outboxes and no connections; the test writes the rows."""
 
     most: int = 8 << 20
     boxes: dict[str, SharedOutbox] = field(default_factory=dict)
@@ -124,7 +124,6 @@ class Outboxes:
     refused: dict[str, str] = field(default_factory=dict)
 
     def box(self, address: str) -> SharedOutbox:
-        """The outbox of an address."""
         return self.boxes.setdefault(address, SharedOutbox(self.most))
 
     def send(self, address: str, rows: pa.Table) -> int:
@@ -140,7 +139,7 @@ class Outboxes:
         return self.refused.get(address)
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
-        """Which addresses routes name changes nothing here."""
+        """Has no effect."""
 
     def view_rows(self) -> tuple[()]:
         return ()
@@ -149,16 +148,16 @@ class Outboxes:
         return "127.0.0.1", 4022
 
     def pause(self) -> None:
-        """Nothing comes by itself here."""
+        """Has no effect."""
 
     def resume(self) -> None:
-        """Nothing comes by itself here."""
+        """Has no effect."""
 
     def close(self, timeout: float) -> None:
-        """There is nothing to end."""
+        """Has no effect."""
 
     def write(self, address: str) -> list[dict[str, Any]]:
-        """Writes all that waits for an address to its connection; what was written."""
+        """Writes all queued rows of an address; returns them."""
         written: list[dict[str, Any]] = []
         box = self.box(address)
         while (rows := box.take()) is not None:
@@ -169,7 +168,7 @@ class Outboxes:
 
 @dataclass
 class Forwarder:
-    """An instance that passes on, with a clock that the test moves."""
+    """A forwarding instance with a clock that the test advances."""
 
     most: int = NO_LIMIT
     outboxes: Outboxes = field(default_factory=Outboxes)
@@ -196,6 +195,6 @@ class Forwarder:
             self.dropped.append(event)
 
     @property
-    def why(self) -> list[int]:
-        """The numbers of why rows were dropped."""
+    def drop_errors(self) -> list[int]:
+        """The error numbers of the dropped rows."""
         return [event.error for event in self.dropped]

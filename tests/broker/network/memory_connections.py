@@ -1,4 +1,4 @@
-"""Instances whose connections are lists in memory: rows are delivered when the test says so, and nothing else happens by itself."""
+"""Instances connected in memory: rows move only when the test delivers them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ class MemoryEndpoint:
         self.name: Final = name
         self.receiver: Final = receiver
         self.outboxes: Final[dict[str, deque[pa.Table]]] = {}
-        self.taken: Final[dict[str, int]] = {}
+        self.accepted: Final[dict[str, int]] = {}
         self.full: Final[set[str]] = set()
         self.sent: Final[list[tuple[str, pa.Table]]] = []
-        self.room = OUTBOX
+        self.outbox_bytes = OUTBOX
         self.is_paused = False
 
     @property
     def address(self) -> str:
-        """Where it is reached."""
         return f"TCP://{self.name}:4022"
 
     @property
@@ -55,24 +54,24 @@ class MemoryEndpoint:
     def send(self, address: str, rows: pa.Table) -> int:
         """See `interfaces.NetworkEndpoint`."""
         outbox = self.outboxes.setdefault(address, deque())
-        if address in self.network.down or self._left(outbox) <= 0:
+        if address in self.network.down or self._free_bytes(outbox) <= 0:
             self.full.add(address)
             if address in self.network.down:
                 self.receiver.connection_failed(address, "connection refused")
             return 0
         outbox.append(rows)
-        self.taken[address] = self.taken.get(address, 0) + rows.num_rows
-        if (left := self._left(outbox)) <= 0:
+        self.accepted[address] = self.accepted.get(address, 0) + rows.num_rows
+        if (left := self._free_bytes(outbox)) <= 0:
             self.full.add(address)
         return left
 
-    def _left(self, outbox: deque[pa.Table]) -> int:
-        return self.room - sum(rows.nbytes for rows in outbox)
+    def _free_bytes(self, outbox: deque[pa.Table]) -> int:
+        return self.outbox_bytes - sum(rows.nbytes for rows in outbox)
 
     def progress(self, address: str) -> tuple[int, int]:
         """See `interfaces.NetworkEndpoint`."""
-        taken = self.taken.get(address, 0)
-        return taken, taken - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
+        accepted = self.accepted.get(address, 0)
+        return accepted, accepted - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
 
     @property
     def sent_by_priority(self) -> Counter[int]:
@@ -126,22 +125,22 @@ class MemoryEndpoint:
         self.network.network.pop(self.address, None)
 
     def deliver(self) -> int:
-        """Carries what is in the outboxes to where it goes; how many rows."""
+        """Delivers the rows of all outboxes; returns their number."""
         number = 0
         for address, outbox in self.outboxes.items():
             target = self.network.network.get(address)
             if address in self.network.down or target is None or target.is_paused:
                 continue
-            here = Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
-            there = Peer(address.encode()[:16], address, address, address, uuid.UUID(int=1), False)
+            sender = Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
+            receiver = Peer(address.encode()[:16], address, address, address, uuid.UUID(int=1), False)
             if outbox:
-                self.receiver.connected(address, there)
+                self.receiver.connected(address, receiver)
             while outbox:
                 rows = outbox.popleft()
                 number += rows.num_rows
                 self.sent.append((address, rows))
-                if address not in self.network.swallows:
-                    target.receiver.rows_received(here, rows)
+                if address not in self.network.lossy:
+                    target.receiver.rows_received(sender, rows)
             if address in self.full:
                 self.full.discard(address)
                 self.receiver.outbox_drained(address)
@@ -149,11 +148,11 @@ class MemoryEndpoint:
 
 
 class MemoryNetwork:
-    """A number of instances that are served over pipes, with one clock that only the test moves.
+    """Instances served in memory, with one clock that only the test advances.
 
     Attributes:
         down: Addresses that cannot be reached.
-        swallows: Addresses whose connections take everything and deliver nothing there.
+        swallows: Addresses whose connections accept rows and lose them.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -165,13 +164,17 @@ class MemoryNetwork:
         self.events: Final[dict[str, list[Event]]] = {}
         self.down: Final[set[str]] = set()
         self.instances: Final[dict[str, Instance]] = {}
-        self.swallows: Final[set[str]] = set()
+        self.lossy: Final[set[str]] = set()
 
     def instance(self, name: str, **options: Any) -> Instance:
-        """An instance that is served; made where there is none of this name."""
+        """Opens and serves an instance; created if missing."""
         folder = self.folder / name
-        given: dict[str, Any] = {"clock": self.clock, "random": random.Random(name), "background": False}
-        made = Instance.open(folder, **given) if folder.exists() else Instance.create(folder, name=name, **given)
+        instance_options: dict[str, Any] = {"clock": self.clock, "random": random.Random(name), "background": False}
+        made = (
+            Instance.open(folder, **instance_options)
+            if folder.exists()
+            else Instance.create(folder, name=name, **instance_options)
+        )
         self.stack.callback(made.close)
         made.subscribe(self.events.setdefault(name, []).append)
         settings = ServeOptions(allow_unencrypted=True, **options)
@@ -187,36 +190,34 @@ class MemoryNetwork:
         return made
 
     def pipe(self, name: str) -> MemoryEndpoint:
-        """The connections of an instance."""
+        """The endpoint of an instance."""
         return self.network[f"TCP://{name}:4022"]
 
     def turn(self) -> int:
-        """Every exchange does what is due, and what is in the outboxes arrives; how many rows."""
+        """Runs one turn of every exchange and delivers the outboxes; returns the number of rows."""
         for server in list(self.servers.values()):
             server.exchange.turn()
         return sum(pipe.deliver() for pipe in list(self.network.values()))
 
     def settle(self, *, seconds: float = 0.0) -> None:
-        """Goes on until nothing moves any more; then lets time pass, if it is said, and goes on."""
+        """Runs turns until no row moves; then, if `seconds` is given, advances the clock and repeats."""
         for _ in range(2 if seconds else 1):
             idle = 0
-            while idle < 2:  # what was told in the one turn is done in the next
+            while idle < 2:  # notifications of one turn are handled in the next
                 idle = 0 if self.turn() else idle + 1
             self.clock.advance(seconds=seconds)
             seconds = 0.0
 
     def emitted(self, name: str, kind: type[Event]) -> Iterator[Any]:
-        """The events of a kind that an instance told."""
         return (event for event in self.events[name] if isinstance(event, kind))
 
     def stop(self, name: str) -> None:
-        """Ends an instance."""
         server = self.servers.pop(name)
         server.close()
         self.instances.pop(name).close()
 
     def crash(self, name: str) -> None:
-        """Ends an instance as a crash would: what is in memory is lost, and nobody is told."""
+        """Ends an instance as a crash does: its memory is lost and peers are not notified."""
         server = self.servers.pop(name)
         server.exchange.finish = lambda: None  # type: ignore[method-assign]
         server.close()

@@ -1,9 +1,9 @@
-"""Peers that break the protocol: sockets to which a test writes any bytes.
+"""Raw sockets: peers that break the protocol.
 
 python -m tests.broker.network.raw_sockets --connections 10000
 
-has that many connect that say one byte a second, and prints what became of them, of an instance that comes meanwhile, and of the
-memory of the process.
+opens that many connections, which send one byte a second. It prints when they were closed, how fast another instance was served
+meanwhile, and how much memory the process used.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ssbroker.protocol.events import ConnectionStep
 from tests.broker.network.recording_endpoints import DEADLINE, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
-_HELLO_BEGINS: Final = b"\x16\x03\x01\x02\x00"
-"""How TLS begins: a record of 512 bytes."""
+_TLS_RECORD_HEADER: Final = b"\x16\x03\x01\x02\x00"
+"""The header of a TLS record of 512 bytes."""
 
 
 @contextlib.contextmanager
@@ -37,24 +37,24 @@ def raw_connection(address: str) -> Iterator[socket.socket]:
         yield opened
 
 
-def rest(opened: socket.socket) -> bytes:
-    """All that comes until the far side closes the socket; it raises where it does not within the deadline."""
+def read_until_closed(opened: socket.socket) -> bytes:
+    """Reads until the peer closes the socket; raises TimeoutError at the deadline."""
     received = []
     try:
         while data := opened.recv(1 << 16):
             received.append(data)
-    except ConnectionError:  # it was closed while it still sent
+    except ConnectionError:  # the peer closed the socket during a send
         pass
     return b"".join(received)
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _slow(count: int) -> None:
-    """The command; both ends of every connection are in this process."""
+def _open_slow_connections(count: int) -> None:
+    """Opens slow connections and prints the results; both ends of each connection are in this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
@@ -62,20 +62,20 @@ def _slow(count: int) -> None:
         limits = EndpointLimits(dial_burst=count + 1)
         bank = RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits)
         with bank, contextlib.ExitStack() as stack:
-            before = _resident()
+            before = _resident_bytes()
             began = time.monotonic()
             waiting = selectors.DefaultSelector()
             for _ in range(count):
                 opened = stack.enter_context(raw_connection(bank.address))
-                opened.sendall(_HELLO_BEGINS[:1])
+                opened.sendall(_TLS_RECORD_HEADER[:1])
                 waiting.register(opened, selectors.EVENT_READ)
             most = len(bank.connections())
-            print(f"{count} have dialed in {time.monotonic() - began:.1f} s; {most} are kept")
+            print(f"{count} connections opened in {time.monotonic() - began:.1f} s; {most} are open")
             began = time.monotonic()
             with RecordingEndpoint("shop", trust=authority.trust("shop", "bank"), limits=EndpointLimits()) as shop:
                 shop.endpoint.send(bank.address, numbered(1))
                 bank.wait_for(bank.numbers)
-                print(f"an honest instance was served in {time.monotonic() - began:.2f} s")
+                print(f"another instance was served in {time.monotonic() - began:.2f} s")
             closed, most = 0, 0
             while closed < count:
                 for key, _ in waiting.select(timeout=1.0):
@@ -85,17 +85,17 @@ def _slow(count: int) -> None:
                             continue
                     waiting.unregister(key.fileobj)
                     closed += 1
-                most = max(most, _resident() - before)
+                most = max(most, _resident_bytes() - before)
                 for kept in list(waiting.get_map().values()):
                     with contextlib.suppress(ConnectionError):
                         assert isinstance(kept.fileobj, socket.socket)
                         kept.fileobj.send(b"\x02")
             refused = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
-            print(f"all are closed {time.monotonic() - began:.1f} s after the last had dialed; {len(refused)} events")
+            print(f"all are closed {time.monotonic() - began:.1f} s after the last dial; {len(refused)} events")
             print(f"memory grew by {most / 2**20:.1f} MiB at most, {most / count / 1024:.1f} KiB for each")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Slow strangers.")
+    parser = argparse.ArgumentParser(description="Opens many slow connections.")
     parser.add_argument("--connections", type=int, default=10_000)
-    _slow(parser.parse_args().connections)
+    _open_slow_connections(parser.parse_args().connections)

@@ -21,7 +21,7 @@ PASSWORD = "long and secret"
 
 
 def create_own_certificate(database: Database, user: str, service: str) -> None:
-    """Gives a service to a user with a certificate and its private key."""
+    """Makes a new user, with a certificate and its private key, the owner of a service."""
     database.create_user(user)
     if database_context(database).objects().security.master_key is None:
         database.create_master_key(PASSWORD)
@@ -31,14 +31,14 @@ def create_own_certificate(database: Database, user: str, service: str) -> None:
 
 
 def import_certificate(database: Database, user: str, *, certificate: str | None = None) -> None:
-    """Makes a user for somebody elsewhere, with the certificate alone."""
+    """Creates a user for a remote principal, with its certificate but without the private key."""
     database.create_user(user)
     name = certificate or user
     database.create_certificate(f"Of{name}", certificate=certified(name).certificate, owner=user)
 
 
 def secured(folder: Path, *, anonymous: bool = False) -> Iterator[ShopAndBank]:
-    """A shop that is bound to the service of the bank, which only lets the shop send, or everybody where it is anonymous."""
+    """A shop with a binding to the bank's service, which accepts only the shop, or everybody if `anonymous`."""
     for shop_and_bank in shop_and_bank_pair(folder):
         create_own_certificate(shop_and_bank.stock, "Bank", STOCK)
         import_certificate(shop_and_bank.sales, "Bank")
@@ -51,31 +51,30 @@ def secured(folder: Path, *, anonymous: bool = False) -> Iterator[ShopAndBank]:
         yield shop_and_bank
 
 
-def begin(shop_and_bank: ShopAndBank, *bodies: bytes, **asked: Any) -> uuid.UUID:
-    """The shop begins a dialog as an application does that says nothing of encryption."""
+def begin(shop_and_bank: ShopAndBank, *bodies: bytes, **options: Any) -> uuid.UUID:
+    """Begins a dialog at the shop with the default encryption."""
     with shop_and_bank.sales.transaction() as t:
-        handle = t.begin_dialog(SHOP, STOCK, **asked)
+        handle = t.begin_dialog(SHOP, STOCK, **options)
         for body in bodies:
             t.send(handle, body)
     return handle
 
 
 def rows_to(shop_and_bank: ShopAndBank, name: str) -> list[dict[str, Any]]:
-    """All that went to an instance so far, row by row."""
+    """All rows sent to an instance so far."""
     sender = "shop" if name == "bank" else "bank"
     sent = [table for address, table in shop_and_bank.network.pipe(sender).sent if address == f"TCP://{name}:4022"]
-    return [row for table in sent for row in plain(table)]
+    return [row for table in sent for row in to_rows(table)]
 
 
-def plain(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table, which can be changed and brought again."""
+def to_rows(table: pa.Table) -> list[dict[str, Any]]:
     return table.to_pylist()
 
 
 def deliver_rows(
     shop_and_bank: ShopAndBank, name: str, rows: Iterable[dict[str, Any]], *, principal: str | None = None
 ) -> None:
-    """Brings rows to an instance as a neighbour would."""
+    """Delivers rows to an instance as a peer does."""
     peer = Peer(bytes(16), "somebody", principal, "TCP://somebody:4022", uuid.UUID(int=9), True)
     shop_and_bank.network.pipe(name).receiver.rows_received(peer, pa.Table.from_pylist(list(rows), schema=WIRE))
     shop_and_bank.network.settle()

@@ -1,4 +1,4 @@
-"""Two instances connected in memory: a shop, which orders, and a bank, which answers."""
+"""Two instances connected in memory: a shop that sends orders and a bank that replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SALES = "Sales"
 
 @dataclass
 class ShopAndBank:
-    """The instances `shop` and `bank`, with a database each and routes to each other."""
+    """The instances `shop` and `bank`, each with one database and a route to the other."""
 
     network: MemoryNetwork
     shop: Instance
@@ -27,27 +27,27 @@ class ShopAndBank:
     sales: Database
     stock: Database
 
-    def send(self, *bodies: bytes, to: str = STOCK, dialog: uuid.UUID | None = None, **asked: Any) -> uuid.UUID:
-        """The shop sends, in a new dialog unless one is named."""
+    def send(self, *bodies: bytes, to: str = STOCK, dialog: uuid.UUID | None = None, **options: Any) -> uuid.UUID:
+        """Sends from the shop, in a new dialog unless one is given; returns the handle."""
         with self.sales.transaction() as t:
-            handle = t.begin_dialog(SHOP, to, encryption=False, **asked) if dialog is None else dialog
+            handle = t.begin_dialog(SHOP, to, encryption=False, **options) if dialog is None else dialog
             for body in bodies:
                 t.send(handle, body)
         return handle
 
     def answer(self, *bodies: bytes) -> list[bytes]:
-        """The bank receives all there is and answers the last conversation; what it received."""
-        found: list[bytes] = []
+        """Receives all messages at the bank and replies in the last conversation; returns the received bodies."""
+        bodies_received: list[bytes] = []
         with self.stock.transaction() as t:
             while (table := t.receive(ORDERS)).num_rows:
-                found += [body or b"" for body in table["message_body"].to_pylist()]
+                bodies_received += [body or b"" for body in table["message_body"].to_pylist()]
                 handle = table["conversation_handle"][0].as_py()
             for body in bodies:
                 t.send(handle, body)
-        return found
+        return bodies_received
 
     def crash(self, name: str) -> None:
-        """Ends an instance as a crash would, and opens it again."""
+        """Crashes an instance and opens it again."""
         self.network.crash(name)
         instance = self.network.instance(name)
         if name == "shop":
@@ -55,22 +55,17 @@ class ShopAndBank:
         else:
             self.bank, self.stock = instance, instance.database(self.stock.name)
 
-    def ordered(self) -> list[bytes]:
-        """What the bank receives."""
+    def receive_orders(self) -> list[bytes]:
+        """Receives all messages at the bank; returns their bodies."""
         return received(self.stock)
 
 
 def shop_and_bank_pair(folder: Path) -> Iterator[ShopAndBank]:
-    """Both, with routes to each other."""
+    """Creates both instances, with routes to each other."""
     with ExitStack() as stack:
         network = MemoryNetwork(folder, stack)
-        one, other = network.instance("shop"), network.instance("bank")
-        both = ShopAndBank(network, one, other, shop(one, SALES), stock_of(other))
+        shop_instance, bank_instance = network.instance("shop"), network.instance("bank")
+        both = ShopAndBank(network, shop_instance, bank_instance, shop(shop_instance, SALES), stock(bank_instance))
         both.sales.create_route("There", address="TCP://bank:4022", service_name=STOCK)
         both.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
         yield both
-
-
-def stock_of(instance: Instance) -> Database:
-    """A database with the service `//Stock`."""
-    return stock(instance)

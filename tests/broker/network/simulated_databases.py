@@ -1,4 +1,4 @@
-"""Real databases as the storage of simulated instances: applications send and receive as usual."""
+"""Storage of simulated instances in real databases, which applications use as usual."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from ssbroker.store.endpoints import ConversationEndpoint as Row
 from ssbroker.testing import StoredMessage
 
 BYE = "Bye"
-"""Stands for EndDialog: after a real one, what the far side still sends is dropped."""
+"""Replaces EndDialog: after a real EndDialog, messages of the remote endpoint are dropped."""
 CONTRACT = "Trade"
 TYPES = ("Order", "Offer", BYE)
-_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-_LATE = 10**15
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER = 10**15
 
 
 class SimulatedDatabase:
-    """An instance with one database and one service, in a folder of its own; see `ssbroker.testing.SimulatedInstanceStorage`."""
+    """An instance with one database and one service, in its own folder; see `ssbroker.testing.SimulatedInstanceStorage`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder / name
         self._random = random.Random(name)
         self._received: dict[Key, list[StoredMessage]] = {}
-        with self._opened(is_new=True) as instance:
+        with self._open_instance(is_new=True) as instance:
             database = instance.create_database("Sales")
             for kind in TYPES:
                 database.create_message_type(kind)
@@ -45,20 +45,19 @@ class SimulatedDatabase:
             database.create_service(f"Service of {name}", queue="Inbox", contracts=[CONTRACT])
         self._open()
 
-    def _opened(self, *, is_new: bool = False) -> Instance:
+    def _open_instance(self, *, is_new: bool = False) -> Instance:
         if is_new:
             return Instance.create(
-                self._folder, name="shop", clock=lambda: _BEGINNING, random=self._random, background=False
+                self._folder, name="shop", clock=lambda: _START, random=self._random, background=False
             )
-        return Instance.open(self._folder, clock=lambda: _BEGINNING, random=self._random, background=False)
+        return Instance.open(self._folder, clock=lambda: _START, random=self._random, background=False)
 
     def _open(self) -> None:
-        self.instance = self._opened()
+        self.instance = self._open_instance()
         self.database: Database = self.instance.database("Sales")
         self.storage = SqliteDialogStorage(database_context(self.database))
 
     def close(self) -> None:
-        """Closes the files."""
         self.instance.close()
 
     @property
@@ -81,7 +80,7 @@ class SimulatedDatabase:
                 is_bound=False,
                 is_encrypted=endpoint.session_key is not None,
                 state="SO",
-                lifetime=_LATE if endpoint.lifetime is None else endpoint.lifetime,
+                lifetime=_NEVER if endpoint.lifetime is None else endpoint.lifetime,
                 priority=endpoint.priority,
             )
             connection.execute(
@@ -111,21 +110,21 @@ class SimulatedDatabase:
         return row is not None and row.state in ("SO", "CO")
 
     def received(self, key: Key) -> Sequence[StoredMessage]:
-        """All that RECEIVE has returned, up to now."""
+        """All messages that RECEIVE has returned so far."""
         with self.database.transaction() as t:
             while (table := t.receive("Inbox", top=100)).num_rows:
                 for row in table.to_pylist():
                     found = endpoints.by_handle(t.connection, row["conversation_handle"])
                     assert found is not None
-                    place = (found.conversation_id, bool(found.is_initiator))
+                    endpoint_key = (found.conversation_id, bool(found.is_initiator))
                     kind = config.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
                     message = StoredMessage(row["message_sequence_number"], row["message_body"] or b"", kind)
-                    self._received.setdefault(place, []).append(message)
+                    self._received.setdefault(endpoint_key, []).append(message)
         return self._received.get(key, [])
 
     def failed(self, key: Key) -> str | None:
         row = self._row(key)
-        return "it is in ER" if row is not None and row.state == ConversationState.ER else None
+        return "the endpoint is in state ER" if row is not None and row.state == ConversationState.ER else None
 
     def commit(self, effects: BatchChanges) -> StalePlan | None:
         return self.storage.commit(effects)

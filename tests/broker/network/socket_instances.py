@@ -20,12 +20,12 @@ from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 from tests.internals import instance_of
 
 PATIENCE = 60.0
-"""How long a test waits for what should happen in milliseconds."""
+"""How long, in seconds, a test waits for something that takes milliseconds."""
 
 
 @dataclass
 class SocketInstance:
-    """An instance that is served."""
+    """An instance and its server."""
 
     instance: Instance
     server: Server
@@ -34,8 +34,8 @@ class SocketInstance:
     def address(self) -> str:
         return self.server.address
 
-    def forwards(self, *, megabytes: int = 10) -> None:
-        """Has it pass on what is for others."""
+    def enable_forwarding(self, *, megabytes: int = 10) -> None:
+        """Enables message forwarding."""
         self.instance.execute(
             f"CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = {self.server.port}) "
             f"FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED, MESSAGE_FORWARD_SIZE = {megabytes})"
@@ -44,54 +44,53 @@ class SocketInstance:
     def add_route(
         self, database: str, service: str, address: str, *, mirror: str | None = None, broker: uuid.UUID | None = None
     ) -> None:
-        """Makes a route."""
-        of = "" if broker is None else f", BROKER_INSTANCE = '{broker}'"
-        or_else = "" if mirror is None else f", MIRROR_ADDRESS = '{mirror}'"
+        broker_clause = "" if broker is None else f", BROKER_INSTANCE = '{broker}'"
+        mirror_clause = "" if mirror is None else f", MIRROR_ADDRESS = '{mirror}'"
         self.instance.execute(
-            f"USE [{database}]\nCREATE ROUTE [to {service}] WITH SERVICE_NAME = '{service}'{of}, ADDRESS = '{address}'{or_else}"
+            f"USE [{database}]\nCREATE ROUTE [to {service}] WITH SERVICE_NAME = '{service}'{broker_clause}, ADDRESS = '{address}'{mirror_clause}"
         )
 
 
 class EventRecorder:
-    """Events of instances, which a test may wait for."""
+    """Records events of instances; tests can wait for them."""
 
-    def __init__(self, *listened_to: SocketInstance, kinds: tuple[type[Event], ...]) -> None:
+    def __init__(self, *instances: SocketInstance, kinds: tuple[type[Event], ...]) -> None:
         self._changed = threading.Condition()
         self._events: list[Event] = []
-        for neighbor_peer in listened_to:
-            neighbor_peer.instance.subscribe(self._note, *kinds)
+        for served in instances:
+            served.instance.subscribe(self._record, *kinds)
 
-    def _note(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         with self._changed:
             self._events.append(event)
             self._changed.notify_all()
 
     @property
     def events(self) -> list[Event]:
-        """What was heard so far."""
+        """The events received so far."""
         with self._changed:
             return [*self._events]
 
     def wait_for(self, wanted: Callable[[list[Event]], bool]) -> None:
-        """Waits until what was heard is as wanted."""
+        """Waits until the events satisfy a condition."""
         with self._changed:
             assert self._changed.wait_for(lambda: wanted(self._events), PATIENCE), self._events
 
 
 @dataclass
 class InstanceGroup:
-    """Makes neighbours, and ends them."""
+    """Creates served instances and closes them."""
 
     folder: Path
     stack: ExitStack = field(default_factory=ExitStack)
 
     def create_instance(self, name: str) -> SocketInstance:
-        """A new instance, which is served."""
+        """Creates and serves an instance."""
         instance = self.stack.enter_context(Instance.create(self.folder / name, name=name))
         return SocketInstance(instance, self.stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
 
     def copy(self, database: Database, name: str) -> Path:
-        """A copy of a database's file, as a backup would make it; nobody writes to it meanwhile."""
+        """Copies a database's file as a backup does; nothing may write to it meanwhile."""
         database_context(database).file.checkpoint()
         copy = self.folder / name
         shutil.copyfile(database.path, copy)
@@ -100,30 +99,30 @@ class InstanceGroup:
 
 @contextmanager
 def instance_group(folder: Path) -> Iterator[InstanceGroup]:
-    """Instances that end with the block, the last one first."""
-    made = InstanceGroup(folder)
-    with made.stack:
-        yield made
+    """A group whose instances are closed at the end of the block, the last one first."""
+    group = InstanceGroup(folder)
+    with group.stack:
+        yield group
 
 
-def shop(neighbor_peer: SocketInstance) -> Database:
+def shop(served: SocketInstance) -> Database:
     """The database Sales with the service `//Shop`."""
-    database = neighbor_peer.instance.create_database("Sales")
+    database = served.instance.create_database("Sales")
     database.create_queue(REPLIES)
     database.create_service(SHOP, queue=REPLIES)
     return database
 
 
-def stock(neighbor_peer: SocketInstance) -> Database:
+def stock(served: SocketInstance) -> Database:
     """The database Stock with the service `//Stock`."""
-    database = neighbor_peer.instance.create_database("Stock")
+    database = served.instance.create_database("Stock")
     database.create_queue(ORDERS)
     database.create_service(STOCK, queue=ORDERS)
     return database
 
 
 def order(sales: Database, *bodies: bytes, dialog: uuid.UUID | None = None) -> uuid.UUID:
-    """Sends from the shop to the stock, in a new dialog unless one is named."""
+    """Sends from the shop to the stock, in a new dialog unless one is given; returns the handle."""
     with sales.transaction() as t:
         handle = dialog or t.begin_dialog(SHOP, STOCK, encryption=False)
         for body in bodies:
@@ -132,31 +131,31 @@ def order(sales: Database, *bodies: bytes, dialog: uuid.UUID | None = None) -> u
 
 
 def receive_count(database: Database, count: int, *, queue: str = ORDERS) -> list[bytes]:
-    """Receives until so many messages have come; their bodies in order."""
+    """Receives `count` messages; returns their bodies in order."""
     found: list[bytes] = []
     while len(found) < count:
         with database.transaction() as t:
             table = t.receive(queue, timeout=PATIENCE)
-            assert table.num_rows, f"only {found} came"
+            assert table.num_rows, f"received only {found}"
             found += [body or b"" for body in table["message_body"].to_pylist()]
     return found
 
 
 def wait_until_sent(database: Database) -> None:
-    """Waits until everything that the database has sent is acknowledged."""
+    """Waits until all sent messages are acknowledged."""
     due = time.monotonic() + PATIENCE
     while instance_of(database).view("sys.transmission_queue", database.name).num_rows:
-        assert time.monotonic() < due, "it is never acknowledged"
+        assert time.monotonic() < due, "messages were not acknowledged in time"
         time.sleep(0.01)
 
 
-def answered(database: Database, count: int, reply: bytes) -> list[bytes]:
-    """Receives so many orders, and answers the last one."""
+def receive_and_reply(database: Database, count: int, reply: bytes) -> list[bytes]:
+    """Receives `count` orders and replies to the last one; returns their bodies."""
     found: list[bytes] = []
     while len(found) < count:
         with database.transaction() as t:
             table = t.receive(ORDERS, timeout=PATIENCE)
-            assert table.num_rows, f"only {found} came"
+            assert table.num_rows, f"received only {found}"
             found += [body or b"" for body in table["message_body"].to_pylist()]
             if len(found) >= count:
                 handle = table["conversation_handle"][0].as_py()

@@ -1,4 +1,4 @@
-"""Certificates are reloaded without a restart: new connections use them, existing ones continue, invalid files change nothing."""
+"""Certificates are reloaded without a restart: new connections use them, existing ones continue, invalid files have no effect."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.broker.network.recording_endpoints import Authority, RecordingEndpoin
 from tests.protocol.wire.links import numbered
 
 
-def shown(party: RecordingEndpoint, trust: Trust) -> bytes | None:
-    """The certificate that a party shows to who dials it anew."""
+def presented_certificate(endpoint: RecordingEndpoint, trust: Trust) -> bytes | None:
+    """The certificate that an endpoint presents to a new connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(trust.certificate, trust.key)
     context.set_alpn_protocols([PROTOCOL])
-    with raw_connection(party.address) as opened, context.wrap_socket(opened) as secured:
+    with raw_connection(endpoint.address) as opened, context.wrap_socket(opened) as secured:
         return secured.getpeercert(binary_form=True)
 
 
@@ -32,20 +32,20 @@ def test_new_connections_use_reloaded_certificates(tmp_path: Path) -> None:
     with RecordingEndpoint("bank", trust=bank_trust) as bank, RecordingEndpoint("shop", trust=shop_trust) as shop:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
-        before = shown(bank, shop_trust)
+        before = presented_certificate(bank, shop_trust)
         authority.certify("bank")
-        assert shown(bank, shop_trust) == before
+        assert presented_certificate(bank, shop_trust) == before
         assert bank.credentials is not None
         bank.credentials.reload()
-        after = shown(bank, shop_trust)
+        after = presented_certificate(bank, shop_trust)
         assert after not in (before, None)
         shop.endpoint.send(bank.address, numbered(1, first=1))
         bank.wait_for(lambda: bank.numbers() == [0, 1])
-        assert shop.unreachable_at == []
+        assert shop.failed_connections == []
         bank_trust.key.write_text("broken")
         with pytest.raises(InputError, match=r"bank\.pem.*expected a certificate in PEM format and its private key"):
             bank.credentials.reload()
-        assert shown(bank, shop_trust) == after
+        assert presented_certificate(bank, shop_trust) == after
 
 
 def test_the_principal_of_a_pinned_file_may_change(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_principal_of_a_pinned_file_may_change(tmp_path: Path) -> None:
     new = Trust(certificate=files["new"][0], key=files["new"][1], pinned={"the bank": [files["bank"][0]]})
     with RecordingEndpoint("bank", trust=trust) as bank, RecordingEndpoint("shop", trust=new) as shop:
         shop.endpoint.send(bank.address, numbered(1))
-        shop.wait_for(lambda: shop.unreachable_at)
+        shop.wait_for(lambda: shop.failed_connections)
         pins.write_bytes(files["new"][0].read_bytes())
         assert bank.credentials is not None
         bank.credentials.reload()
@@ -71,35 +71,35 @@ def test_changed_files_are_read_once_they_are_stable(tmp_path: Path, caplog: pyt
     credentials = TlsCredentials(trust)
     first = credentials.contexts
 
-    def looks(times: int) -> list[str]:
+    def levels_after_checks(times: int) -> list[str]:
         caplog.clear()
         for _ in range(times):
             credentials.reload_if_changed()
         return [record.levelname for record in caplog.records]
 
     with caplog.at_level(logging.INFO, "ssbroker.broker"):
-        assert looks(3) == []
-        good = trust.key.read_bytes()
-        trust.key.write_bytes(good + b"\n")
-        assert looks(1) == []
-        trust.key.write_bytes(good + b"\n\n")
-        assert looks(1) == []
+        assert levels_after_checks(3) == []
+        valid_key = trust.key.read_bytes()
+        trust.key.write_bytes(valid_key + b"\n")
+        assert levels_after_checks(1) == []
+        trust.key.write_bytes(valid_key + b"\n\n")
+        assert levels_after_checks(1) == []
         assert credentials.contexts is first
-        assert looks(3) == ["INFO"]
+        assert levels_after_checks(3) == ["INFO"]
         second = credentials.contexts
         assert second is not first
         trust.key.unlink()
-        assert looks(5) == ["WARNING"]
+        assert levels_after_checks(5) == ["WARNING"]
         assert "bank.key: cannot be read" in caplog.text
         assert credentials.contexts is second
-        trust.key.write_bytes(good)
-        assert looks(5) == ["INFO"]
+        trust.key.write_bytes(valid_key)
+        assert levels_after_checks(5) == ["INFO"]
 
 
 def test_unreadable_files_are_read_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new key that the process may not read, whose mode is then put right; or no file can be opened: no file changes by that."""
+    """A read that fails, for lack of permission or of file descriptors, does not count as a change of the file."""
     trust = Authority(tmp_path).trust("bank", "shop")
     credentials = TlsCredentials(trust)
     first = credentials.contexts
@@ -107,15 +107,15 @@ def test_unreadable_files_are_read_later(
     read_bytes = Path.read_bytes
     reason = "Permission denied"
 
-    def refused(path: Path) -> bytes:
+    def fail_for_key(path: Path) -> bytes:
         if path == trust.key:
             raise PermissionError(13, reason)
         return read_bytes(path)
 
     with caplog.at_level(logging.INFO, "ssbroker.broker"):
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "read_bytes", refused)
-            for reason in ("Permission denied", "Too many open files"):  # noqa: B007 - `refused` says it
+            patch.setattr(Path, "read_bytes", fail_for_key)
+            for reason in ("Permission denied", "Too many open files"):  # noqa: B007 - `fail_for_key` raises it
                 for _ in range(3):
                     credentials.reload_if_changed()
         assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]

@@ -25,16 +25,16 @@ def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
 
 @pytest.mark.rule("P13", "P16")
 def test_an_instance_served_with_another_size_continues(shop_and_bank: ShopAndBank) -> None:
-    """Half of a message is there; so is the rest of it, and what follows, once."""
+    """A half-received message is completed, and later messages arrive once."""
     shop_and_bank.send(b"first")
     shop_and_bank.network.settle()
     dialog = shop_and_bank.send(b"x" * 200_000, b"after it")
     shop_and_bank.network.settle()
     shop_and_bank.send(bytes(range(250)) * 4000, dialog=dialog)
     shop_and_bank.network.servers["shop"].exchange.turn()
-    here = Peer(b"shop".ljust(16), "shop", "shop", "TCP://shop:4022", uuid.UUID(int=1), True)
+    shop_peer = Peer(b"shop".ljust(16), "shop", "shop", "TCP://shop:4022", uuid.UUID(int=1), True)
     for rows in shop_and_bank.network.pipe("shop").outboxes[BANK]:
-        shop_and_bank.network.pipe("bank").receiver.rows_received(here, rows.slice(0, rows.num_rows // 2))
+        shop_and_bank.network.pipe("bank").receiver.rows_received(shop_peer, rows.slice(0, rows.num_rows // 2))
     shop_and_bank.network.servers["bank"].exchange.turn()
     shop_and_bank.network.crash("shop")
     shop = shop_and_bank.network.instance("shop", settings=ProtocolSettings(max_fragment_bytes=9_999))

@@ -24,17 +24,16 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
 
 
 def connections(instance: Instance) -> list[dict[str, Any]]:
-    """What the view shows."""
     return instance.view("sys.dm_broker_connections").to_pylist()
 
 
-def meet(instance: Instance, address: str, trust: Trust | None) -> dict[str, Any]:
-    """What the view shows after a party has sent three rows, and its second question, which goes behind them, is answered."""
+def connected_row(instance: Instance, address: str, trust: Trust | None) -> dict[str, Any]:
+    """The row of the view after a peer has sent three rows and received the answers to two later role queries."""
     with RecordingEndpoint("shop", trust=trust) as shop:
         shop.endpoint.send(address, numbered(3))
         for number in (1, 2):
             shop.endpoint.query_role(address, bytes(16))
-            shop.wait_for(lambda: len(shop.roles) == number)  # noqa: B023 - called at once
+            shop.wait_for(lambda: len(shop.roles) == number)  # noqa: B023 - called immediately
         (row,) = connections(instance)
         assert row["peer_arbitration_id"] == shop.instance_id
         assert row["total_sends"] >= 2
@@ -52,7 +51,9 @@ def test_a_connection_is_shown_with_its_principal_and_its_counters(instance: Ins
     authority = Authority(tmp_path / "certificates")
     trust = authority.trust("bank.example.com", "shop.example.com")
     with instance.serve(port=0, trust=trust) as server:
-        row = meet(instance, f"TCP://{HOST}:{server.port}", authority.trust("shop.example.com", "bank.example.com"))
+        row = connected_row(
+            instance, f"TCP://{HOST}:{server.port}", authority.trust("shop.example.com", "bank.example.com")
+        )
     expected = {
         "state": 4,
         "state_desc": "LOGGED_IN",
@@ -76,31 +77,31 @@ def test_a_connection_is_shown_with_its_principal_and_its_counters(instance: Ins
 
 def test_a_connection_without_tls_is_shown_without_a_principal(instance: Instance) -> None:
     with instance.serve(port=0, allow_unencrypted=True) as server:
-        row = meet(instance, f"TCP://{HOST}:{server.port}", None)
+        row = connected_row(instance, f"TCP://{HOST}:{server.port}", None)
     names = ("authentication_method", "principal_name", "encryption_algorithm", "encryption_algorithm_desc")
     assert [row[name] for name in names] == [None, None, 0, "NONE"]
 
 
 def test_an_unauthenticated_peer_is_shown_as_not_logged_in(instance: Instance, tmp_path: Path) -> None:
-    """And no longer once it is gone, which the event tells."""
-    is_over = threading.Event()
+    """The row disappears when the connection is closed."""
+    closed = threading.Event()
 
-    def notes(event: Event) -> None:
+    def set_closed(event: Event) -> None:
         if isinstance(event, ConnectionEvent):
-            is_over.set()
+            closed.set()
 
-    instance.subscribe(notes, ConnectionEvent)
+    instance.subscribe(set_closed, ConnectionEvent)
     trust = Authority(tmp_path / "certificates").trust("bank.example.com", "shop.example.com")
-    with instance.serve(port=0, trust=trust) as server, socket.create_connection((HOST, server.port)) as stranger:
-        stranger.sendall(b"\x16\x03\x01")
+    with instance.serve(port=0, trust=trust) as server, socket.create_connection((HOST, server.port)) as raw_socket:
+        raw_socket.sendall(b"\x16\x03\x01")
         while not (rows := connections(instance)) or rows[0]["total_bytes_received"] < 3:
-            assert not is_over.is_set()
+            assert not closed.is_set()
         assert [rows[0][name] for name in ("state_desc", "login_state_desc", "principal_name", "login_time")] == [
             "CONNECTED",
             "WAIT LOGIN NEGOTIATE",
             None,
             None,
         ]
-        stranger.shutdown(socket.SHUT_RDWR)
-        assert is_over.wait(60.0)
+        raw_socket.shutdown(socket.SHUT_RDWR)
+        assert closed.wait(60.0)
         assert connections(instance) == []

@@ -1,4 +1,4 @@
-"""Attacks on secured dialogs by an instance between or beside the two, without their private keys."""
+"""Attacks on secured dialogs by another instance that does not have the private keys."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from secured(tmp_path)
 
 
-def intercepted(shop_and_bank: ShopAndBank) -> Row:
-    """The first row of a dialog, which does not arrive."""
-    shop_and_bank.network.swallows.add(BANK)
+def intercept_request(shop_and_bank: ShopAndBank) -> Row:
+    """Intercepts the first row of a dialog."""
+    shop_and_bank.network.lossy.add(BANK)
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle()
-    shop_and_bank.network.swallows.clear()
+    shop_and_bank.network.lossy.clear()
     return rows_to(shop_and_bank, "bank")[-1]
 
 
-def unanswered(shop_and_bank: ShopAndBank) -> Row:
-    """The answer to the first row of a dialog, which does not arrive."""
-    shop_and_bank.network.swallows.add(SHOP)
+def intercept_answer(shop_and_bank: ShopAndBank) -> Row:
+    """Intercepts the answer to the first row of a dialog."""
+    shop_and_bank.network.lossy.add(SHOP)
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=2)
-    shop_and_bank.network.swallows.clear()
+    shop_and_bank.network.lossy.clear()
     return rows_to(shop_and_bank, "shop")[-1]
 
 
 def handle_of(database: Database) -> uuid.UUID:
-    """The one conversation of a database."""
+    """The handle of a database's only conversation."""
     (handle,) = (
         instance_of(database).view("sys.conversation_endpoints", database.name)["conversation_handle"].to_pylist()
     )
@@ -69,7 +69,7 @@ def handle_of(database: Database) -> uuid.UUID:
 
 
 def refused(shop_and_bank: ShopAndBank, name: str) -> set[int]:
-    """The numbers with which an instance refused what came."""
+    """The error numbers of the rows that an instance rejected."""
     return {
         event.error
         for kind in (CorruptedMessage, MessageUndeliverable)
@@ -77,10 +77,10 @@ def refused(shop_and_bank: ShopAndBank, name: str) -> set[int]:
     }
 
 
-def offer(
+def key_blob(
     shop_and_bank: ShopAndBank, row: Row, *, by: str | None, to: str, key: bytes = bytes(32), **other: Any
 ) -> bytes:
-    """A blob for the direction of a row, made by whom."""
+    """A key exchange blob for the direction of a row, signed by `by` or anonymous."""
     names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)
@@ -91,45 +91,45 @@ def offer(
 
 @pytest.mark.threat("T15")
 def test_security_cannot_be_downgraded(shop_and_bank: ShopAndBank) -> None:
-    """Without its key, with a plain header, or as anonymous: it is not taken, and the honest row is."""
-    row = intercepted(shop_and_bank)
-    for less in (
+    """Rows without the key, with an unsecured header or with an anonymous key are rejected; the original row is accepted."""
+    row = intercept_request(shop_and_bank)
+    for downgraded in (
         {**row, "key_exchange": None},
         forged({**row, "key_exchange": None}, security=Protection.PLAIN, message_body=b"two tables"),
         {**row, "security": Protection.SIGNED},
-        {**row, "key_exchange": offer(shop_and_bank, row, by=None, to="Bank")},
+        {**row, "key_exchange": key_blob(shop_and_bank, row, by=None, to="Bank")},
         {**row, "key_exchange": row["key_exchange"][:-1]},
         {**row, "key_exchange": b""},
     ):
-        deliver_rows(shop_and_bank, "bank", [less])
-    assert shop_and_bank.ordered() == []
+        deliver_rows(shop_and_bank, "bank", [downgraded])
+    assert shop_and_bank.receive_orders() == []
     assert states(shop_and_bank.stock) == []
     shop_and_bank.network.settle(seconds=5)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 @pytest.mark.threat("T15", "T11")
 def test_a_secured_dialog_rejects_unsecured_rows(shop_and_bank: ShopAndBank) -> None:
-    """Neither an acknowledgement nor an error that says that the far side is gone, before the answer and after it."""
-    row = intercepted(shop_and_bank)
+    """Neither acknowledgements nor errors are accepted, before the answer and after it."""
+    row = intercept_request(shop_and_bank)
     plain = {**row, "security": Protection.PLAIN}
     error: Row = {"message_type_name": ERROR, "is_conversation_error": True, "message_body": b"<Error/>"}
-    lies = [acknowledging(plain, 5), acknowledging(plain, 0, **error), acknowledging(row, 5)]
-    deliver_rows(shop_and_bank, "shop", lies)
+    forgeries = [acknowledging(plain, 5), acknowledging(plain, 0, **error), acknowledging(row, 5)]
+    deliver_rows(shop_and_bank, "shop", forgeries)
     assert (states(shop_and_bank.sales), len(waiting(shop_and_bank.sales))) == (["CO"], 1)
     shop_and_bank.network.settle(seconds=5)
-    shop_and_bank.network.swallows.add(BANK)
+    shop_and_bank.network.lossy.add(BANK)
     shop_and_bank.send(b"a table", dialog=handle_of(shop_and_bank.sales))
     shop_and_bank.network.settle()
-    shop_and_bank.network.swallows.clear()
-    deliver_rows(shop_and_bank, "shop", lies)
+    shop_and_bank.network.lossy.clear()
+    deliver_rows(shop_and_bank, "shop", forgeries)
     assert (states(shop_and_bank.sales), len(waiting(shop_and_bank.sales))) == (["CO"], 1)
     shop_and_bank.network.settle(seconds=5)
-    assert shop_and_bank.ordered() == [b"two chairs", b"a table"]
+    assert shop_and_bank.receive_orders() == [b"two chairs", b"a table"]
 
 
 def test_an_unknown_certificate_is_not_answered(shop_and_bank: ShopAndBank) -> None:
-    """The sender keeps what it has; once its certificate is taken in, it goes by itself."""
+    """The sender keeps the message until its certificate is imported."""
     shop_and_bank.stock.drop_certificate("OfShop")
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=5)
@@ -139,29 +139,33 @@ def test_an_unknown_certificate_is_not_answered(shop_and_bank: ShopAndBank) -> N
     import_certificate(shop_and_bank.stock, "Shop2", certificate="Shop")
     shop_and_bank.stock.grant_send(STOCK, "Shop2")
     shop_and_bank.network.settle(seconds=65)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 @pytest.mark.threat("T1", "T14")
 @pytest.mark.parametrize("thief", ["Thief", "Bank"])
 def test_an_initiator_cannot_be_impersonated(shop_and_bank: ShopAndBank, thief: str) -> None:
-    """With a certificate of his own, which the bank does not know, or with that of a user who may not send."""
-    row = intercepted(shop_and_bank)
-    deliver_rows(shop_and_bank, "bank", [{**row, "key_exchange": offer(shop_and_bank, row, by=thief, to="Bank")}])
-    assert shop_and_bank.ordered() == []
+    """Neither with a certificate that the bank does not know, nor with that of a user without SEND permission."""
+    row = intercept_request(shop_and_bank)
+    deliver_rows(shop_and_bank, "bank", [{**row, "key_exchange": key_blob(shop_and_bank, row, by=thief, to="Bank")}])
+    assert shop_and_bank.receive_orders() == []
     assert states(shop_and_bank.stock) == []
     assert refused(shop_and_bank, "bank") <= {11229, 11230}
     shop_and_bank.network.settle(seconds=5)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 @pytest.mark.rule("P25")
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("thief", ["Thief", "Shop"])
 def test_a_clone_without_the_private_key_cannot_answer(shop_and_bank: ShopAndBank, thief: str) -> None:
-    """The shop is bound by the answer of whom its binding names, not by the first one that comes."""
-    row = unanswered(shop_and_bank)
-    for blob in (offer(shop_and_bank, row, by=thief, to="Shop"), offer(shop_and_bank, row, by=None, to="Shop"), None):
+    """The dialog is bound by an answer of the user in the binding, not by the first answer."""
+    row = intercept_answer(shop_and_bank)
+    for blob in (
+        key_blob(shop_and_bank, row, by=thief, to="Shop"),
+        key_blob(shop_and_bank, row, by=None, to="Shop"),
+        None,
+    ):
         deliver_rows(shop_and_bank, "shop", [{**row, "key_exchange": blob}])
     assert len(waiting(shop_and_bank.sales)) == 1
     deliver_rows(shop_and_bank, "shop", [row])
@@ -170,18 +174,18 @@ def test_a_clone_without_the_private_key_cannot_answer(shop_and_bank: ShopAndBan
 
 @pytest.mark.threat("T14")
 def test_an_answer_by_another_user_than_the_bindings_is_rejected(shop_and_bank: ShopAndBank) -> None:
-    """Also by one whose certificate is known here."""
+    """Also if the shop knows the certificate."""
     import_certificate(shop_and_bank.sales, "Thief")
-    row = unanswered(shop_and_bank)
-    deliver_rows(shop_and_bank, "shop", [{**row, "key_exchange": offer(shop_and_bank, row, by="Thief", to="Shop")}])
+    row = intercept_answer(shop_and_bank)
+    deliver_rows(shop_and_bank, "shop", [{**row, "key_exchange": key_blob(shop_and_bank, row, by="Thief", to="Shop")}])
     assert len(waiting(shop_and_bank.sales)) == 1
     assert 11229 in refused(shop_and_bank, "shop")
 
 
 @pytest.mark.threat("T17")
 def test_a_key_for_one_service_is_useless_at_another(shop_and_bank: ShopAndBank) -> None:
-    """What is led astray to a service that belongs to somebody else is not taken there, nor what names another service."""
-    row = intercepted(shop_and_bank)
+    """A row is rejected by a service of another owner, and if its service name was changed."""
+    row = intercept_request(shop_and_bank)
     shop_and_bank.stock.set_service_owner(STOCK, "dbo")
     deliver_rows(shop_and_bank, "bank", [row])
     assert refused(shop_and_bank, "bank") == {11229}
@@ -191,25 +195,24 @@ def test_a_key_for_one_service_is_useless_at_another(shop_and_bank: ShopAndBank)
     deliver_rows(shop_and_bank, "bank", [{**row, "to_service_name": "//Other"}])
     assert states(shop_and_bank.stock) == []
     shop_and_bank.network.settle(seconds=5)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 @pytest.mark.threat("T2")
-def test_a_blob_of_another_conversation_is_rejected(shop_and_bank: ShopAndBank) -> None:
-    """Nor that of the other direction."""
-    row = intercepted(shop_and_bank)
-    other = intercepted(shop_and_bank)
+def test_a_blob_of_another_conversation_or_direction_is_rejected(shop_and_bank: ShopAndBank) -> None:
+    row = intercept_request(shop_and_bank)
+    other = intercept_request(shop_and_bank)
     assert row["conversation_id"] != other["conversation_id"]
     reflected = {**row, "is_initiator": False, "key_exchange": row["key_exchange"]}
     deliver_rows(shop_and_bank, "bank", [{**row, "key_exchange": other["key_exchange"]}, reflected])
     assert states(shop_and_bank.stock) == []
     shop_and_bank.network.settle(seconds=5)
-    assert sorted(shop_and_bank.ordered()) == [b"two chairs", b"two chairs"]
+    assert sorted(shop_and_bank.receive_orders()) == [b"two chairs", b"two chairs"]
 
 
 @pytest.mark.threat("T2")
 def test_a_recorded_dialog_cannot_be_replayed(shop_and_bank: ShopAndBank) -> None:
-    """Neither while its closed endpoint is there, nor once that is gone."""
+    """Neither while its closed endpoint exists, nor after that is removed."""
     dialog = begin(shop_and_bank, b"pay 10")
     shop_and_bank.network.settle()
     assert shop_and_bank.answer(b"paid") == [b"pay 10"]
@@ -224,26 +227,26 @@ def test_a_recorded_dialog_cannot_be_replayed(shop_and_bank: ShopAndBank) -> Non
     received(shop_and_bank.sales, REPLIES)
     for _ in range(2):
         deliver_rows(shop_and_bank, "bank", recorded)
-        assert shop_and_bank.ordered() == []
+        assert shop_and_bank.receive_orders() == []
         assert states(shop_and_bank.stock) in (["CD"], [])
         shop_and_bank.network.clock.advance(seconds=31 * 60)
         shop_and_bank.bank.run_due()
         shop_and_bank.network.settle()
     assert states(shop_and_bank.stock) == []
     deliver_rows(shop_and_bank, "bank", recorded)
-    assert (shop_and_bank.ordered(), states(shop_and_bank.stock)) == ([], [])
+    assert (shop_and_bank.receive_orders(), states(shop_and_bank.stock)) == ([], [])
     assert 11230 in refused(shop_and_bank, "bank")
 
 
 @pytest.mark.threat("T11")
 def test_every_bit_of_the_first_answer_is_authenticated(shop_and_bank: ShopAndBank) -> None:
-    """With a key that came along and was changed, and with a header that says more than was received."""
-    row = unanswered(shop_and_bank)
+    """Neither the key exchange blob nor the header can be changed."""
+    row = intercept_answer(shop_and_bank)
     number = int.from_bytes(row["key_exchange"])
     size = len(row["key_exchange"])
     flipped = [{**row, "key_exchange": (number ^ 1 << bit).to_bytes(size)} for bit in range(0, 8 * size, 97)]
-    for bad in (*flipped, {**row, "acked_sequence_number": 5}, {**row, "from_broker_instance": bytes(16)}):
-        deliver_rows(shop_and_bank, "shop", [bad])
+    for changed in (*flipped, {**row, "acked_sequence_number": 5}, {**row, "from_broker_instance": bytes(16)}):
+        deliver_rows(shop_and_bank, "shop", [changed])
     assert len(waiting(shop_and_bank.sales)) == 1
     deliver_rows(shop_and_bank, "shop", [row])
     assert waiting(shop_and_bank.sales) == []
@@ -251,8 +254,7 @@ def test_every_bit_of_the_first_answer_is_authenticated(shop_and_bank: ShopAndBa
 
 @pytest.mark.rule("P26")
 def test_hostile_blobs_do_not_affect_honest_peers(shop_and_bank: ShopAndBank) -> None:
-    """Of any size and content, and many of them."""
-    row = intercepted(shop_and_bank)
+    row = intercept_request(shop_and_bank)
     for blob in (b"\0", bytes(1 << 16), b"\1\1" + b"\xff" * 700, row["key_exchange"] * 2):
         deliver_rows(
             shop_and_bank,
@@ -261,12 +263,12 @@ def test_hostile_blobs_do_not_affect_honest_peers(shop_and_bank: ShopAndBank) ->
         )
     assert states(shop_and_bank.stock) == []
     shop_and_bank.network.settle(seconds=5)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 @pytest.mark.rule("R8", "P25")
 def test_a_second_copy_with_the_same_certificate_gets_an_error(shop_and_bank: ShopAndBank) -> None:
-    """-8495, so that it does not wait for ever; the copy that answered first goes on."""
+    """The copy that answered first keeps the conversation; the other one gets error -8495."""
     instance = shop_and_bank.network.instance("copy")
     copy = sample_databases.stock(instance)
     create_own_certificate(copy, "Bank", STOCK)
@@ -277,7 +279,7 @@ def test_a_second_copy_with_the_same_certificate_gets_an_error(shop_and_bank: Sh
     shop_and_bank.sales.create_route(
         "Bank", address=BANK, service_name=STOCK, broker_instance=shop_and_bank.stock.service_broker_guid
     )
-    row = intercepted(shop_and_bank)
+    row = intercept_request(shop_and_bank)
     shop_and_bank.network.settle(seconds=5)
     assert shop_and_bank.answer(b"yes") == [b"two chairs"]
     shop_and_bank.network.settle(seconds=2)

@@ -1,4 +1,4 @@
-"""Effects of a network batch on a database: the same as if its messages had been delivered locally."""
+"""The changes of a network batch in a database equal those of local delivery."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.broker.network.engine_pair import MINUTE, ORDER, ORDERS, Pair, Side, 
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Iterator[Pair]:
-    made = pair(tmp_path, max_fragment_bytes=100)
-    yield made
-    made.close()
+    engine_pair = pair(tmp_path, max_fragment_bytes=100)
+    yield engine_pair
+    engine_pair.close()
 
 
 def queue(side: Side, name: str = ORDERS) -> list[dict[str, Any]]:
@@ -32,14 +32,14 @@ def queue(side: Side, name: str = ORDERS) -> list[dict[str, Any]]:
 
 
 def states(engines: Pair, shop: uuid.UUID) -> tuple[str | None, str | None]:
-    """The states of both ends; None where one is gone."""
+    """The states of both endpoints; None if an endpoint does not exist."""
     near = engines.shop.row(shop)
     with database_context(engines.stock.database).file.read() as connection:
         far = connection.execute("SELECT state FROM ssb_conversation_endpoints").fetchone()
     return None if near is None else near.state, None if far is None else far[0]
 
 
-def test_messages_go_to_another_instance_and_answers_come_back(engines: Pair) -> None:
+def test_messages_and_replies_are_exchanged_between_instances(engines: Pair) -> None:
     shop = engines.begin(b"two chairs", b"a table")
     engines.exchange()
     rows = drain(engines.stock.database, ORDERS)
@@ -52,14 +52,14 @@ def test_messages_go_to_another_instance_and_answers_come_back(engines: Pair) ->
 
 
 def test_closed_ends_acknowledge_duplicates_for_30_minutes(engines: Pair) -> None:
-    shop, stock = engines.bound()
+    shop, stock = engines.establish()
     send(engines.stock.database, stock, b"thank you")
     late = engines.stock.rows()
     engines.exchange(seconds=MINUTE)
     end(engines.shop.database, shop)
     sent = engines.shop.rows()
     assert states(engines, shop) == ("DO", "CO")
-    engines.stock.take(sent)
+    engines.stock.receive_rows(sent)
     assert states(engines, shop) == ("DO", "DI")
     assert contents_of(drain(engines.stock.database, ORDERS)) == ["EndDialog"]
     engines.exchange()
@@ -68,7 +68,7 @@ def test_closed_ends_acknowledge_duplicates_for_30_minutes(engines: Pair) -> Non
     assert states(engines, shop) == ("CD", "CD")
     for side, rows in ((engines.shop, late), (engines.stock, sent)):
         side.restart()
-        assert side.take(rows) is None
+        assert side.receive_rows(rows) is None
         (answer,) = side.rows()
         assert answer["acked_sequence_number"] is not None
         assert answer["message_type_name"] is None
@@ -84,7 +84,7 @@ def test_a_new_endpoint_has_all_its_columns(engines: Pair) -> None:
     engines.exchange()
     near = engines.shop.row(shop)
     assert near is not None
-    far = engines.stock.at((near.conversation_id, False))
+    far = engines.stock.endpoint_row((near.conversation_id, False))
     assert far is not None
     assert (far.far_service, far.priority, far.lifetime) == ("//Shop", 8, near.lifetime)
     assert far.far_broker_instance == engines.shop.storage.broker_instance
@@ -99,14 +99,14 @@ def test_a_new_endpoint_has_all_its_columns(engines: Pair) -> None:
 def test_incomplete_messages_are_in_the_queue_with_status_2(engines: Pair) -> None:
     shop = engines.begin(b"x" * 250)
     sent = engines.shop.rows()
-    engines.stock.take(sent[:2])
+    engines.stock.receive_rows(sent[:2])
     assert states(engines, shop) == ("CO", "SI")
     (row,) = queue(engines.stock)
     assert (row["status"], row["message_sequence_number"], row["message_body"]) == (2, 0, None)
     assert engines.stock.instance.view("sys.conversation_endpoints").to_pylist()[0]["receive_sequence_frag"] == 2
     assert receive(engines.stock.database).num_rows == 0
     engines.stock.restart()
-    engines.stock.take(sent[2:])
+    engines.stock.receive_rows(sent[2:])
     assert states(engines, shop) == ("CO", "CO")
     assert engines.stock.count("fragments") == 0
     assert contents_of(receive(engines.stock.database)) == [b"x" * 250]
@@ -114,55 +114,55 @@ def test_incomplete_messages_are_in_the_queue_with_status_2(engines: Pair) -> No
 
 @pytest.mark.rule("P14")
 def test_early_messages_are_in_the_queue_with_status_2(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     send(engines.shop.database, shop, b"1", b"2", b"3")
     sent = engines.shop.rows()
-    engines.stock.take([sent[2], sent[1]])
+    engines.stock.receive_rows([sent[2], sent[1]])
     found = [(row["status"], row["message_sequence_number"], row["message_body"]) for row in queue(engines.stock)]
     assert found == [(2, 2, b"2"), (2, 3, b"3")]
     row = engines.stock.instance.view("sys.conversation_endpoints").to_pylist()[0]
     assert (row["first_out_of_order_sequence"], row["last_out_of_order_sequence"]) == (2, 3)
     assert (row["receive_sequence"], row["last_out_of_order_frag"]) == (1, 0)
-    engines.stock.take([sent[0]])
+    engines.stock.receive_rows([sent[0]])
     assert [row["status"] for row in queue(engines.stock)] == [1, 1, 1]
     assert contents_of(receive(engines.stock.database)) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.rule("P14", "P34")
 def test_messages_for_a_disabled_queue_are_in_the_transmission_queue(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     send(engines.shop.database, shop, b"1", b"y" * 150, b"3")
     sent = sorted(engines.shop.rows(), key=lambda row: (row["message_sequence_number"], row["fragment_number"]))
     switch(engines.stock.database, on=False)
-    engines.stock.take([sent[0], sent[1], sent[3]])
+    engines.stock.receive_rows([sent[0], sent[1], sent[3]])
     view = engines.stock.instance.view("sys.transmission_queue").to_pylist()
     assert [(row["message_sequence_number"], row["message_body"]) for row in view] == [(1, b"1"), (2, None), (3, b"3")]
     assert {row["to_service_name"] for row in view} == {"//Stock"}
     assert queue(engines.stock) == []
     engines.clock.advance(seconds=1)
-    assert engines.stock.rows() != []  # it is durable, so it is acknowledged (P16)
+    assert engines.stock.rows() != []  # P16: stored messages are acknowledged
     switch(engines.stock.database, on=True)
     assert [row["status"] for row in queue(engines.stock)] == [1, 2, 2]
-    engines.stock.take([sent[2]])
+    engines.stock.receive_rows([sent[2]])
     assert contents_of(drain(engines.stock.database)) == [b"1", b"y" * 150, b"3"]
 
 
 @pytest.mark.rule("P11")
 def test_a_waiting_receive_is_woken(engines: Pair) -> None:
     engines.begin(b"two chairs")
-    (queue_of,) = (
+    (queue_id,) = (
         row["object_id"]
         for row in engines.stock.instance.view("sys.service_queues").to_pylist()
         if row["name"] == ORDERS
     )
-    seen = database_context(engines.stock.database).arrivals.count(queue_of)
-    engines.stock.take(engines.shop.rows())
-    assert database_context(engines.stock.database).arrivals.count(queue_of) > seen
+    arrivals_before = database_context(engines.stock.database).arrivals.count(queue_id)
+    engines.stock.receive_rows(engines.shop.rows())
+    assert database_context(engines.stock.database).arrivals.count(queue_id) > arrivals_before
 
 
 def test_with_retention_messages_stay_until_the_end(engines: Pair) -> None:
     engines.stock.database.alter_queue(ORDERS, retention=True)
-    shop, stock = engines.bound()
+    shop, stock = engines.establish()
     send(engines.stock.database, stock, b"on their way")
     engines.exchange()
     assert sorted(row["status"] for row in queue(engines.stock)) == [0, 3]
@@ -197,15 +197,15 @@ def test_an_error_of_the_remote_broker_ends_the_conversation(engines: Pair) -> N
 
 
 def test_a_refused_message_ends_both_sides(engines: Pair) -> None:
-    shop, stock = engines.bound()
+    shop, stock = engines.establish()
     engines.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(engines.shop.database, shop, b"<order/>", b"no XML", b"<order/>", message_type=ORDER)
     sent = engines.shop.rows()
-    engines.stock.take(sent)
+    engines.stock.receive_rows(sent)
     assert states(engines, shop) == ("CO", "ER")
     assert contents_of(drain(engines.stock.database)) == ["Error", b"<order/>"]
     end(engines.stock.database, stock)
-    # What it answered was lost; asked again, it says the same, and does not take the message for taken.
+    # The answer was lost; a repeated message gets the same answer and is not acknowledged.
     engines.stock.rows()
     engines.clock.advance(seconds=MINUTE)
     engines.exchange()
@@ -216,13 +216,13 @@ def test_a_refused_message_ends_both_sides(engines: Pair) -> None:
 
 @pytest.mark.rule("P26")
 def test_messages_of_a_broken_conversation_are_not_stored(engines: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop, stock = engines.bound()
+    shop, stock = engines.establish()
     engines.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(engines.shop.database, shop, b"no XML", b"z" * 450, message_type=ORDER)
     bad, *early = engines.shop.rows()
-    engines.stock.take(early[:2])
+    engines.stock.receive_rows(early[:2])
     assert engines.stock.count("fragments") == 2
-    engines.stock.take([bad])
+    engines.stock.receive_rows([bad])
     assert states(engines, shop) == ("CO", "ER")
     read: list[int] = []
     stored = engines.stock.storage.read_stored
@@ -233,10 +233,10 @@ def test_messages_of_a_broken_conversation_are_not_stored(engines: Pair, monkeyp
         return table
 
     monkeypatch.setattr(engines.stock.storage, "read_stored", counted)
-    engines.stock.take([bad])
+    engines.stock.receive_rows([bad])
     engines.stock.dialogs.forget([engines.stock.key(stock)])
-    engines.stock.take([bad])
-    engines.stock.take(early[2:3])
+    engines.stock.receive_rows([bad])
+    engines.stock.receive_rows(early[2:3])
     assert sum(read) == 0
     assert engines.stock.count("fragments") == 2
     engines.exchange(seconds=MINUTE)
@@ -244,15 +244,15 @@ def test_messages_of_a_broken_conversation_are_not_stored(engines: Pair, monkeyp
 
 
 def test_a_lost_error_is_sent_again_for_duplicates(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     engines.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(engines.shop.database, shop, b"no XML" * 50, message_type=ORDER)
-    engines.stock.take(engines.shop.rows())
+    engines.stock.receive_rows(engines.shop.rows())
     assert len(engines.stock.rows()) == 1
     engines.shop.restart()
     for row in engines.shop.rows():
-        engines.stock.take([row])
-    engines.shop.take(engines.stock.rows())
+        engines.stock.receive_rows([row])
+    engines.shop.receive_rows(engines.stock.rows())
     assert states(engines, shop) == ("ER", "ER")
     assert engines.stock.count("fragments") == 0
 
@@ -262,15 +262,15 @@ def test_a_refused_first_message_leaves_no_endpoint(engines: Pair) -> None:
     shop = engines.begin()
     send(engines.shop.database, shop, b"z" * 250, message_type=ORDER)
     sent = engines.shop.rows()
-    engines.stock.take(sent[:1])
+    engines.stock.receive_rows(sent[:1])
     assert states(engines, shop) == ("CO", "SI")
-    engines.stock.take(sent[1:])
+    engines.stock.receive_rows(sent[1:])
     assert (states(engines, shop), engines.stock.count("fragments")) == (("CO", None), 0)
     engines.exchange(seconds=MINUTE)
     assert states(engines, shop) == ("ER", None)
 
 
-def test_an_unknown_service_is_an_error_if_the_broker_id_was_named(engines: Pair) -> None:
+def test_an_unknown_service_is_an_error_if_the_broker_id_was_given(engines: Pair) -> None:
     engines.stock.database.drop_service("//Stock")
     named = engines.begin(b"1", broker_instance=engines.stock.database.service_broker_guid)
     engines.exchange()
@@ -282,7 +282,7 @@ def test_an_unknown_service_is_an_error_if_the_broker_id_was_named(engines: Pair
 def test_an_unknown_service_without_broker_id_is_only_reported(engines: Pair) -> None:
     engines.stock.database.drop_service("//Stock")
     shop = engines.begin(b"1")
-    engines.stock.take(engines.shop.rows())
+    engines.stock.receive_rows(engines.shop.rows())
     assert engines.stock.rows() == []
     assert [event.error for event in engines.stock.emitted(MessageUndeliverable)] == [11210]
     engines.stock.database.create_service("//Stock", queue=ORDERS, contracts=["Trade"])
@@ -294,13 +294,13 @@ def test_an_unknown_service_without_broker_id_is_only_reported(engines: Pair) ->
 def test_a_message_with_a_wrong_digest_is_dropped_and_sent_again(engines: Pair) -> None:
     engines.begin(b"x" * 250)
     sent = engines.shop.rows()
-    engines.stock.take(sent[:2])
+    engines.stock.receive_rows(sent[:2])
     with database_context(engines.stock.database).file.write() as connection:
         connection.execute(
             "UPDATE ssb_fragments SET message_body = ?, fragment_digest = NULL WHERE fragment_number = 0", (b"y" * 100,)
         )
     engines.stock.restart()
-    engines.stock.take(sent[2:])
+    engines.stock.receive_rows(sent[2:])
     assert engines.stock.emitted(CorruptedMessage) != []
     assert engines.stock.count("fragments") == 0
     engines.exchange(seconds=MINUTE)
@@ -308,12 +308,12 @@ def test_a_message_with_a_wrong_digest_is_dropped_and_sent_again(engines: Pair) 
 
 
 def test_messages_after_the_end_are_dropped_and_acknowledged(engines: Pair) -> None:
-    shop, stock = engines.bound()
+    shop, stock = engines.establish()
     end(engines.stock.database, stock)
     send(engines.shop.database, shop, b"1", b"2" * 250)
     sent = engines.shop.rows()
-    engines.stock.take([*sent[:2], sent[3]])
-    engines.stock.restart()  # what is dropped counts as taken, also in parts
+    engines.stock.receive_rows([*sent[:2], sent[3]])
+    engines.stock.restart()  # dropped messages and fragments are acknowledged
     engines.exchange(seconds=MINUTE)
     assert queue(engines.stock) == []
     assert engines.shop.count("transmission_queue") == engines.stock.count("fragments") == 0
@@ -322,28 +322,28 @@ def test_messages_after_the_end_are_dropped_and_acknowledged(engines: Pair) -> N
 
 @pytest.mark.rule("P13")
 def test_messages_after_the_end_in_many_batches_are_acknowledged_immediately(engines: Pair) -> None:
-    """None of it is kept, and none of it comes twice."""
-    shop, stock = engines.bound()
+    """No fragment is stored or sent again."""
+    shop, stock = engines.establish()
     send(engines.shop.database, shop, b"1" * 350, b"2" * 250)
     sent = engines.shop.rows()
     end(engines.stock.database, stock)
-    engines.shop.take(engines.stock.rows())
+    engines.shop.receive_rows(engines.stock.rows())
     engines.clock.advance(seconds=1)
-    engines.stock.take(engines.shop.rows())
+    engines.stock.receive_rows(engines.shop.rows())
     assert states(engines, shop) == ("DI", "CD")
     for row in reversed(sent):
-        engines.stock.take([row])
+        engines.stock.receive_rows([row])
         assert engines.stock.count("fragments") == 0
     engines.clock.advance(seconds=1)
-    engines.shop.take(engines.stock.rows())
+    engines.shop.receive_rows(engines.stock.rows())
     assert engines.shop.count("transmission_queue") == 0
     assert queue(engines.stock) == []
 
 
 def test_end_with_error_drops_waiting_messages_and_is_received_immediately(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     send(engines.shop.database, shop, b"1", b"2", b"3")
-    engines.stock.take(engines.shop.rows()[1:])
+    engines.stock.receive_rows(engines.shop.rows()[1:])
     end(engines.shop.database, shop, error=(7, "sold out"))
     engines.exchange(seconds=MINUTE)
     (row,) = drain(engines.stock.database)
@@ -352,7 +352,7 @@ def test_end_with_error_drops_waiting_messages_and_is_received_immediately(engin
     assert engines.stock.count("fragments") == engines.shop.count("transmission_queue") == 0
 
 
-def test_the_end_of_an_unsent_conversation_creates_none_at_the_target(engines: Pair) -> None:
+def test_the_end_of_an_unsent_conversation_creates_no_target_endpoint(engines: Pair) -> None:
     shop = engines.begin(b"lost")
     engines.shop.rows()
     end(engines.shop.database, shop, error=(7, "sold out"))
@@ -363,7 +363,7 @@ def test_the_end_of_an_unsent_conversation_creates_none_at_the_target(engines: P
 
 @pytest.mark.rule("I6")
 def test_error_broker_conversations_sends_an_error(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     engines.shop.database.set_broker("ERROR_BROKER_CONVERSATIONS")
     engines.exchange()
     assert states(engines, shop) == ("ER", "ER")
@@ -372,7 +372,7 @@ def test_error_broker_conversations_sends_an_error(engines: Pair) -> None:
 
 @pytest.mark.rule("I6")
 def test_the_error_is_sent_even_if_this_end_has_ended(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     engines.shop.database.set_broker("ERROR_BROKER_CONVERSATIONS")
     end(engines.shop.database, shop)
     assert states(engines, shop) == ("DO", "CO")
@@ -381,12 +381,12 @@ def test_the_error_is_sent_even_if_this_end_has_ended(engines: Pair) -> None:
     assert b"<Code>-9720</Code>" in drain(engines.stock.database)[0]["message_body"]
 
 
-def test_too_long_a_lifetime_is_reduced(engines: Pair) -> None:
-    """Moments that no calendar has would stop what looks at the next one."""
+def test_an_excessive_lifetime_is_reduced(engines: Pair) -> None:
+    """A time beyond the range of datetime would stop the timers."""
     key = (engines.shop.key(engines.begin(b"1"))[0], False)
-    effects = engines.stock.arrived(engines.shop.rows())
+    effects = engines.stock.process(engines.shop.rows())
     engines.stock.dialogs.undo(effects)
     (created,) = effects.created
     (admitted,) = engines.stock.storage.admit([replace(created, lifetime=2**63 - 1)])
     assert admitted == replace(created, lifetime=engines.stock.now + (2**31 - 1) * 1_000_000)
-    assert engines.stock.at(key) is None
+    assert engines.stock.endpoint_row(key) is None

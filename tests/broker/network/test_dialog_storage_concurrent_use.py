@@ -24,13 +24,13 @@ SYSTEM = (END_DIALOG, ERROR, DIALOG_TIMER)
 
 
 def expected(error: BrokerError, *numbers: int) -> None:
-    """Only these refusals are in order."""
+    """Raises the error unless its number is expected."""
     if error.number not in numbers:
         raise error
 
 
-class Turmoil:
-    """What happens in a seed, and what was sent and received of each conversation, by its id and the sender's side."""
+class RandomOperations:
+    """Random operations, and the messages sent and received, by conversation and side of the sender."""
 
     def __init__(self, engines: Pair, seed: int) -> None:
         self.engines = engines
@@ -41,11 +41,11 @@ class Turmoil:
         self.stale = 0
 
     def run(self) -> None:
-        carries = [
-            self.carry,
-            self.carry,
-            self.carry,
-            self.carry,
+        frequent = [
+            self.deliver,
+            self.deliver,
+            self.deliver,
+            self.deliver,
             self.send,
             self.send,
             self.send,
@@ -55,8 +55,8 @@ class Turmoil:
         rare = [self.begin, self.end, self.switch, self.crash, self.flush]
         self.begin()
         for _ in range(STEPS):
-            self.random.choice(carries if self.random.random() < 0.8 else rare)()
-        self.mend()
+            self.random.choice(frequent if self.random.random() < 0.8 else rare)()
+        self.deliver_all()
 
     def side(self) -> Side:
         return self.random.choice([self.engines.shop, self.engines.stock])
@@ -67,7 +67,9 @@ class Turmoil:
                 "SELECT conversation_id, is_initiator, conversation_handle FROM ssb_conversation_endpoints "
                 "WHERE state NOT IN ('SI', 'CD') ORDER BY conversation_id"
             ).fetchall()
-        return [(conversation, bool(near), uuid.UUID(bytes=handle)) for conversation, near, handle in found]
+        return [
+            (conversation, bool(is_initiator), uuid.UUID(bytes=handle)) for conversation, is_initiator, handle in found
+        ]
 
     def begin(self) -> None:
         with self.engines.shop.database.transaction() as t:
@@ -78,9 +80,9 @@ class Turmoil:
         found = self.handles(side)
         if not found:
             return
-        conversation, near, handle = self.random.choice(found)
+        conversation, is_initiator, handle = self.random.choice(found)
         for _ in range(self.random.choice([1, 1, 3])):
-            number = self.sent[conversation, near]
+            number = self.sent[conversation, is_initiator]
             body = b"%d:" % number + self.random.randbytes(self.random.choice([0, 20, 250]))
             try:
                 with side.database.transaction() as t:
@@ -89,20 +91,20 @@ class Turmoil:
                 expected(error, 8429, 8489)
                 self.ended.add(conversation)
                 return
-            self.sent[conversation, near] += 1
+            self.sent[conversation, is_initiator] += 1
 
     def receive(self) -> None:
-        self.take_in(self.side(), most=self.random.choice([1, 5]))
+        self.receive_from(self.side(), top=self.random.choice([1, 5]))
 
-    def take_in(self, side: Side, *, most: int) -> int:
-        """Receives from a queue; whoever hears of an end mostly ends too."""
+    def receive_from(self, side: Side, *, top: int) -> int:
+        """Receives from a queue; often ends a conversation that the other side has ended."""
         with side.database.transaction() as t:
             try:
                 rows: list[dict[str, Any]] = t.receive(
-                    ORDERS if side is self.engines.stock else REPLIES, top=most
+                    ORDERS if side is self.engines.stock else REPLIES, top=top
                 ).to_pylist()
             except BrokerError as error:
-                expected(error, 9617)  # it is off
+                expected(error, 9617)  # the queue is off
                 return 0
             for row in rows:
                 handle = uuid.UUID(bytes=row["conversation_handle"])
@@ -123,14 +125,16 @@ class Turmoil:
         found = self.handles(side)
         if not found or self.random.random() < 0.5:
             return
-        conversation, near, handle = self.random.choice(found)
-        # A target's endpoint that was cleaned up would begin anew, in the middle, with what comes later.
-        how: dict[str, Any] = self.random.choice([{}, {"error": (7, "sold out")}, {"cleanup": True} if near else {}])
+        conversation, is_initiator, handle = self.random.choice(found)
+        # A target endpoint that was cleaned up would be created again by later messages of the dialog.
+        options: dict[str, Any] = self.random.choice(
+            [{}, {"error": (7, "sold out")}, {"cleanup": True} if is_initiator else {}]
+        )
         try:
             with side.database.transaction() as t:
-                t.end_conversation(handle, **how)
+                t.end_conversation(handle, **options)
         except BrokerError as error:
-            expected(error, 8427)  # it has ended before
+            expected(error, 8427)  # it has already ended
         self.ended.add(conversation)
 
     def switch(self) -> None:
@@ -150,41 +154,41 @@ class Turmoil:
         for side in (self.engines.shop, self.engines.stock):
             side.instance.run_due()
 
-    def carry(self, *, share: float = 0.8) -> None:
-        """What one side sends, as far as it gets through; now and then something happens between plan and commit."""
+    def deliver(self, *, share: float = 0.8) -> None:
+        """Delivers a share of the rows of both sides, sometimes with another operation between plan and commit."""
         for source, target in ((self.engines.shop, self.engines.stock), (self.engines.stock, self.engines.shop)):
             rows = [row for row in source.rows() if self.random.random() < share]
             self.random.shuffle(rows)
             while rows:
-                rows = self.arrive(target, rows, disturbed=share < 1 and self.random.random() < 0.3)
+                rows = self.deliver_to(target, rows, is_disturbed=share < 1 and self.random.random() < 0.3)
 
-    def arrive(self, side: Side, rows: list[Row], *, disturbed: bool) -> list[Row]:
-        effects = side.arrived(rows)
-        if disturbed:
-            happens: Callable[[], None] = self.random.choice(
+    def deliver_to(self, side: Side, rows: list[Row], *, is_disturbed: bool) -> list[Row]:
+        effects = side.process(rows)
+        if is_disturbed:
+            operation: Callable[[], None] = self.random.choice(
                 [self.end, self.send, self.receive, self.switch, self.wait]
             )
-            happens()
-        if disturbed and self.random.random() < 0.2:
+            operation()
+        if is_disturbed and self.random.random() < 0.2:
             side.dialogs.undo(effects)
             return []
-        stale = side.settle(effects)
+        stale = side.commit_or_undo(effects)
         if stale is None:
             return []
         self.stale += 1
         assert stale.keys
         return rows
 
-    def mend(self) -> None:
-        """Nothing goes wrong any more: all that waits arrives, or its conversation is over."""
+    def deliver_all(self) -> None:
+        """Delivers without faults until all messages have arrived or their conversations have ended."""
         for side, name in ((self.engines.shop, REPLIES), (self.engines.stock, ORDERS)):
             side.database.alter_queue(name, status=True)
         for _ in range(ROUNDS_MAX):
-            self.carry(share=1)
+            self.deliver(share=1)
             self.engines.clock.advance(seconds=70)
             for side in (self.engines.shop, self.engines.stock):
                 side.instance.run_due()
-                while self.take_in(side, most=50):
+                while self.receive_from(side, top=50):
                     pass
             if not self.engines.shop.count("transmission_queue") and not self.engines.stock.count("transmission_queue"):
                 return
@@ -200,19 +204,19 @@ class Turmoil:
             assert numbers == sorted(set(numbers)), sender
             assert numbers == list(range(len(numbers))), sender
             assert len(numbers) <= self.sent[sender], sender
-        for (conversation, near), number in self.sent.items():
+        for (conversation, is_initiator), number in self.sent.items():
             if conversation not in self.ended:
-                assert len(self.received[conversation, near]) == number, (conversation, near)
+                assert len(self.received[conversation, is_initiator]) == number, (conversation, is_initiator)
 
 
 @pytest.mark.rule("P11", "P14", "P16")
 @pytest.mark.parametrize("seed", range(8))
 def test_concurrent_use(tmp_path: Path, seed: int) -> None:
-    """All that was sent in conversations that go on is received once and in order; of others, the beginning."""
-    engines = pair(tmp_path, is_heard=seed % 2 == 0, max_fragment_bytes=100)
-    turmoil = Turmoil(engines, seed)
-    turmoil.run()
-    turmoil.check()
+    """Messages of open conversations are received once and in order; of ended ones, the first messages are."""
+    engines = pair(tmp_path, has_subscriber=seed % 2 == 0, max_fragment_bytes=100)
+    operations = RandomOperations(engines, seed)
+    operations.run()
+    operations.check()
     for side in (engines.shop, engines.stock):
         with database_context(side.database).file.read() as connection:
             assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

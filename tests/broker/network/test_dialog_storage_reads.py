@@ -53,14 +53,14 @@ def test_requested_messages_are_read_in_order_up_to_the_limit(engines: Pair) -> 
     assert {row["message_type_name"] for row in rows} == {DEFAULT}
     assert len(sent(engines, MessageRange(one, 0, ALL, 2, ALL))) == 2
     assert [row["message_body"] for row in sent(engines, MessageRange(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
-    assert len(sent(engines, MessageRange(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
+    assert len(sent(engines, MessageRange(two, 1, ALL, 9, 1))) == 1  # the first message is returned whatever its size
     assert sent(engines, MessageRange(one, 7, 9, 9, ALL)) == sent(engines) == []
     assert [row["message_body"] for row in sent(engines, MessageRange(two, 0, ALL, 9, ALL, 999))] == [b"", None]
     assert [row["message_body"] for row in sent(engines, MessageRange(one, 0, ALL, 9, ALL, 0))] == [None]
 
 
 @pytest.mark.rule("P13")
-def test_parts_of_a_body_are_read_without_the_rest(engines: Pair) -> None:
+def test_slices_of_a_body_are_read(engines: Pair) -> None:
     body = bytes(range(256)) * 400
     key = engines.shop.key(engines.begin(b"first", body))
     spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
@@ -74,11 +74,11 @@ MIB = 1 << 20
 
 
 def test_a_large_body_is_read_once_over_many_turns(engines: Pair) -> None:
-    """SQLite walks to a place from the body's beginning: 192 MiB in turns of one had 96 times as many pages read."""
+    """SQLite walks the overflow pages of a body from the start, so a read per turn would visit many more pages."""
     size = 33 * MIB + 5
     body = Random(1).randbytes(size)
     key = engines.shop.key(engines.begin(body))
-    with database_context(engines.shop.database).file.read() as connection:  # whoever comes next is given the same one
+    with database_context(engines.shop.database).file.read() as connection:  # the next reader gets the same connection
         pass
     before = pages_visited(connection)
     found: list[bytes] = []
@@ -90,29 +90,29 @@ def test_a_large_body_is_read_once_over_many_turns(engines: Pair) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_messages_read_ahead_equal_the_stored_ones(engines: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
+    """Reads of several messages, with repeated slices and with messages that are removed meanwhile."""
     rng = Random(seed)
     monkeypatch.setattr(dialog_storage, "READ_AHEAD_MAX", rng.choice([100, 1000, 5000]))
     bodies = {engines.shop.key(engines.begin(body)): body for body in (rng.randbytes(4000) for _ in range(3))}
-    places = dict.fromkeys(bodies, 0)
+    positions = dict.fromkeys(bodies, 0)
     for _ in range(200):
         key = rng.choice(list(bodies))
         if rng.random() < 0.1:
             engines.shop.storage.drop_read_ahead()
-        step, place = rng.randint(0, 400), places[key]
-        again = sorted(rng.sample(range(place + 1), 2)) if place and rng.random() < 0.3 else None
-        spans = [*([(again[0], again[1])] if again else []), (place, place + step)]
+        step, position = rng.randint(0, 400), positions[key]
+        again = sorted(rng.sample(range(position + 1), 2)) if position and rng.random() < 0.3 else None
+        spans = [*([(again[0], again[1])] if again else []), (position, position + step)]
         expected = [bodies[key][begin:end] for begin, end in spans]
         assert engines.shop.storage.read_body_slices(key, 0, spans) == expected
-        places[key] = (place + step) if place < 4200 else 0
-    gone = next(iter(bodies))
+        positions[key] = (position + step) if position < 4200 else 0
+    removed = next(iter(bodies))
     with engines.shop.database.transaction() as t:
         t.connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
-    assert engines.shop.storage.read_body_slices(gone, 0, [(0, 9)]) is None
+    assert engines.shop.storage.read_body_slices(removed, 0, [(0, 9)]) is None
 
 
 def pages_visited(connection: Connection) -> int:
-    """How many pages a connection has asked for, wherever they were found."""
+    """The number of pages that a connection has requested, cached or not."""
     return sum(connection.status(each)[0] for each in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS))
 
 
@@ -126,7 +126,7 @@ def test_message_ids_are_constant_and_distinct(engines: Pair) -> None:
 
 
 def test_the_error_that_ended_a_conversation_is_returned(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     send(engines.shop.database, shop, b"1", b"2")
     key = engines.shop.key(shop)
     end(engines.shop.database, shop, error=(7, "sold out"))
@@ -153,7 +153,7 @@ def test_after_a_restart_all_conversations_with_messages_are_found(engines: Pair
 
 @pytest.mark.rule("P32")
 def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     engines.clock.advance(seconds=MINUTE)
     assert engines.shop.dialogs.flush(now=engines.shop.now) == 1
     assert engines.shop.count("transmission_objects") == 1
@@ -167,7 +167,7 @@ def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(engines: Pair
 
 @pytest.mark.rule("P32")
 def test_objects_are_removed_with_their_endpoints(engines: Pair) -> None:
-    shop, _ = engines.bound()
+    shop, _ = engines.establish()
     key = engines.shop.key(shop)
     engines.shop.storage.save_transmissions({key: b"packed", (bytes(16), True): b"of nobody"})
     assert engines.shop.storage.load_transmissions([key, (bytes(16), True)]) == {key: b"packed"}
@@ -178,9 +178,9 @@ def test_objects_are_removed_with_their_endpoints(engines: Pair) -> None:
 @pytest.mark.rule("P25")
 def test_the_binding_of_a_conversation_is_read(engines: Pair) -> None:
     shop = engines.begin(b"1")
-    engines.stock.take(engines.shop.rows())
+    engines.stock.receive_rows(engines.shop.rows())
     engines.clock.advance(seconds=1)
-    effects = engines.shop.arrived(engines.stock.rows())
+    effects = engines.shop.process(engines.stock.rows())
     (bound,) = effects.bound
     secured = replace(bound, far_session_key=b"k" * 32, far_certificate=b"c" * 32)
     assert engines.shop.storage.commit(replace(effects, bound=(secured,))) is None
@@ -190,26 +190,26 @@ def test_the_binding_of_a_conversation_is_read(engines: Pair) -> None:
 
 
 def test_message_types_of_the_broker_cannot_be_forged(engines: Pair) -> None:
-    """What ends a dialog says so in its type and in its header, and has the body that such a message has."""
-    shop, stock = engines.bound()
+    """The type, the header and the body of a message that ends a dialog must match."""
+    shop, stock = engines.establish()
     conversation, _ = engines.shop.key(shop)
     send(engines.shop.database, shop, b"")
 
-    def judged(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
+    def refusal_code(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
         row = (conversation, True, 1, kind, None, is_end, is_error, body)
         arrays = [pa.array([value], field.type) for value, field in zip(row, MESSAGES, strict=True)]
         answer = engines.stock.storage.validate(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
         assert answer is None or isinstance(answer, Refusal)
         return None if answer is None else answer.code
 
-    assert judged("Order", b"") is None
-    assert judged(END_DIALOG, b"", is_end=True) is None
-    assert judged(ERROR, b"<Error/>", is_error=True) is None
-    assert judged(END_DIALOG, b"") == -8498
-    assert judged(ERROR, b"<Error/>") == -8498
-    assert judged("Order", b"", is_end=True) == -8498
-    assert judged("no such type", b"", is_error=True) == -8498
-    assert judged(END_DIALOG, b"x", is_end=True) == -8430
-    assert judged(ERROR, b"no XML", is_error=True) == -8430
+    assert refusal_code("Order", b"") is None
+    assert refusal_code(END_DIALOG, b"", is_end=True) is None
+    assert refusal_code(ERROR, b"<Error/>", is_error=True) is None
+    assert refusal_code(END_DIALOG, b"") == -8498
+    assert refusal_code(ERROR, b"<Error/>") == -8498
+    assert refusal_code("Order", b"", is_end=True) == -8498
+    assert refusal_code("no such type", b"", is_error=True) == -8498
+    assert refusal_code(END_DIALOG, b"x", is_end=True) == -8430
+    assert refusal_code(ERROR, b"no XML", is_error=True) == -8430
     end(engines.stock.database, stock)
-    assert judged("no such type", b"") is None  # it is dropped
+    assert refusal_code("no such type", b"") is None  # the message is dropped

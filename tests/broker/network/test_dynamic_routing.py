@@ -1,4 +1,4 @@
-"""R14, R61, R62: missing routes for conversations to and from other instances."""
+"""Requests for missing routes of conversations between instances (R14, R61, R62)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ DEADLINE = 60.0
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    with ExitStack() as entered:
-        yield entered
+    with ExitStack() as exit_stack:
+        yield exit_stack
 
 
 def served(stack: ExitStack, folder: Path) -> Instance:
@@ -44,9 +44,9 @@ def address(instance: Instance) -> str:
     return instance.server.address
 
 
-def configured(instance: Instance, database: Database, file: Path, **services: str) -> None:
-    """Makes a database ask a configuration service that knows these services."""
-    rows = "".join(f"//{name},{where}\n" for name, where in services.items())
+def install_configuration_service(instance: Instance, database: Database, file: Path, **services: str) -> None:
+    """Installs a configuration service with these services for a database."""
+    rows = "".join(f"//{name},{service_address}\n" for name, service_address in services.items())
     file.write_text(f"service_name,address\n{rows}")
     database.drop_route("AutoCreatedLocal")
     ConfigurationService(FileDirectory(file)).install(instance.msdb, asked_by=[database])
@@ -57,7 +57,7 @@ def test_a_missing_route_to_another_instance_is_requested(tmp_path: Path, stack:
     near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
     sales, stock = sample_databases.shop(near), sample_databases.stock(far)
     stock.create_route("back", service_name=SHOP, address=address(near))
-    configured(near, sales, tmp_path / "near.csv", Stock=address(far))
+    install_configuration_service(near, sales, tmp_path / "near.csv", Stock=address(far))
     with sales.transaction() as t:
         dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
         t.send(dialog, b"two chairs")
@@ -70,12 +70,12 @@ def test_a_missing_route_to_another_instance_is_requested(tmp_path: Path, stack:
 
 @pytest.mark.rule("R14", "R26")
 def test_incoming_messages_cause_requests_by_msdb(tmp_path: Path, stack: ExitStack) -> None:
-    """What came first is dropped; its sender sends it again (R26), and finds the route."""
+    """The first message is dropped (R26); the message that is sent again uses the new route."""
     near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
     sales, stock = sample_databases.shop(near), sample_databases.stock(far)
     stock.create_route("back", service_name=SHOP, address=address(near))
     sales.create_route("there", service_name=STOCK, address=address(far))
-    configured(far, far.msdb, tmp_path / "far.csv", Stock="LOCAL")
+    install_configuration_service(far, far.msdb, tmp_path / "far.csv", Stock="LOCAL")
     with sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
     with stock.transaction() as t:
@@ -94,8 +94,8 @@ def test_the_requests_caused_by_peers_are_limited(
     assert database_context(instance.msdb).file.query(route_requests.pending_services) == ("//0", "//1", "//2")
 
 
-def names(shop_and_bank: ShopAndBank, principal: str, *services: str) -> None:
-    """A neighbour brings the bank a row for each of some services, over a connection of its own."""
+def deliver_rows_to(shop_and_bank: ShopAndBank, principal: str, *services: str) -> None:
+    """Delivers one row for each service to the bank, from the peer `principal`."""
     peer = Peer(bytes(16), principal, principal, f"TCP://{principal}:4022", uuid.UUID(int=1), is_accept=True)
     rows = [
         row(0, conversation_id=number.to_bytes(16), to_service_name=service) for number, service in enumerate(services)
@@ -104,18 +104,18 @@ def names(shop_and_bank: ShopAndBank, principal: str, *services: str) -> None:
 
 
 def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> None:
-    """Each request is a dialog that is begun and ended; those of other neighbours are begun all the same."""
+    """The requests caused by other peers are not limited by it."""
     for shop_and_bank in shop_and_bank_pair(tmp_path):
         msdb = shop_and_bank.bank.msdb
         msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        names(shop_and_bank, "mallory", *(f"//{number}" for number in range(500)))
-        names(shop_and_bank, "mill", "//Wheat")
+        deliver_rows_to(shop_and_bank, "mallory", *(f"//{number}" for number in range(500)))
+        deliver_rows_to(shop_and_bank, "mill", "//Wheat")
         shop_and_bank.network.turn()
         pending = database_context(msdb).file.query(route_requests.pending_services)
         assert len(pending) == REQUESTS_BURST + 1
         assert "//Wheat" in pending
         shop_and_bank.network.clock.advance(seconds=1)
-        names(shop_and_bank, "mallory", *(f"//{number}" for number in range(500)))
+        deliver_rows_to(shop_and_bank, "mallory", *(f"//{number}" for number in range(500)))
         shop_and_bank.network.turn()
         assert (
             len(database_context(msdb).file.query(route_requests.pending_services))
@@ -124,18 +124,18 @@ def test_the_rate_of_requests_caused_by_a_peer_is_limited(tmp_path: Path) -> Non
 
 
 def test_a_service_with_many_broker_ids_is_requested_once(tmp_path: Path) -> None:
-    """It takes no more of what its neighbour may ask for than any other."""
+    """It takes only one token of the peer's rate limit."""
     for shop_and_bank in shop_and_bank_pair(tmp_path):
         shop_and_bank.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        asks = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
+        requests = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
-        background_of(shop_and_bank.bank).dynamic_routing.request(asks, may_begin=tokens.__next__)
+        background_of(shop_and_bank.bank).dynamic_routing.request(requests, may_begin=tokens.__next__)
         assert database_context(shop_and_bank.bank.msdb).file.query(route_requests.pending_services) == ("//Copied",)
 
 
 @pytest.mark.rule("R1", "R26")
-def test_msdb_sends_requests_beside_those_of_other_databases(tmp_path: Path) -> None:
-    """Else what comes from outside is dropped for as long as nobody answers the other one."""
+def test_msdb_sends_its_own_request_if_another_database_has_sent_one(tmp_path: Path) -> None:
+    """Otherwise incoming messages would be dropped while the other request is unanswered."""
     for shop_and_bank in shop_and_bank_pair(tmp_path):
         other = shop_and_bank.bank.create_database("Other")
         for database in (shop_and_bank.bank.msdb, other):
@@ -143,20 +143,20 @@ def test_msdb_sends_requests_beside_those_of_other_databases(tmp_path: Path) -> 
         background_of(shop_and_bank.bank).dynamic_routing.request(
             [dynamic_routing.RouteRequest("Other", "//Wheat", None)]
         )
-        names(shop_and_bank, "mill", "//Wheat", SYSTEM_SERVICE)
+        deliver_rows_to(shop_and_bank, "mill", "//Wheat", SYSTEM_SERVICE)
         shop_and_bank.network.turn()
         assert database_context(shop_and_bank.bank.msdb).file.query(route_requests.pending_services) == ("//Wheat",)
 
 
 @pytest.mark.rule("R14")
 def test_a_database_without_a_route_to_a_configuration_service_sends_no_request(tmp_path: Path) -> None:
-    """Whatever others ask."""
+    """Not even if another database has sent the same request."""
     for shop_and_bank in shop_and_bank_pair(tmp_path):
         other = shop_and_bank.bank.create_database("Other")
         other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         background_of(shop_and_bank.bank).dynamic_routing.request(
             [dynamic_routing.RouteRequest("Other", "//Wheat", None)]
         )
-        names(shop_and_bank, "mill", "//Wheat")
+        deliver_rows_to(shop_and_bank, "mill", "//Wheat")
         shop_and_bank.network.turn()
         assert database_context(shop_and_bank.bank.msdb).file.query(route_requests.pending_services) == ()

@@ -1,4 +1,4 @@
-"""P16, P17: conversations between instances, from SEND to RECEIVE and back."""
+"""Conversations between instances, from SEND to RECEIVE and back (P16, P17)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_message_is_kept_until_the_other_instance_has_stored_it(shop_and_bank:
     assert len(waiting(shop_and_bank.sales)) == 1
     shop_and_bank.network.settle()
     assert waiting(shop_and_bank.sales) == []
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 @pytest.mark.rule("R7")
@@ -57,27 +57,27 @@ def test_large_and_small_messages_arrive_in_order(shop_and_bank: ShopAndBank) ->
     bodies = [b"a" * 300_000, b"small", b"b" * 100_000, *(b"%d" % number for number in range(500))]
     shop_and_bank.send(*bodies)
     shop_and_bank.network.settle()
-    assert shop_and_bank.ordered() == bodies
+    assert shop_and_bank.receive_orders() == bodies
 
 
 @pytest.mark.rule("P17")
 def test_lost_messages_are_sent_again_after_four_seconds(shop_and_bank: ShopAndBank) -> None:
-    shop_and_bank.network.swallows.add("TCP://bank:4022")
+    shop_and_bank.network.lossy.add("TCP://bank:4022")
     shop_and_bank.send(b"two chairs")
     shop_and_bank.network.settle()
-    shop_and_bank.network.swallows.clear()
+    shop_and_bank.network.lossy.clear()
     shop_and_bank.network.settle(seconds=3)
-    assert shop_and_bank.ordered() == []
+    assert shop_and_bank.receive_orders() == []
     shop_and_bank.network.settle(seconds=2)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
     shop_and_bank.network.settle(seconds=60)
-    assert shop_and_bank.ordered() == []
+    assert shop_and_bank.receive_orders() == []
     assert waiting(shop_and_bank.sales) == []
 
 
 @pytest.mark.rule("P17")
 def test_messages_to_an_unreachable_instance_are_sent_once_it_is_reachable(shop_and_bank: ShopAndBank) -> None:
-    """Not after the waits of P17: the connection is told of."""
+    """They are sent as soon as the connection is reported, not after the waits of P17."""
     shop_and_bank.network.down.add("TCP://bank:4022")
     dialog = shop_and_bank.send(b"two chairs")
     shop_and_bank.network.settle()
@@ -87,7 +87,7 @@ def test_messages_to_an_unreachable_instance_are_sent_once_it_is_reachable(shop_
     shop_and_bank.network.down.clear()
     shop_and_bank.network.pipe("shop").receiver.outbox_drained("TCP://bank:4022")
     shop_and_bank.network.settle()
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
     with shop_and_bank.sales.transaction() as t:
         assert t.transmission_status(dialog) == ""
 
@@ -99,8 +99,8 @@ def test_unacknowledged_messages_have_a_status(shop_and_bank: ShopAndBank) -> No
     shop_and_bank.shop.run_due()
     assert statuses(shop_and_bank.sales) == {"9753"}
     shop_and_bank.network.settle(seconds=20)
-    assert statuses(shop_and_bank.sales) == {"9753"}, "that the bank is there, and takes what comes again, is no answer"
-    assert shop_and_bank.ordered() == [b"two chairs"], "it is there: what is missing is the way back"
+    assert statuses(shop_and_bank.sales) == {"9753"}, "received messages without an acknowledgement keep the status"
+    assert shop_and_bank.receive_orders() == [b"two chairs"], "only the route back is missing"
     shop_and_bank.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
     shop_and_bank.network.settle(seconds=80)
     assert waiting(shop_and_bank.sales) == []
@@ -113,7 +113,7 @@ def test_a_full_outbox_holds_only_its_dialogs(shop_and_bank: ShopAndBank) -> Non
     depot.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
     shop_and_bank.sales.create_route("Elsewhere", address="TCP://depot:4022", service_name="//Depot")
     pipe = shop_and_bank.network.pipe("shop")
-    pipe.room = 1 << 20
+    pipe.outbox_bytes = 1 << 20
     shop_and_bank.network.pipe("bank").pause()  # it reads nothing
     bodies = [bytes([number]) * 200_000 for number in range(40)]
     dialogs = [shop_and_bank.send(body) for body in bodies]
@@ -123,7 +123,7 @@ def test_a_full_outbox_holds_only_its_dialogs(shop_and_bank: ShopAndBank) -> Non
     assert sum(rows.nbytes for rows in pipe.outboxes["TCP://bank:4022"]) < 4 << 20
     shop_and_bank.network.pipe("bank").resume()
     shop_and_bank.network.settle(seconds=1)
-    assert sorted(shop_and_bank.ordered()) == bodies
+    assert sorted(shop_and_bank.receive_orders()) == bodies
     assert len(dialogs) == len({*dialogs})
 
 
@@ -132,9 +132,9 @@ def test_rows_without_a_route_are_dropped_and_reported(shop_and_bank: ShopAndBan
     shop_and_bank.sales.create_route("Wrong", address="TCP://bank:4022", service_name="//Nobody")
     shop_and_bank.send(b"lost", to="//Nobody")
     shop_and_bank.network.settle(seconds=1)
-    (emitted,) = shop_and_bank.network.emitted("bank", MessageUndeliverable)
-    assert emitted.error == 11210
-    assert emitted.text.startswith('service_not_found: no service or route for "//Nobody"; received from ')
+    (event,) = shop_and_bank.network.emitted("bank", MessageUndeliverable)
+    assert event.error == 11210
+    assert event.text.startswith('service_not_found: no service or route for "//Nobody"; received from ')
     assert len(waiting(shop_and_bank.sales)) == 1
 
 
@@ -145,12 +145,12 @@ def test_rows_of_local_endpoints_are_delivered_whatever_the_routes(shop_and_bank
     shop_and_bank.bank.msdb.drop_route("AutoCreatedLocal")
     shop_and_bank.send(b"second", dialog=dialog)
     shop_and_bank.network.settle()
-    assert shop_and_bank.ordered() == [b"first", b"second"]
+    assert shop_and_bank.receive_orders() == [b"first", b"second"]
 
 
 @pytest.mark.rule("R8")
 def test_a_conversation_stays_with_the_first_responding_copy(shop_and_bank: ShopAndBank) -> None:
-    """Copies take turns, one conversation goes one way."""
+    """Copies are used in turn; each conversation uses one of them."""
     second = shop_and_bank.network.instance("bank2")
     copy = sample_databases.stock(second, "Copy")
     copy.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
@@ -180,7 +180,6 @@ def test_an_own_address_is_not_dialed(shop_and_bank: ShopAndBank) -> None:
 
 @pytest.mark.rule("R42", "R43")
 def test_a_forwarder_stores_nothing(shop_and_bank: ShopAndBank) -> None:
-    """Initiator, forwarder, target."""
     between = shop_and_bank.network.instance("between")
     between.execute(
         "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
@@ -204,9 +203,9 @@ def test_the_serving_process_sends_messages_of_other_processes(shop_and_bank: Sh
         other.database("Sales").transaction() as t,
     ):
         t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
-    assert statuses(shop_and_bank.sales) == {""}, "whoever serves carries it"
+    assert statuses(shop_and_bank.sales) == {""}, "the process that serves the instance sends it"
     shop_and_bank.network.settle(seconds=1)
-    assert shop_and_bank.ordered() == [b"from elsewhere"]
+    assert shop_and_bank.receive_orders() == [b"from elsewhere"]
 
 
 def test_a_second_server_is_rejected_with_the_id_of_the_first(shop_and_bank: ShopAndBank) -> None:
@@ -246,7 +245,7 @@ def test_an_end_by_the_application_overrides_a_plan(shop_and_bank: ShopAndBank) 
     shop_and_bank.network.settle(seconds=80)
     assert received(shop_and_bank.sales, REPLIES) == []
     assert states(shop_and_bank.sales) == []
-    assert received_types(shop_and_bank.stock) == ["Error"], "-8462: the far end is gone"
+    assert received_types(shop_and_bank.stock) == ["Error"], "-8462: the remote endpoint does not exist"
 
 
 @pytest.mark.rule("R33")
@@ -259,7 +258,7 @@ def test_a_disabled_database_receives_nothing_until_it_is_enabled(shop_and_bank:
     assert len(waiting(shop_and_bank.sales)) == 1
     shop_and_bank.stock.set_broker("ENABLE_BROKER")
     shop_and_bank.network.settle(seconds=80)
-    assert shop_and_bank.ordered() == [b"one", b"two"]
+    assert shop_and_bank.receive_orders() == [b"one", b"two"]
 
 
 def test_a_sender_to_an_unknown_conversation_gets_an_error(shop_and_bank: ShopAndBank) -> None:
@@ -269,22 +268,22 @@ def test_a_sender_to_an_unknown_conversation_gets_an_error(shop_and_bank: ShopAn
     assert isinstance(shop_and_bank.sales.service_broker_guid, uuid.UUID)
     shop_and_bank.answer(b"to whom?")
     shop_and_bank.network.settle(seconds=1)
-    assert len(waiting(shop_and_bank.stock)) == 1, "the broker id is gone, so nothing can be reported"
+    assert len(waiting(shop_and_bank.stock)) == 1, "the broker id does not exist, so no error is sent"
 
 
 def test_the_exchange_does_not_wait_for_long_writers(shop_and_bank: ShopAndBank) -> None:
-    """What arrives for the database that is being written to is taken when that is over; nothing of it is lost or comes again."""
+    """Messages for a locked database are stored once its transaction has ended; none is lost or repeated."""
     shop_and_bank.send(b"held up")
     for server in shop_and_bank.network.servers.values():
         server.exchange.turn()
     shop_and_bank.network.pipe("shop").deliver()
     with shop_and_bank.stock.transaction() as t:
         t.connection.execute("CREATE TABLE slow (id INTEGER PRIMARY KEY)")
-        moment = shop_and_bank.network.servers["bank"].exchange.turn()
-    assert shop_and_bank.ordered() == []
-    assert moment > 0, "it wants to be called again"
+        next_turn = shop_and_bank.network.servers["bank"].exchange.turn()
+    assert shop_and_bank.receive_orders() == []
+    assert next_turn > 0, "the exchange must be called again"
     shop_and_bank.network.settle()
-    assert shop_and_bank.ordered() == [b"held up"]
+    assert shop_and_bank.receive_orders() == [b"held up"]
 
 
 def test_run_due_runs_the_exchange_without_threads(shop_and_bank: ShopAndBank) -> None:
@@ -292,7 +291,7 @@ def test_run_due_runs_the_exchange_without_threads(shop_and_bank: ShopAndBank) -
     shop_and_bank.shop.run_due()
     shop_and_bank.network.pipe("shop").deliver()
     shop_and_bank.bank.run_due()
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 def test_a_changed_route_redirects_waiting_messages(shop_and_bank: ShopAndBank) -> None:
@@ -303,7 +302,7 @@ def test_a_changed_route_redirects_waiting_messages(shop_and_bank: ShopAndBank) 
     shop_and_bank.send(b"two", dialog=dialog)
     shop_and_bank.network.settle()
     shop_and_bank.shop.run_due()
-    assert statuses(shop_and_bank.sales) == {"9796"}, "no other route leads on, and nobody here has the service"
+    assert statuses(shop_and_bank.sales) == {"9796"}, "no other route and no local service exists"
     second = shop_and_bank.network.instance("bank2")
     copy = sample_databases.stock(second, "Copy")
     copy.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
@@ -341,9 +340,9 @@ def test_a_database_is_served_again_after_a_temporary_failure(
         shop_and_bank.stock.set_broker("ENABLE_BROKER")
         shop_and_bank.network.settle()
     shop_and_bank.send(b"two chairs")
-    for _ in range(3):  # what failed is looked at every 10 s; then comes the next wait of P17
+    for _ in range(3):  # a failed database is checked every 10 s; then the next wait of P17 follows
         shop_and_bank.network.settle(seconds=70)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
     assert waiting(shop_and_bank.sales) == []
 
 
@@ -352,7 +351,7 @@ def test_a_database_is_served_again_after_a_temporary_failure(
 def test_a_temporarily_unreadable_file_does_not_delay_others(
     shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """Neither those of another database, nor its own when it can be read again; what opens meanwhile is not forgotten."""
+    """It delays neither other databases nor, once it is readable again, its own messages."""
 
     def fails(*_given: object, **_options: object) -> None:
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
@@ -371,9 +370,9 @@ def test_a_temporarily_unreadable_file_does_not_delay_others(
         shop_and_bank.network.settle()
         shop_and_bank.network.pipe("shop").receiver.outbox_drained("TCP://bank:4022")
         shop_and_bank.network.settle()
-        assert shop_and_bank.ordered() == [b"goes"]
+        assert shop_and_bank.receive_orders() == [b"goes"]
     shop_and_bank.network.settle(seconds=1)
-    assert shop_and_bank.ordered() == [b"waits"]
+    assert shop_and_bank.receive_orders() == [b"waits"]
 
 
 def test_a_temporarily_unreadable_catalog_is_used_in_the_next_turn(
@@ -383,7 +382,7 @@ def test_a_temporarily_unreadable_catalog_is_used_in_the_next_turn(
         raise StorageError("the disk is out of reach", file="msdb.sqlite")
 
     shop_and_bank.network.settle()
-    shop_and_bank.network.swallows.add("TCP://nobody:4022")
+    shop_and_bank.network.lossy.add("TCP://nobody:4022")
     shop_and_bank.sales.alter_route("There", address="TCP://nobody:4022")
     shop_and_bank.send(b"one")
     shop_and_bank.network.settle()
@@ -393,23 +392,23 @@ def test_a_temporarily_unreadable_catalog_is_used_in_the_next_turn(
         with pytest.raises(StorageError):
             shop_and_bank.network.servers["shop"].exchange.turn()
     shop_and_bank.network.settle(seconds=5)
-    assert shop_and_bank.ordered() == [b"one"]
+    assert shop_and_bank.receive_orders() == [b"one"]
 
 
 @pytest.mark.rule("R54")
 def test_another_databases_principal_does_not_release_held_dialogs(shop_and_bank: ShopAndBank) -> None:
-    """Two routes name the same pair of addresses; the database of the one is not there yet."""
-    near, far = "TCP://bank:4022", "TCP://two:4022"
+    """Two routes have the same pair of addresses; the database of the first does not exist."""
+    address, mirror_address = "TCP://bank:4022", "TCP://two:4022"
     shop_and_bank.sales.drop_route("There")
-    shop_and_bank.network.down.add(far)
+    shop_and_bank.network.down.add(mirror_address)
     for service, guid in (("//Other", uuid.uuid4()), (STOCK, shop_and_bank.stock.service_broker_guid)):
         shop_and_bank.sales.create_route(
-            service, address=near, mirror_address=far, service_name=service, broker_instance=guid
+            service, address=address, mirror_address=mirror_address, service_name=service, broker_instance=guid
         )
     shop_and_bank.send(b"waits", to="//Other")
     shop_and_bank.network.settle()
     shop_and_bank.send(b"goes")
     shop_and_bank.network.settle()
-    assert shop_and_bank.ordered() == [b"goes"]
+    assert shop_and_bank.receive_orders() == [b"goes"]
     all_dialogs = shop_and_bank.network.servers["shop"].exchange._dialogs.all()
     assert all(dialogs.engine.next_timeout() != 0 for dialogs in all_dialogs)

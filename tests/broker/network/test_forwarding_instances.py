@@ -1,4 +1,4 @@
-"""R42, R43: real instances, one of which forwards for another."""
+"""Real instances, one of which forwards messages of the others (R42, R43)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.broker.network.socket_instances import (
     EventRecorder,
     InstanceGroup,
     SocketInstance,
-    answered,
     order,
+    receive_and_reply,
     receive_count,
 )
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK
@@ -33,43 +33,43 @@ def instance_group(tmp_path: Path) -> Iterator[InstanceGroup]:
 @pytest.fixture
 def three(instance_group: InstanceGroup) -> tuple[SocketInstance, SocketInstance, SocketInstance]:
     """A shop, a forwarder, and a stock."""
-    near, between, far = (instance_group.create_instance(name) for name in ("near", "between", "far"))
-    between.add_route("msdb", STOCK, far.address)
-    between.add_route("msdb", SHOP, near.address)
-    return near, between, far
+    shop, between, stock_instance = (instance_group.create_instance(name) for name in ("near", "between", "far"))
+    between.add_route("msdb", STOCK, stock_instance.address)
+    between.add_route("msdb", SHOP, shop.address)
+    return shop, between, stock_instance
 
 
 @pytest.mark.rule("R43", "P2")
 def test_a_conversation_passes_through_a_forwarder(
     three: tuple[SocketInstance, SocketInstance, SocketInstance],
 ) -> None:
-    """Both ways, and the forwarder keeps nothing of it."""
-    near, between, far = three
-    between.forwards()
-    sales, stock = socket_instances.shop(near), socket_instances.stock(far)
-    near.add_route("Sales", STOCK, between.address)
-    far.add_route("Stock", SHOP, between.address)
+    """In both directions; the forwarder stores nothing."""
+    shop, between, stock_instance = three
+    between.enable_forwarding()
+    sales, stock = socket_instances.shop(shop), socket_instances.stock(stock_instance)
+    shop.add_route("Sales", STOCK, between.address)
+    stock_instance.add_route("Stock", SHOP, between.address)
     sent = EventRecorder(between, kinds=(ForwardedMessageSent,))
     bodies = [b"order %d" % number for number in range(20)]
     order(sales, *bodies)
-    assert answered(stock, 20, b"thanks") == bodies
+    assert receive_and_reply(stock, 20, b"thanks") == bodies
     assert receive_count(sales, 1, queue=REPLIES) == [b"thanks"]
     sent.wait_for(lambda events: len(events) > 20)
     assert between.server.forwarding.counters.messages > 20
-    emitted = dict(line.split(" ") for line in Metrics(between.instance).text().decode().splitlines() if line[0] != "#")
-    assert float(emitted["ssbroker_forwarded_messages_total"]) > 20
+    samples = dict(line.split(" ") for line in Metrics(between.instance).text().decode().splitlines() if line[0] != "#")
+    assert float(samples["ssbroker_forwarded_messages_total"]) > 20
     assert between.instance.view("sys.conversation_endpoints").num_rows == 0
     assert between.instance.view("sys.transmission_queue").num_rows == 0
 
 
 @pytest.mark.rule("R43", "P13")
 def test_a_message_larger_than_the_limit_passes(three: tuple[SocketInstance, SocketInstance, SocketInstance]) -> None:
-    """In fragments, of which as many are held as the limit allows; the rest is sent again."""
-    near, between, far = three
-    between.forwards(megabytes=1)
-    sales, stock = socket_instances.shop(near), socket_instances.stock(far)
-    near.add_route("Sales", STOCK, between.address)
-    far.add_route("Stock", SHOP, between.address)
+    """Fragments beyond the limit are dropped and sent again."""
+    shop, between, stock_instance = three
+    between.enable_forwarding(megabytes=1)
+    sales, stock = socket_instances.shop(shop), socket_instances.stock(stock_instance)
+    shop.add_route("Sales", STOCK, between.address)
+    stock_instance.add_route("Stock", SHOP, between.address)
     body = bytes(range(256)) * (3 * MEGABYTE // 256)
     order(sales, body)
     assert receive_count(stock, 1) == [body]
@@ -79,14 +79,14 @@ def test_a_message_larger_than_the_limit_passes(three: tuple[SocketInstance, Soc
 def test_nothing_is_forwarded_if_forwarding_is_off(
     three: tuple[SocketInstance, SocketInstance, SocketInstance],
 ) -> None:
-    """What is for others is dropped, and not acknowledged."""
-    near, between, _ = three
-    heard = EventRecorder(between, kinds=(MessageUndeliverable,))
-    sales = socket_instances.shop(near)
-    near.add_route("Sales", STOCK, between.address)
+    """Messages for other instances are dropped and not acknowledged."""
+    shop, between, _ = three
+    recorder = EventRecorder(between, kinds=(MessageUndeliverable,))
+    sales = socket_instances.shop(shop)
+    shop.add_route("Sales", STOCK, between.address)
     order(sales, b"two chairs")
-    heard.wait_for(bool)
-    event = heard.events[0]
+    recorder.wait_for(bool)
+    event = recorder.events[0]
     assert isinstance(event, MessageUndeliverable)
     assert event.error == 9792
     assert instance_of(sales).view("sys.transmission_queue").num_rows == 1
@@ -94,16 +94,16 @@ def test_nothing_is_forwarded_if_forwarding_is_off(
 
 @pytest.mark.rule("R42")
 def test_a_loop_of_two_forwarders_ends(instance_group: InstanceGroup) -> None:
-    """The row ends at one of them, with a reason, each time that it is sent; it stays with its sender."""
-    near, one, other = (instance_group.create_instance(name) for name in ("near", "one", "other"))
-    sales = socket_instances.shop(near)
-    near.add_route("Sales", STOCK, one.address)
-    one.add_route("msdb", STOCK, other.address)
-    other.add_route("msdb", STOCK, one.address)
-    sent = EventRecorder(one, other, kinds=(ForwardedMessageSent,))
-    dropped = EventRecorder(one, other, kinds=(ForwardedMessageDropped,))
-    for each in (one, other):
-        each.forwards()
+    """One of them drops the message with a reason each time it is sent; the sender keeps it."""
+    shop, first, second = (instance_group.create_instance(name) for name in ("near", "one", "other"))
+    sales = socket_instances.shop(shop)
+    shop.add_route("Sales", STOCK, first.address)
+    first.add_route("msdb", STOCK, second.address)
+    second.add_route("msdb", STOCK, first.address)
+    sent = EventRecorder(first, second, kinds=(ForwardedMessageSent,))
+    dropped = EventRecorder(first, second, kinds=(ForwardedMessageDropped,))
+    for each in (first, second):
+        each.enable_forwarding()
     order(sales, b"two chairs")
     dropped.wait_for(lambda events: len(events) > 1)
     assert {event.error for event in dropped.events if isinstance(event, ForwardedMessageDropped)} <= {28071, 11285}

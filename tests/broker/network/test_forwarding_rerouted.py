@@ -1,4 +1,4 @@
-"""R43: held rows of other instances when routes change."""
+"""Held rows of other instances follow changed routes (R43)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import schemas
-from tests.broker.network.forwarded_rows import FAR, Forwarder, Outboxes, decided, onwards, peer, row, wire
+from tests.broker.network.forwarded_rows import (
+    TARGET_BROKER,
+    Forwarder,
+    Outboxes,
+    decisions,
+    forward_to,
+    peer,
+    row,
+    wire,
+)
 from tests.broker.network.memory_connections import MemoryNetwork
 from tests.broker.sample_databases import SHOP, STOCK, received, shop, stock, waiting
 
@@ -25,19 +34,19 @@ def forwarder() -> Forwarder:
     return Forwarder()
 
 
-def all_to(address: str) -> Callable[[pa.Table], pa.Table]:
-    """Routing that sends all there is to one address."""
-    return lambda rows: onwards(address, rows.num_rows)
+def route_all_to(address: str) -> Callable[[pa.Table], pa.Table]:
+    """Routing that forwards all rows to one address."""
+    return lambda rows: forward_to(address, rows.num_rows)
 
 
-def nowhere(rows: pa.Table) -> pa.Table:
-    """Routing that finds nothing."""
+def drop_all(rows: pa.Table) -> pa.Table:
+    """Routing that finds no route."""
     dropped = {"outcome": "DROPPED", "match_step": 7, "reason": "no_route"}
     return pa.Table.from_pylist([dropped] * rows.num_rows, schema=schemas.DECISIONS)
 
 
-def cannot_be_reached(forwarder: Forwarder, address: str) -> None:
-    """A dial has failed, and its wait has started."""
+def make_unreachable(forwarder: Forwarder, address: str) -> None:
+    """Makes an address unreachable: a dial has failed and its wait has started."""
     forwarder.outboxes.box(address).block()
     forwarder.forwarding.connection_failed(address, "connection refused")
 
@@ -48,7 +57,7 @@ def numbers(rows: list[dict[str, int]]) -> list[int]:
 
 @pytest.mark.rule("R54")
 def test_rows_held_for_a_mirrored_route_follow_the_changed_route(tmp_path: Path) -> None:
-    """Held for partners that are gone for good, it would be a double as often as its sender sends it."""
+    """Otherwise rows for partners that no longer exist would be held, and those sent again would be duplicates."""
     with ExitStack() as stack:
         network = MemoryNetwork(tmp_path, stack)
         near, between, far = (network.instance(name) for name in ("near", "between", "far"))
@@ -77,25 +86,24 @@ def test_rows_held_for_a_mirrored_route_follow_the_changed_route(tmp_path: Path)
 
 @pytest.mark.rule("R43")
 def test_rows_for_an_unreachable_address_follow_the_changed_route(forwarder: Forwarder) -> None:
-    """And nothing of it to an address that no route names any more."""
-    cannot_be_reached(forwarder, OLD)
-    forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(OLD, 2))
-    forwarder.forwarding.reroute(all_to(NEW))
+    """None is sent to the old address."""
+    make_unreachable(forwarder, OLD)
+    forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), forward_to(OLD, 2))
+    forwarder.forwarding.reroute(route_all_to(NEW))
     assert numbers(forwarder.outboxes.write(NEW)) == [0, 1]
     forwarder.outboxes.box(OLD).unblock()
     forwarder.forwarding.outbox_drained(OLD)
     assert forwarder.outboxes.write(OLD) == []
     assert forwarder.forwarding.pending == (0, 0)
-    assert forwarder.why == []
+    assert forwarder.drop_errors == []
 
 
 @pytest.mark.rule("R43")
 def test_rows_of_one_batch_may_get_different_routes(forwarder: Forwarder) -> None:
-    """R43."""
-    cannot_be_reached(forwarder, OLD)
-    forwarder.forwarding.forward(peer(), wire([row(number) for number in range(4)]), onwards(OLD, 4))
-    ways = [NEW, OTHER, OLD, NEW]
-    forwarder.forwarding.reroute(lambda _: decided([(way, None, None) for way in ways]))
+    make_unreachable(forwarder, OLD)
+    forwarder.forwarding.forward(peer(), wire([row(number) for number in range(4)]), forward_to(OLD, 4))
+    next_hops = [NEW, OTHER, OLD, NEW]
+    forwarder.forwarding.reroute(lambda _: decisions([(next_hop, None, None) for next_hop in next_hops]))
     assert numbers(forwarder.outboxes.write(NEW)) == [0, 3]
     assert numbers(forwarder.outboxes.write(OTHER)) == [1]
     forwarder.outboxes.box(OLD).unblock()
@@ -105,25 +113,25 @@ def test_rows_of_one_batch_may_get_different_routes(forwarder: Forwarder) -> Non
 
 @pytest.mark.rule("R42", "R43")
 def test_rows_without_a_route_are_dropped(forwarder: Forwarder) -> None:
-    """11294; forwarding that was turned off and a service that is here now are reasons as well."""
-    cannot_be_reached(forwarder, OLD)
-    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
-    forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(OLD, mirror=MIRROR, broker_instance=FAR))
-    forwarder.forwarding.reroute(nowhere)
-    assert forwarder.why == [11294, 11294]
+    """11294, as after forwarding was disabled or a local service was created."""
+    make_unreachable(forwarder, OLD)
+    forwarder.forwarding.forward(peer(), wire([row(0)]), forward_to(OLD))
+    forwarder.forwarding.forward(peer(), wire([row(1)]), forward_to(OLD, mirror=MIRROR, broker_instance=TARGET_BROKER))
+    forwarder.forwarding.reroute(drop_all)
+    assert forwarder.drop_errors == [11294, 11294]
     assert {each.next_hop_address for each in forwarder.dropped} == {OLD}
     assert forwarder.forwarding.pending == (0, 0)
 
 
 @pytest.mark.rule("R43")
 def test_rows_with_an_unchanged_route_keep_their_position(forwarder: Forwarder) -> None:
-    """A catalog that changes often is no reason to send anything again."""
+    """A changed catalog does not send rows again."""
     forwarder = Forwarder(outboxes=Outboxes(most=1))
     for number in range(4):
-        forwarder.forwarding.forward(peer(), wire([row(number)]), onwards(OLD))
-    forwarder.forwarding.reroute(all_to(OLD))
-    forwarder.forwarding.forward(peer(), wire([row(0), row(3)]), onwards(OLD, 2))
-    assert forwarder.why == [11288, 11288]
+        forwarder.forwarding.forward(peer(), wire([row(number)]), forward_to(OLD))
+    forwarder.forwarding.reroute(route_all_to(OLD))
+    forwarder.forwarding.forward(peer(), wire([row(0), row(3)]), forward_to(OLD, 2))
+    assert forwarder.drop_errors == [11288, 11288]
     seen = []
     while written := forwarder.outboxes.write(OLD):
         seen += numbers(written)
@@ -133,16 +141,16 @@ def test_rows_with_an_unchanged_route_keep_their_position(forwarder: Forwarder) 
 
 @pytest.mark.rule("R43")
 def test_rows_in_the_outbox_of_a_stalled_peer_may_be_duplicated(forwarder: Forwarder) -> None:
-    """A next hop that stands still is why somebody changes a route."""
-    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
-    forwarder.forwarding.reroute(all_to(NEW))
-    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEW))
+    """A stalled next hop may be the reason for the changed route."""
+    forwarder.forwarding.forward(peer(), wire([row(0)]), forward_to(OLD))
+    forwarder.forwarding.reroute(route_all_to(NEW))
+    forwarder.forwarding.forward(peer(), wire([row(0)]), forward_to(NEW))
     assert numbers(forwarder.outboxes.write(NEW)) == [0]
-    assert forwarder.why == []
+    assert forwarder.drop_errors == []
 
 
 def test_nothing_is_routed_if_no_rows_are_held(forwarder: Forwarder) -> None:
-    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
+    forwarder.forwarding.forward(peer(), wire([row(0)]), forward_to(OLD))
     forwarder.outboxes.write(OLD)
 
     def refuse(rows: pa.Table) -> pa.Table:

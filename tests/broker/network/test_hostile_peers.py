@@ -1,4 +1,4 @@
-"""Peers that break the protocol are rejected with an event that names them, and others are not affected."""
+"""Peers that break the protocol are rejected with an event that names them; other peers are not affected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ssbroker.protocol.events import ConnectionEvent, ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, OwnIdentity, encode_frame
-from tests.broker.network.raw_sockets import raw_connection, rest
+from tests.broker.network.raw_sockets import raw_connection, read_until_closed
 from tests.broker.network.recording_endpoints import Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
@@ -30,21 +30,21 @@ HOUR = 3_600_000_000
 
 @pytest.fixture
 def bank() -> Iterator[RecordingEndpoint]:
-    """A bank without TLS, so that what is said reaches the frames; it waits an hour for everything."""
+    """A bank without TLS, so that bytes reach the frame parser; its timeouts are one hour."""
     limits = EndpointLimits(login_timeout=HOUR, link=LinkLimits(hello_timeout=HOUR, idle_timeout=HOUR))
-    with RecordingEndpoint("bank", limits=limits) as party:
-        yield party
+    with RecordingEndpoint("bank", limits=limits) as endpoint:
+        yield endpoint
 
 
 def event_after(bank: RecordingEndpoint, sent: bytes) -> ConnectionEvent:
-    """What the bank tells of a far side that says something, and is put out of the door."""
+    """Sends bytes to the bank and waits for its disconnect; returns the event."""
     before = len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
     with raw_connection(bank.address) as opened:
         host, port = opened.getsockname()
-        # The bank may close while there is more to say.
+        # The bank may close the connection during the send.
         with contextlib.suppress(ConnectionError):
             opened.sendall(sent)
-        rest(opened)
+        read_until_closed(opened)
         bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) > before)
     event = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)[-1]
     assert event.address == f"TCP://{host}:{port}"
@@ -53,7 +53,7 @@ def event_after(bank: RecordingEndpoint, sent: bytes) -> ConnectionEvent:
 
 
 def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 1, flags: int = 0, length: int = 0) -> bytes:
-    """A header of a frame, which need not be right."""
+    """A frame header, which may be invalid."""
     return struct.pack(">4sBBHII", magic, version, kind, flags, length, 0)
 
 
@@ -95,14 +95,14 @@ def test_an_invalid_frame_ends_the_connection(bank: RecordingEndpoint, sent: byt
 
 
 @pytest.mark.threat("T4")
-def test_random_bytes_are_rejected_and_honest_instances_are_not_affected(bank: RecordingEndpoint) -> None:
+def test_random_bytes_are_rejected_and_other_instances_are_not_affected(bank: RecordingEndpoint) -> None:
     rng = random.Random(5)
     with RecordingEndpoint("shop") as shop:
         for number in range(100):
             event_after(bank, rng.randbytes(16 + rng.randrange(5000)))
             shop.endpoint.send(bank.address, numbered(1, first=number))
         bank.wait_for(lambda: bank.numbers() == list(range(100)))
-        assert shop.unreachable_at == []
+        assert shop.failed_connections == []
         assert len(shop.connections()) == 1
 
 
@@ -122,7 +122,7 @@ def test_the_deadline_includes_tls(tmp_path: Path) -> None:
 
 
 def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
-    """Records of TLS that are whole and mean nothing, or never become whole."""
+    """In TLS records that are invalid or incomplete."""
     trust = Authority(tmp_path).trust("bank", "shop")
     limits = EndpointLimits(login_timeout=HOUR)
     with RecordingEndpoint("bank", trust=trust, limits=limits) as bank:
@@ -141,17 +141,17 @@ def test_of_many_unauthenticated_connections_the_oldest_are_closed(
     limits = EndpointLimits(login_timeout=HOUR, max_unauthenticated=50, dial_burst=1000)
     with contextlib.ExitStack() as stack:
         bank = stack.enter_context(RecordingEndpoint("bank", trust=authority.trust("bank", "shop"), limits=limits))
-        strangers = []
+        unauthenticated = []
         for _ in range(300):
             opened = stack.enter_context(raw_connection(bank.address))
             opened.sendall(b"\x16\x03")
-            strangers.append(opened)
+            unauthenticated.append(opened)
         bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) == 250)
-        gone = {event.address for event in bank.steps(ConnectionStep.RECEIVE_IO_ERROR)}
-        assert gone == {"TCP://{}:{}".format(*opened.getsockname()) for opened in strangers[:250]}
+        closed = {event.address for event in bank.steps(ConnectionStep.RECEIVE_IO_ERROR)}
+        assert closed == {"TCP://{}:{}".format(*opened.getsockname()) for opened in unauthenticated[:250]}
         assert {event.text for event in bank.events} == {"too many unauthenticated connections; the oldest is closed"}
-        for opened in strangers[:250]:
-            assert rest(opened) == b""
+        for opened in unauthenticated[:250]:
+            assert read_until_closed(opened) == b""
         shop = stack.enter_context(RecordingEndpoint("shop", trust=authority.trust("shop", "bank")))
         shop.endpoint.send(bank.address, numbered(10))
         bank.wait_for(lambda: len(bank.numbers()) == 10)
@@ -168,7 +168,7 @@ def test_unauthenticated_connections_use_at_most_a_quarter_of_the_files(monkeypa
 
 @pytest.mark.threat("T5")
 def test_an_unauthenticated_peer_changes_nothing(bank: RecordingEndpoint) -> None:
-    """Rows, questions and farewells before HELLO are no more than noise."""
+    """Frames before HELLO are rejected."""
     with RecordingEndpoint("shop") as shop:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)

@@ -1,4 +1,4 @@
-"""P22, P25: a certificate known for another purpose cannot provide keys for a conversation, in any batch."""
+"""A certificate of another service's owner cannot provide keys for a conversation, in any batch (P22, P25)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = b"m" * 32
 
 @pytest.fixture(params=[False, True], ids=["full", "anonymous"])
 def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
-    """The shop also has Mallory's certificate, for her own service."""
+    """The shop also has the certificate of Mallory, for Mallory's service."""
     for each in secured(tmp_path, anonymous=request.param):
         if request.param:
             create_own_certificate(each.sales, "Shop", SHOP)
@@ -36,22 +36,22 @@ def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sh
 
 
 def blob(shop_and_bank: ShopAndBank, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
-    """What brings Mallory's key, under her own certificate."""
+    """A key exchange blob with Mallory's key, signed with Mallory's certificate."""
     (row,) = [
         one for one in database_context(shop_and_bank.sales).objects().security.certificates.values() if one.name == to
     ]
-    mine = certified("Mallory")
+    mallory = certified("Mallory")
     return KeyOffers().make_blob(
         KEY,
         Direction(conversation, is_initiator, EVIL, SHOP),
         receiver=DialogCertificate(row.certificate),
-        sender=DialogCertificate(mine.certificate, mine.key),
+        sender=DialogCertificate(mallory.certificate, mallory.key),
         now=epoch_microseconds(database_context(shop_and_bank.sales).now()),
     )
 
 
 def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> EnvelopeRow:
-    """A message of Mallory's, sealed with her key."""
+    """A message sealed with Mallory's key."""
     values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
     values += [sender, broker, SHOP, None, config.DEFAULT, config.DEFAULT, uuid.UUID(int=5).bytes]
     values += [5, False, False, None, Protection.SEALED, None, pack_ack_ranges(()), b""]
@@ -65,7 +65,7 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
 @pytest.mark.rule("P25")
 @pytest.mark.parametrize("side", [False, True], ids=["as the target", "as an initiator"])
 def test_the_owner_of_one_service_cannot_answer_for_another(shop_and_bank: ShopAndBank, *, side: bool) -> None:
-    """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
+    """A row from Mallory's service contains the key; the next row claims to be from the bank."""
     begin(shop_and_bank, b"question")
     with database_context(shop_and_bank.sales).file.read() as connection:
         ((conversation,),) = [
@@ -76,7 +76,7 @@ def test_the_owner_of_one_service_cannot_answer_for_another(shop_and_bank: ShopA
         for one in database_context(shop_and_bank.sales).objects().security.certificates.values()
         if one.private_key is not None
     ]
-    brought = blob(shop_and_bank, conversation, is_initiator=side, to=own[0])
+    key_blob = blob(shop_and_bank, conversation, is_initiator=side, to=own[0])
     broker = database_context(shop_and_bank.stock).objects().broker.service_broker_guid
     rows: list[dict[str, Any]] = rows_to_table(
         [
@@ -88,10 +88,10 @@ def test_the_owner_of_one_service_cannot_answer_for_another(shop_and_bank: ShopA
     deliver_rows(
         shop_and_bank,
         "shop",
-        [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)],
+        [{**row, **hop, "key_exchange": key_blob if at == 0 else None} for at, row in enumerate(rows)],
     )
     assert b"pay Mallory" not in received(shop_and_bank.sales, REPLIES)
     query = "SELECT far_session_key FROM ssb_conversation_endpoints WHERE is_initiator"
     with database_context(shop_and_bank.sales).file.read() as connection:
-        held = [tuple(row) for row in connection.execute(query)]
-    assert (KEY,) not in held
+        stored_keys = [tuple(row) for row in connection.execute(query)]
+    assert (KEY,) not in stored_keys

@@ -18,26 +18,26 @@ from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.broker.network.server import ServeOptions
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
-from tests.broker.network.forwarded_rows import Outboxes, decided, peer, row, wire
+from tests.broker.network.forwarded_rows import Outboxes, decisions, peer, row, wire
 from tests.broker.network.recording_endpoints import HOST, QUICK, RecordingEndpoint
 from tests.broker.network.shop_and_bank import shop_and_bank_pair
-from tests.broker.network.test_endpoint import PATIENT, free_port
+from tests.broker.network.test_endpoint import NO_RETRY, free_port
 from tests.protocol.wire.links import numbered
 
 
 @pytest.fixture
-def many_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All names that end in `.example` lead to this machine."""
-    ask = socket.getaddrinfo
+def local_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resolves all names that end in `.example` to this host."""
+    getaddrinfo = socket.getaddrinfo
 
-    def resolve(host: Any, *rest: Any, **more: Any) -> Any:
-        return ask(HOST if str(host).endswith(".example") else host, *rest, **more)
+    def resolve(host: Any, *args: Any, **kwargs: Any) -> Any:
+        return getaddrinfo(HOST if str(host).endswith(".example") else host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
 
-def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, many_names: None) -> None:
-    """One instance that is reached by many names, one after the other: only those of which something is wanted stay."""
+def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, local_names: None) -> None:
+    """One instance is dialed by many names; only those in use are kept."""
     monkeypatch.setattr(dialer, "KNOWN_MAX", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
     with RecordingEndpoint("bank", limits=limits) as bank, RecordingEndpoint("shop", limits=limits) as shop:
@@ -48,7 +48,7 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, many_na
         for number, name in enumerate(names):
             shop.endpoint.send(name, numbered(1, first=number))
             before[name] = shop.endpoint.progress(name)
-            bank.wait_for(lambda: len(bank.numbers()) > number)  # noqa: B023 - called at once
+            bank.wait_for(lambda: len(bank.numbers()) > number)  # noqa: B023 - called immediately
             shop.wait_for(lambda: not any(each.is_busy for each in manager.dialer.addresses.all()))
         assert len(manager.dialer.addresses.all()) <= 9
         for name, (taken, _) in before.items():
@@ -61,9 +61,9 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, many_na
 
 
 def test_concurrent_dials_of_learned_addresses_are_limited(
-    many_names: None,
+    local_names: None,
 ) -> None:
-    """Listeners that never answer occupy the dials; addresses of routes are dialed nevertheless."""
+    """Silent listeners use up the dials; addresses of routes are still dialed."""
     limits = EndpointLimits(max_unrouted_dials=2, login_timeout=3600_000_000)
     with (
         socket.create_server((HOST, 0)) as silent,
@@ -84,8 +84,8 @@ def test_concurrent_dials_of_learned_addresses_are_limited(
         shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECTING)) > 3)
 
 
-def test_the_number_of_addresses_from_peers_is_limited(many_names: None) -> None:
-    limits = replace(PATIENT, max_unrouted_addresses=3)
+def test_the_number_of_addresses_from_peers_is_limited(local_names: None) -> None:
+    limits = replace(NO_RETRY, max_unrouted_addresses=3)
     with RecordingEndpoint("shop", limits=limits) as shop:
         port = free_port()
         names = [f"TCP://h{number}.example:{port}" for number in range(1, 6)]
@@ -93,7 +93,7 @@ def test_the_number_of_addresses_from_peers_is_limited(many_names: None) -> None
         assert [shop.endpoint.refusal_reason(name) for name in names] == [None] * 5
         for name in names[:3]:
             shop.endpoint.send(name, numbered(1))
-        shop.wait_for(lambda: len(shop.unreachable_at) == 3)
+        shop.wait_for(lambda: len(shop.failed_connections) == 3)
         assert [shop.endpoint.refusal_reason(name) for name in names] == [
             None,
             None,
@@ -136,17 +136,17 @@ def test_an_invalid_dial_filter_is_rejected(entry: str) -> None:
         ServeOptions(allow_unencrypted=True, dial_only=[entry])
 
 
-def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(many_names: None) -> None:
-    """A name is resolved when it is dialed, so that a changed name opens nothing."""
+def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(local_names: None) -> None:
+    """Names are checked after they are resolved, at each dial."""
     with (
         RecordingEndpoint("bank") as bank,
-        RecordingEndpoint("shop", limits=PATIENT, dial_only=["192.0.2.0/24", "other.example"]) as shop,
+        RecordingEndpoint("shop", limits=NO_RETRY, dial_only=["192.0.2.0/24", "other.example"]) as shop,
     ):
         names = [f"TCP://{host}:{bank.port}" for host in ("name.example", "127.0.0.1")]
         for name in names:
             shop.endpoint.send(name, numbered(1))
-        shop.wait_for(lambda: len(shop.unreachable_at) == 2)
-        assert sorted(shop.unreachable_at) == [
+        shop.wait_for(lambda: len(shop.failed_connections) == 2)
+        assert sorted(shop.failed_connections) == [
             (name, f"the dial failed: {name[6:].partition(':')[0]} is not allowed by dial_only")
             for name in sorted(names)
         ]
@@ -158,22 +158,22 @@ def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(many_na
 
 def test_reasons_are_kept_for_the_latest_unreachable_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "UNREACHABLE_MAX", 3)
-    carried = ConversationsInTransit(principal=lambda address, *_: address)
+    in_transit = ConversationsInTransit(principal=lambda address, *_: address)
     for number in (1, 2, 3, 1, 4):
-        carried.mark_unreachable(f"TCP://{number}:4022", f"no {number}")
-    assert list(carried.unreachable) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]
+        in_transit.mark_unreachable(f"TCP://{number}:4022", f"no {number}")
+    assert list(in_transit.unreachable) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]
 
 
 def test_rows_to_a_disallowed_address_are_dropped_with_the_reason() -> None:
-    """The names of services are neighbours' words: whoever floods a forwarder with them has it drop what only goes there."""
-    outboxes, emitted = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
+    """Peers choose service names; rows to disallowed addresses are dropped without affecting others."""
+    outboxes, log = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
     dropped: list[Event] = []
-    emitted.subscribe(dropped.append, ForwardedMessageDropped)
+    log.subscribe(dropped.append, ForwardedMessageDropped)
     forwarding = MessageForwarder(
-        outboxes, resolve_mirror=lambda *_: None, max_bytes=lambda: 1 << 20, events=emitted, clock=lambda: 0
+        outboxes, resolve_mirror=lambda *_: None, max_bytes=lambda: 1 << 20, events=log, clock=lambda: 0
     )
-    ways: list[tuple[str, str | None, bytes | None]] = [(f"TCP://{name}.example:1", None, None) for name in "ab"]
-    forwarding.forward(peer(), wire([row(0), row(1)]), decided(ways))
+    routes: list[tuple[str, str | None, bytes | None]] = [(f"TCP://{name}.example:1", None, None) for name in "ab"]
+    forwarding.forward(peer(), wire([row(0), row(1)]), decisions(routes))
     assert [each["message_sequence_number"] for each in outboxes.write("TCP://b.example:1")] == [1]
     (event,) = dropped
     assert isinstance(event, ForwardedMessageDropped)
@@ -185,36 +185,36 @@ def test_rows_to_a_disallowed_address_are_dropped_with_the_reason() -> None:
 def test_a_silent_name_server_delays_neither_other_names_nor_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The look-up answers only after the endpoint has ended, or at the deadline, which is a failure."""
-    asked, ended, gave_up = threading.Event(), threading.Event(), threading.Event()
-    ask = socket.getaddrinfo
+    """The lookup answers only after the endpoint is closed, or at the deadline, which fails the test."""
+    lookup_started, ended, timed_out = threading.Event(), threading.Event(), threading.Event()
+    getaddrinfo = socket.getaddrinfo
 
-    def resolve(host: Any, *rest: Any, **more: Any) -> Any:
+    def resolve(host: Any, *args: Any, **kwargs: Any) -> Any:
         if host != "silent.example":
-            return ask(HOST if host == "bank.example" else host, *rest, **more)
-        asked.set()
+            return getaddrinfo(HOST if host == "bank.example" else host, *args, **kwargs)
+        lookup_started.set()
         if not ended.wait(60):
-            gave_up.set()
+            timed_out.set()
         raise OSError("no answer")
 
     with RecordingEndpoint("bank") as bank:
-        shop = RecordingEndpoint("shop", limits=PATIENT)
+        shop = RecordingEndpoint("shop", limits=NO_RETRY)
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
         shop.endpoint.send("TCP://silent.example:1", numbered(1))
-        assert asked.wait(60)
+        assert lookup_started.wait(60)
         shop.endpoint.send(f"TCP://bank.example:{bank.port}", numbered(1))
         bank.wait_for(bank.numbers)
         shop.endpoint.close(0.0)
         ended.set()
-        assert not gave_up.is_set()
+        assert not timed_out.is_set()
 
 
 def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them has all conversations find their ways again, and an instance has more addresses than anybody has named."""
+    """Each new own address routes all conversations again, and peers can cause many of them."""
     monkeypatch.setattr(exchange, "OWN_ADDRESSES_MAX", 2)
-    for both in shop_and_bank_pair(tmp_path):
-        emitted = both.network.servers["shop"].exchange
+    for shop_and_bank in shop_and_bank_pair(tmp_path):
+        shop_exchange = shop_and_bank.network.servers["shop"].exchange
         for number in (1, 2, 2, 3, 4):
-            emitted.own_address_reached(f"TCP://127.0.0.{number}:4022")
-        own = both.shop.catalog().addresses
+            shop_exchange.own_address_reached(f"TCP://127.0.0.{number}:4022")
+        own = shop_and_bank.shop.catalog().addresses
         assert [f"TCP://127.0.0.{number}:4022" in own for number in (1, 2, 3, 4)] == [True, True, False, False]

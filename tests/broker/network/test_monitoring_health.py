@@ -27,18 +27,18 @@ def test_a_served_instance_is_healthy(tmp_path: Path) -> None:
 def test_an_expired_certificate_is_a_problem_until_it_is_renewed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each other instance refuses it, and none of them can say so here."""
+    """Other instances reject it and cannot report that to this instance."""
     authority = Authority(tmp_path)
     trust = authority.trust("shop", "bank")
     now = datetime.now(UTC)
     authority.certify("shop", validity=Validity(now - timedelta(days=2), now - timedelta(days=1)))
     with Instance.create(tmp_path / "shop", name="shop") as instance, instance.serve(port=0, trust=trust) as server:
-        (emitted,) = problems(instance).items()
-        assert emitted[0] == "certificate"
-        assert "shop.pem: the certificate expired at " in emitted[1]
+        (problem,) = problems(instance).items()
+        assert problem[0] == "certificate"
+        assert "shop.pem: the certificate expired at " in problem[1]
         assert server.credentials is not None
         server.credentials.reload_if_changed()
-        assert [record.getMessage() for record in caplog.records if "expired at" in record.getMessage()] == [emitted[1]]
+        assert [record.getMessage() for record in caplog.records if "expired at" in record.getMessage()] == [problem[1]]
         authority.certify("shop", validity=Validity(now + timedelta(days=1), now + timedelta(days=2)))
         server.reload_certificates()
         assert "the certificate is not valid before " in problems(instance)["certificate"]
@@ -66,7 +66,7 @@ def test_an_unusable_file_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
-    """Who only reads, and a commit of nothing, meet with no full disk."""
+    """Neither reads nor empty commits count as successful writes."""
     with (
         failing_calls("full") as disk,
         Instance.create(tmp_path / "shop", name="shop") as instance,
@@ -79,7 +79,7 @@ def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
             sales.create_queue("Orders")
         with database_context(sales).file.write():
             pass
-        # The network may have met with the full disk as well, in any database.
+        # Writes of the network may fail as well, in any database.
         full = "database or disk is full"
         assert problems(instance)["database Sales"] == f"cannot be written: {sales.path}: {full}"
         disk.fails_at = 0
@@ -87,8 +87,8 @@ def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
         assert "database Sales" not in problems(instance)
 
 
-def test_an_idle_database_is_healthy_again_some_time_after_its_disk(tmp_path: Path) -> None:
-    """Small writes may succeed where those that are tried again and again do not; so it is not asked before these are over."""
+def test_an_idle_database_is_healthy_again_some_time_after_the_disk_recovers(tmp_path: Path) -> None:
+    """A small test write may succeed while larger writes still fail, so it runs only after the last failure is old."""
     with (
         failing_calls("full") as disk,
         Instance.create(tmp_path / "shop", name="shop", background=False) as instance,
@@ -100,9 +100,9 @@ def test_an_idle_database_is_healthy_again_some_time_after_its_disk(tmp_path: Pa
         database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
         assert list(problems(instance)) == ["endpoint", "database Sales"]
         disk.fails_at = 0
-        assert list(problems(instance)) == ["endpoint", "database Sales"], "it has failed just now"
+        assert list(problems(instance)) == ["endpoint", "database Sales"], "the test write has just failed"
         database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
         assert list(problems(instance)) == ["endpoint"]
         disk.asked = 0
         assert list(problems(instance)) == ["endpoint"]
-        assert disk.asked == 0, "nothing is written where nothing has failed"
+        assert disk.asked == 0, "there is no test write without an earlier failure"

@@ -20,7 +20,7 @@ DEADLINE = 60.0
 
 
 class ReportRecorder:
-    """What the instance would tell."""
+    """Reports of a simulated instance."""
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
@@ -91,7 +91,7 @@ def test_a_silent_client_does_not_delay_others(address: tuple[str, int]) -> None
     try:
         assert get(address, "/health")[0].status == 200
         for each in silent:
-            assert each.recv(1) == b""  # after the time that there is to ask
+            assert each.recv(1) == b""  # after the request timeout
     finally:
         for each in silent:
             each.close()
@@ -100,26 +100,26 @@ def test_a_silent_client_does_not_delay_others(address: tuple[str, int]) -> None
 @pytest.mark.threat("T13")
 def test_a_slow_client_is_disconnected(address: tuple[str, int]) -> None:
     slow = [socket.create_connection(address, timeout=DEADLINE) for _ in range(16)]
-    over = threading.Event()
+    stopped = threading.Event()
 
-    def drip() -> None:
-        while not over.wait(0.2):
+    def send_slowly() -> None:
+        while not stopped.wait(0.2):
             for each in slow:
                 with suppress(OSError):
                     each.send(b"x")
 
-    dripping = threading.Thread(target=drip)
-    dripping.start()
+    sender = threading.Thread(target=send_slowly)
+    sender.start()
     try:
-        with pytest.raises((HTTPException, OSError)):  # all places are taken
+        with pytest.raises((HTTPException, OSError)):  # all connections are in use
             get(address, "/health")
         for each in slow:
             with suppress(ConnectionResetError):
                 assert each.recv(1) == b""
         assert get(address, "/health")[0].status == 200
     finally:
-        over.set()
-        dripping.join()
+        stopped.set()
+        sender.join()
         for each in slow:
             each.close()
 
@@ -128,10 +128,10 @@ def test_a_client_that_disconnects_early_is_not_logged(
     address: tuple[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(20):
-        hasty = socket.create_connection(address, timeout=DEADLINE)
-        hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        hasty.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        hasty.close()
+        client = socket.create_connection(address, timeout=DEADLINE)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        client.close()
     assert get(address, "/metrics")[0].status == 200
     assert [one for one in caplog.records if one.levelno >= logging.INFO] == []
 
@@ -145,7 +145,7 @@ def test_an_address_in_use_is_rejected(address: tuple[str, int], recorder: Repor
 
 @pytest.mark.parametrize("path", ["/metrics", "/health", "/else"])
 def test_head_equals_get_without_the_body(path: str) -> None:
-    """Load balancers ask so; they were told 501, and took the instance for one that is down."""
+    """Load balancers use HEAD."""
     monitor = Monitor("127.0.0.1", 0, metrics=lambda: b"one 1\n", health=lambda: {"endpoint": "none"})
     host, port = monitor.start()
     try:

@@ -22,7 +22,7 @@ from tests.broker.sample_databases import ORDERS, received, send
 from tests.internals import instance_of
 
 CONNECTIONS = "sys.dm_broker_connections"
-SOME = uuid.UUID(int=7)
+SOME_ID = uuid.UUID(int=7)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_queues_and_waiting_messages_are_read_from_the_files(
 def test_service_names_of_peers_create_a_limited_number_of_series(
     sales: Database, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were told apart stay so, and of all others there is the sum and the oldest."""
+    """Services with a series keep it; all others share one with their sum and oldest message."""
     monkeypatch.setattr(service_metrics, "SERVICES_MAX", 3)
 
     def waiting() -> dict[str, float]:
@@ -140,11 +140,11 @@ def test_names_may_contain_any_characters(instance: Instance, metrics: Metrics) 
 
 def test_events_are_counted_by_service_brokers_names(instance: Instance, metrics: Metrics) -> None:
     for event in (
-        CorruptedMessage(at=0, conversation_id=SOME),
-        MessageUndeliverable(at=0, conversation_id=SOME),
-        MessageUndeliverable(at=0, conversation_id=SOME),
-        ConnectionEvent(at=0, connection_id=SOME, step=ConnectionStep.CONNECT_FAILED, error=9754),
-        ConnectionEvent(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED),
+        CorruptedMessage(at=0, conversation_id=SOME_ID),
+        MessageUndeliverable(at=0, conversation_id=SOME_ID),
+        MessageUndeliverable(at=0, conversation_id=SOME_ID),
+        ConnectionEvent(at=0, connection_id=SOME_ID, step=ConnectionStep.CONNECT_FAILED, error=9754),
+        ConnectionEvent(at=0, connection_id=SOME_ID, step=ConnectionStep.CONNECTED),
     ):
         instance_context(instance).events.emit(event)
     found = numbers(metrics)
@@ -191,7 +191,7 @@ def test_messages_without_another_reader_are_counted(sales: Database, instance: 
     assert numbers(metrics)["ssbroker_task_limit_reached_total"] == 2
 
 
-def test_the_extra_is_named_where_the_library_is_missing(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_extra_is_named_if_the_library_is_missing(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("prometheus_client", "prometheus_client.core"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'ssbroker\[broker\]'"):
@@ -201,5 +201,5 @@ def test_the_extra_is_named_where_the_library_is_missing(instance: Instance, mon
 def test_after_close_nothing_is_counted(instance: Instance) -> None:
     metrics = Metrics(instance)
     metrics.close()
-    instance_context(instance).events.emit(CorruptedMessage(at=0, conversation_id=SOME))
+    instance_context(instance).events.emit(CorruptedMessage(at=0, conversation_id=SOME_ID))
     assert numbers(metrics)["ssbroker_corrupted_messages_total"] == 0

@@ -42,30 +42,30 @@ def test_fragments_are_counted_by_priority(instance: Instance) -> None:
     metrics.close()
 
 
-def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int, ended: list[Event]) -> None:
-    """Five fragments go to another instance, three come back, after which there were `took`, and it is cut off; `ended` begins there."""
+def _exchange_and_cut(instance: Instance, server: Server, *, received: int, events: list[Event]) -> None:
+    """Sends five fragments, receives three for a total of `received`, and cuts the connection; `events` then starts empty."""
     with RecordingEndpoint("bank") as bank:
         server.endpoint.send(bank.address, numbered(5))
         bank.wait_for(lambda: len(bank.numbers()) == 5)
         bank.endpoint.send(f"TCP://{HOST}:{server.port}", numbered(3))
-        bank.wait_for(lambda: server.endpoint.traffic["total_fragments_received"] == took)
+        bank.wait_for(lambda: server.endpoint.traffic["total_fragments_received"] == received)
         bank.wait_for(lambda: instance.view("sys.dm_broker_connections").num_rows == len(bank.connections()) == 1)
-        ended.clear()
+        events.clear()
         bank.endpoint._call(bank.endpoint.manager.cut)
         bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
 
 
 def test_bytes_of_a_connection_that_broke_between_scrapes_count(instance: Instance) -> None:
-    """It says no GOODBYE, and nobody has asked for the numbers while it was there."""
+    """The connection sent no GOODBYE, and no scrape happened while it was open."""
     metrics = Metrics(instance)
-    ended: list[Event] = []
-    instance.subscribe(ended.append, ConnectionEvent)
+    events: list[Event] = []
+    instance.subscribe(events.append, ConnectionEvent)
     with instance.serve(port=0, allow_unencrypted=True) as server:
-        for took in (3, 6):
-            _talks_and_breaks_off(instance, server, took=took, ended=ended)
+        for received in (3, 6):
+            _exchange_and_cut(instance, server, received=received, events=events)
         found = numbers(metrics)
     assert [
-        event for event in ended if isinstance(event, ConnectionEvent) and event.step is ConnectionStep.CLOSING
+        event for event in events if isinstance(event, ConnectionEvent) and event.step is ConnectionStep.CLOSING
     ] == []
     assert found["ssbroker_open_connections"] == 0
     assert found["ssbroker_message_fragment_sends_total"] == 10
@@ -100,7 +100,7 @@ def test_stored_and_loaded_transmission_objects_are_counted(shop_and_bank: ShopA
 
 
 def test_messages_from_other_instances_are_counted_separately(shop_and_bank: ShopAndBank) -> None:
-    """Messages, and the fragments that are kept until one is whole; at the far side, what it no longer has to keep."""
+    """Received messages and stored fragments at the target; acknowledged messages at the sender."""
     at_shop, at_bank = Metrics(shop_and_bank.shop), Metrics(shop_and_bank.bank)
     shop_and_bank.send(bytes(9 << 20))
     shop_and_bank.network.settle()

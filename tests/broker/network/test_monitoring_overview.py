@@ -1,4 +1,4 @@
-"""Counts for operators: they are read every few seconds, so no body is read for them."""
+"""Counts for operators. They are read every few seconds, so they must not read message bodies."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from tests.broker.dialog_calls import begin, drain, send
 BODY = b"one chair more" * 300
 
 
-def pages_read(database: Database, question: Callable[[Connection], object]) -> int:
-    """How many pages of a file an answer takes, on a connection that has read none of its rows yet."""
+def pages_read(database: Database, query: Callable[[Connection], object]) -> int:
+    """The number of pages that a query reads on a new connection."""
     connection: Any = apsw.Connection(str(database.path))
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS, True)
-    question(connection)
+    query(connection)
     number = int(connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)[0])
     connection.close()
     return number
 
 
-@pytest.mark.parametrize("question", [views.queue_counts, views.transmission_counts, views.conversation_counts])
-def test_no_body_is_read_to_count_messages(sales: Database, question: Callable[[Connection], object]) -> None:
+@pytest.mark.parametrize("query", [views.queue_counts, views.transmission_counts, views.conversation_counts])
+def test_no_body_is_read_to_count_messages(sales: Database, query: Callable[[Connection], object]) -> None:
     for to in ("//Orders", "//Nowhere"):
         send(sales, begin(sales, to_service=to), *[BODY] * 500)
     database_context(sales).file.checkpoint()
     assert sales.path.stat().st_size // 4096 > 1_000
-    assert pages_read(sales, question) < 20
+    assert pages_read(sales, query) < 20
 
 
 def test_waiting_messages_are_shown_with_the_oldest_by_service_and_reason(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
-    """Conversations with the same service and the same reason are one line, whatever waits for queues that are off beside it."""
+    """Conversations with the same service and reason share a row; messages for disabled queues have their own."""
     send(sales, begin(sales, b"1", to_service="//Nowhere"), b"2")
     clock.advance(seconds=10)
     begin(sales, b"3", to_service="//Nowhere")
@@ -67,8 +67,8 @@ def test_queues_are_shown_with_their_messages_by_status(instance: Instance, sale
     begin(sales, b"3", to_service="//Kept")
     drain(sales, "Kept")
     begin(sales, b"4", to_service="//Kept")
-    emitted: dict[str, Any] = {row["queue"]: row for row in overview_of(instance)["queues"]}
-    assert {name: (row["ready"], row["incomplete"], row["retained"]) for name, row in emitted.items()} == {
+    queue_rows: dict[str, Any] = {row["queue"]: row for row in overview_of(instance)["queues"]}
+    assert {name: (row["ready"], row["incomplete"], row["retained"]) for name, row in queue_rows.items()} == {
         "dbo.Kept": (1, 0, 1),
         "dbo.Orders": (2, 0, 0),
         "dbo.Replies": (0, 0, 0),

@@ -1,4 +1,4 @@
-"""Errors for conversations without an endpoint are understood by their receiver, whatever the security."""
+"""Errors for conversations without an endpoint are accepted by their receiver, with any security."""
 
 from __future__ import annotations
 
@@ -14,54 +14,53 @@ from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, states, waiting
 
 MINUTE = 60
-ORDERING = "CREATE MESSAGE TYPE [Order] VALIDATION = {}; CREATE CONTRACT Ordering ({} SENT BY ANY);"
-TAKES = f"ALTER SERVICE [{STOCK}] (ADD CONTRACT Ordering);"
+CREATE_ORDERING = "CREATE MESSAGE TYPE [Order] VALIDATION = {}; CREATE CONTRACT Ordering ({} SENT BY ANY);"
+ADD_CONTRACT = f"ALTER SERVICE [{STOCK}] (ADD CONTRACT Ordering);"
 
 
 @pytest.fixture(params=["plain", "anonymous", "full"])
 def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
-    """A shop and a bank."""
     if request.param == "plain":
         yield from shop_and_bank_pair(tmp_path)
     else:
         yield from secured(tmp_path, anonymous=request.param == "anonymous")
 
 
-def is_understood(shop_and_bank: ShopAndBank) -> None:
-    """Nothing waits, and nothing was taken for a forgery."""
+def assert_accepted(shop_and_bank: ShopAndBank) -> None:
+    """Asserts that no message waits and no row was reported as corrupted."""
     assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
     assert not [*shop_and_bank.network.emitted("shop", CorruptedMessage)]
     assert states(shop_and_bank.stock) == []
 
 
 @pytest.mark.parametrize(
-    ("at_bank", "code"),
+    ("script", "code"),
     [
         ("", b"-8408"),
-        (ORDERING.format("NONE", "[DEFAULT]") + TAKES, b"-8498"),
-        (ORDERING.format("WELL_FORMED_XML", "[Order]") + TAKES, b"-8430"),
+        (CREATE_ORDERING.format("NONE", "[DEFAULT]") + ADD_CONTRACT, b"-8498"),
+        (CREATE_ORDERING.format("WELL_FORMED_XML", "[Order]") + ADD_CONTRACT, b"-8430"),
     ],
 )
 def test_the_sender_of_a_refused_first_message_gets_the_reason(
-    shop_and_bank: ShopAndBank, at_bank: str, code: bytes
+    shop_and_bank: ShopAndBank, script: str, code: bytes
 ) -> None:
-    shop_and_bank.shop.execute(ORDERING.format("NONE", "[Order]"))
-    shop_and_bank.bank.execute(at_bank)
-    is_plain = not database_context(shop_and_bank.sales).objects().security.bindings
+    shop_and_bank.shop.execute(CREATE_ORDERING.format("NONE", "[Order]"))
+    shop_and_bank.bank.execute(script)
+    is_unsecured = not database_context(shop_and_bank.sales).objects().security.bindings
     with shop_and_bank.sales.transaction() as t:
-        dialog = t.begin_dialog(SHOP, STOCK, contract="Ordering", encryption=not is_plain)
+        dialog = t.begin_dialog(SHOP, STOCK, contract="Ordering", encryption=not is_unsecured)
         t.send(dialog, b"<two chairs", message_type="Order")
     shop_and_bank.network.settle(seconds=MINUTE)
-    (emitted,) = received(shop_and_bank.sales, REPLIES)
-    assert b"<Code>" + code + b"</Code>" in emitted
-    is_understood(shop_and_bank)
+    (error_body,) = received(shop_and_bank.sales, REPLIES)
+    assert b"<Code>" + code + b"</Code>" in error_body
+    assert_accepted(shop_and_bank)
 
 
 @pytest.mark.parametrize("how", ["by its application", "by its broker"])
 def test_an_error_for_an_unknown_conversation_is_acknowledged(shop_and_bank: ShopAndBank, how: str) -> None:
     shop_and_bank.network.down.add("TCP://bank:4022")
-    is_plain = not database_context(shop_and_bank.sales).objects().security.bindings
-    dialog = shop_and_bank.send(b"two chairs") if is_plain else begin(shop_and_bank, b"two chairs")
+    is_unsecured = not database_context(shop_and_bank.sales).objects().security.bindings
+    dialog = shop_and_bank.send(b"two chairs") if is_unsecured else begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=MINUTE)
     if how == "by its broker":
         shop_and_bank.sales.set_broker("ERROR_BROKER_CONVERSATIONS")
@@ -70,4 +69,4 @@ def test_an_error_for_an_unknown_conversation_is_acknowledged(shop_and_bank: Sho
     shop_and_bank.network.down.clear()
     shop_and_bank.network.settle(seconds=2 * MINUTE)
     assert states(shop_and_bank.sales) == ["CD"]
-    is_understood(shop_and_bank)
+    assert_accepted(shop_and_bank)

@@ -1,4 +1,4 @@
-"""Certificates of service owners are renewed while dialogs wait for their first answer."""
+"""Renewal of service owners' certificates while dialogs wait for their first answer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from secured(tmp_path)
 
 
-def unanswered(shop_and_bank: ShopAndBank) -> uuid.UUID:
-    """A dialog that the bank has taken, while nothing of the bank's comes to the shop."""
+def begin_unanswered(shop_and_bank: ShopAndBank) -> uuid.UUID:
+    """Begins a dialog that the bank receives, while rows from the bank do not reach the shop."""
     shop_and_bank.network.down.add("TCP://shop:4022")
     dialog = begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=5)
@@ -46,20 +46,20 @@ def far_certificates(shop_and_bank: ShopAndBank) -> list[Any]:
 
 
 def undelivered(shop_and_bank: ShopAndBank) -> str:
-    """What the bank said last of what it did not take."""
+    """The text of the bank's last MessageUndeliverable event."""
     *_, last = shop_and_bank.network.emitted("bank", MessageUndeliverable)
     assert isinstance(last, MessageUndeliverable)
     return last.text
 
 
-def take_in(shop_and_bank: ShopAndBank, made: CertificateWithKey) -> None:
-    """The shop's new certificate, on both sides."""
+def create_new_certificates(shop_and_bank: ShopAndBank, made: CertificateWithKey) -> None:
+    """Creates the shop's new certificate on both sides."""
     shop_and_bank.sales.create_certificate("New", certificate=made.certificate, private_key=made.key, owner="Shop")
     shop_and_bank.stock.create_certificate("New", certificate=made.certificate, owner="Shop")
 
 
-def is_whole(shop_and_bank: ShopAndBank) -> None:
-    """A message there and one back, and nothing left."""
+def assert_dialog_works(shop_and_bank: ShopAndBank) -> None:
+    """Asserts that a message and a reply arrive and nothing waits."""
     shop_and_bank.network.down.clear()
     for _ in range(3):
         shop_and_bank.shop.run_due()
@@ -73,15 +73,15 @@ def is_whole(shop_and_bank: ShopAndBank) -> None:
 
 @pytest.mark.parametrize("dropped", ["here", "there", "both"])
 def test_the_old_certificate_may_be_dropped_before_the_first_answer(shop_and_bank: ShopAndBank, dropped: str) -> None:
-    """What the documents say of a renewal, with a dialog in the middle of it: it is answered under the new certificate."""
-    unanswered(shop_and_bank)
+    """A dialog during the documented renewal is answered under the new certificate."""
+    begin_unanswered(shop_and_bank)
     new = certified("New Shop", ends=LATER)
-    take_in(shop_and_bank, new)
+    create_new_certificates(shop_and_bank, new)
     if dropped != "there":
         shop_and_bank.sales.drop_certificate("OwnShop")
     if dropped != "here":
         shop_and_bank.stock.drop_certificate("OfShop")
-    is_whole(shop_and_bank)
+    assert_dialog_works(shop_and_bank)
     assert far_certificates(shop_and_bank) == [fingerprint(new.certificate)]
 
 
@@ -94,19 +94,19 @@ def test_a_certificate_may_expire_before_the_first_answer(shop_and_bank: ShopAnd
     shop_and_bank.network.down.add("TCP://shop:4022")
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=40 * MINUTE)
-    take_in(shop_and_bank, certified("New Shop"))
-    is_whole(shop_and_bank)
+    create_new_certificates(shop_and_bank, certified("New Shop"))
+    assert_dialog_works(shop_and_bank)
 
 
 @pytest.mark.threat("T14")
 @pytest.mark.parametrize("flaw", ["another key", "who may not send"])
 def test_another_certificate_cannot_take_over_a_dialog(shop_and_bank: ShopAndBank, flaw: str) -> None:
-    """The bank has the thief's certificate, and he has seen all traffic; or he had the key and may not send."""
+    """The thief is known to the bank but has another key, or has the key but no SEND permission."""
     shop_and_bank.stock.create_user("Thief")
     shop_and_bank.stock.create_certificate("OfThief", certificate=certified("Thief").certificate, owner="Thief")
     if flaw == "another key":
         shop_and_bank.stock.grant_send(STOCK, "Thief")
-    unanswered(shop_and_bank)
+    begin_unanswered(shop_and_bank)
     row = rows_to(shop_and_bank, "bank")[-1]
     with database_context(shop_and_bank.sales).file.read() as connection:
         key: Any = connection.execute("SELECT session_key FROM ssb_conversation_endpoints").get
@@ -116,13 +116,13 @@ def test_another_certificate_cannot_take_over_a_dialog(shop_and_bank: ShopAndBan
     stolen = KeyOffers().make_blob(given, of, receiver=public("Bank"), sender=own("Thief"), now=now)
     deliver_rows(shop_and_bank, "bank", [row | {"key_exchange": stolen}])
     assert far_certificates(shop_and_bank) == [public("Shop").fingerprint]
-    is_whole(shop_and_bank)
+    assert_dialog_works(shop_and_bank)
 
 
 def test_a_refusal_names_the_missing_or_invalid_certificate(
     shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender hears nothing; who has to mend it reads it at the target, and then it goes."""
+    """The reason is reported at the target only; once it is fixed, the message arrives."""
     shop_and_bank.stock.drop_certificate("OfShop")
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=5)
@@ -142,17 +142,17 @@ def test_a_refusal_names_the_missing_or_invalid_certificate(
     shop_and_bank.network.settle(seconds=MINUTE)
     assert 'certificate "Tomorrow" is not valid now: its validity is ' in undelivered(shop_and_bank)
     shop_and_bank.network.settle(seconds=3 * MINUTE)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
-def renewed(shop_and_bank: ShopAndBank) -> None:
-    """The shop's certificate is another one, on both sides, and the old one is gone."""
-    take_in(shop_and_bank, certified("New Shop", ends=LATER))
+def renew_certificate(shop_and_bank: ShopAndBank) -> None:
+    """Replaces the shop's certificate on both sides."""
+    create_new_certificates(shop_and_bank, certified("New Shop", ends=LATER))
     shop_and_bank.sales.drop_certificate("OwnShop")
     shop_and_bank.stock.drop_certificate("OfShop")
 
 
-def an_answer_arrives(shop_and_bank: ShopAndBank, handle: uuid.UUID) -> None:
+def assert_answer_arrives(shop_and_bank: ShopAndBank, handle: uuid.UUID) -> None:
     with shop_and_bank.stock.transaction() as t:
         t.send(handle, b"on their way at last")
     shop_and_bank.network.settle(seconds=MINUTE)
@@ -160,24 +160,24 @@ def an_answer_arrives(shop_and_bank: ShopAndBank, handle: uuid.UUID) -> None:
     assert waiting(shop_and_bank.stock) == []
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("is_restarted", [False, True])
 def test_the_old_certificate_may_be_dropped_before_the_bank_answers(
-    shop_and_bank: ShopAndBank, *, restarted: bool
+    shop_and_bank: ShopAndBank, *, is_restarted: bool
 ) -> None:
-    """The shop has the bank's key since the acknowledgement, and nothing more to send; the bank does not know this."""
+    """The shop has the bank's key since the acknowledgement, but the bank does not know this."""
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=5)
     with shop_and_bank.stock.transaction() as t:
         handle = t.receive(ORDERS)["conversation_handle"][0].as_py()
-    renewed(shop_and_bank)
-    if restarted:
+    renew_certificate(shop_and_bank)
+    if is_restarted:
         shop_and_bank.crash("bank")
-    an_answer_arrives(shop_and_bank, handle)
+    assert_answer_arrives(shop_and_bank, handle)
 
 
 @pytest.mark.parametrize("dropped", ["the shop's", "the bank's"])
 def test_dialogs_continue_with_their_keys_after_a_restart(shop_and_bank: ShopAndBank, dropped: str) -> None:
-    """What `drop_certificate` says; after a restart the bank does not know what has been settled."""
+    """As documented for `drop_certificate`, also after a restart of the bank."""
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle(seconds=5)
     with shop_and_bank.stock.transaction() as t:
@@ -186,8 +186,8 @@ def test_dialogs_continue_with_their_keys_after_a_restart(shop_and_bank: ShopAnd
     shop_and_bank.network.settle(seconds=5)
     assert received(shop_and_bank.sales, REPLIES) == [b"we will see"]
     if dropped == "the shop's":
-        renewed(shop_and_bank)
+        renew_certificate(shop_and_bank)
     else:
         shop_and_bank.stock.drop_certificate("OwnBank")
     shop_and_bank.crash("bank")
-    an_answer_arrives(shop_and_bank, handle)
+    assert_answer_arrives(shop_and_bank, handle)

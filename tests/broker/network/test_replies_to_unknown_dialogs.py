@@ -24,10 +24,10 @@ def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from shop_and_bank_pair(tmp_path)
 
 
-def answered(shop_and_bank: ShopAndBank, asking: Sequence[str]) -> None:
-    """Has mallory send an answer in a conversation of each service's own, which the bank has never heard of."""
+def deliver_unknown(shop_and_bank: ShopAndBank, services: Sequence[str]) -> None:
+    """Delivers one row from Mallory for each service, each in an unknown conversation."""
     rows: list[EnvelopeRow] = []
-    for number, service in enumerate(asking):
+    for number, service in enumerate(services):
         conversation = hashlib.md5(f"{number} {service}".encode(), usedforsecurity=False).digest()
         names = (
             service,
@@ -72,14 +72,14 @@ def test_replies_are_dropped_if_no_more_addresses_can_be_learned(
 ) -> None:
     pipe = shop_and_bank.network.pipe("bank")
     shop_and_bank.stock.create_route("Any", address="TRANSPORT")
-    answered(shop_and_bank, ["tcp://one:4022/x"])
+    deliver_unknown(shop_and_bank, ["tcp://one:4022/x"])
     assert "TCP://one:4022" in pipe.outboxes
     monkeypatch.setattr(
         pipe,
         "refusal_reason",
         lambda _: "limit of 1000 addresses that no route names is reached; raise limits.max_unrouted_addresses",
     )
-    answered(shop_and_bank, ["tcp://two:4022/x"])
+    deliver_unknown(shop_and_bank, ["tcp://two:4022/x"])
     assert "TCP://two:4022" not in pipe.outboxes
     shop_and_bank.send(b"one")
     shop_and_bank.network.settle()
@@ -88,9 +88,9 @@ def test_replies_are_dropped_if_no_more_addresses_can_be_learned(
     assert received(shop_and_bank.sales, REPLIES) == [b"two"]
 
 
-def test_replies_leave_nothing_in_memory(shop_and_bank: ShopAndBank) -> None:
-    answered(shop_and_bank, ["//Shop"] * 100)
+def test_replies_use_no_memory_afterwards(shop_and_bank: ShopAndBank) -> None:
+    deliver_unknown(shop_and_bank, ["//Shop"] * 100)
     shop_and_bank.network.clock.advance(seconds=60)
     shop_and_bank.network.settle(seconds=1)
-    machines = shop_and_bank.network.servers["bank"].exchange._dialogs.all()
-    assert sum(len(machine._decisions) for machine in machines) == 0
+    all_dialogs = shop_and_bank.network.servers["bank"].exchange._dialogs.all()
+    assert sum(len(dialogs._decisions) for dialogs in all_dialogs) == 0

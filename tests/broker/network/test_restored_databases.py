@@ -1,4 +1,4 @@
-"""I5, I6: databases that are restored or copied during conversations with other instances."""
+"""Databases that are restored or copied during conversations with other instances (I5, I6)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ MINUTE = 60
 
 @pytest.fixture(params=["plain", "secured"])
 def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ShopAndBank]:
-    """A shop and a bank."""
     yield from (shop_and_bank_pair if request.param == "plain" else secured)(tmp_path)
 
 
-def moved(
+def reattach(
     shop_and_bank: ShopAndBank,
     side: str,
     *,
-    kept: Path | None = None,
-    back: Path | None = None,
+    backup_to: Path | None = None,
+    restore_from: Path | None = None,
     option: BrokerOption | None = None,
 ) -> None:
-    """Takes the database of a side away and attaches it again: a copy of it is kept, or one that was kept takes its place."""
+    """Detaches the database of a side and attaches it again; saves a copy as `kept`, or restores the copy `back`."""
     instance: Instance = getattr(shop_and_bank, side)
     database: Database = shop_and_bank.sales if side == "shop" else shop_and_bank.stock
     path = database.path
     instance.detach_database(database.name)
-    if kept is not None:
-        copy(path, kept)
-    if back is not None:
-        copy(back, path)
+    if backup_to is not None:
+        copy(path, backup_to)
+    if restore_from is not None:
+        copy(restore_from, path)
     instance.attach_database(database.name, path, option=option)
     shop_and_bank.sales, shop_and_bank.stock = (
         shop_and_bank.shop.database("Sales"),
@@ -53,29 +52,29 @@ def moved(
 @pytest.mark.rule("I6")
 @pytest.mark.parametrize("side", ["shop", "bank"])
 def test_both_ends_get_an_error_after_a_restore(shop_and_bank: ShopAndBank, tmp_path: Path, side: str) -> None:
-    """The error is no duplicate of what was sent under its number since the backup, nor acknowledged as one."""
+    """The error is not mistaken for a message sent under its sequence number since the backup."""
     dialog = shop_and_bank.send(b"one")
     shop_and_bank.network.settle(seconds=MINUTE)
     assert shop_and_bank.answer(b"thanks") == [b"one"]
     shop_and_bank.network.settle(seconds=MINUTE)
-    moved(shop_and_bank, side, kept=tmp_path / "backup")
+    reattach(shop_and_bank, side, backup_to=tmp_path / "backup")
     shop_and_bank.send(b"two", b"three", dialog=dialog)
     shop_and_bank.network.settle(seconds=MINUTE)
     assert shop_and_bank.answer(b"many", b"thanks") == [b"two", b"three"]
     shop_and_bank.network.settle(seconds=MINUTE)
     assert received(shop_and_bank.sales, REPLIES) == [b"thanks", b"many", b"thanks"]
-    moved(shop_and_bank, side, back=tmp_path / "backup", option="ERROR_BROKER_CONVERSATIONS")
+    reattach(shop_and_bank, side, restore_from=tmp_path / "backup", option="ERROR_BROKER_CONVERSATIONS")
     shop_and_bank.network.settle(seconds=5 * MINUTE)
     here, there = (
         (shop_and_bank.sales, shop_and_bank.stock) if side == "shop" else (shop_and_bank.stock, shop_and_bank.sales)
     )
     for database, code in ((here, b"-9719"), (there, b"-9720")):
-        (emitted,) = (
+        (error_body,) = (
             body
             for body in received(database, REPLIES if database is shop_and_bank.sales else ORDERS)
             if b"Error" in body
         )
-        assert b"<Code>" + code + b"</Code>" in emitted
+        assert b"<Code>" + code + b"</Code>" in error_body
     assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["ER", "ER"]
     assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
 
@@ -86,17 +85,17 @@ def test_both_ends_get_an_error_after_a_restore(shop_and_bank: ShopAndBank, tmp_
 def test_a_copy_with_a_new_id_receives_nothing_for_the_original(
     shop_and_bank: ShopAndBank, tmp_path: Path, side: str, *, is_first: bool
 ) -> None:
-    """Both have an endpoint of the conversation, whichever was attached first; the broker id tells whose it is."""
+    """Both have an endpoint of the conversation; the broker id selects the original, whichever was attached first."""
     dialog = shop_and_bank.send(b"one")
     shop_and_bank.network.settle(seconds=MINUTE)
     assert shop_and_bank.answer(b"thanks") == [b"one"]
     shop_and_bank.network.settle(seconds=MINUTE)
     assert received(shop_and_bank.sales, REPLIES) == [b"thanks"]
     instance: Instance = getattr(shop_and_bank, side)
-    moved(shop_and_bank, side, kept=tmp_path / "copy")
+    reattach(shop_and_bank, side, backup_to=tmp_path / "copy")
     instance.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
     if is_first:
-        moved(shop_and_bank, side)
+        reattach(shop_and_bank, side)
     shop_and_bank.send(b"two", dialog=dialog)
     shop_and_bank.network.settle(seconds=5 * MINUTE)
     assert shop_and_bank.answer(b"more thanks") == [b"two"]
@@ -107,7 +106,7 @@ def test_a_copy_with_a_new_id_receives_nothing_for_the_original(
 
 @pytest.mark.rule("I6")
 def test_a_pending_end_is_replaced_by_the_error(shop_and_bank: ShopAndBank) -> None:
-    """The end of the application has not left: the far side may not go on in a conversation that is over."""
+    """The application's end of conversation was not sent, so the remote endpoint gets the error."""
     dialog = shop_and_bank.send(b"one")
     shop_and_bank.network.settle(seconds=MINUTE)
     assert shop_and_bank.answer(b"thanks") == [b"one"]
@@ -120,14 +119,14 @@ def test_a_pending_end_is_replaced_by_the_error(shop_and_bank: ShopAndBank) -> N
     assert states(shop_and_bank.sales) == ["DO"]
     shop_and_bank.network.down.clear()
     shop_and_bank.network.settle(seconds=2 * MINUTE)
-    (emitted,) = received(shop_and_bank.stock, ORDERS)
-    assert b"<Code>-9720</Code>" in emitted
+    (error_body,) = received(shop_and_bank.stock, ORDERS)
+    assert b"<Code>-9720</Code>" in error_body
     assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["CD", "ER"]
     assert waiting(shop_and_bank.sales) == waiting(shop_and_bank.stock) == []
 
 
-def broken(shop_and_bank: ShopAndBank) -> list[tuple[bool, bool]]:
-    """For the shop and the bank, whether it is told that the far side is gone, and whether anything of it waits."""
+def errors_and_waiting(shop_and_bank: ShopAndBank) -> list[tuple[bool, bool]]:
+    """For the shop and the bank, whether it received error -8462, and whether messages wait."""
     found = [
         (received(shop_and_bank.sales, REPLIES), waiting(shop_and_bank.sales)),
         (received(shop_and_bank.stock, ORDERS), waiting(shop_and_bank.stock)),
@@ -140,18 +139,18 @@ def broken(shop_and_bank: ShopAndBank) -> list[tuple[bool, bool]]:
 def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(
     shop_and_bank: ShopAndBank, tmp_path: Path, side: str
 ) -> None:
-    """Without an option of the restore: what left the one queue is in the other no more, so the conversation cannot go on."""
+    """After a restore without an option: lost messages were already removed by their sender."""
     dialog = shop_and_bank.send(b"one")
     shop_and_bank.network.settle(seconds=MINUTE)
     assert shop_and_bank.answer(b"thanks") == [b"one"]
     shop_and_bank.network.settle(seconds=MINUTE)
-    moved(shop_and_bank, side, kept=tmp_path / "backup")
+    reattach(shop_and_bank, side, backup_to=tmp_path / "backup")
     shop_and_bank.send(b"two", dialog=dialog)
     shop_and_bank.network.settle(seconds=MINUTE)
     assert shop_and_bank.answer(b"more thanks") == [b"two"]
     shop_and_bank.send(b"three", dialog=dialog)
     shop_and_bank.network.settle(seconds=MINUTE)
-    moved(shop_and_bank, side, back=tmp_path / "backup")
+    reattach(shop_and_bank, side, restore_from=tmp_path / "backup")
     if side == "bank":
         shop_and_bank.send(b"four", dialog=dialog)
     else:
@@ -159,31 +158,31 @@ def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(
     for _ in range(2):
         shop_and_bank.network.settle(seconds=5 * MINUTE)
     assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["ER", "ER"]
-    assert broken(shop_and_bank) == [(True, False), (True, False)]
+    assert errors_and_waiting(shop_and_bank) == [(True, False), (True, False)]
 
 
 @pytest.mark.rule("I8")
 @pytest.mark.parametrize("hours", [0, 1])
 def test_both_ends_of_an_unsecured_dialog_get_an_error_if_the_target_lost_it(tmp_path: Path, *, hours: int) -> None:
-    """The backup is older than the dialog, so the target waits for a first message that its far side has not any more."""
+    """The backup is older than the dialog, so the target waits for a first message that the initiator no longer has."""
     with contextmanager(shop_and_bank_pair)(tmp_path) as shop_and_bank:
-        moved(shop_and_bank, "bank", kept=tmp_path / "backup")
+        reattach(shop_and_bank, "bank", backup_to=tmp_path / "backup")
         dialog = shop_and_bank.send(b"one")
         shop_and_bank.network.settle(seconds=MINUTE)
         assert shop_and_bank.answer(b"thanks") == [b"one"]
         shop_and_bank.network.settle(seconds=MINUTE + 60 * hours * MINUTE)
-        moved(shop_and_bank, "bank", back=tmp_path / "backup")
+        reattach(shop_and_bank, "bank", restore_from=tmp_path / "backup")
         shop_and_bank.send(b"two", dialog=dialog)
         for _ in range(2):
             shop_and_bank.network.settle(seconds=5 * MINUTE)
         assert states(shop_and_bank.sales) + states(shop_and_bank.stock) == ["ER", "ER"]
-        assert broken(shop_and_bank) == [(True, False), (True, False)]
+        assert errors_and_waiting(shop_and_bank) == [(True, False), (True, False)]
 
 
 @pytest.mark.rule("I5", "R43")
 @pytest.mark.parametrize("of", ["Sales", "Stock"])
 def test_a_copy_on_a_forwarder_receives_nothing_for_the_original(tmp_path: Path, of: str) -> None:
-    """The hub has endpoints of the same conversations, under another broker id than the one that they name."""
+    """The hub has endpoints of the same conversations under another broker id."""
     with ExitStack() as stack:
         network = MemoryNetwork(tmp_path, stack)
         near, hub, far = (network.instance(name) for name in ("near", "hub", "far"))
@@ -199,7 +198,7 @@ def test_a_copy_on_a_forwarder_receives_nothing_for_the_original(tmp_path: Path,
         network.settle(seconds=MINUTE)
         assert shop_and_bank.answer(b"thanks") == [b"one"]
         network.settle(seconds=MINUTE)
-        moved(shop_and_bank, "shop" if of == "Sales" else "bank", kept=tmp_path / "copy")
+        reattach(shop_and_bank, "shop" if of == "Sales" else "bank", backup_to=tmp_path / "copy")
         hub.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
         shop_and_bank.send(b"two", dialog=dialog)
         network.settle(seconds=5 * MINUTE)

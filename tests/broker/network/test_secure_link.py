@@ -19,30 +19,30 @@ LIMITS = EndpointLimits(outbox_bytes=8 << 20)
 
 @pytest.fixture(scope="module")
 def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsContexts, TlsContexts]:
-    """What the shop and the bank agree TLS with."""
+    """The TLS contexts of the shop and the bank."""
     authority = Authority(tmp_path_factory.mktemp("certificates"))
     return TlsContexts.load(authority.trust("shop", "bank")), TlsContexts.load(authority.trust("bank", "shop"))
 
 
 def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
-    """A shop that has dialed a bank, and has an outbox for it."""
-    lines = (
+    """The link of a shop that has dialed a bank and has an outbox for it, and the link of the bank."""
+    links = (
         SecureLink(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
         SecureLink(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),
     )
-    lines[0].outboxes.append(SharedOutbox(LIMITS.outbox_bytes))
-    return lines
+    links[0].outboxes.append(SharedOutbox(LIMITS.outbox_bytes))
+    return links
 
 
-def plain() -> tuple[SecureLink, SecureLink]:
-    """The same without TLS, both having said who they are."""
-    lines = pair(UnencryptedChannel(), UnencryptedChannel())
-    exchange(*lines)
-    return lines
+def unencrypted_pair() -> tuple[SecureLink, SecureLink]:
+    """A pair without TLS, after both HELLO frames."""
+    links = pair(UnencryptedChannel(), UnencryptedChannel())
+    exchange(*links)
+    return links
 
 
 def transfer(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
-    """What all that one end writes comes to at the other, in pieces."""
+    """Transfers all bytes of one end to the other in pieces; returns the events of the receiver."""
     found = []
     while (data := one.data_to_send(now=now)) is not None:
         for start in range(0, len(data), piece):
@@ -51,7 +51,7 @@ def transfer(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1
 
 
 def exchange(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[LinkEvent]:
-    """What both ends write until neither has more, as it is seen at either."""
+    """Transfers bytes in both directions until there are none; returns the events of both ends."""
     found: list[LinkEvent] = []
     while step := transfer(one, other, now=now, piece=piece) + transfer(other, one, now=now, piece=piece):
         found += step
@@ -59,7 +59,7 @@ def exchange(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1
 
 
 def handshake(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[LinkEvent]:
-    """The same, where the first flights of TLS come to nothing that is seen."""
+    """Exchanges bytes several times, since the first TLS flights cause no events."""
     return [each for _ in range(4) for each in exchange(one, other, piece=piece)]
 
 
@@ -75,7 +75,7 @@ def test_tls_and_frames_work_in_pieces_of_any_size(contexts: tuple[TlsContexts, 
 
 
 def test_a_frame_is_written_in_small_pieces_before_the_connection_ends() -> None:
-    shop, bank = plain()
+    shop, bank = unencrypted_pair()
     for number in range(3):
         shop.outboxes[0].put(numbered(100, first=100 * number, size=10_000))
     shop.leave(GoodbyeReason.STOPPING, "enough")
@@ -90,7 +90,7 @@ def test_a_frame_is_written_in_small_pieces_before_the_connection_ends() -> None
 
 
 def test_a_connection_ends_after_its_reason_was_sent() -> None:
-    shop, bank = plain()
+    shop, bank = unencrypted_pair()
     shop.outboxes[0].put(numbered(100, size=10_000))
     assert shop.data_to_send(now=0) is not None
     with pytest.raises(PeerError):
@@ -101,18 +101,18 @@ def test_a_connection_ends_after_its_reason_was_sent() -> None:
 
 
 def test_a_connection_to_a_silent_peer_ends_with_unwritten_data() -> None:
-    """The far side has stopped in the middle of a frame: the socket takes nothing any more."""
-    shop, bank = plain()
+    """The peer has stopped in the middle of a frame, so the socket accepts no data."""
+    shop, bank = unencrypted_pair()
     shop.outboxes[0].put(numbered(100, size=10_000))
     pieces = [shop.data_to_send(now=0) or b"" for _ in range(2)]
     now = 0
-    while (moment := shop.next_timeout()) is not None:
-        now = moment
+    while (timeout := shop.next_timeout()) is not None:
+        now = timeout
         shop.handle_timeout(now=now)
     assert shop.is_finished
     pieces.append(shop.close())
-    came = numbers([each for piece in pieces for each in bank.received(piece, now=now)])
-    assert came == list(range(6 + 12))  # two frames, the second of which was cut in the middle
+    received_numbers = numbers([each for piece in pieces for each in bank.received(piece, now=now)])
+    assert received_numbers == list(range(6 + 12))  # two frames, the second one incomplete
     assert shop.close() == b""
 
 
@@ -126,8 +126,8 @@ def test_nothing_is_sent_before_the_peer_is_authenticated(contexts: tuple[TlsCon
 
 
 def test_a_connection_with_unwritten_rows_is_not_idle() -> None:
-    """The socket has taken one piece and takes no more for an hour, in which the far side gives signs of life."""
-    shop, bank = plain()
+    """The socket accepts no data for an hour, while the peer sends pings."""
+    shop, bank = unencrypted_pair()
     for number in range(3):
         shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
     assert shop.data_to_send(now=0) is not None
@@ -142,7 +142,7 @@ def test_a_connection_with_unwritten_rows_is_not_idle() -> None:
 
 @pytest.mark.rule("P2")
 def test_an_idle_connection_is_closed_after_30_seconds() -> None:
-    shop, bank = plain()
+    shop, bank = unencrypted_pair()
     assert shop.handle_timeout(now=29 * SECOND) == []
     assert shop.is_usable
     shop.handle_timeout(now=30 * SECOND)
@@ -154,7 +154,7 @@ def test_an_idle_connection_is_closed_after_30_seconds() -> None:
 
 
 def test_a_closing_connection_writes_waiting_rows() -> None:
-    shop, bank = plain()
+    shop, bank = unencrypted_pair()
     for number in range(3):
         shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
     assert shop.leave(GoodbyeReason.SUPERSEDED, "another stays")
@@ -182,14 +182,14 @@ def test_more_than_16_kib_before_hello_are_rejected() -> None:
         bank.received(bytes(16 << 10), now=0)
 
 
-def test_after_hello_there_is_no_such_limit() -> None:
-    shop, bank = plain()
+def test_after_hello_reading_is_not_limited() -> None:
+    shop, bank = unencrypted_pair()
     assert shop.bytes_to_read is bank.bytes_to_read is None
 
 
 def test_rows_of_several_addresses_take_turns() -> None:
-    """An address that has much does not keep the rows of another waiting until it has nothing."""
-    shop, bank = plain()
+    """An address with many rows does not delay the rows of another."""
+    shop, bank = unencrypted_pair()
     first = shop.outboxes[0]
     second = type(first)(8 << 20)
     shop.outboxes.append(second)
@@ -203,8 +203,8 @@ def test_rows_of_several_addresses_take_turns() -> None:
 
 @pytest.mark.rule("R43")
 def test_written_rows_are_released_while_more_follow() -> None:
-    """Who fills an outbox as fast as it empties holds no more than what has not been written."""
-    shop, _ = plain()
+    """An outbox that is filled as fast as it is written holds only unwritten rows."""
+    shop, _ = unencrypted_pair()
     first = 0
     for _ in range(640):
         while not shop.outboxes[0].is_full:
@@ -212,15 +212,15 @@ def test_written_rows_are_released_while_more_follow() -> None:
             first += 100
         assert shop.data_to_send(now=0) is not None
         _, waiting = shop.outboxes[0].pending
-        taken, done = shop.outboxes[0].progress
+        accepted, written = shop.outboxes[0].progress
         assert waiting > 0
-        assert taken - done < 10_000
+        assert accepted - written < 10_000
     assert first > 30_000
 
 
 @pytest.mark.threat("T15")
 def test_a_certificate_is_required_before_anything_is_trusted(contexts: tuple[TlsContexts, TlsContexts]) -> None:
-    """Bits flipped anywhere in the first flights end the connection, or leave it unopened: nobody becomes another principal."""
+    """A flipped bit in the TLS handshake ends the connection or leaves it unopened."""
     for position in range(0, 512, 16):
         shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
         hello = shop.data_to_send(now=0)

@@ -1,4 +1,4 @@
-"""P22: secured dialogs over real sockets and through a forwarder."""
+"""Secured dialogs over real sockets and through a forwarder (P22)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from tests.broker.network import socket_instances
 from tests.broker.network.secured_pair import create_own_certificate, import_certificate
-from tests.broker.network.socket_instances import InstanceGroup, answered, order, receive_count
+from tests.broker.network.socket_instances import InstanceGroup, order, receive_and_reply, receive_count
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK
 
 
@@ -32,11 +32,10 @@ def keys(database: Database) -> list[tuple[bytes | None, bytes | None]]:
 def test_a_secured_dialog_passes_through_a_forwarder_without_keys(
     instance_group: InstanceGroup, *, anonymous: bool
 ) -> None:
-    """Full and anonymous security, large messages, and answers."""
     near, between, far = (instance_group.create_instance(name) for name in ("near", "between", "far"))
     between.add_route("msdb", STOCK, far.address)
     between.add_route("msdb", SHOP, near.address)
-    between.forwards()
+    between.enable_forwarding()
     sales, stock = socket_instances.shop(near), socket_instances.stock(far)
     near.add_route("Sales", STOCK, between.address)
     far.add_route("Stock", SHOP, between.address)
@@ -50,7 +49,7 @@ def test_a_secured_dialog_passes_through_a_forwarder_without_keys(
         stock.grant_send(STOCK, "Shop")
     bodies = [b"secret order %d" % number * 5000 for number in range(5)]
     order(sales, *bodies)
-    assert answered(stock, 5, b"secret thanks") == bodies
+    assert receive_and_reply(stock, 5, b"secret thanks") == bodies
     assert receive_count(sales, 1, queue=REPLIES) == [b"secret thanks"]
     ((own, far_key),) = keys(sales)
     assert own is not None

@@ -1,4 +1,4 @@
-"""Rows to send are collected while much is sent, and sent by themselves afterwards."""
+"""Under load, rows to send are collected for a short delay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE = 60.0
 
 
 class Clock:
-    """A clock that the test moves."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -36,11 +36,11 @@ class Clock:
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID]]:
-    """A shop that is served, a stock that is too, the shop's server, and a dialog between them that goes on."""
+    """Serves a shop and a bank; yields both databases, the shop's server and an established dialog."""
     with ExitStack() as stack:
-        here, there = (stack.enter_context(Instance.create(folder / name, name=name)) for name in ("shop", "bank"))
-        sales, stock = sample_databases.shop(here), sample_databases.stock(there)
-        servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
+        shop, bank = (stack.enter_context(Instance.create(folder / name, name=name)) for name in ("shop", "bank"))
+        sales, stock = sample_databases.shop(shop), sample_databases.stock(bank)
+        servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (shop, bank)]
         sales.create_route("There", address=servers[1].address, service_name=STOCK)
         stock.create_route("Back", address=servers[0].address, service_name=SHOP)
         with sales.transaction() as t:
@@ -52,7 +52,7 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
 
 
 @pytest.mark.parametrize(
-    ("took", "left"),
+    ("duration", "expected"),
     [
         (0.0, 0.0),
         (0.9 * DELAY_MIN / DELAY_FACTOR, 0.0),
@@ -61,52 +61,52 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
         (10.0, DELAY_MAX),
     ],
 )
-def test_the_delay_is_three_times_the_duration_and_limited(took: float, left: float) -> None:
+def test_the_delay_is_three_times_the_duration_and_limited(duration: float, expected: float) -> None:
     clock = Clock()
-    rest = SendDelay(clock=clock)
-    assert rest.remaining == 0.0
-    with rest.measure():
-        clock.now += took
-    assert rest.remaining == pytest.approx(left)
-    clock.now += left / 2
-    assert rest.remaining == pytest.approx(left / 2)
-    clock.now += left
-    assert rest.remaining == 0.0
+    delay = SendDelay(clock=clock)
+    assert delay.remaining == 0.0
+    with delay.measure():
+        clock.now += duration
+    assert delay.remaining == pytest.approx(expected)
+    clock.now += expected / 2
+    assert delay.remaining == pytest.approx(expected / 2)
+    clock.now += expected
+    assert delay.remaining == 0.0
 
 
-def test_an_ended_delay_is_over() -> None:
+def test_a_cancelled_delay_has_ended() -> None:
     clock = Clock()
-    rest = SendDelay(clock=clock)
-    with rest.measure():
+    delay = SendDelay(clock=clock)
+    with delay.measure():
         clock.now += 1.0
-    rest.cancel()
-    assert rest.remaining == 0.0
+    delay.cancel()
+    assert delay.remaining == 0.0
 
 
 def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would call it when the wait is over."""
+    """Without a thread, nothing would send them after the delay."""
     monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 0)
     monkeypatch.setattr(
         outbound, "SendDelay", lambda: SendDelay(clock=iter(float(second) for second in range(10**6)).__next__)
     )
-    for both in shop_and_bank_pair(tmp_path):
+    for shop_and_bank in shop_and_bank_pair(tmp_path):
         for number in range(5):
-            both.send(b"%d" % number)
-            both.network.settle()
-            assert both.ordered() == [b"%d" % number]
+            shop_and_bank.send(b"%d" % number)
+            shop_and_bank.network.settle()
+            assert shop_and_bank.receive_orders() == [b"%d" % number]
 
 
 def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of each commit, and no more; with waits of a tenth of a second, more commits go together."""
+    """With a delay of 0.1 s, many commits share a batch."""
     monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 1)
     monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_FACTOR", 10**6)
     monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_MAX", 0.1)
     batches: list[int] = []
-    departures = DatabaseDialogs.data_to_send
+    data_to_send = DatabaseDialogs.data_to_send
 
-    def counted(machine: DatabaseDialogs, *, now: int) -> Any:
-        found = departures(machine, now=now)
-        if found and machine.database.instance.name == "shop":
+    def counted(dialogs: DatabaseDialogs, *, now: int) -> Any:
+        found = data_to_send(dialogs, now=now)
+        if found and dialogs.database.instance.name == "shop":
             batches.append(sum(each.rows.num_rows for each in found))
         return found
 
@@ -128,7 +128,7 @@ def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, m
 
 
 def test_a_closing_server_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What gathers goes before the goodbye."""
+    """Collected rows are sent before GOODBYE."""
     monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 1)
     monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_FACTOR", 10**6)
     monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_MAX", 3600.0)

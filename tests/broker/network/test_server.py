@@ -1,4 +1,4 @@
-"""P3: a served instance over real sockets: options, lock, addresses and closing."""
+"""Served instances over real sockets: options, lock, addresses and closing (P3)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ DEADLINE = 60.0
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    with ExitStack() as entered:
-        yield entered
+    with ExitStack() as exit_stack:
+        yield exit_stack
 
 
 def create_instance(folder: Path, name: str, stack: ExitStack) -> Instance:
     return stack.enter_context(Instance.create(folder / name, name=name, random=random.Random(name)))
 
 
-def one(database: Database, queue: str) -> pa.Table:
+def receive_one(database: Database, queue: str) -> pa.Table:
     """Waits for the next message."""
     with database.transaction() as t:
         table = t.receive(queue, timeout=DEADLINE)
@@ -47,7 +47,6 @@ def one(database: Database, queue: str) -> pa.Table:
 
 
 def test_two_instances_exchange_messages(tmp_path: Path, stack: ExitStack) -> None:
-    """With default threads."""
     here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
     sales, stock = sample_databases.shop(here), sample_databases.stock(there)
     servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
@@ -55,10 +54,10 @@ def test_two_instances_exchange_messages(tmp_path: Path, stack: ExitStack) -> No
     stock.create_route("Back", address=servers[0].address, service_name=SHOP)
     with sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
-    order = one(stock, ORDERS)
+    order = receive_one(stock, ORDERS)
     with stock.transaction() as t:
         t.send(order["conversation_handle"][0].as_py(), b"on their way")
-    assert one(sales, REPLIES)["message_body"].to_pylist() == [b"on their way"]
+    assert receive_one(sales, REPLIES)["message_body"].to_pylist() == [b"on their way"]
 
 
 def test_messages_of_another_process_are_sent(tmp_path: Path, stack: ExitStack) -> None:
@@ -69,7 +68,7 @@ def test_messages_of_another_process_are_sent(tmp_path: Path, stack: ExitStack) 
     sales.create_route("There", address=servers[1].address, service_name=STOCK)
     with Instance.open(here.folder) as other, other.database("Sales").transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
-    assert one(stock, ORDERS)["message_body"].to_pylist() == [b"from elsewhere"]
+    assert receive_one(stock, ORDERS)["message_body"].to_pylist() == [b"from elsewhere"]
 
 
 def test_closing_releases_the_lock(tmp_path: Path, stack: ExitStack) -> None:
@@ -87,8 +86,8 @@ def test_checking_the_lock_does_not_look_like_serving(tmp_path: Path) -> None:
     lock = ServeLock(tmp_path)
     lock.acquire()
     lock.release()
-    with (tmp_path / serve_lock.FILE).open("r+b") as asks:
-        assert not _files.is_locked(asks.fileno())
+    with (tmp_path / serve_lock.FILE).open("r+b") as lock_file:
+        assert not _files.is_locked(lock_file.fileno())
         assert not ServeLock.is_held(tmp_path)
     lock.acquire()
     assert ServeLock.is_held(tmp_path)
@@ -104,14 +103,14 @@ def test_closing_the_instance_ends_its_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("P3")
-def test_the_port_is_available_and_one_in_use_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_port_in_use_is_rejected_and_the_chosen_port_is_available(tmp_path: Path, stack: ExitStack) -> None:
     here = create_instance(tmp_path, "shop", stack)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(EndpointError):
             here.serve(port=taken.getsockname()[1], allow_unencrypted=True).start()
-    assert not ServeLock.is_held(here.folder), "and it may be tried again"
+    assert not ServeLock.is_held(here.folder), "the lock is released after a failed start"
     with here.serve(port=0, allow_unencrypted=True) as server:
         assert server.port
         assert server.address == f"TCP://127.0.0.1:{server.port}"
@@ -146,7 +145,7 @@ def test_a_failed_start_leaves_nothing_behind(
 
 
 @pytest.mark.rule("R41")
-def test_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path, stack: ExitStack) -> None:
+def test_own_addresses_are_in_the_catalog_while_the_instance_is_served(tmp_path: Path, stack: ExitStack) -> None:
     here = create_instance(tmp_path, "shop", stack)
     with here.serve(port=0, allow_unencrypted=True, addresses=["TCP://shop.example.com:4022"]) as server:
         found = here.catalog().addresses
@@ -220,16 +219,16 @@ def test_fragment_sizes_that_peers_would_reject_are_rejected(tmp_path: Path, sta
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])
 def test_a_full_inbox_pauses_reading_until_it_is_half_empty(limit: dict[str, int]) -> None:
-    said: list[str] = []
-    inbox = Inbox(pause=lambda: said.append("pause"), resume=lambda: said.append("resume"), **limit)
+    calls: list[str] = []
+    inbox = Inbox(pause=lambda: calls.append("pause"), resume=lambda: calls.append("resume"), **limit)
     peer: Any = None
     rows = pa.table({"body": [bytes(8_000)]})
     for _ in range(5):
         inbox.put(peer, rows)
-    assert said == ["pause"]
+    assert calls == ["pause"]
     taken = inbox.take()
-    assert said == ["pause", "resume"]
+    assert calls == ["pause", "resume"]
     inbox.put_back(taken)
-    assert said == ["pause", "resume", "pause"]
+    assert calls == ["pause", "resume", "pause"]
     assert [table.num_rows for _, table in inbox.take()] == [1] * 5
     assert inbox.is_empty

@@ -15,7 +15,7 @@ from ssbroker.broker.network.server import FILE_NAME, StatusFile, read
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError
 from tests.broker import sample_databases
-from tests.broker.network.forwarded_rows import onwards, peer, row, wire
+from tests.broker.network.forwarded_rows import forward_to, peer, row, wire
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 
 DEADLINE = 60.0
@@ -36,31 +36,29 @@ def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) ->
             assert here._status_file is not None
             here._status_file.write()
             with Instance.open(tmp_path / "near", background=False) as another:
-                said = overview_of(another)["serving"]
+                status = overview_of(another)["serving"]
         assert overview_of(near)["serving"] is None
-    assert said["listens"] == f"127.0.0.1:{here.port}"
-    found = [each for each in said["connections"] if each["state_desc"] == "LOGGED_IN"]
+    assert status["listens"] == f"127.0.0.1:{here.port}"
+    found = [each for each in status["connections"] if each["state_desc"] == "LOGGED_IN"]
     assert [each["remote_user_name"] for each in found] == ["far"]
     assert found[0]["total_bytes_sent"] > 0
     assert not (tmp_path / "near" / FILE_NAME).exists()
 
 
 def test_held_rows_are_counted_without_iterating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        ForwardedRows, "view_rows", lambda *_given, **_options: pytest.fail("nobody asked for the rows")
-    )
+    monkeypatch.setattr(ForwardedRows, "view_rows", lambda *_given, **_options: pytest.fail("the rows were iterated"))
     with Instance.create(tmp_path / "between", name="between", background=False) as between:
         between.execute(
             "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
         )
         with between.serve(port=0, allow_unencrypted=True) as server:
-            held = onwards("TCP://127.0.0.1:1", 3, mirror="TCP://127.0.0.1:2")
+            held = forward_to("TCP://127.0.0.1:1", 3, mirror="TCP://127.0.0.1:2")
             server.forwarding.forward(peer(), wire([row(number) for number in range(3)]), held)
             assert server._status_file is not None
             server._status_file.write()
-            said = read(between.folder)
-    assert said is not None
-    assert said["forwarded_pending"] == 3
+            status = read(between.folder)
+    assert status is not None
+    assert status["forwarded_pending"] == 3
 
 
 def test_the_file_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def test_the_file_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
         lock = ServeLock(instance.folder)
         lock.acquire()
         assert read(instance.folder) is not None
-        for content in ("{half", '{"process": 1, "listens": "127.0.0.1:2"}'):  # the latter was left by another process
+        for content in ("{half", '{"process": 1, "listens": "127.0.0.1:2"}'):  # the latter is of another process
             (instance.folder / FILE_NAME).write_text(content)
             found = read(instance.folder)
             assert found is not None
@@ -82,9 +80,9 @@ def test_the_file_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
 def test_a_read_only_folder_can_be_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         (instance.folder / "serving.new").mkdir()
-        written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
-        written.start()
-        written.close()
+        status_file = StatusFile(instance_context(instance), ("127.0.0.1", 1))
+        status_file.start()
+        status_file.close()
     assert "cannot be written" in caplog.text
 
 
@@ -100,33 +98,33 @@ def test_a_file_that_cannot_be_removed_does_not_prevent_closing(
 
 
 def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is tried every two seconds, and a full disk may last for days."""
+    """The write is retried every two seconds, and a disk may stay full for days."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         obstacle = instance.folder / "serving.new"
-        written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
-        for emitted in (1, 2):
+        status_file = StatusFile(instance_context(instance), ("127.0.0.1", 1))
+        for count in (1, 2):
             obstacle.mkdir()
-            written.write()
-            written.write()
-            assert caplog.text.count("cannot be written") == emitted
+            status_file.write()
+            status_file.write()
+            assert caplog.text.count("cannot be written") == count
             obstacle.rmdir()
-            written.write()
+            status_file.write()
 
 
 def test_an_ipv6_address_is_bracketed(tmp_path: Path) -> None:
-    """So that it can be told from its port, and be given to another program."""
+    """This separates it from its port, as in a URL."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         lock = ServeLock(instance.folder)
         lock.acquire()
         StatusFile(instance_context(instance), ("::1", 4022)).write()
-        said = read(instance.folder)
+        status = read(instance.folder)
         lock.release()
-    assert said is not None
-    assert said["listens"] == "[::1]:4022"
+    assert status is not None
+    assert status["listens"] == "[::1]:4022"
 
 
 def test_the_error_for_an_ipv6_address_is_bracketed() -> None:
-    """2001:db8:: is for documents, and no machine's."""
+    """No host has the documentation prefix 2001:db8::."""
     monitor = Monitor("2001:db8::1", 4022, metrics=lambda: b"", health=dict)
     with pytest.raises(EndpointError, match=r"^cannot listen on \[2001:db8::1\]:4022: "):
         monitor.start()

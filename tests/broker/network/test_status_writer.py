@@ -1,4 +1,4 @@
-"""`transmission_status` of conversations whose peer connects and disconnects is correct, and costs a small part of the time."""
+"""`transmission_status` stays correct, at a limited cost, while a peer connects and disconnects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PEER = Peer(bytes(16), "bank", None, BANK, uuid.UUID(int=1), False)
 def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     """Five conversations that the bank does not acknowledge."""
     for made in shop_and_bank_pair(tmp_path):
-        made.network.swallows.add(BANK)
+        made.network.lossy.add(BANK)
         for number in range(5):
             made.send(b"%d" % number)
         made.network.settle()
@@ -33,20 +33,20 @@ def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
 
 @pytest.fixture
 def written(shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of how many conversations was written, each time; that takes 50 ms."""
+    """The number of conversations in each write; a write takes 50 ms."""
     counts: list[int] = []
-    note = delivery.write_statuses
+    write_statuses = delivery.write_statuses
 
-    def counted(database: Any, senders: Mapping[int, Any], says: Mapping[int, str], **options: Any) -> None:
-        counts.append(len(says))
+    def counted(database: Any, senders: Mapping[int, Any], texts: Mapping[int, str], **options: Any) -> None:
+        counts.append(len(texts))
         shop_and_bank.network.clock.advance(seconds=0.05)
-        note(database, senders, says, **options)
+        write_statuses(database, senders, texts, **options)
 
     monkeypatch.setattr(delivery, "write_statuses", counted)
     return counts
 
 
-def breaks(shop_and_bank: ShopAndBank) -> None:
+def fail_connection(shop_and_bank: ShopAndBank) -> None:
     shop_and_bank.network.pipe("shop").receiver.connection_failed(BANK, "connection refused")
     shop_and_bank.network.servers["shop"].exchange.turn()
 
@@ -56,7 +56,7 @@ def settle_all(shop_and_bank: ShopAndBank) -> None:
 
 
 def test_the_loss_and_return_of_a_peer_are_written_immediately(shop_and_bank: ShopAndBank, written: list[int]) -> None:
-    breaks(shop_and_bank)
+    fail_connection(shop_and_bank)
     assert statuses(shop_and_bank.sales) == {"9754"}
     shop_and_bank.network.clock.advance(seconds=1)
     settle_all(shop_and_bank)
@@ -68,13 +68,13 @@ def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(
     shop_and_bank: ShopAndBank, written: list[int]
 ) -> None:
     for _ in range(100):
-        breaks(shop_and_bank)
+        fail_connection(shop_and_bank)
         shop_and_bank.network.clock.advance(seconds=0.05)
         shop_and_bank.network.pipe("shop").receiver.connected(BANK, PEER)
         shop_and_bank.network.servers["shop"].exchange.turn()
         shop_and_bank.network.clock.advance(seconds=0.05)
     assert 5 <= len(written) <= 12
-    breaks(shop_and_bank)
+    fail_connection(shop_and_bank)
     shop_and_bank.network.clock.advance(seconds=1)
     shop_and_bank.network.servers["shop"].exchange.turn()
     assert statuses(shop_and_bank.sales) == {"9754"}
@@ -84,7 +84,7 @@ def test_only_some_of_many_conversations_are_written_per_turn(
     shop_and_bank: ShopAndBank, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbound, "UPDATES_MAX", 2)
-    breaks(shop_and_bank)
+    fail_connection(shop_and_bank)
     assert statuses(shop_and_bank.sales) == {"", "9754"}
     for _ in range(2):
         due = shop_and_bank.network.servers["shop"].exchange.turn()
@@ -101,7 +101,7 @@ def test_failed_writes_are_repeated_later(shop_and_bank: ShopAndBank, monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr(delivery, "write_statuses", fails)
-        breaks(shop_and_bank)
+        fail_connection(shop_and_bank)
     assert statuses(shop_and_bank.sales) == {""}
     shop_and_bank.network.clock.advance(seconds=1)
     shop_and_bank.network.servers["shop"].exchange.turn()
@@ -110,14 +110,14 @@ def test_failed_writes_are_repeated_later(shop_and_bank: ShopAndBank, monkeypatc
 
 @pytest.mark.rule("R53", "R54")
 def test_the_status_of_a_mirrored_route_is_that_of_the_principal(tmp_path: Path) -> None:
-    """Where messages were sent, and as soon as nobody is the principal that they wait for one."""
+    """The address of the principal; without a principal, the status is that the messages wait for one."""
     for shop_and_bank in shop_and_bank_pair(tmp_path):
         guid = shop_and_bank.stock.service_broker_guid
         shop_and_bank.sales.drop_route("There")
         shop_and_bank.sales.create_route(
             "There", service_name=STOCK, broker_instance=guid, address="TCP://nobody:4022", mirror_address=BANK
         )
-        shop_and_bank.network.swallows.add(BANK)
+        shop_and_bank.network.lossy.add(BANK)
         shop_and_bank.send(b"two chairs")
         for _ in range(3):
             shop_and_bank.network.settle(seconds=5)
@@ -125,7 +125,7 @@ def test_the_status_of_a_mirrored_route_is_that_of_the_principal(tmp_path: Path)
         (status,) = [row.transmission_status for row in waiting(shop_and_bank.sales)]
         assert status.startswith(f"9753: sent to {BANK}, ")
         shop_and_bank.network.down.add(BANK)
-        breaks(shop_and_bank)
+        fail_connection(shop_and_bank)
         shop_and_bank.network.settle()
         assert statuses(shop_and_bank.sales) == {"9787"}
         shop_and_bank.network.down.clear()

@@ -1,4 +1,4 @@
-"""P24: TLS at the end of a connection: a peer that has closed it is not written to, and that is not an internal error."""
+"""Writing to a peer that has closed TLS is a peer error, not an internal error (P24)."""
 
 from __future__ import annotations
 
@@ -18,63 +18,63 @@ from tests.system.serve_options import certificate_options, serve_arguments
 @pytest.fixture
 def ends(tmp_path: Path) -> tuple[TlsChannel, TlsChannel]:
     """Both ends of a connection after the handshake."""
-    given = certificate_options(tmp_path, ("one", "two"))
-    contexts = [TlsContexts.load(serve_arguments(given[name])["trust"]) for name in ("one", "two")]
+    certificates = certificate_options(tmp_path, ("one", "two"))
+    contexts = [TlsContexts.load(serve_arguments(certificates[name])["trust"]) for name in ("one", "two")]
     dialer, accepted = TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True)
-    carry(dialer, accepted)
+    transfer(dialer, accepted)
     assert (dialer.is_open, accepted.is_open) == (True, True)
     return dialer, accepted
 
 
-def carry(one: TlsChannel, two: TlsChannel) -> list[bytes]:
+def transfer(one: TlsChannel, two: TlsChannel) -> list[bytes]:
     """Transfers bytes in both directions until there are none; returns the received data."""
-    said: list[bytes] = []
+    received: list[bytes] = []
     moved = True
     while moved:
         moved = False
         for source, target in ((one, two), (two, one)):
             if data := source.data_to_send():
                 moved = True
-                said += [meant] if (meant := target.received(data)) else []
-    return said
+                received += [plaintext] if (plaintext := target.received(data)) else []
+    return received
 
 
 @pytest.mark.rule("P24")
 def test_encrypted_data_are_decrypted_at_the_other_end(ends: tuple[TlsChannel, TlsChannel]) -> None:
     ends[0].seal(b"hello")
-    assert carry(*ends) == [b"hello"]
+    assert transfer(*ends) == [b"hello"]
 
 
 @pytest.mark.rule("P24")
 @pytest.mark.parametrize("end", [0, 1])
 def test_writing_after_the_peer_closed_tls_is_a_peer_error(ends: tuple[TlsChannel, TlsChannel], end: int) -> None:
-    near, far = ends[end], ends[1 - end]
-    far.close()
-    near.received(far.data_to_send())
-    near.close()
+    own, remote = ends[end], ends[1 - end]
+    remote.close()
+    own.received(remote.data_to_send())
+    own.close()
     with pytest.raises(PeerError, match=r"TLS"):
-        near.seal(b"hello")
+        own.seal(b"hello")
 
 
 @pytest.mark.rule("P24")
 def test_a_link_ends_when_its_peer_closes_tls(tmp_path: Path) -> None:
-    """They are lost with the connection, and sent again over another."""
-    given = certificate_options(tmp_path, ("one", "two"))
-    lines: list[SecureLink] = []
-    for name in given:
-        channel = TlsChannel(TlsContexts.load(serve_arguments(given[name])["trust"]), is_accept=bool(lines))
+    """Unwritten rows are lost with the connection and sent again over another."""
+    certificates = certificate_options(tmp_path, ("one", "two"))
+    links: list[SecureLink] = []
+    for name in certificates:
+        channel = TlsChannel(TlsContexts.load(serve_arguments(certificates[name])["trust"]), is_accept=bool(links))
         own = OwnIdentity(instance_id=name.encode().ljust(16), name=name, run_number=1)
-        lines.append(SecureLink(channel, own=own, is_accept=bool(lines), limits=EndpointLimits(), now=0))
-    near, far = lines
+        links.append(SecureLink(channel, own=own, is_accept=bool(links), limits=EndpointLimits(), now=0))
+    link, peer_link = links
     for _ in range(8):
-        for source, target in ((near, far), (far, near)):
+        for source, target in ((link, peer_link), (peer_link, link)):
             while (data := source.data_to_send(now=0)) is not None:
                 target.received(data, now=0)
-    assert near.is_usable
-    near.outboxes.append(SharedOutbox(1000))
-    near.outboxes[0].put(table_of([row(0)]))
-    near.channel.close()
-    near.channel.data_to_send()
-    assert not near.is_finished
-    assert near.data_to_send(now=0) is None
-    assert near.is_finished
+    assert link.is_usable
+    link.outboxes.append(SharedOutbox(1000))
+    link.outboxes[0].put(table_of([row(0)]))
+    link.channel.close()
+    link.channel.data_to_send()
+    assert not link.is_finished
+    assert link.data_to_send(now=0) is None
+    assert link.is_finished

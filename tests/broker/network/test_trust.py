@@ -1,4 +1,4 @@
-"""P24: which peers may connect; an untrusted peer delivers nothing, and both peers report the reason."""
+"""Only trusted peers may connect; both sides report the reason for a rejection (P24)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ssbroker.security.certificates import Validity, read_key
 from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
-PATIENT = EndpointLimits(dial_wait=3600_000_000, max_dial_wait=3600_000_000)
+NO_RETRY = EndpointLimits(dial_wait=3600_000_000, max_dial_wait=3600_000_000)
 
 
 @pytest.fixture
@@ -34,117 +34,125 @@ def bank_trust(authority: Authority) -> Trust:
 
 
 def changed(trust: Trust, part: str, file: Path) -> Trust:
-    """The same, with another file for one of its parts."""
+    """Replaces one file of a Trust."""
     parts: dict[str, Any] = {part: file}
     return replace(trust, **parts)
 
 
-def refused(shop_trust: Trust | None, bank_trust: Trust | None) -> tuple[str, str]:
-    """Has a shop dial a bank that does not take it, or that it does not take; what each of them is told."""
+def rejected_connection(shop_trust: Trust | None, bank_trust: Trust | None) -> tuple[str, str]:
+    """Makes a shop dial a bank; asserts that the connection fails and returns the event texts of both."""
     with (
-        RecordingEndpoint("shop", trust=shop_trust, limits=PATIENT) as shop,
-        RecordingEndpoint("bank", trust=bank_trust, limits=PATIENT) as bank,
+        RecordingEndpoint("shop", trust=shop_trust, limits=NO_RETRY) as shop,
+        RecordingEndpoint("bank", trust=bank_trust, limits=NO_RETRY) as bank,
     ):
         shop.endpoint.send(bank.address, numbered(3))
-        shop.wait_for(lambda: shop.unreachable_at)
+        shop.wait_for(lambda: shop.failed_connections)
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
         assert bank.numbers() == []
-        assert shop.reached_at == bank.reached_at == []
+        assert shop.connected_to == bank.connected_to == []
         (at_shop,) = shop.steps(ConnectionStep.CONNECT_FAILED)
         (at_bank,) = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
         assert at_shop.address == bank.address
         assert at_bank.address.startswith(f"TCP://{HOST}:")
         assert at_shop.error
         assert at_bank.error
-        assert shop.unreachable_at == [(bank.address, at_shop.text)]
+        assert shop.failed_connections == [(bank.address, at_shop.text)]
         return at_shop.text, at_bank.text
 
 
-def test_a_name_that_is_not_allowed_is_refused(authority: Authority, bank_trust: Trust) -> None:
-    _, at_bank = refused(authority.trust("thief", "bank"), bank_trust)
+def test_a_name_that_is_not_allowed_is_rejected(authority: Authority, bank_trust: Trust) -> None:
+    _, at_bank = rejected_connection(authority.trust("thief", "bank"), bank_trust)
     assert at_bank == "the peer's certificate is valid, but thief is not allowed to connect"
 
 
 def test_a_dialer_rejects_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
-    at_shop, _ = refused(authority.trust("shop", "another bank"), bank_trust)
+    at_shop, _ = rejected_connection(authority.trust("shop", "another bank"), bank_trust)
     assert at_shop == "the peer's certificate is valid, but bank is not allowed to connect"
 
 
 def test_only_the_first_name_counts(authority: Authority, bank_trust: Trust) -> None:
     certificate, key = authority.certify("thief", "shop")
-    refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+    rejected_connection(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
 
 
 def test_a_certificate_without_a_name_is_rejected(authority: Authority, bank_trust: Trust) -> None:
-    """An address of the internet is no name."""
+    """An IP address is not a name."""
     certificate, key = authority.certify("127.0.0.1")
-    _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+    _, at_bank = rejected_connection(
+        Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust
+    )
     assert at_bank == "the peer's certificate is valid, but is not pinned and has no DNS name"
 
 
-def test_the_certificate_of_another_authority_is_refused(
+def test_the_certificate_of_another_authority_is_rejected(
     authority: Authority, bank_trust: Trust, tmp_path: Path
 ) -> None:
-    """Though it bears the same name, and gives out the same names."""
+    """Even if the authority and the certificate have the same names."""
     certificate, key = Authority(tmp_path / "other").certify("shop")
-    _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+    _, at_bank = rejected_connection(
+        Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust
+    )
     assert at_bank.startswith("the peer's certificate is not trusted: ")
 
 
 def test_an_expired_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     ended = datetime.now(UTC) - timedelta(minutes=1)
     certificate, key = authority.certify("shop", validity=Validity(ended - timedelta(days=1), ended))
-    _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+    _, at_bank = rejected_connection(
+        Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust
+    )
     assert at_bank == "the peer's certificate is not trusted: certificate has expired"
 
 
 def test_the_event_names_the_own_certificate_as_the_cause(authority: Authority, bank_trust: Trust) -> None:
-    """Not as an alert of a protocol: it is the operator who has to renew it that reads this."""
+    """The operator who has to renew the certificate reads this text."""
     ended = datetime.now(UTC) - timedelta(minutes=1)
     certificate, key = authority.certify("bank", validity=Validity(ended - timedelta(days=1), ended))
-    _, at_bank = refused(authority.trust("shop", "bank"), replace(bank_trust, certificate=certificate, key=key))
+    _, at_bank = rejected_connection(
+        authority.trust("shop", "bank"), replace(bank_trust, certificate=certificate, key=key)
+    )
     assert at_bank == "the peer rejects the certificate of this instance: certificate expired"
 
 
 def test_an_unpinned_certificate_is_rejected_whatever_its_names(authority: Authority) -> None:
     shop, thief, bank = (authority.certify(name, "shop", signs_itself=True) for name in ("shop", "thief", "bank"))
     bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})
-    _, at_bank = refused(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
+    _, at_bank = rejected_connection(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
     assert at_bank.startswith("the peer's certificate is not trusted: ")
 
 
-def test_an_authority_without_the_pinned_key_is_rejected(authority: Authority) -> None:
-    """Pins alone: that the authority of a pinned certificate has signed another one does not help it."""
+def test_another_certificate_of_the_same_authority_is_not_pinned(authority: Authority) -> None:
+    """Another certificate of the authority that signed a pinned one is not trusted."""
     shop, thief, bank = (authority.certify(name) for name in ("shop", "thief", "bank"))
     bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})
-    refused(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
+    rejected_connection(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
 
 
 @pytest.mark.threat("T15")
 def test_a_peer_without_tls_is_rejected_if_tls_is_required(bank_trust: Trust) -> None:
-    _, at_bank = refused(None, bank_trust)
+    _, at_bank = rejected_connection(None, bank_trust)
     assert at_bank == "the peer does not use TLS, which is required"
 
 
 @pytest.mark.threat("T15")
 def test_tls_is_not_downgraded(authority: Authority) -> None:
-    at_shop, _ = refused(authority.trust("shop", "bank"), None)
+    at_shop, _ = rejected_connection(authority.trust("shop", "bank"), None)
     assert at_shop == "the peer does not use TLS" or "closed" in at_shop or "broke" in at_shop
 
 
-def stranger(address: str, context: ssl.SSLContext) -> str:
-    """What comes of a stranger's TLS: the error, or the end of the connection."""
+def tls_result(address: str, context: ssl.SSLContext) -> str:
+    """Connects with TLS; returns the error or how the connection ended."""
     host, _, port = address.removeprefix("TCP://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
         try:
             with context.wrap_socket(plain) as secured:
-                return "it ended" if not secured.recv(1) else "it was taken"
+                return "closed" if not secured.recv(1) else "accepted"
         except (ssl.SSLError, ConnectionError) as error:
             return str(error)
 
 
-def client(trust: Trust, *, with_certificate: bool = True) -> ssl.SSLContext:
-    """What a client speaks that checks nothing."""
+def client_context(trust: Trust, *, with_certificate: bool = True) -> ssl.SSLContext:
+    """A TLS client context that verifies nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -155,36 +163,36 @@ def client(trust: Trust, *, with_certificate: bool = True) -> ssl.SSLContext:
 
 
 @pytest.mark.threat("T15")
-def test_an_older_tls_is_refused(authority: Authority, bank_trust: Trust) -> None:
-    old = client(authority.trust("shop", "bank"))
+def test_an_older_tls_version_is_rejected(authority: Authority, bank_trust: Trust) -> None:
+    old = client_context(authority.trust("shop", "bank"))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with RecordingEndpoint("bank", trust=bank_trust) as bank:
-        assert "PROTOCOL_VERSION" in stranger(bank.address, old).upper().replace(" ", "_")
+        assert "PROTOCOL_VERSION" in tls_result(bank.address, old).upper().replace(" ", "_")
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
         assert "unsupported protocol" in bank.events[-1].text
 
 
 def test_a_peer_without_a_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
-    context = client(authority.trust("shop", "bank"), with_certificate=False)
+    context = client_context(authority.trust("shop", "bank"), with_certificate=False)
     with RecordingEndpoint("bank", trust=bank_trust) as bank:
-        assert stranger(bank.address, context) != "it was taken"
+        assert tls_result(bank.address, context) != "accepted"
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
         assert "certificate" in bank.events[-1].text
 
 
 @pytest.mark.threat("T15")
 def test_another_protocol_inside_tls_is_rejected(authority: Authority, bank_trust: Trust) -> None:
-    context = client(authority.trust("shop", "bank"))
+    context = client_context(authority.trust("shop", "bank"))
     context.set_alpn_protocols(["h2"])
     with RecordingEndpoint("bank", trust=bank_trust) as bank:
-        assert stranger(bank.address, context) != "it was taken"
+        assert tls_result(bank.address, context) != "accepted"
         bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
         assert "does not offer the protocol ssbroker/1" in bank.events[-1].text
 
 
 @pytest.mark.threat("T14")
 def test_a_peer_that_claims_another_instance_id_gets_nothing_for_it(authority: Authority) -> None:
-    """The thief may connect, under its own name: its connection is another one."""
+    """The thief may connect under its own name; rows for the bank do not use its connection."""
     with (
         RecordingEndpoint("shop", trust=authority.trust("shop", "bank", "thief")) as shop,
         RecordingEndpoint("bank", trust=authority.trust("bank", "shop")) as bank,
@@ -218,13 +226,20 @@ def test_a_pinned_file_may_contain_old_and_new_certificates(authority: Authority
     bank, old, new = (authority.certify(name, signs_itself=True) for name in ("bank", "old", "new"))
     both = authority.folder / "both.pem"
     both.write_bytes(b"the old one\n" + old[0].read_bytes() + b"the new one\n" + new[0].read_bytes())
-    with RecordingEndpoint("bank", trust=Trust(certificate=bank[0], key=bank[1], pinned={"shop": [both]})) as party:
+    with RecordingEndpoint(
+        "bank", trust=Trust(certificate=bank[0], key=bank[1], pinned={"shop": [both]})
+    ) as bank_endpoint:
         for count, (certificate, key) in enumerate((old, new), start=1):
             trust = Trust(certificate=certificate, key=key, pinned={"bank": [bank[0]]})
-            with RecordingEndpoint("shop", trust=trust, limits=PATIENT) as shop:
-                shop.endpoint.send(party.address, numbered(1))
-                party.wait_for(lambda: len(party.numbers()) == count or party.steps(ConnectionStep.RECEIVE_IO_ERROR))  # noqa: B023 - waited for here
-        assert [peer.principal for peer, _ in party.batches] == ["shop", "shop"]
+            with RecordingEndpoint("shop", trust=trust, limits=NO_RETRY) as shop:
+                shop.endpoint.send(bank_endpoint.address, numbered(1))
+                bank_endpoint.wait_for(
+                    lambda: (
+                        len(bank_endpoint.numbers()) == count  # noqa: B023 - called immediately
+                        or bank_endpoint.steps(ConnectionStep.RECEIVE_IO_ERROR)
+                    )
+                )
+        assert [peer.principal for peer, _ in bank_endpoint.batches] == ["shop", "shop"]
 
 
 def test_each_certificate_of_a_pinned_file_must_be_valid(authority: Authority) -> None:

@@ -1,4 +1,4 @@
-"""An unreadable key of an instance: operations that need it fail with a reason, and nothing else waits."""
+"""With an unreadable instance key, operations that need it fail with a reason; others continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAMAGED = "service_master.key: expected a key of 32 bytes; it has 2"
 
 @pytest.fixture
 def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
-    """A shop and a bank that has another service beside, for which nothing is secured."""
+    """A secured shop and bank; the bank also has the unsecured service //Plain."""
     for made in secured(tmp_path):
         made.stock.create_queue("Plain")
         made.stock.create_service("//Plain", queue="Plain")
@@ -27,41 +27,41 @@ def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
 
 
 def damage(instance: Instance) -> bytes:
-    """Leaves two bytes of the key; what it was."""
+    """Truncates the instance key to two bytes; returns the original."""
     file = instance.folder / "service_master.key"
     key = file.read_bytes()
     file.write_bytes(b"no")
     return key
 
 
-def goes_on(shop_and_bank: ShopAndBank) -> None:
-    """Waiting conversations are looked at again."""
+def run_until_retry(shop_and_bank: ShopAndBank) -> None:
+    """Runs until waiting conversations are retried."""
     shop_and_bank.shop.run_due()
     shop_and_bank.network.settle(seconds=65)
 
 
 def test_the_reason_for_an_unreadable_private_key_is_reported(shop_and_bank: ShopAndBank) -> None:
-    """Not that it was sent and is not acknowledged."""
+    """The status is not that of a message sent without acknowledgement."""
     key = damage(shop_and_bank.shop)
     begin(shop_and_bank, b"two chairs")
     shop_and_bank.network.settle()
     assert statuses(shop_and_bank.sales) == {"28050"}
     assert DAMAGED in waiting(shop_and_bank.sales)[0].transmission_status
     (shop_and_bank.shop.folder / "service_master.key").write_bytes(key)
-    goes_on(shop_and_bank)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    run_until_retry(shop_and_bank)
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
 
 
 def test_an_unsecured_dialog_does_not_wait_for_the_key_of_the_instance(shop_and_bank: ShopAndBank) -> None:
-    """What came in one batch with a secured one was thrown back with it, as often as it came."""
+    """It must not be rejected together with a secured dialog in the same batch."""
     key = damage(shop_and_bank.bank)
     with shop_and_bank.sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, "//Stock"), b"two chairs")
         t.send(t.begin_dialog(SHOP, "//Plain", encryption=False), b"in clear")
     shop_and_bank.network.settle(seconds=65)
     assert received(shop_and_bank.stock, "Plain") == [b"in clear"]
-    assert shop_and_bank.ordered() == []
+    assert shop_and_bank.receive_orders() == []
     assert any(DAMAGED in event.text for event in shop_and_bank.network.emitted("bank", MessageUndeliverable))
     (shop_and_bank.bank.folder / "service_master.key").write_bytes(key)
-    goes_on(shop_and_bank)
-    assert shop_and_bank.ordered() == [b"two chairs"]
+    run_until_retry(shop_and_bank)
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
