@@ -46,7 +46,7 @@ def test_reachability(measured: Fleet) -> None:
 
 
 def _check_traces(measured: Fleet, matrix: pa.Table) -> None:
-    """Checks that traced conversations end as the matrix says."""
+    """Checks that traced conversations end as in the matrix."""
     source = random.Random(3)
     asked = {service(source.randrange(FLEET.services)): source.choice(list(measured)) for _ in range(TRACED)}
     ends: defaultdict[tuple[str, str], set[RoutingEnd]] = defaultdict(set)

@@ -34,7 +34,7 @@ SIZES: Final = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "16 MiB": 1 << 24}
 SHARE: Final = {"1 KiB": 1, "64 KiB": 20, "16 MiB": 2_000}
 """The divisors of the number of messages."""
 BATCH: Final = {"1 KiB": 100, "64 KiB": 10, "16 MiB": 1}
-LEAST: Final = 2
+MINIMUM: Final = 2
 WIDE: Final = 10
 """The default number of conversations."""
 
@@ -160,7 +160,7 @@ def _times(rounds: list[Found]) -> Times:
 
 
 def _count(size: str) -> int:
-    return max(LEAST, SIZE.networked // SHARE[size])
+    return max(MINIMUM, SIZE.networked // SHARE[size])
 
 
 def _batch(size: str) -> int:

@@ -66,18 +66,18 @@ def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     path = folder / f"narrow-{routes}"
     write(workload.conversations(ROWS, routes, database="Sales"), path)
     given = spark.read.parquet(str(path))
-    few = spark.read.parquet(str(path / "0.parquet"))
+    warm_up = spark.read.parquet(str(path / "0.parquet"))
     catalog = Catalog(table)
     routed = ssbroker.spark.route(given, catalog, now=workload.NOW, tie_break="first")
-    seconds(untouched(few))  # warms up the workers
-    first, second = (seconds(ssbroker.spark.route(few, catalog, now=workload.NOW)) for _ in range(2))
+    seconds(untouched(warm_up))  # warms up the workers
+    first, second = (seconds(ssbroker.spark.route(warm_up, catalog, now=workload.NOW)) for _ in range(2))
     result = folder / f"routed-{routes}"
     routed.write.parquet(str(result))
-    joined = by_joins(given, table, workload.NOW, folder=_made(folder / f"rivals-{routes}"))
-    by_dicts = by_pandas(few, table, workload.NOW)
+    joined = by_joins(given, table, workload.NOW, folder=_input_files(folder / f"rivals-{routes}"))
+    by_dicts = by_pandas(warm_up, table, workload.NOW)
     expected = answer(routed)
     assert answer(joined) == expected
-    assert answer(by_dicts) == answer(ssbroker.spark.route(few, catalog, now=workload.NOW, tie_break="first"))
+    assert answer(by_dicts) == answer(ssbroker.spark.route(warm_up, catalog, now=workload.NOW, tie_break="first"))
     frames = {
         FLOOR: untouched(given),
         OURS: routed,
@@ -126,6 +126,6 @@ def _with_bodies(table: pa.Table) -> pa.Table:
     return table.append_column("message_body", bodies.take(column(np.arange(table.num_rows) % 64)))
 
 
-def _made(folder: Path) -> Path:
+def _input_files(folder: Path) -> Path:
     folder.mkdir()
     return folder

@@ -55,18 +55,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("routes", SIZE.spark_routes)
 def test_files(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, routes: int, name: str) -> None:
     benchmark.group = f"Spark, {routes:,} routes, from files to files"
-    CLOCK.replay(benchmark, _raced(spark, folder, routes)[name])
+    CLOCK.replay(benchmark, _race_routing(spark, folder, routes)[name])
 
 
 @pytest.mark.parametrize("name", REASSEMBLY_LANES)
 @pytest.mark.parametrize("shape", [shapes.SMALL, shapes.MIDDLE])
 def test_fragments(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, shape: str, name: str) -> None:
     benchmark.group = f"Spark, reassembly from files to files ({shape})"
-    CLOCK.replay(benchmark, _put_together(spark, folder, shape)[name])
+    CLOCK.replay(benchmark, _race_reassembly(spark, folder, shape)[name])
 
 
 @functools.cache
-def _raced(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
+def _race_routing(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     table = workload.routes(routes, database="Sales")
     source = folder / f"source-{routes}"
     write(workload.conversations(ROWS, routes, database="Sales"), source)
@@ -91,7 +91,7 @@ def _raced(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
 
 
 @functools.cache
-def _put_together(spark: SparkSession, folder: Path, name: str) -> dict[str, Times]:
+def _race_reassembly(spark: SparkSession, folder: Path, name: str) -> dict[str, Times]:
     shape = shapes.shape(name, shrunk=SIZE.spark_shrunk)
     source, target = folder / f"fragments-{name}", folder / f"messages-{name}"
     write(traffic(shape).fragments, source)
@@ -126,7 +126,7 @@ def _agree(
     """Checks that the lanes write the same rows. Ours is the last one, so that Spark's workers are warm for all."""
     answers = {}
     for name, lane in lanes.items():
-        _anew(target, lane)
+        _with_empty_target(target, lane)
         answers[name] = answer_of(spark.read.parquet(str(target / within)))
     assert len(set(answers.values())) == 1, answers
 
@@ -136,7 +136,7 @@ def _race(
 ) -> dict[str, Times]:
     times = dict[str, Times]()
     for lanes in heats:
-        turns = {name: functools.partial(_anew, target, lane) for name, lane in lanes.items()}
+        turns = {name: functools.partial(_with_empty_target, target, lane) for name, lane in lanes.items()}
         times |= race(turns, rounds=SIZE.rounds, cpu_seconds=_cpu_seconds)
     for name in sorted(times, key=lambda name: times[name].median):
         wall, cpu = times[rival].median / times[name].median, times[rival].cpu_median / times[name].cpu_median
@@ -156,7 +156,7 @@ def _written(frame: DataFrame, target: Path) -> None:
     frame.write.parquet(str(target))
 
 
-def _anew(target: Path, lane: Callable[[], object]) -> None:
+def _with_empty_target(target: Path, lane: Callable[[], object]) -> None:
     shutil.rmtree(target, ignore_errors=True)
     lane()
 

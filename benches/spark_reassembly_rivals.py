@@ -18,7 +18,7 @@ def natively(fragments: DataFrame) -> DataFrame:
 
     It handles neither duplicates nor the order of messages, which saves it work.
     """
-    return _whole(_grouped(fragments))
+    return _complete(_grouped(fragments))
 
 
 def natively_in_order(fragments: DataFrame) -> DataFrame:
@@ -32,7 +32,7 @@ def natively_in_order(fragments: DataFrame) -> DataFrame:
         before = sf.get("parts", place - 1)["fragment_number"]
         return (place == 0) | (part["fragment_number"] != before)
 
-    return _whole(grouped.withColumn("parts", sf.filter("parts", is_first))).sortWithinPartitions(*_KEYS)
+    return _complete(grouped.withColumn("parts", sf.filter("parts", is_first))).sortWithinPartitions(*_KEYS)
 
 
 def shuffled(fragments: DataFrame) -> DataFrame:
@@ -60,7 +60,7 @@ def _grouped(fragments: DataFrame) -> DataFrame:
     )
 
 
-def _whole(grouped: DataFrame) -> DataFrame:
+def _complete(grouped: DataFrame) -> DataFrame:
     joined = sf.aggregate("parts", sf.lit(b""), lambda body, part: sf.concat(body, part["message_body"]))
     whole = grouped.where(sf.size("parts") == sf.col("fragment_count")).withColumn("message_body", joined)
     matches = sf.unhex(sf.md5("message_body")) == sf.col("message_signature")

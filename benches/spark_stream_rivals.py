@@ -72,7 +72,7 @@ def by_batches(fragments: DataFrame, target: Path, checkpoint: Path) -> DataStre
     """
     kept = checkpoint.with_name(f"{checkpoint.name}-kept")
 
-    def put_together(new: DataFrame, batch: int) -> None:
+    def reassemble_batch(new: DataFrame, batch: int) -> None:
         spark: SparkSession = new.sparkSession
         before = kept / str(batch - 1)
         rows = new.unionByName(spark.read.parquet(str(before))) if before.exists() else new
@@ -83,15 +83,15 @@ def by_batches(fragments: DataFrame, target: Path, checkpoint: Path) -> DataStre
             sf.first("fragment_signature").alias("fragment_signature"),
         )
         grouped.persist()
-        is_whole = sf.size("parts") == sf.col("fragment_count")
+        is_complete = sf.size("parts") == sf.col("fragment_count")
         joined = sf.aggregate("parts", sf.lit(b""), lambda body, part: sf.concat(body, part["message_body"]))
-        whole = grouped.where(is_whole).withColumn("message_body", joined)
+        whole = grouped.where(is_complete).withColumn("message_body", joined)
         matches = sf.unhex(sf.md5("message_body")) == sf.col("message_signature")
         whole.where(matches).select(*_MESSAGE, "message_body", "message_signature").write.mode("overwrite").parquet(
             str(target / f"batch={batch}")
         )
-        rest = grouped.where(~is_whole).select("*", sf.inline("parts")).select(new.columns)
+        rest = grouped.where(~is_complete).select("*", sf.inline("parts")).select(new.columns)
         rest.write.mode("overwrite").parquet(str(kept / str(batch)))
         grouped.unpersist()
 
-    return fragments.writeStream.foreachBatch(put_together)
+    return fragments.writeStream.foreachBatch(reassemble_batch)

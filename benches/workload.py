@@ -197,9 +197,9 @@ def _block(
 
 
 def _origin(rng: np.random.Generator, database: str, outside: float) -> dict[str, Column]:
-    came_in = rng.random(BLOCK_ROWS) < outside
-    is_reply = came_in & (rng.random(BLOCK_ROWS) < 0.5)
-    names = pa.array([database]).take(column(np.zeros(BLOCK_ROWS, np.int64), null=came_in))
+    is_from_outside = rng.random(BLOCK_ROWS) < outside
+    is_reply = is_from_outside & (rng.random(BLOCK_ROWS) < 0.5)
+    names = pa.array([database]).take(column(np.zeros(BLOCK_ROWS, np.int64), null=is_from_outside))
     return {"database": names, "is_initiator": column(~is_reply)}
 
 

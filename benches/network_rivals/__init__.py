@@ -26,7 +26,7 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """The receiving side."""
 
-    def receive(self, most: int) -> list[bytes]:
+    def receive(self, max_messages: int) -> list[bytes]:
         """Receives at most `most` messages in one transaction; waits briefly for the first."""
         ...
 

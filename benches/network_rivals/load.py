@@ -21,21 +21,21 @@ HEAD_BYTES: Final = _HEAD.size
 
 def messages(count: int, conversations: int, size: int, *, first: int = 0) -> Iterator[Message]:
     """Returns messages of all conversations, round robin, numbered from `first`; all have the same random content."""
-    rest, digest = _rest(size - HEAD_BYTES)
+    rest, digest = _content(size - HEAD_BYTES)
     for place in range(first, first + count):
         number, conversation = divmod(place, conversations)
         yield conversation, _HEAD.pack(conversation, number, time.monotonic_ns(), digest) + rest
 
 
 @functools.cache
-def _rest(size: int) -> tuple[bytes, int]:
+def _content(size: int) -> tuple[bytes, int]:
     """Returns the bytes after the header and their CRC-32; cached, because generating 16 MiB takes longer than sending them."""
     rest = random.Random(1).randbytes(size)
     return rest, zlib.crc32(rest)
 
 
 @dataclass(slots=True)
-class Judge:
+class MessageChecker:
     """Checks the messages of a receiver, and measures their latency."""
 
     count: int = 0
@@ -48,8 +48,8 @@ class Judge:
         now = time.monotonic_ns()
         for body in bodies:
             conversation, number, sent_at, digest = _HEAD.unpack_from(body)
-            is_right = number == self._next[conversation] and zlib.crc32(memoryview(body)[HEAD_BYTES:]) == digest
-            self.wrong += not is_right
+            is_intact = number == self._next[conversation] and zlib.crc32(memoryview(body)[HEAD_BYTES:]) == digest
+            self.wrong += not is_intact
             self._next[conversation] = number + 1
             self.seconds.append((now - sent_at) / 1e9)
         self.count += len(bodies)

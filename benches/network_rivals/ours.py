@@ -87,23 +87,23 @@ class _Receiver(_Side):
         super().__init__(setting, f"receiver{number}")
         self.database.create_service(_service(number), queue=QUEUE)
         self._port: Final = setting.folder / "port"
-        self._has_way_back = False
+        self._has_reply_route = False
 
-    def receive(self, most: int) -> list[bytes]:
-        if not self._has_way_back:
-            self._find_way_back()
+    def receive(self, max_messages: int) -> list[bytes]:
+        if not self._has_reply_route:
+            self._create_reply_route()
         with self.database.transaction() as t:
-            bodies: list[Any] = t.receive(QUEUE, top=most, groups=most, timeout=_WAIT_SECONDS)[
+            bodies: list[Any] = t.receive(QUEUE, top=max_messages, groups=max_messages, timeout=_WAIT_SECONDS)[
                 "message_body"
             ].to_pylist()
         return bodies
 
-    def _find_way_back(self) -> None:
+    def _create_reply_route(self) -> None:
         port = self._port.read_text(encoding="utf-8")
         self.instance.execute(
             f"USE Bench; CREATE ROUTE Back WITH SERVICE_NAME = N'//Sender', ADDRESS = N'TCP://{_HOST}:{port}';"
         )
-        self._has_way_back = True
+        self._has_reply_route = True
 
 
 def _names(setting: Setting) -> list[str]:

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from benches.network_rivals import Rival, Setting
-from benches.network_rivals.load import Judge, messages
+from benches.network_rivals.load import MessageChecker, messages
 from benches.queue_rivals import Missing
 
 _DEADLINE_SECONDS: Final = 900.0
@@ -48,9 +48,9 @@ class Running:
         self._processes: Final[list[BaseProcess]] = []
         rival.prepare(setting)
         self._receivers: Final = [self._start(_receive, rival, setting, number) for number in range(setting.receivers)]
-        addresses = [self._heard(pipe) for pipe in self._receivers]
+        addresses = [self._read_reply(pipe) for pipe in self._receivers]
         self._sender: Final = self._start(_send, rival, setting, addresses)
-        self._heard(self._sender)
+        self._read_reply(self._sender)
 
     def run(self, count: int, size: int, *, rate: float = 0.0) -> Found:
         """Sends and receives messages, at a rate per second if one is given.
@@ -58,22 +58,22 @@ class Running:
         Raises:
             AssertionError: A message was lost, duplicated, out of order or altered.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         shares = self._shares(count)
         for pipe, share in zip(self._receivers, shares, strict=True):
             pipe.send(share)
         self._sender.send((self._sent, count, size, rate))
         self._sent += count
-        cpu = self._heard(self._sender)
+        cpu = self._read_reply(self._sender)
         delays: list[float] = []
-        ended = begun
+        ended = started
         for pipe, share in zip(self._receivers, shares, strict=True):
-            got, wrong, last, spent, seconds = self._heard(pipe)
+            got, wrong, last, spent, seconds = self._read_reply(pipe)
             assert (got, wrong) == (share, 0), f"{self.name}: received {got} of {share} messages, {wrong} of them wrong"
             delays += seconds
             ended = max(ended, last)
             cpu += spent
-        return Found(ended - begun, cpu, sorted(delays))
+        return Found(ended - started, cpu, sorted(delays))
 
     def close(self) -> None:
         """Ends the processes."""
@@ -99,7 +99,7 @@ class Running:
         self._processes.append(process)
         return ours
 
-    def _heard(self, pipe: Connection[Any, Any]) -> Any:
+    def _read_reply(self, pipe: Connection[Any, Any]) -> Any:
         if not pipe.poll(_DEADLINE_SECONDS):
             raise TimeoutError(f"{self.name} does not finish")
         reply = pipe.recv()
@@ -125,24 +125,24 @@ def _send(pipe: Connection[Any, Any], rival: Rival, setting: Setting, addresses:
 
 
 def _send_all(sender: Any, setting: Setting, first: int, count: int, size: int, rate: float) -> None:
-    begun, done = time.monotonic(), 0
+    started, done = time.monotonic(), 0
     while done < count:
-        some = min(setting.batch, count - done)
+        size_of_batch = min(setting.batch, count - done)
         if rate:
-            due = int((time.monotonic() - begun) * rate) + 1 - done
+            due = int((time.monotonic() - started) * rate) + 1 - done
             if due < 1:
-                time.sleep(max(0.0, begun + done / rate - time.monotonic()))
+                time.sleep(max(0.0, started + done / rate - time.monotonic()))
                 continue
-            some = min(some, due)
-        sender.send(list(messages(some, setting.conversations, size, first=first + done)))
-        done += some
+            size_of_batch = min(size_of_batch, due)
+        sender.send(list(messages(size_of_batch, setting.conversations, size, first=first + done)))
+        done += size_of_batch
 
 
 def _receive(pipe: Connection[Any, Any], rival: Rival, setting: Setting, number: int) -> None:
     try:
         receiver, address = rival.receiver(setting, number)
         pipe.send(address)
-        judge = Judge()
+        judge = MessageChecker()
         while (share := pipe.recv()) is not None:
             before = time.process_time()
             judge.count, judge.wrong, judge.seconds = 0, 0, []

@@ -49,9 +49,9 @@ class _PostgresSide:
         with self._server.transaction(), self._server.cursor() as cursor:
             cursor.executemany(insert, [(body,) for _, body in messages])
 
-    def receive(self, most: int) -> list[bytes]:
+    def receive(self, max_messages: int) -> list[bytes]:
         take = taking(_TABLE)
-        while not (rows := self._server.execute(take, (most,), binary=True).fetchall()):
+        while not (rows := self._server.execute(take, (max_messages,), binary=True).fetchall()):
             time.sleep(_WAIT_SECONDS)
         return [bytes(body) for _, body in sorted(rows)]
 
@@ -102,16 +102,16 @@ class _RabbitSender:
 
 
 class _RabbitReceiver:
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_messages: int) -> None:
         self._connection: Final = _rabbit()
         self._channel: Final = self._connection.channel()
-        self._channel.basic_qos(prefetch_count=most)
+        self._channel.basic_qos(prefetch_count=max_messages)
         self._coming: Final = self._channel.consume(_TABLE, inactivity_timeout=_WAIT_SECONDS)
 
-    def receive(self, most: int) -> list[bytes]:
+    def receive(self, max_messages: int) -> list[bytes]:
         bodies: list[bytes] = []
         last = None
-        while len(bodies) < most:
+        while len(bodies) < max_messages:
             method, _, body = next(self._coming)
             if method is not None:
                 bodies.append(body)

@@ -24,9 +24,9 @@ class LiteQueue:
         self._queue.conn.execute("PRAGMA synchronous = FULL")
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
-        for some in batches(messages, batch):
+        for chunk in batches(messages, batch):
             with self._queue.transaction():
-                for _, body in some:
+                for _, body in chunk:
                     self._queue.put(body)
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:  # noqa: ARG002  # one message per transaction
@@ -71,9 +71,9 @@ class DiskCache:
         )
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
-        for some in batches(messages, batch):
+        for chunk in batches(messages, batch):
             with self._cache.transact():
-                for _, body in some:
+                for _, body in chunk:
                     self._cache.push(body)
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:
@@ -99,9 +99,9 @@ class PlainTable:
         )
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
-        for some in batches(messages, batch):
+        for chunk in batches(messages, batch):
             self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany("INSERT INTO queue (body) VALUES (?)", [(body,) for _, body in some])
+            self._file.executemany("INSERT INTO queue (body) VALUES (?)", [(body,) for _, body in chunk])
             self._file.execute("COMMIT")
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:

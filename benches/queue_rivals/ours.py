@@ -29,9 +29,9 @@ class Ours:
             self._dialogs = [t.begin_dialog("//Replies", SERVICE) for _ in range(conversations)]
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
-        for some in batches(messages, batch):
+        for chunk in batches(messages, batch):
             with self._database.transaction() as t:
-                for conversation, body in some:
+                for conversation, body in chunk:
                     t.send(self._dialogs[conversation], body)
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:
@@ -55,9 +55,9 @@ class OursByTable(Ours):
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
         handles: list[uuid.UUID] = self._dialogs
-        for some in batches(messages, batch):
-            ids = pa.array([handles[conversation].bytes for conversation, _ in some], pa.binary(16))
-            bodies = pa.array([body for _, body in some], pa.binary())
+        for chunk in batches(messages, batch):
+            ids = pa.array([handles[conversation].bytes for conversation, _ in chunk], pa.binary(16))
+            bodies = pa.array([body for _, body in chunk], pa.binary())
             with self._database.transaction() as t:
                 t.send_batch(pa.table({"conversation_handle": ids, "message_body": bodies}))
 

@@ -35,9 +35,9 @@ class Postgres:
 
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
         insert = "INSERT INTO ssbroker_bench_queue (body) VALUES (%s)"
-        for some in batches(messages, batch):
+        for chunk in batches(messages, batch):
             with self._server.transaction(), self._server.cursor() as cursor:
-                cursor.executemany(insert, [(body,) for _, body in some])
+                cursor.executemany(insert, [(body,) for _, body in chunk])
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:
         take = taking("ssbroker_bench_queue")
@@ -75,8 +75,8 @@ class RabbitMq:
     def send(self, messages: Sequence[Message], *, batch: int) -> None:
         # The library waits for a confirmation per message, so several are published in a transaction.
         channel = self._confirmed if batch == 1 else self._transacted
-        for some in batches(messages, batch):
-            for _, body in some:
+        for chunk in batches(messages, batch):
+            for _, body in chunk:
                 channel.basic_publish("", self._queue, body, self._properties)
             if batch > 1:
                 channel.tx_commit()

@@ -17,7 +17,7 @@ class Ours:
 
     def reassemble(self, fragments: pa.Table) -> pa.Table:
         result = ssbroker.reassemble(fragments)
-        _refuse_harm(result.rejected)
+        _require_no_rejections(result.rejected)
         return result.messages
 
     def messages(self, result: pa.Table) -> pa.Table:
@@ -36,13 +36,13 @@ class OursPushed:
         reassembler = ssbroker.Reassembler(max_pending_bytes=None, max_pending_messages=None)
         results = [reassembler.push(batch) for batch in batches]
         for result in results:
-            _refuse_harm(result.rejected)
+            _require_no_rejections(result.rejected)
         return pa.concat_tables([result.messages for result in results])
 
     def messages(self, result: pa.Table) -> pa.Table:
         return result
 
 
-def _refuse_harm(rejected: pa.Table) -> None:
+def _require_no_rejections(rejected: pa.Table) -> None:
     if set(rejected["reason"].unique().to_pylist()) - {"duplicate"}:
         raise ValueError("complete and valid messages were rejected")

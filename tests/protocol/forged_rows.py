@@ -180,8 +180,8 @@ def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
         engines.b.events.clear()
     assert [engines.b.queue((conversation, False)) for conversation in DIALOGS] == before
     engines.b.receive_and_commit(rows, NOW)
-    came = [engines.b.queue((conversation, False)) for conversation in DIALOGS]
-    return tried, sum(len(queue) for queue in came) - sum(len(queue) for queue in before)
+    received = [engines.b.queue((conversation, False)) for conversation in DIALOGS]
+    return tried, sum(len(queue) for queue in received) - sum(len(queue) for queue in before)
 
 
 def main() -> None:
@@ -189,13 +189,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.protocol.forged_rows")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=22)
-    asked = parser.parse_args()
-    began = time.perf_counter()
-    tried, came = attack(asked.rows, seed=asked.seed)
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    tried, received = attack(arguments.rows, seed=arguments.seed)
     for name, count in sorted(tried.items()):
         print(f"{count:>10,}  {name}")
     print(
-        f"{tried.total():>10,}  forged rows in {time.perf_counter() - began:.0f} s, 0 accepted; {came} honest messages after them"
+        f"{tried.total():>10,}  forged rows in {time.perf_counter() - started:.0f} s, 0 accepted; {received} honest messages after them"
     )
 
 

@@ -96,7 +96,7 @@ class Pair:
     incoming: Key = (CONVERSATION, False)
 
     def begin(self, *, conversation: bytes = CONVERSATION, **options: Any) -> Key:
-        """Begins a dialog at the initiator."""
+        """Starts a dialog at the initiator."""
         fixed = {"service_name": "Shop", "far_service_name": "Bank", "broker_instance": A}
         endpoint = DialogEndpoint(conversation_id=conversation, is_initiator=True, **{**fixed, **options})
         if endpoint.session_key is not None:

@@ -136,9 +136,9 @@ def test_a_large_message_resumes_after_a_restart(engine: EngineFactory) -> None:
     engines = established_pair(engine, window_fragments=8, max_fragment_bytes=4)
     engines.a.send(engines.outgoing, bytes(range(200)) * 2, b"and then")
     sent = 0
-    for life in range(20):
+    for restart in range(20):
         for step in range(4):
-            now = (20 + 10 * life + step) * SECOND
+            now = (20 + 10 * restart + step) * SECOND
             rows = engines.a.rows(now)
             sent += len(numbers(rows))
             engines.b.receive_and_commit(rows, now)
@@ -270,23 +270,25 @@ PLACES = [(number, fragment) for number, count in COUNTS.items() for fragment in
 
 @pytest.mark.rule("P15")
 @given(
-    places=st.lists(st.sampled_from(PLACES), max_size=40), gone=st.none() | st.integers(0, 3), reached=st.integers(0, 4)
+    places=st.lists(st.sampled_from(PLACES), max_size=40),
+    dropped=st.none() | st.integers(0, 3),
+    reached=st.integers(0, 4),
 )
 def test_ranges_are_sorted_disjoint_and_not_adjacent(
-    places: list[tuple[int, int]], gone: int | None, reached: int
+    places: list[tuple[int, int]], dropped: int | None, reached: int
 ) -> None:
     """Also if fragments of a message have been removed, or messages are complete."""
     made = runs_of(places, COUNTS)
-    if gone is not None:
-        made.drop_message(gone)
+    if dropped is not None:
+        made.drop_message(dropped)
     made.advance_to(reached)
-    there = {place for place in places if place[0] >= reached and place[0] != gone}
+    stored = {place for place in places if place[0] >= reached and place[0] != dropped}
     emitted = made.ranges.to_ack_ranges()
     named = [place for place in PLACES if any(run[:2] <= place <= run[2:] for run in emitted)]
-    assert named == sorted(there) == [place for place in PLACES if place in made.ranges]
+    assert named == sorted(stored) == [place for place in PLACES if place in made.ranges]
     assert emitted == sorted(emitted)
-    assert made.pending_fragments == len(there)
-    expected = sum(before is None or before not in there for before in map(_before, there))
+    assert made.pending_fragments == len(stored)
+    expected = sum(before is None or before not in stored for before in map(_before, stored))
     assert len(emitted) == len(made.ranges) == expected
 
 
@@ -302,8 +304,8 @@ def test_ranges_cover_the_stored_fragments_and_are_bounded() -> None:
     every_second = range(0, 4 * ACK_RANGES_MAX, 2)
     emitted = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).ranges.to_ack_ranges()
     assert emitted == [(number, 0, number, 0) for number in every_second[:ACK_RANGES_MAX]]
-    there = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
-    assert there.ranges.to_ack_ranges() == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    stored = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
+    assert stored.ranges.to_ack_ranges() == [(3, 1, 5, 0), (5, 2, 5, 2)]
     assert unpack_ack_ranges(pack_ack_ranges([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
     nonsense = ([(3, 0, 2, 0)], [(3, 1, 3, 0)], [(-1, 0, 0, 0)], [(1, -1, 1, 0)], [(3, 0, 3, 5), (3, 5, 4, 0)])
     assert [unpack_ack_ranges(pack_ack_ranges(runs)) for runs in nonsense] == [None] * len(nonsense)

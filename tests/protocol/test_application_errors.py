@@ -91,11 +91,11 @@ def test_an_error_longer_than_the_window_arrives_complete(engine: EngineFactory)
 
 def test_messages_behind_a_full_window_are_read_once_per_turn(engine: EngineFactory) -> None:
     engines = established_pair(engine, window_fragments=2)
-    asked: list[int] = []
+    read_keys: list[int] = []
     ended = engines.a.storage.ending_errors
 
     def counted(keys: Sequence[Key]) -> dict[Key, int]:
-        asked.append(len(keys))
+        read_keys.append(len(keys))
         return ended(keys)
 
     engines.a.storage.ending_errors = counted  # type: ignore[method-assign]
@@ -103,11 +103,11 @@ def test_messages_behind_a_full_window_are_read_once_per_turn(engine: EngineFact
         engines.a.send(engines.outgoing, b"one more")
         engines.a.rows(20 * SECOND + number)
         engines.a.rows(20 * SECOND + number)
-    assert 3 <= sum(asked) <= 5
-    asked.clear()
+    assert 3 <= sum(read_keys) <= 5
+    read_keys.clear()
     engines.a.rows(30 * SECOND)
     engines.a.rows(40 * SECOND)
-    assert asked == []
+    assert read_keys == []
 
 
 def test_an_error_may_skip_any_number_of_messages(engine: EngineFactory) -> None:

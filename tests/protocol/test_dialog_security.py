@@ -48,15 +48,15 @@ def test_every_single_bit_flip_of_header_or_part_is_refused(engine: EngineFactor
     both = established_pair(engine, dialog=SECURED if secured else None)
     both.a.send(both.outgoing, b"pay 100 to Ann")
     (row,) = both.a.rows(20 * SECOND)
-    for bad in altered(row):
-        effects = both.b.receive_and_commit([bad], 20 * SECOND)
-        assert effects.is_empty, {name: value for name, value in bad.items() if value != row[name]}
+    for altered_row in altered(row):
+        effects = both.b.receive_and_commit([altered_row], 20 * SECOND)
+        assert effects.is_empty, {name: value for name, value in altered_row.items() if value != row[name]}
     assert both.b.queue(both.incoming) == [b"first"]
     both.b.rows(25 * SECOND)
     both.b.receive_and_commit([row], 25 * SECOND)
     (acknowledgement,) = both.b.rows(27 * SECOND)
-    for bad in altered(acknowledgement):
-        assert both.a.receive_and_commit([bad], 27 * SECOND).is_empty
+    for altered_row in altered(acknowledgement):
+        assert both.a.receive_and_commit([altered_row], 27 * SECOND).is_empty
     assert both.a.waiting(both.outgoing) == [1]
     both.a.receive_and_commit([acknowledgement], 28 * SECOND)
     assert both.a.waiting(both.outgoing) == []
@@ -170,8 +170,8 @@ def test_broker_errors_are_authenticated(engine: EngineFactory) -> None:
     (genuine,) = [row for row in both.b.rows(20 * SECOND) if is_error(row)]
     assert b"8428" in forged["message_body"]
     assert b"8428" not in genuine["message_body"]
-    for bad in (forged, *altered(genuine)):
-        both.a.receive_and_commit([bad], 20 * SECOND)
+    for altered_row in (forged, *altered(genuine)):
+        both.a.receive_and_commit([altered_row], 20 * SECOND)
     assert both.a.storage.accounts[both.outgoing].error is None
     both.a.receive_and_commit([genuine], 20 * SECOND)
     assert b"<Code>-8428</Code>" in (both.a.storage.accounts[both.outgoing].error or b"")
@@ -260,8 +260,8 @@ def test_inconsistent_headers_are_rejected(engine: EngineFactory) -> None:
         {"acked_ahead": b"x"},
         {"security": 2},
     ):
-        bad = with_new_header_digest({**row, **contradiction})
-        assert both.b.receive_and_commit([bad], 20 * SECOND).is_empty, contradiction
+        altered_row = with_new_header_digest({**row, **contradiction})
+        assert both.b.receive_and_commit([altered_row], 20 * SECOND).is_empty, contradiction
     assert len(both.b.rejection_events) == 10
     both.b.receive_and_commit([row], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first", b"one"]

@@ -25,7 +25,7 @@ def test_no_forged_row_is_accepted_or_answered() -> None:
     assert came == 2 * (MESSAGES + 1) + 1
 
 
-WANTED: dict[str, Callable[[Row], bool]] = {
+KINDS: dict[str, Callable[[Row], bool]] = {
     "a fragment that others follow": lambda row: row["fragment_number"] == 0 and row["fragment_count"] > 1,
     "a last fragment": lambda row: row["fragment_number"] == row["fragment_count"] - 1 > 0,
     "a message in one fragment": lambda row: row["is_sequenced"] and row["fragment_count"] == 1,
@@ -37,17 +37,17 @@ WANTED: dict[str, Callable[[Row], bool]] = {
 
 @pytest.mark.rule("P22")
 @pytest.mark.threat("T2")
-@pytest.mark.parametrize("kind", WANTED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str) -> None:
     """And each change of a field, in a secured dialog; `test_dialog_security` covers errors of the broker."""
     both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
     rows = recorded(both)
     both.b.rows(NOW)
-    row = next(row for row in rows if WANTED[kind](row))
+    row = next(row for row in rows if KINDS[kind](row))
     before = [both.b.queue((conversation, False)) for conversation in DIALOGS]
-    for bad in altered(row):
-        assert both.b.receive_and_commit([bad], NOW).is_empty, {
-            name: value for name, value in bad.items() if value != row[name]
+    for altered_row in altered(row):
+        assert both.b.receive_and_commit([altered_row], NOW).is_empty, {
+            name: value for name, value in altered_row.items() if value != row[name]
         }
     assert both.b.rows(NOW) == []
     assert [both.b.queue((conversation, False)) for conversation in DIALOGS] == before

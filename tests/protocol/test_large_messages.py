@@ -61,7 +61,7 @@ def read_by(engines: Pair) -> list[int]:
 @pytest.mark.rule("P13")
 def test_a_message_starts_only_when_memory_has_space_for_it(engines: Pair) -> None:
     read = read_by(engines)
-    begun: list[bytes] = []
+    started: list[bytes] = []
     rows = engines.a.rows(0)
     assert of(rows) == {ALL[0], SMALL}
     assert sum(read) < 3 * MIB + 10
@@ -69,14 +69,14 @@ def test_a_message_starts_only_when_memory_has_space_for_it(engines: Pair) -> No
         now = step * SECOND // 2
         sent = [row["conversation_id"] for row in rows if row["conversation_id"] in ALL]
         for conversation in sent:
-            if begun[-1:] != [conversation]:
-                begun.append(conversation)
+            if started[-1:] != [conversation]:
+                started.append(conversation)
         if rows:
             engines.b.receive_and_commit(rows, now)
         if back := engines.b.rows(now):
             engines.a.receive_and_commit(back, now)
         rows = engines.a.rows(now)
-    assert begun == ALL
+    assert started == ALL
     assert [engines.b.queue((conversation, False)) for conversation in ALL] == [[each * (MIB // 8)] for each in ALL]
     assert engines.b.queue((SMALL, False)) == [b"small"]
     assert sum(read) < 2 * 3 * 2 * MIB + 10
@@ -96,11 +96,11 @@ def test_only_the_fragments_that_an_acknowledgement_allows_are_read(
     bodies = [Random(number).randbytes(MIB - 100) for number in range(4)]
     read = read_by(engines)
     engines.a.send(engines.outgoing, bodies[0], b"small", *bodies[1:])
-    under_way = deque(engines.a.rows(20 * SECOND))
-    while under_way:
-        engines.b.receive_and_commit([under_way.popleft()], 20 * SECOND)
+    in_transit = deque(engines.a.rows(20 * SECOND))
+    while in_transit:
+        engines.b.receive_and_commit([in_transit.popleft()], 20 * SECOND)
         engines.a.receive_and_commit(engines.b.rows(20 * SECOND), 20 * SECOND)
-        under_way += engines.a.rows(20 * SECOND)
+        in_transit += engines.a.rows(20 * SECOND)
     assert engines.b.queue(engines.incoming)[1:] == [bodies[0], b"small", *bodies[1:]]
     assert sum(read) < 2.2 * sum(map(len, bodies))
 
@@ -108,8 +108,8 @@ def test_only_the_fragments_that_an_acknowledgement_allows_are_read(
 @pytest.mark.rule("P17")
 def test_a_silent_peer_blocks_other_large_messages_for_ten_seconds(engines: Pair) -> None:
     rows = engines.a.rows(0)
-    moments = [moment * SECOND // 2 for moment in range(1, 30)]
-    for now in moments:
+    times = [half_seconds * SECOND // 2 for half_seconds in range(1, 30)]
+    for now in times:
         later = engines.a.rows(now)
         if of(later) & {*ALL[1:]}:
             break
@@ -122,8 +122,8 @@ def test_a_silent_peer_blocks_other_large_messages_for_ten_seconds(engines: Pair
 @pytest.mark.rule("P13")
 def test_only_lost_fragments_are_read_again(engines: Pair) -> None:
     """Each is fragmented once, however many there are, and however often fragments are lost."""
-    begun = [row for step in range(60) for row in engines.a.rows(step * SECOND)]
-    assert of(begun) >= {*ALL}
+    started = [row for step in range(60) for row in engines.a.rows(step * SECOND)]
+    assert of(started) >= {*ALL}
     read = read_by(engines)
     sent = [row for step in range(60, 300) for row in engines.a.rows(step * SECOND)]
     assert of(sent) >= {*ALL}

@@ -27,7 +27,7 @@ from ssbroker.protocol.events import (
     QueueDisabled,
 )
 
-SOME = uuid.UUID(int=7)
+CONVERSATION = uuid.UUID(int=7)
 
 
 class Lines(logging.Handler):
@@ -52,7 +52,7 @@ def lines() -> Iterator[list[logging.LogRecord]]:
 
 
 def forged(number: int, *, peer: bytes | None = b"bank") -> CorruptedMessage:
-    return CorruptedMessage(at=number, conversation_id=SOME, peer=peer)
+    return CorruptedMessage(at=number, conversation_id=CONVERSATION, peer=peer)
 
 
 def test_the_first_lines_of_a_peer_in_a_minute_are_logged_and_the_rest_counted(
@@ -65,7 +65,7 @@ def test_the_first_lines_of_a_peer_in_a_minute_are_logged_and_the_rest_counted(
         log.emit(forged(number))
     assert (len(lines), len(seen), log.counts[CorruptedMessage.NAME]) == (LOG_LINES_MAX, 1000, 1000)
     log.emit(forged(5, peer=b"mill"))
-    log.emit(MessageUndeliverable(at=5, conversation_id=SOME, peer=b"bank"))
+    log.emit(MessageUndeliverable(at=5, conversation_id=CONVERSATION, peer=b"bank"))
     assert len(lines) == LOG_LINES_MAX + 2
     log.log_suppressed(now=LOG_WINDOW - 1)
     assert len(lines) == LOG_LINES_MAX + 2
@@ -74,8 +74,8 @@ def test_the_first_lines_of_a_peer_in_a_minute_are_logged_and_the_rest_counted(
         lines[-1].getMessage()
         == f"Broker:Corrupted Message: {1000 - LOG_LINES_MAX} more lines suppressed within a minute, from bank"
     )
-    said = json.loads(JsonLines().format(lines[-1]))
-    assert (said["event"], said["left_out"], said["source"]) == (
+    logged = json.loads(JsonLines().format(lines[-1]))
+    assert (logged["event"], logged["left_out"], logged["source"]) == (
         "Broker:Corrupted Message",
         1000 - LOG_LINES_MAX,
         "bank",
@@ -132,7 +132,9 @@ def test_a_repeated_dial_failure_is_logged_at_debug_level(lines: list[logging.Lo
         (ConnectionStep.CONNECTED, False),
     ):
         log.emit(
-            ConnectionEvent(at=0, connection_id=SOME, step=step, address="TCP://bank:4022", is_repeated=is_repeated)
+            ConnectionEvent(
+                at=0, connection_id=CONVERSATION, step=step, address="TCP://bank:4022", is_repeated=is_repeated
+            )
         )
     assert [line.levelno for line in lines] == [logging.DEBUG, logging.INFO, logging.DEBUG, logging.INFO]
 
@@ -141,7 +143,9 @@ def test_connections_of_one_host_are_counted_together(lines: list[logging.LogRec
     log = EventLog()
     for port in range(1000):
         step = ConnectionStep.RECEIVE_IO_ERROR
-        log.emit(ConnectionEvent(at=0, connection_id=SOME, step=step, address=f"TCP://192.0.2.1:{port}", error=9752))
+        log.emit(
+            ConnectionEvent(at=0, connection_id=CONVERSATION, step=step, address=f"TCP://192.0.2.1:{port}", error=9752)
+        )
     assert len(lines) == LOG_LINES_MAX
 
 
@@ -155,15 +159,15 @@ def test_connections_of_one_host_are_counted_together(lines: list[logging.LogRec
 )
 def test_each_source_has_its_own_minute_with_any_clock(steps: list[tuple[str, int, int]]) -> None:
     """Compared with a model that checks every source at every step."""
-    rate, began, written, now = LogRate[str](others=str.upper), dict[str, int](), dict[str, int](), 0
+    rate, started, written, now = LogRate[str](others=str.upper), dict[str, int](), dict[str, int](), 0
     for source, forward, lines in steps:
         now += forward
         over = {
-            each: written.pop(each) - LOG_LINES_MAX for each, at in began.items() if not at <= now < at + LOG_WINDOW
+            each: written.pop(each) - LOG_LINES_MAX for each, at in started.items() if not at <= now < at + LOG_WINDOW
         }
-        began = {each: at for each, at in began.items() if each not in over}
+        started = {each: at for each, at in started.items() if each not in over}
         assert rate.take_suppressed(now=now) == [(each, left) for each, left in over.items() if left > 0]
         for _ in range(lines):
-            began.setdefault(source, now)
+            started.setdefault(source, now)
             written[source] = written.get(source, 0) + 1
             assert rate.allows(source, now=now) == (written[source] <= LOG_LINES_MAX)

@@ -31,7 +31,7 @@ MIRRORED = {
 }
 
 
-def begun(*, now: int = 0) -> MirroredRoute:
+def route_in_use(*, now: int = 0) -> MirroredRoute:
     """Returns a route in use whose addresses have been asked."""
     mirroring = MirroredRoute(random=lambda: 0.5)
     mirroring.mark_used(now=now)
@@ -41,7 +41,7 @@ def begun(*, now: int = 0) -> MirroredRoute:
 
 def led_to(side: MirrorSide, *, number: int = 1) -> MirroredRoute:
     """Returns a route whose principal has been known since time 0."""
-    mirroring = begun()
+    mirroring = route_in_use()
     mirroring.role_received(side, "principal", number, now=0)
     mirroring.role_received(side.other, "mirror", 0, now=0)
     assert mirroring.principal is side
@@ -88,7 +88,7 @@ def test_neither_address_is_preferred(state: MirroredRouteState, address: Answer
 @pytest.mark.parametrize("side", [*MirrorSide])
 def test_nothing_is_sent_before_both_addresses_answer(side: MirrorSide) -> None:
     """R51."""
-    mirroring = begun()
+    mirroring = route_in_use()
     assert mirroring.principal is None
     mirroring.role_received(side, "principal", 7, now=1)
     assert mirroring.principal is None
@@ -100,7 +100,7 @@ def test_nothing_is_sent_before_both_addresses_answer(side: MirrorSide) -> None:
 @pytest.mark.parametrize("side", [*MirrorSide])
 def test_a_claim_is_trusted_if_the_partner_does_not_answer(side: MirrorSide) -> None:
     """An answer takes 10 s at most."""
-    mirroring = begun()
+    mirroring = route_in_use()
     mirroring.role_received(side, "principal", 1, now=1)
     assert mirroring.next_timeout() == ANSWER_TIMEOUT
     mirroring.handle_timeout(now=ANSWER_TIMEOUT - 1)
@@ -229,7 +229,7 @@ def test_an_address_that_is_reachable_again_is_asked_immediately() -> None:
 @pytest.mark.rule("R54")
 def test_questions_end_once_the_route_is_unused() -> None:
     """They resume with the next message."""
-    mirroring = begun()
+    mirroring = route_in_use()
     now = 0
     while mirroring.sides_to_ask(now=now) or now == 0:
         mirroring.mark_silent(A, now=now)
@@ -250,7 +250,7 @@ def test_questions_end_once_the_route_is_unused() -> None:
 @pytest.mark.parametrize("later", [*MirrorSide])
 def test_the_later_of_two_claims_wins(first: MirrorSide, later: MirrorSide) -> None:
     """Whichever answers first."""
-    mirroring = begun()
+    mirroring = route_in_use()
     for side in (first, first.other):
         mirroring.role_received(side, "principal", 5 if side is later else 4, now=1)
     assert mirroring.principal is later
@@ -261,7 +261,7 @@ def test_the_later_of_two_claims_wins(first: MirrorSide, later: MirrorSide) -> N
 def test_nothing_is_sent_while_claims_are_equal() -> None:
     """Until one withdraws its claim or has a greater number."""
     for settles in ("mirror", "greater"):
-        mirroring = begun()
+        mirroring = route_in_use()
         mirroring.role_received(A, "principal", 4, now=1)
         mirroring.role_received(M, "principal", 4, now=1)
         assert (mirroring.state, mirroring.principal) == (MirroredRouteState.CONTESTED, None)
@@ -304,7 +304,7 @@ def test_a_former_principal_that_returns_is_not_trusted() -> None:
 
 def test_a_late_answer_is_still_used() -> None:
     """The mirror was slow, and has the later claim."""
-    mirroring = begun()
+    mirroring = route_in_use()
     mirroring.role_received(A, "principal", 1, now=1)
     mirroring.handle_timeout(now=ANSWER_TIMEOUT)
     assert mirroring.principal is A
@@ -315,7 +315,7 @@ def test_a_late_answer_is_still_used() -> None:
 @pytest.mark.rule("R53")
 def test_an_answer_from_before_is_not_used() -> None:
     """An answer from before the principal was known is not a claim now."""
-    mirroring = begun()
+    mirroring = route_in_use()
     mirroring.role_received(M, "principal", 1, now=0)
     mirroring.role_received(A, "principal", 2, now=0)
     assert mirroring.principal is A

@@ -31,7 +31,7 @@ class Pair(RuleBasedStateMachine):
         self.now = 0
         self.pair = {side: Partner(is_principal=side is principal) for side in MirrorSide}
         self.mirroring = MirroredRoute(random=lambda: 0.5)
-        self.asked: list[MirrorSide] = []
+        self.pending_queries: list[MirrorSide] = []
         self.greatest_claim = {MirrorSide.ADDRESS: 0, MirrorSide.MIRROR: 0}
 
     @property
@@ -39,12 +39,12 @@ class Pair(RuleBasedStateMachine):
         """The actual principal."""
         return next(side for side, each in self.pair.items() if each.is_principal)
 
-    @rule(wait=st.integers(0, 20 * SECOND), wants=st.booleans())
-    def time_passes(self, *, wait: int, wants: bool) -> None:
+    @rule(wait=st.integers(0, 20 * SECOND), is_used=st.booleans())
+    def time_passes(self, *, wait: int, is_used: bool) -> None:
         self.now += wait
-        if wants:
+        if is_used:
             self.mirroring.mark_used(now=self.now)
-        self.ask()
+        self.query()
 
     @rule()
     def fail_over(self) -> None:
@@ -54,33 +54,33 @@ class Pair(RuleBasedStateMachine):
         self.pair[old.other].number = self.pair[old].number + 1
 
     @rule(side=SIDES, is_reachable=st.booleans())
-    def cut_or_mend(self, *, side: MirrorSide, is_reachable: bool) -> None:
+    def set_reachable(self, *, side: MirrorSide, is_reachable: bool) -> None:
         self.pair[side].is_reachable = is_reachable
 
     @rule(side=SIDES)
     def connection_breaks(self, side: MirrorSide) -> None:
         """R53: nothing is sent to an unreachable address."""
         self.mirroring.mark_silent(side, now=self.now)
-        self.asked = [each for each in self.asked if each is not side]
+        self.pending_queries = [each for each in self.pending_queries if each is not side]
         assert self.mirroring.principal is not side
-        self.ask()
+        self.query()
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.pending_queries)
     @rule(data=st.data())
-    def somebody_answers(self, data: st.DataObject) -> None:
+    def answer_arrives(self, data: st.DataObject) -> None:
         """R53: an address is the principal for the sender only if it claims so and no later claim is known."""
-        side = data.draw(st.sampled_from(self.asked))
+        side = data.draw(st.sampled_from(self.pending_queries))
         self.answer(side)
         partner = self.pair[side]
         if not (partner.is_reachable and partner.is_principal):
             assert self.mirroring.principal is not side
         elif self.greatest_claim[side.other] < partner.number:
-            others = self.mirroring.principal is side or side.other in self.asked
+            others = self.mirroring.principal is side or side.other in self.pending_queries
             assert others or self.mirroring.state is MirroredRouteState.UNKNOWN
-        self.ask()
+        self.query()
 
     @invariant()
-    def only_the_principal_is_asked_while_it_is_known(self) -> None:
+    def only_a_known_principal_is_queried(self) -> None:
         """R52."""
         if hasattr(self, "mirroring") and self.mirroring.principal is not None:
             assert self.mirroring.sides_to_ask(now=self.now) in ([], [self.mirroring.principal])
@@ -93,18 +93,20 @@ class Pair(RuleBasedStateMachine):
             each.is_reachable = True
         for _ in range(ROUNDS_MAX):
             self.mirroring.mark_used(now=self.now)
-            self.ask()
-            for side in [*self.asked]:
+            self.query()
+            for side in [*self.pending_queries]:
                 self.answer(side)
             self.now = max(self.now + 1, self.mirroring.next_timeout() or 0)
         assert self.mirroring.principal is self.principal
 
-    def ask(self) -> None:
+    def query(self) -> None:
         self.mirroring.handle_timeout(now=self.now)
-        self.asked += [side for side in self.mirroring.sides_to_ask(now=self.now) if side not in self.asked]
+        self.pending_queries += [
+            side for side in self.mirroring.sides_to_ask(now=self.now) if side not in self.pending_queries
+        ]
 
     def answer(self, side: MirrorSide) -> None:
-        self.asked.remove(side)
+        self.pending_queries.remove(side)
         partner = self.pair[side]
         if not partner.is_reachable:
             self.mirroring.mark_silent(side, now=self.now)

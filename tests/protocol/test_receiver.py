@@ -156,13 +156,13 @@ def test_a_message_with_a_wrong_digest_is_dropped_completely(engine: EngineFacto
     other = pair(engine, max_fragment_bytes=4)
     for each in (both, other):
         each.a.send(each.outgoing, b"abcdefgh")
-    good = both.a.rows(20 * SECOND)
+    valid_row = both.a.rows(20 * SECOND)
     other.a.storage.accounts[other.outgoing].outgoing.clear()
     forged = established_pair(engine, max_fragment_bytes=4)
     forged.a.send(forged.outgoing, b"abcdXXXX")
-    bad = forged.a.rows(20 * SECOND)
-    mixed = with_new_header_digest({**bad[1], "message_signature": good[0]["message_signature"]})
-    both.b.receive_and_commit([good[0]], 20 * SECOND)
+    altered_row = forged.a.rows(20 * SECOND)
+    mixed = with_new_header_digest({**altered_row[1], "message_signature": valid_row[0]["message_signature"]})
+    both.b.receive_and_commit([valid_row[0]], 20 * SECOND)
     both.a.receive_and_commit(both.b.rows(22 * SECOND), 22 * SECOND)
     both.b.receive_and_commit([mixed], 22 * SECOND)
     assert both.b.storage.accounts[both.incoming].stored == {}

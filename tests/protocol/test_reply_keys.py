@@ -77,8 +77,8 @@ def test_every_single_bit_flip_of_the_first_answer_is_refused(engine: EngineFact
     """The honest answer still binds the dialog afterwards."""
     engines = full(engine)
     row = first_answer(engines)
-    for bad in altered(row):
-        assert engines.a.receive_and_commit([bad]).is_empty
+    for altered_row in altered(row):
+        assert engines.a.receive_and_commit([altered_row]).is_empty
     assert engines.a.waiting(engines.outgoing) == [0]
     engines.a.receive_and_commit([row])
     assert engines.a.waiting(engines.outgoing) == []

@@ -17,12 +17,12 @@ from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, A, B, Pair, Row, established_pair, numbers, pair
 
 
-def evict(engines: Pair, moment: int) -> int:
+def evict(engines: Pair, now: int) -> int:
     """Leaves the initiator without answers until its dialog is evicted; returns the time of the eviction."""
-    while not engines.a.dialogs.flush(now=moment):
-        moment += 11 * SECOND
-        engines.a.rows(moment)
-    return moment
+    while not engines.a.dialogs.flush(now=now):
+        now += 11 * SECOND
+        engines.a.rows(now)
+    return now
 
 
 @pytest.mark.rule("P13")
@@ -80,16 +80,16 @@ def test_unacknowledged_rows_are_sent_again_after_doubling_waits(engine: EngineF
     """4, 8, 16, 32, 64, 64 s, each with a jitter of at most an eighth."""
     engines = established_pair(engine)
     engines.a.send(engines.outgoing, b"nobody hears this")
-    moment = 100 * SECOND
-    assert len(engines.a.rows(moment)) == 1
+    now = 100 * SECOND
+    assert len(engines.a.rows(now)) == 1
     waits: list[float] = []
     for _ in range(8):
         due = engines.a.dialogs.next_timeout()
         assert due is not None
         assert engines.a.rows(due - 1) == []
         assert numbers(engines.a.rows(due)) == [(1, 0)]
-        waits.append((due - moment) / SECOND)
-        moment = due
+        waits.append((due - now) / SECOND)
+        now = due
     for wait, expected in zip(waits, [4, 8, 16, 32, 64, 64, 64, 64], strict=True):
         assert 0.875 * expected <= wait <= 1.125 * expected
 
@@ -284,11 +284,11 @@ def test_a_packed_object_is_never_larger_than_1024_bytes(engine: EngineFactory) 
         engines.b.receive_and_commit([row for row in rows if random.random() < share], 20 * SECOND)
         engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
         engines.a.rows(22 * SECOND)
-        moment = evict(engines, 22 * SECOND)
+        now = evict(engines, 22 * SECOND)
         (packed,) = engines.a.storage.work_table.values()
         assert len(packed) <= PACKED_MAX == 1024
         for step in range(40):
-            engines.exchange(moment + step * 40 * SECOND, times=2)
+            engines.exchange(now + step * 40 * SECOND, times=2)
         assert engines.b.queue(engines.incoming)[1:] == bodies
 
 
@@ -339,20 +339,20 @@ def test_a_restored_dialog_with_a_message_in_transit_is_charged_as_before(engine
     engines = established_pair(engine, max_fragment_bytes=1000, window_bytes=40_000, fragments_per_turn=8)
     engines.a.send(engines.outgoing, bytes(52_000), *[b"s"] * 30)
     first = engines.a.rows(20 * SECOND)
-    moment = evict(engines, 40 * SECOND)
+    now = evict(engines, 40 * SECOND)
     for rows in (first[:20], first[20:]):
-        engines.b.receive_and_commit(rows, moment)
-        engines.a.receive_and_commit(engines.b.rows(moment + SECOND), moment + SECOND)
-        moment += 2 * SECOND
-        sent = engines.a.rows(moment)
+        engines.b.receive_and_commit(rows, now)
+        engines.a.receive_and_commit(engines.b.rows(now + SECOND), now + SECOND)
+        now += 2 * SECOND
+        sent = engines.a.rows(now)
         transmission = engines.a.dialogs._cache.loaded[engines.outgoing].transmission
         flying = {number: mask.bit_count() for number, mask in transmission.in_flight.items()}
         assert transmission.bytes_in_flight == sum(
             transmission.fragment_bytes[number] * count for number, count in flying.items()
         )
         assert sum(count * (1000 if number == 1 else 1) for number, count in flying.items()) <= 41_000
-        engines.b.receive_and_commit(sent, moment)
-    engines.exchange(moment, times=30)
+        engines.b.receive_and_commit(sent, now)
+    engines.exchange(now, times=30)
     assert engines.a.waiting(engines.outgoing) == []
 
 
@@ -365,14 +365,14 @@ def test_fragments_too_scattered_to_pack_are_sent_again(engine: EngineFactory) -
     engines.b.receive_and_commit([row for row in engines.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
     engines.a.receive_and_commit(engines.b.rows(22 * SECOND), 22 * SECOND)
     engines.a.rows(22 * SECOND)
-    moment = evict(engines, 22 * SECOND)
+    now = evict(engines, 22 * SECOND)
     engines.b.send(engines.incoming, b"hello")
-    engines.a.receive_and_commit([row for row in engines.b.rows(moment) if row["is_sequenced"]], moment)
+    engines.a.receive_and_commit([row for row in engines.b.rows(now) if row["is_sequenced"]], now)
     sent: list[Row] = []
-    while (due := engines.a.dialogs.next_timeout()) is not None and due < moment + 100 * SECOND:
+    while (due := engines.a.dialogs.next_timeout()) is not None and due < now + 100 * SECOND:
         sent += engines.a.rows(due)
     assert numbers(sent) != []
-    engines.exchange(moment + 100 * SECOND, times=200)
+    engines.exchange(now + 100 * SECOND, times=200)
     assert engines.a.waiting(engines.outgoing) == []
 
 

@@ -115,7 +115,7 @@ def test_a_run_with_a_journal_resumes(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("kept", "says"),
+    ("kept", "message"),
     [
         ("nonsense\n", "expected a journal of {"),
         ("a letter without an end of line", "expected a journal of {"),
@@ -123,7 +123,7 @@ def test_a_run_with_a_journal_resumes(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_a_file_that_is_no_journal_is_rejected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str | None, says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str | None, message: str
 ) -> None:
     path = tmp_path / "journal"
     assert main(["--seeds", "0", "--journal", str(path)]) == 0
@@ -131,7 +131,7 @@ def test_a_file_that_is_no_journal_is_rejected(
     path.write_text(text)
     with pytest.raises(SystemExit):
         main(["--seeds", "1", "--journal", str(path)])
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert path.read_text() == text
 
 
@@ -156,17 +156,17 @@ def test_a_journal_of_other_seeds_is_rejected(tmp_path: Path, capsys: pytest.Cap
 def test_failures_are_detected() -> None:
     """The simulation detects lost, duplicated, reordered and altered messages."""
     sent = [("Order", b"%d" % number) for number in range(4)]
-    came = [StoredMessage(number, b"%d" % number, "Order") for number in range(4)]
-    for received, found in (
-        (came, (0, 0, 0, 0)),
-        (came[:3], (1, 0, 0, 0)),
-        ([*came, came[1]], (0, 1, 0, 0)),
-        ([came[1], came[0], *came[2:]], (0, 0, 2, 0)),
-        ([*came[:3], StoredMessage(3, b"3", "Offer")], (1, 0, 0, 1)),
-        ([*came[:3], StoredMessage(3, b"4", "Order")], (1, 0, 0, 1)),
+    received = [StoredMessage(number, b"%d" % number, "Order") for number in range(4)]
+    for delivered, found in (
+        (received, (0, 0, 0, 0)),
+        (received[:3], (1, 0, 0, 0)),
+        ([*received, received[1]], (0, 1, 0, 0)),
+        ([received[1], received[0], *received[2:]], (0, 0, 2, 0)),
+        ([*received[:3], StoredMessage(3, b"3", "Offer")], (1, 0, 0, 1)),
+        ([*received[:3], StoredMessage(3, b"4", "Order")], (1, 0, 0, 1)),
     ):
         figures = SimulationResult()
-        figures.compare(sent, received, what="A to B")
+        figures.compare(sent, delivered, what="A to B")
         assert (figures.lost, figures.duplicated, figures.out_of_order, figures.altered) == found
         assert figures.is_correct == (found == (0, 0, 0, 0))
         assert len(figures.problems) == (found != (0, 0, 0, 0))

@@ -24,8 +24,8 @@ def ten_messages(engines: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict
         engines.a.send(engines.begin(conversation=conversation, far_broker_instance=B), body)
     rows = engines.a.rows()
     assert len(rows) == 640
-    of_each = [[row for row in rows if row["conversation_id"] == each] for each in bodies]
-    return bodies, [[of_one[first : first + 8] for of_one in of_each] for first in range(0, 64, 8)]
+    by_message = [[row for row in rows if row["conversation_id"] == each] for each in bodies]
+    return bodies, [[fragments[first : first + 8] for fragments in by_message] for first in range(0, 64, 8)]
 
 
 def read_sizes(patch: pytest.MonkeyPatch, storage: MemoryDialogStorage) -> list[int]:
@@ -49,15 +49,17 @@ def test_interleaved_messages_larger_than_memory_are_completed(
 ) -> None:
     """Memory holds a third of them, and no message is completed before the others; none is rejected or sent again.
 
-    Each is read back once, when the last of it comes.
+    Each is read once, when its last fragment arrives.
     """
     engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
     read = read_sizes(monkeypatch, engines.b.storage)
     bodies, rounds = ten_messages(engines)
-    for of_all in rounds:
+    for all_fragments in rounds:
         assert read == []
-        for some in range(0, 10, together):
-            engines.b.receive_and_commit([row for of_one in of_all[some : some + together] for row in of_one])
+        for start in range(0, 10, together):
+            engines.b.receive_and_commit(
+                [row for fragments in all_fragments[start : start + together] for row in fragments]
+            )
     assert engines.b.rejection_events == []
     assert sum(read) <= 10 * 57 * KIB
     assert {conversation: engines.b.queue((conversation, False)) for conversation in bodies} == {
@@ -71,13 +73,13 @@ def test_a_batch_completes_no_more_messages_than_fit_into_memory(engine: EngineF
     """The last fragments of ten messages arrive together: those beyond the limit are rejected, and accepted later."""
     engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
     bodies, rounds = ten_messages(engines)
-    for of_all in rounds:
-        engines.b.receive_and_commit([row for of_one in of_all for row in of_one])
+    for all_fragments in rounds:
+        engines.b.receive_and_commit([row for fragments in all_fragments for row in fragments])
     whole = [conversation for conversation in bodies if engines.b.queue((conversation, False))]
     assert 5 <= len(whole) < 10
     assert {event.text for event in engines.b.rejection_events} == {"limit_exceeded"}
     assert len(engines.b.rejection_events) == 8 * (10 - len(whole))
-    engines.b.receive_and_commit([row for of_one in rounds[-1] for row in of_one])
+    engines.b.receive_and_commit([row for fragments in rounds[-1] for row in fragments])
     assert [engines.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]
 
 

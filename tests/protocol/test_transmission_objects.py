@@ -49,28 +49,36 @@ def test_an_unpacked_object_equals_the_original_or_has_less_sent(seed: int, max_
     """At most 1,024 bytes."""
     original = random_object(seed, max_fragments)
     data = pack_transmission(original)
-    back = unpack_transmission(data)
+    unpacked = unpack_transmission(data)
     assert len(data) <= PACKED_MAX == 1024
-    assert (back.key, back.acked, back.last_used, back.is_dirty) == (
+    assert (unpacked.key, unpacked.acked, unpacked.last_used, unpacked.is_dirty) == (
         original.key,
         original.acked,
         original.last_used,
         False,
     )
-    assert back.first_unsent == original.first_unsent
+    assert unpacked.first_unsent == original.first_unsent
     due = min((flight.due for flight in original.flights), default=None)
-    assert [flight.due for flight in back.flights] == ([] if due is None else [due])
-    if (back.head, back.cursor, back.last_interleaved) == (original.head, original.cursor, original.last_interleaved):
-        assert (back.in_flight, back.fragment_counts, back.fragments_in_flight) == (
+    assert [flight.due for flight in unpacked.flights] == ([] if due is None else [due])
+    if (unpacked.head, unpacked.cursor, unpacked.last_interleaved) == (
+        original.head,
+        original.cursor,
+        original.last_interleaved,
+    ):
+        assert (unpacked.in_flight, unpacked.fragment_counts, unpacked.fragments_in_flight) == (
             original.in_flight,
             original.fragment_counts,
             original.fragments_in_flight,
         )
-        assert back.bytes_in_flight >= original.bytes_in_flight
-        assert pack_transmission(back) == data
+        assert unpacked.bytes_in_flight >= original.bytes_in_flight
+        assert pack_transmission(unpacked) == data
     else:
-        assert (back.head, back.cursor, back.last_interleaved) == (original.acked + 1, 0, original.acked + 1)
-        assert back.in_flight == {}
+        assert (unpacked.head, unpacked.cursor, unpacked.last_interleaved) == (
+            original.acked + 1,
+            0,
+            original.acked + 1,
+        )
+        assert unpacked.in_flight == {}
         assert max_fragments == 400  # only if very scattered
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.frames import session_builder
 
-# Spark starts `python3` for its workers unless it is told which.
+# By default, Spark starts `python3` for its workers.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 

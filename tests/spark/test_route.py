@@ -115,12 +115,17 @@ def test_types_follow_the_contract(spark: SparkSession) -> None:
 def test_fields_that_no_decision_has_are_null_and_not_transferred(
     spark: SparkSession, *, mirrors: bool, services: bool
 ) -> None:
-    whole, table = world(4, conversations=60)
-    routes = whole.routes
+    catalog_of_world, table = world(4, conversations=60)
+    routes = catalog_of_world.routes
     if not mirrors:
         place = routes.schema.get_field_index("mirror_address")
         routes = routes.set_column(place, "mirror_address", pa.nulls(routes.num_rows, pa.string()))
-    catalog = Catalog(routes, whole.databases, whole.services if services else None, addresses=whole.addresses)
+    catalog = Catalog(
+        routes,
+        catalog_of_world.databases,
+        catalog_of_world.services if services else None,
+        addresses=catalog_of_world.addresses,
+    )
     assert (catalog.has_mirrors, catalog.has_services) == (mirrors, services)
     assert (
         "mirror_address" in columns.possible_fields(catalog),

@@ -49,7 +49,7 @@ class HonestInstance:
         )
 
     def begin_dialog(self, to: str, *bodies: bytes, **dialog_options: Any) -> Handle:
-        """Begins a dialog and sends messages in it."""
+        """Starts a dialog and sends messages in it."""
         with self.database.transaction() as t:
             handle = t.begin_dialog(self.service, to, **{"encryption": False, **dialog_options})
             for body in bodies:

@@ -34,7 +34,7 @@ class Chooser(Protocol):
         """Returns a number from `low` to `high`, both included."""
 
     def chance(self, percent: int) -> bool:
-        """Returns True in so many percent of cases."""
+        """Returns True in that percentage of cases."""
 
 
 class WorldMaker:
@@ -128,7 +128,7 @@ class WorldMaker:
         )
 
     def _services(self, databases: Sequence[str]) -> tuple[Service, ...]:
-        # The same row may come twice: a database still counts once.
+        # The same row may occur twice; a database still counts once.
         return tuple(
             Service(database=self.chooser.one_of(databases), name=self.chooser.one_of(self.names))
             for _ in range(self.chooser.count(0 if self.theme == "any" else 4, 8))

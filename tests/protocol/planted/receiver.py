@@ -45,12 +45,12 @@ def duplicates_are_received(patch: pytest.MonkeyPatch) -> None:
     fresh = receiver._new_fragments
 
     def everything(
-        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
+        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], due_acknowledgements: dict[Key, DueAcknowledgement]
     ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
         for dialog, row, _ in opened:
             if dialog.incoming is not None and row.sequence < dialog.incoming.next:
                 dialog.incoming = InboundDirection(dialog.key, row.sequence)
-        return fresh(opened, owed)
+        return fresh(opened, due_acknowledgements)
 
     patch.setattr(receiver, "_new_fragments", everything)
 
@@ -115,12 +115,12 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     fresh = receiver._new_fragments
 
     def no_answer(
-        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
+        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], due_acknowledgements: dict[Key, DueAcknowledgement]
     ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
-        kept = list(fresh(opened, owed))
+        kept = list(fresh(opened, due_acknowledgements))
         taken = {dialog.key for dialog, _, _ in kept}
-        for key in [key for key in owed if key not in taken]:
-            del owed[key]
+        for key in [key for key in due_acknowledgements if key not in taken]:
+            del due_acknowledgements[key]
         return iter(kept)
 
     patch.setattr(receiver, "_new_fragments", no_answer)
@@ -130,8 +130,8 @@ def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P15, P16: the last received message is acknowledged, even if an earlier one is missing."""
     owe = DialogEngine._schedule_acknowledgements
 
-    def acknowledge_last(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
-        owe(self, received, moment)
+    def acknowledge_last(self: DialogEngine, received: ReceivedBatch, now: int) -> None:
+        owe(self, received, now)
         for key in received.due_acknowledgements:
             dialog = self._cache.loaded.get(key)
             if dialog is not None and dialog.incoming is not None and dialog.incoming.pending:
@@ -160,10 +160,10 @@ def acknowledgements_are_sent_immediately(patch: pytest.MonkeyPatch) -> None:
     """P15: acknowledgements do not wait for a message that could carry them."""
     owe = DialogEngine._schedule_acknowledgements
 
-    def hasty(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
-        for owed in received.due_acknowledgements.values():
-            owed.is_immediate = True
-        owe(self, received, moment)
+    def hasty(self: DialogEngine, received: ReceivedBatch, now: int) -> None:
+        for due_acknowledgements in received.due_acknowledgements.values():
+            due_acknowledgements.is_immediate = True
+        owe(self, received, now)
 
     patch.setattr(DialogEngine, "_schedule_acknowledgements", hasty)
 
@@ -172,11 +172,11 @@ def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
     """P18: no acknowledgement is sent before a second has passed."""
     owe = DialogEngine._schedule_acknowledgements
 
-    def delayed(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
-        for owed in received.due_acknowledgements.values():
-            owed.is_immediate = False
-            owed.fragments = owed.bytes = 0
-        owe(self, received, moment)
+    def delayed(self: DialogEngine, received: ReceivedBatch, now: int) -> None:
+        for due_acknowledgements in received.due_acknowledgements.values():
+            due_acknowledgements.is_immediate = False
+            due_acknowledgements.fragments = due_acknowledgements.bytes = 0
+        owe(self, received, now)
 
     patch.setattr(DialogEngine, "_schedule_acknowledgements", delayed)
 

@@ -72,10 +72,10 @@ def acknowledgements_of_unsent_messages_are_trusted(patch: pytest.MonkeyPatch) -
 
 def acknowledgements_beyond_this_run_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """P16: after a restart, an acknowledgement of more than was sent since is ignored."""
-    believed = Transmission.clamp_acknowledgement
+    trusted = Transmission.clamp_acknowledgement
 
     def all_or_nothing(self: Transmission, acked: int, runs: list[Any]) -> tuple[int, list[Any]]:
-        good = believed(self, acked, runs)
+        good = trusted(self, acked, runs)
         return good if good == (acked, runs) else (-1, [])
 
     patch.setattr(Transmission, "clamp_acknowledgement", all_or_nothing)
@@ -180,15 +180,13 @@ def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
 def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """Messages are sent after the lifetime."""
     turns = DialogEngine._collect_turns
-    patch.setattr(
-        DialogEngine, "_collect_turns", lambda self, found, moment, _, most: turns(self, found, moment, -1, most)
-    )
+    patch.setattr(DialogEngine, "_collect_turns", lambda self, found, now, _, most: turns(self, found, now, -1, most))
 
 
 def a_clock_set_back_delays_retries(patch: pytest.MonkeyPatch) -> None:
     """P17: after the clock was set back an hour, nothing is sent again for an hour."""
     patch.setattr(MonotonicClock, "monotonic", lambda _, now: now)
-    patch.setattr(MonotonicClock, "wall_time", lambda _, moment: moment)
+    patch.setattr(MonotonicClock, "wall_time", lambda _, now: now)
 
 
 def packing_forgets_messages_in_transit(patch: pytest.MonkeyPatch) -> None:
@@ -264,8 +262,8 @@ def acknowledgements_are_only_piggybacked(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement waits for a message forever."""
     due = DialogEngine._must_acknowledge
 
-    def never(self: DialogEngine, dialog: Dialog, moment: int) -> bool:
-        due(self, dialog, moment)
+    def never(self: DialogEngine, dialog: Dialog, now: int) -> bool:
+        due(self, dialog, now)
         return False
 
     patch.setattr(DialogEngine, "_must_acknowledge", never)

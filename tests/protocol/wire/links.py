@@ -82,23 +82,27 @@ class Linked:
 
     def to_bank(self, now: int = 0) -> list[LinkEvent]:
         """Transfers all bytes of the shop; returns the events of the bank."""
-        come = [occurrence for data in sent_pieces(self.shop, now) for occurrence in self.bank.receive(data, now=now)]
-        self.at_bank += come
-        return come
+        occurrences = [
+            occurrence for data in sent_pieces(self.shop, now) for occurrence in self.bank.receive(data, now=now)
+        ]
+        self.at_bank += occurrences
+        return occurrences
 
     def to_shop(self, now: int = 0) -> list[LinkEvent]:
         """Transfers all bytes of the bank; returns the events of the shop."""
-        come = [occurrence for data in sent_pieces(self.bank, now) for occurrence in self.shop.receive(data, now=now)]
-        self.at_shop += come
-        return come
+        occurrences = [
+            occurrence for data in sent_pieces(self.bank, now) for occurrence in self.shop.receive(data, now=now)
+        ]
+        self.at_shop += occurrences
+        return occurrences
 
     def settle(self, now: int = 0) -> None:
         """Transfers until neither has anything to send."""
         while waiting := [(self.bank, self.at_bank, data) for data in sent_pieces(self.shop, now)] + [
             (self.shop, self.at_shop, data) for data in sent_pieces(self.bank, now)
         ]:
-            for link, come, data in waiting:
-                come.extend(link.receive(data, now=now))
+            for link, occurrences, data in waiting:
+                occurrences.extend(link.receive(data, now=now))
 
 
 def sent_pieces(link: Link, now: int = 0) -> list[bytes]:

@@ -302,13 +302,13 @@ def test_rows_keep_their_order_and_frames_are_within_limits(puts: list[tuple[int
     for count, size in puts:
         outbox.put(numbered(count, first=sent, size=size))
         sent += count
-    came: list[Any] = []
+    received: list[Any] = []
     while (body := outbox.take()) is not None:
         rows = unpack_batch(body)
         assert rows.num_rows <= ROWS_MAX
         assert len(body) <= BYTES_MAX + (64 << 10)
-        came += rows["message_sequence_number"].to_pylist()
-    assert came == list(range(sent))
+        received += rows["message_sequence_number"].to_pylist()
+    assert received == list(range(sent))
     assert outbox.bytes == 0
 
 
@@ -367,11 +367,11 @@ def test_rows_of_very_different_sizes_fit_their_frames(sizes: list[int]) -> None
         table(*(row(message_sequence_number=place, message_body=bytes(size)) for place, size in enumerate(sizes)))
     )
     most = 64 << 10
-    came: list[Any] = []
+    received: list[Any] = []
     while (body := outbox.take()) is not None:
         rows = unpack_batch(body)
         assert len(body) <= most + (64 << 10) or rows.num_rows == 1
         most = min(2 * most, BYTES_MAX)
-        came += rows["message_sequence_number"].to_pylist()
-    assert came == list(range(len(sizes)))
+        received += rows["message_sequence_number"].to_pylist()
+    assert received == list(range(len(sizes)))
     assert outbox.bytes == 0

@@ -93,8 +93,8 @@ def test_an_instance_that_receives_its_own_id_closes_the_connection() -> None:
         Link(own(), is_accept=True, limits=LinkLimits(), now=0),
     )
     both.settle()
-    for came in (both.at_shop, both.at_bank):
-        assert came == [
+    for received in (both.at_shop, both.at_bank):
+        assert received == [
             PeerGreeted(itself, is_self=True),
             PeerLeft(GoodbyeReason.ITSELF, "the instance has dialled itself"),
         ]
@@ -112,12 +112,12 @@ def test_rows_arrive_in_order_in_pieces_of_any_size(counts: list[int], data: st.
     stream = b"".join(sent_pieces(both.shop))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     ends = [*cuts, len(stream)]
-    came = [
+    received = [
         occurrence
         for start, end in zip([0, *cuts], ends, strict=True)
         for occurrence in both.bank.receive(stream[start:end], now=0)
     ]
-    assert numbers(came) == list(range(sent))
+    assert numbers(received) == list(range(sent))
     assert both.shop.waiting == (0, 0)
 
 
@@ -134,9 +134,9 @@ def test_a_piece_to_write_is_little_more_than_a_frame() -> None:
 def test_role_queries_are_sent_before_rows() -> None:
     both = linked()
     both.shop.send(numbered(3000))
-    said_first = b"".join(both.shop.data_to_send(now=0))
+    hello_first = b"".join(both.shop.data_to_send(now=0))
     both.shop.query_role(DATABASE)
-    both.bank.receive(said_first, now=0)
+    both.bank.receive(hello_first, now=0)
     assert isinstance(both.to_bank()[0], RoleQuery)
 
 
@@ -250,7 +250,7 @@ def test_any_sequence_of_frames_is_processed_or_rejected(kinds: list[FrameKind],
 
 def test_input_of_hostile_peers_is_rejected_or_waits() -> None:
     """`link_fuzz` runs millions of inputs."""
-    came = figures(3_000, seed=7)
-    assert came.total() == 3_000
-    assert came["taken"] > 300
-    assert sum(count for what, count in came.items() if what not in ("taken", "waits for more")) > 1_000
+    received = figures(3_000, seed=7)
+    assert received.total() == 3_000
+    assert received["taken"] > 300
+    assert sum(count for what, count in received.items() if what not in ("taken", "waits for more")) > 1_000

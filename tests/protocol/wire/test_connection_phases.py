@@ -54,17 +54,17 @@ def test_both_sides_keep_the_same_of_two_crossing_connections(
     if shop[0] == bank[0]:
         return
     of_shop, of_bank = (own(instance_id, number=number) for instance_id, number in (shop, bank))
-    shop_as_far, bank_as_far = (
+    shop_as_peer, bank_as_peer = (
         PeerIdentity(instance_id=instance_id, name="far", run_number=number, max_frame_bytes=8 << 20)
         for instance_id, number in (shop, bank)
     )
     by_shop, by_bank = (
-        EstablishedConnection(bank_as_far, is_accept=False),
-        EstablishedConnection(bank_as_far, is_accept=True),
+        EstablishedConnection(bank_as_peer, is_accept=False),
+        EstablishedConnection(bank_as_peer, is_accept=True),
     )
     order = [by_shop, by_bank] if shop_sees_its_own_first else [by_bank, by_shop]
     at_shop = order[0 if choose_connection(of_shop, *order) is KeptConnection.FIRST else 1] is by_shop
-    order = [EstablishedConnection(shop_as_far, is_accept=True), EstablishedConnection(shop_as_far, is_accept=False)]
+    order = [EstablishedConnection(shop_as_peer, is_accept=True), EstablishedConnection(shop_as_peer, is_accept=False)]
     at_bank = choose_connection(of_bank, *order) is KeptConnection.FIRST
     assert at_shop is at_bank
     assert at_shop is ((shop[1], shop[0]) > (bank[1], bank[0]))
@@ -84,14 +84,16 @@ def test_the_connection_of_a_restarted_peer_is_kept() -> None:
 
 
 def test_the_later_of_two_connections_of_one_dialer_is_kept() -> None:
-    far = PeerIdentity(instance_id=BANK, name="bank", run_number=9, max_frame_bytes=8 << 20)
+    peer = PeerIdentity(instance_id=BANK, name="bank", run_number=9, max_frame_bytes=8 << 20)
     assert (
         choose_connection(
-            own(), EstablishedConnection(far, is_accept=False), EstablishedConnection(far, is_accept=False)
+            own(), EstablishedConnection(peer, is_accept=False), EstablishedConnection(peer, is_accept=False)
         )
         is KeptConnection.SECOND
     )
     assert (
-        choose_connection(own(), EstablishedConnection(far, is_accept=True), EstablishedConnection(far, is_accept=True))
+        choose_connection(
+            own(), EstablishedConnection(peer, is_accept=True), EstablishedConnection(peer, is_accept=True)
+        )
         is KeptConnection.BOTH
     )

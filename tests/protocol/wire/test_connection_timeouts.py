@@ -121,9 +121,9 @@ def test_goodbye_is_sent_after_queued_rows() -> None:
     both.shop.leave(GoodbyeReason.SUPERSEDED, "another connection stays", now=0)
     with pytest.raises(ProtocolError, match="it is LEAVING"):
         both.shop.send(numbered(1))
-    came = both.to_bank()
-    assert numbers(came) == list(range(3000))
-    assert came[-1] == PeerLeft(GoodbyeReason.SUPERSEDED, "another connection stays")
+    received = both.to_bank()
+    assert numbers(received) == list(range(3000))
+    assert received[-1] == PeerLeft(GoodbyeReason.SUPERSEDED, "another connection stays")
 
 
 def test_rows_in_transit_are_received_after_goodbye() -> None:
@@ -133,9 +133,9 @@ def test_rows_in_transit_are_received_after_goodbye() -> None:
     both.to_bank()
     assert both.bank.is_leaving
     assert not both.bank.is_closed
-    came = both.to_shop()
-    assert numbers(came) == list(range(3000))
-    assert came[-1] == PeerLeft(GoodbyeReason.IDLE)
+    received = both.to_shop()
+    assert numbers(received) == list(range(3000))
+    assert received[-1] == PeerLeft(GoodbyeReason.IDLE)
     assert both.shop.is_closed
     assert both.bank.is_closed
 

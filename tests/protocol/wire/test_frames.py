@@ -176,8 +176,8 @@ def test_every_kind_has_a_maximum_length() -> None:
 
 def test_hello_contains_identity_and_limits() -> None:
     announced = own(name="laden «ß»", number=2**64 - 1, max_frame_bytes=2 << 20)
-    far = frames.unpack_hello(frames.pack_hello(announced))
-    assert (far.instance_id, far.name, far.run_number, far.max_frame_bytes) == (
+    peer = frames.unpack_hello(frames.pack_hello(announced))
+    assert (peer.instance_id, peer.name, peer.run_number, peer.max_frame_bytes) == (
         announced.instance_id,
         "laden «ß»",
         2**64 - 1,
@@ -186,7 +186,7 @@ def test_hello_contains_identity_and_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"name": ""},
         {"name": "a\nb"},
@@ -197,9 +197,9 @@ def test_hello_contains_identity_and_limits() -> None:
     ],
     ids=str,
 )
-def test_an_identity_that_peers_would_reject_is_rejected(wrong: dict[str, object]) -> None:
+def test_an_identity_that_peers_would_reject_is_rejected(invalid: dict[str, object]) -> None:
     with pytest.raises(OptionError):
-        own(**wrong)  # type: ignore[arg-type]
+        own(**invalid)  # type: ignore[arg-type]
     with pytest.raises(OptionError):
         own(max_frame_bytes=(2 << 20) - 1)
 
@@ -211,17 +211,17 @@ def test_a_name_with_control_characters_is_rejected(name: bytes) -> None:
 
 
 def test_an_inconsistent_hello_is_rejected() -> None:
-    whole = frames.pack_hello(own())
-    for wrong in (whole + b"x", whole[:-1]):
+    body = frames.pack_hello(own())
+    for invalid in (body + b"x", body[:-1]):
         with pytest.raises(PeerError, match="HELLO"):
-            frames.unpack_hello(wrong)
+            frames.unpack_hello(invalid)
 
 
 def test_a_frame_limit_below_the_minimum_is_rejected() -> None:
-    whole = bytearray(frames.pack_hello(own()))
-    whole[24:28] = ((2 << 20) - 1).to_bytes(4, "big")
+    body = bytearray(frames.pack_hello(own()))
+    body[24:28] = ((2 << 20) - 1).to_bytes(4, "big")
     with pytest.raises(PeerError, match="it takes 2097151"):
-        frames.unpack_hello(bytes(whole))
+        frames.unpack_hello(bytes(body))
 
 
 def test_goodbye_has_a_printable_reason() -> None:

@@ -79,7 +79,7 @@ def test_directions_are_ordered_within_one_file(spark: SparkSession, source: Pat
     ssbroker.spark.reassemble_files(spark, source, tmp_path / "whole", split_bytes=1, bucket_bytes=4096)
     files = sorted((tmp_path / "whole" / "messages").iterdir())
     assert len(files) > 1
-    seen: set[tuple[bytes, bool]] = set()
+    all_directions: set[tuple[bytes, bool]] = set()
     for file in files:
         rows = pq.read_table(file).select(["conversation_id", "is_initiator", "message_sequence_number"]).to_pylist()
         directions: dict[tuple[bytes, bool], list[int]] = {}
@@ -88,9 +88,9 @@ def test_directions_are_ordered_within_one_file(spark: SparkSession, source: Pat
                 row["message_sequence_number"]
             )
         assert all(numbers == list(range(len(numbers))) for numbers in directions.values())
-        assert not seen & directions.keys()
-        seen |= directions.keys()
-    assert len(seen) > 20
+        assert not all_directions & directions.keys()
+        all_directions |= directions.keys()
+    assert len(all_directions) > 20
 
 
 def test_messages_are_routed_with_a_catalog(spark: SparkSession, source: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Outcome:
     """
 
     problems: list[str] = field(default_factory=list)
-    lives: int = 0
+    starts: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     in_batch: int = 0
     batches: int = 0
@@ -59,7 +59,7 @@ class Outcome:
     def __str__(self) -> str:
         lines = [
             f"{self.messages:,} messages in {self.batches} batches, {self.seconds:.0f} s",
-            f"killed: drivers {self.kills['driver']} ({self.in_batch} in a batch), workers {self.kills['worker']}; {self.lives} lives",
+            f"killed: drivers {self.kills['driver']} ({self.in_batch} in a batch), workers {self.kills['worker']}; {self.starts} lives",
             *(self.problems or ["every message once, in order, unaltered, with its decision; every rejection once"]),
         ]
         return "\n".join(lines)
@@ -94,21 +94,21 @@ class Storm:
         self.outcome.problems = self._problems()
         return self.outcome
 
-    def _kill_next(self, what: str) -> None:
+    def _kill_next(self, kind: str) -> None:
         """Kills a process shortly after the next micro-batch has started, whatever it is doing then."""
         offsets = self._folder / "checkpoint" / "offsets"
         before = _last(offsets)
         self._wait_until("the next batch", lambda: _last(offsets) > before)
         time.sleep(self._random.random() * self._random.choice((0.1, 1.0)))
         pid = self._running_driver().pid
-        if what == "driver":
+        if kind == "driver":
             commits = _last(self._folder / "checkpoint" / "commits")
             self.outcome.in_batch += _last(offsets) > commits
             self._stop_driver()
         elif workers := self._wait_for_workers(pid):
             with suppress(ProcessLookupError):
                 os.kill(self._random.choice(workers), signal.SIGKILL)
-        self.outcome.kills[what] += 1
+        self.outcome.kills[kind] += 1
 
     def _wait_for_workers(self, pid: int) -> list[int]:
         self._wait_until("a worker", lambda: bool(process_tree.workers(pid)))
@@ -117,7 +117,7 @@ class Storm:
     def _running_driver(self) -> subprocess.Popen[bytes]:
         """Returns the driver, started if necessary."""
         if self._driver is None:
-            self.outcome.lives += 1
+            self.outcome.starts += 1
             command = [sys.executable, "-m", "tests.spark.streams.driver", str(self._folder)]
             with (self._folder / "errors").open("ab") as errors:
                 self._driver = subprocess.Popen(
@@ -143,12 +143,12 @@ class Storm:
             self._driver.wait()
             self._driver = None
 
-    def _wait_until(self, what: str, is_met: Callable[[], bool]) -> None:
+    def _wait_until(self, kind: str, is_met: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not is_met():
             self._running_driver()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"timed out waiting for {what}: {(self._folder / 'errors').read_text()[-3000:]}")
+                raise TimeoutError(f"timed out waiting for {kind}: {(self._folder / 'errors').read_text()[-3000:]}")
             time.sleep(_POLL_SECONDS)
 
     def _is_complete(self) -> bool:

@@ -198,9 +198,9 @@ def test_a_delayed_message_is_emitted_once_with_its_final_decision() -> None:
         b"//Routed 0"
     ]
     catalogs_of(runner)[:] = [catalog(ROUTED, LATE)]
-    gone = runner.run(now_us=START + 2 * SECOND)
-    assert bodies(gone) == [b"//Late 0", b"//Routed 1", b"//Routed 2"]
-    assert {row["next_hop_address"] for row in gone[layout.MESSAGE]} == {"TCP://far.example:4022"}
+    output = runner.run(now_us=START + 2 * SECOND)
+    assert bodies(output) == [b"//Late 0", b"//Routed 1", b"//Routed 2"]
+    assert {row["next_hop_address"] for row in output[layout.MESSAGE]} == {"TCP://far.example:4022"}
     assert runner.waiting() == []
     assert runner.run(now_us=START + 100 * SECOND) == {}
 
