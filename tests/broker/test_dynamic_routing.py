@@ -275,18 +275,18 @@ def test_an_unanswered_request_of_another_database_blocks_nothing(
 def test_answers_to_the_requesting_service_need_no_route(sales: Database, instance: Instance) -> None:
     """Dynamic routing hides the services of the instance, but not for the answers."""
     sales.drop_route("Configuration")
-    asked = instance.create_database("Asked")
-    asked.create_queue(CONFIG)
-    asked.create_service("Else", queue=CONFIG)
-    asked.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+    configuration_database = instance.create_database("Asked")
+    configuration_database.create_queue(CONFIG)
+    configuration_database.create_service("Else", queue=CONFIG)
+    configuration_database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
     sales.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-    with asked.transaction() as t:
+    with configuration_database.transaction() as t:
         t.send(t.begin_dialog("Else", STOCK), b"two chairs")
     assert requests(sales) == [MissingRoute(STOCK)]
     answer(sales, error=(1, "no"))
     instance.run_due()
     assert requests(sales) == []
-    assert statuses(asked) == {"9761"}
+    assert statuses(configuration_database) == {"9761"}
 
 
 @pytest.mark.rule("R61")
@@ -330,8 +330,8 @@ def test_background_threads_request_routes(tmp_path: Path) -> None:
         def configure(database: Database) -> None:
             with database.transaction() as t:
                 for row in t.receive(CONFIG).to_pylist():
-                    asked = MissingRoute.read(row["message_body"])
-                    routes.append(asked.service_name)
+                    request = MissingRoute.read(row["message_body"])
+                    routes.append(request.service_name)
                     t.end_conversation(row["conversation_handle"])
             for name in routes:
                 database.create_route(name, service_name=name, address="LOCAL")

@@ -48,7 +48,7 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
                 instance.database("Sales")
                 disk.lasts, disk.asked, disk.fails_at = lasts, 0, attempt
                 errors = [storage_error_of(partial(step, instance, number, rng)) for number in range(STEPS)]
-                was_met, disk.fails_at = disk.asked >= attempt, 0
+                was_reached, disk.fails_at = disk.asked >= attempt, 0
                 assert all(".sqlite: " in str(error) for error in errors if error is not None)
                 clock.advance(seconds=5)  # undelivered messages are retried after about four seconds
                 instance.run_due()
@@ -57,7 +57,7 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
                     sent = killed_process.sent(instance, lane)
                     assert sent == list(range(len(sent)))
                     assert killed_process.received(instance, lane) == sent
-            if not was_met:
+            if not was_reached:
                 assert errors == [None] * STEPS
                 assert attempt > 1
                 return

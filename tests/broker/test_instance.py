@@ -224,9 +224,9 @@ def with_missing_file(instance: Instance) -> Iterator[Instance]:
     """An instance reopened after the file of one database was removed; the other one is present."""
     for name in ("Sales", "Stock"):
         instance.create_database(name)
-    gone = instance.database("Stock").path
+    missing_file = instance.database("Stock").path
     instance.close()
-    gone.unlink()
+    missing_file.unlink()
     with Instance.open(instance.folder, background=False) as opened:
         yield opened
 
@@ -268,14 +268,14 @@ def test_pickling_objects_of_a_process_is_a_clear_error(instance: Instance, sale
         pickle.dumps(one)
 
 
-@pytest.mark.parametrize("odd", ["loop", "\udcff", "a\0b"], ids=ascii)
-def test_an_invalid_path_is_a_clear_error(tmp_path: Path, instance: Instance, odd: str) -> None:
+@pytest.mark.parametrize("name", ["loop", "\udcff", "a\0b"], ids=ascii)
+def test_an_invalid_path_is_a_clear_error(tmp_path: Path, instance: Instance, name: str) -> None:
     """Circular links, a name that is not UTF-8, and an invalid name."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for use in (
-        lambda: Instance.create(tmp_path / odd, name="other", background=False),
-        lambda: Instance.open(tmp_path / odd, background=False),
-        lambda: instance.attach_database("Other", tmp_path / odd),
+        lambda: Instance.create(tmp_path / name, name="other", background=False),
+        lambda: Instance.open(tmp_path / name, background=False),
+        lambda: instance.attach_database("Other", tmp_path / name),
     ):
         with pytest.raises(SsbrokerError):
             use()

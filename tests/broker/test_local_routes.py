@@ -67,10 +67,10 @@ def conversation_within(service: str, database: str, guid: UUID, *, is_initiator
 
 def test_local_services_agree_with_routing() -> None:
     """For any routes, databases, addresses and requests, and both ends of a conversation."""
-    seen = 0
+    requests_checked = 0
     for seed in range(WORLDS):
         world, _ = seeded_world(seed, conversations=0)
-        asked = [
+        requests = [
             (conversation_within(name, one.name, guid, is_initiator=side), guid)
             for one in world.databases
             if (guid := one.service_broker_guid) is not None
@@ -79,15 +79,15 @@ def test_local_services_agree_with_routing() -> None:
             )
             for side in (True, False)
         ]
-        seen += len(asked)
-        if not asked:
+        requests_checked += len(requests)
+        if not requests:
             continue
         router = ssbroker.Router(catalog_of(world))
-        found = decisions_of(router.route(batch_of([conversation for conversation, _ in asked]), now=NOW))
-        for (conversation, guid), decision in zip(asked, found, strict=True):
+        found = decisions_of(router.route(batch_of([conversation for conversation, _ in requests]), now=NOW))
+        for (conversation, guid), decision in zip(requests, found, strict=True):
             result = (decision.outcome, decision.target_database, decision.broker_instance)
             assert result == ("LOCAL", conversation.database, guid), f"{seed}: {conversation}\n{world}"
-    assert seen >= STAYING_LEAST
+    assert requests_checked >= STAYING_LEAST
 
 
 @pytest.mark.rule("R2")

@@ -68,12 +68,12 @@ def test_a_timer_can_be_set_again(instance: Instance, sales: Database, clock: Cl
     assert received_types(sales, REPLIES) == []
 
 
-@pytest.mark.parametrize("most", [1, 1000])
+@pytest.mark.parametrize("batch_size", [1, 1000])
 def test_an_overdue_timer_fires_before_the_end_of_the_lifetime(
-    instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
+    instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     """Both may be due if the process was down or had too much due work for one transaction."""
-    monkeypatch.setattr(background, "BATCH", most)
+    monkeypatch.setattr(background, "BATCH", batch_size)
     for _ in range(3):
         set_timer(sales, begin(sales, lifetime=60, body=None), 50)
     clock.advance(seconds=100)

@@ -16,7 +16,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRouteState
-from tests.broker.network.socket_instances import PATIENCE, EventRecorder, SocketInstance, order, shop
+from tests.broker.network.socket_instances import TIMEOUT, EventRecorder, SocketInstance, order, shop
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.system.node_process import Node
 from tests.system.serve_options import UNENCRYPTED
@@ -57,7 +57,7 @@ class MirrorHalf:
         found: list[bytes] = []
         while len(found) < count:
             with self.stock.transaction() as t:
-                table = t.receive(ORDERS, top=min(25, count - len(found)), timeout=PATIENCE)
+                table = t.receive(ORDERS, top=min(25, count - len(found)), timeout=TIMEOUT)
                 assert table.num_rows, f"only {len(found)} arrived; {self.node.error_output()}"
                 found += [body or b"" for body in table["message_body"].to_pylist()]
         return found

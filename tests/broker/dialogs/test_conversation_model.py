@@ -142,7 +142,7 @@ class Conversations(RuleBasedStateMachine):
             handle = None if related is None else self.handle(t, related)
             return t.begin_dialog(service, "//Orders", related_conversation=handle)
 
-        handle, key = self.both(begin, lambda: self.model.begin(service, related))
+        handle, key = self.run_on_both(begin, lambda: self.model.begin(service, related))
         if handle is not None and key is not None:
             found = endpoints.by_handle(t.connection, handle.bytes)
             assert found is not None
@@ -152,7 +152,7 @@ class Conversations(RuleBasedStateMachine):
     def do_send(self, t: Transaction, one: int, two: int) -> None:
         def send(key: tuple[int, bool]) -> None:
             for _ in range(two % 3 + 1):
-                self.both(*self.send_calls(t, key, self.body()))
+                self.run_on_both(*self.send_calls(t, key, self.body()))
 
         self.on_side(one, send)
 
@@ -166,21 +166,21 @@ class Conversations(RuleBasedStateMachine):
             bodies = [self.body() for _ in range(two + 1)]
             handles = [self.handle(t, key)] * len(bodies)
             table = {"conversation_handle": handles, "message_body": bodies}
-            self.both(lambda: t.send_batch(pa.table(table)), lambda: self.model.send(key, bodies))
+            self.run_on_both(lambda: t.send_batch(pa.table(table)), lambda: self.model.send(key, bodies))
 
         self.on_side(one, batch)
 
     def do_end(self, t: Transaction, one: int, _: int) -> None:
         self.on_side(
             one,
-            lambda key: self.both(
+            lambda key: self.run_on_both(
                 lambda: t.end_conversation(self.handle(t, key)), lambda: self.model.end(key, error=False)
             ),
         )
 
     def do_fail(self, t: Transaction, one: int, _: int) -> None:
         def fail(key: tuple[int, bool]) -> None:
-            self.both(
+            self.run_on_both(
                 lambda: t.end_conversation(self.handle(t, key), error=(1, "it failed")),
                 lambda: self.model.end(key, error=True),
             )
@@ -192,7 +192,7 @@ class Conversations(RuleBasedStateMachine):
 
         def clean_up(key: tuple[int, bool]) -> None:
             if key[1]:
-                self.both(
+                self.run_on_both(
                     lambda: t.end_conversation(self.handle(t, key), cleanup=True), lambda: self.model.clean_up(key)
                 )
 
@@ -206,13 +206,13 @@ class Conversations(RuleBasedStateMachine):
             found = endpoints.by_handle(t.connection, self.handle(t, to))
             assert found is not None
             group = found.conversation_group_id
-            self.both(lambda: t.move_conversation(self.handle(t, key), group), lambda: self.model.move(key, to))
+            self.run_on_both(lambda: t.move_conversation(self.handle(t, key), group), lambda: self.model.move(key, to))
 
         self.on_side(one, move)
 
     def do_receive(self, t: Transaction, one: int, two: int) -> None:
         queue, top = ("Orders", "Replies")[one % 2], (None, 1, 2, 5)[two % 4]
-        table, expected = self.both(lambda: t.receive(queue, top=top), lambda: self.model.receive(queue, top))
+        table, expected = self.run_on_both(lambda: t.receive(queue, top=top), lambda: self.model.receive(queue, top))
         if table is None or expected is None:
             return
         seen = [
@@ -222,7 +222,7 @@ class Conversations(RuleBasedStateMachine):
         self.received += len(seen)
         assert seen == [((self.ids[key[0]], key[1]), item.number, shown(item)) for key, item in expected]
 
-    def both(self, real: Callable[[], Any], model: Callable[[], Any]) -> tuple[Any, Any]:
+    def run_on_both(self, real: Callable[[], Any], model: Callable[[], Any]) -> tuple[Any, Any]:
         """Runs one operation on both; both succeed, or fail with the same number."""
         number: int | None = None
         expected = found = None

@@ -113,9 +113,9 @@ def decisions(routes: Iterable[tuple[str, str | None, bytes | None]]) -> pa.Tabl
 class Outboxes:
     """An endpoint with real outboxes and no connections; the test writes the rows."""
 
-    most: int = 8 << 20
+    max_bytes: int = 8 << 20
     boxes: dict[str, SharedOutbox] = field(default_factory=dict)
-    asked: list[tuple[str, bytes]] = field(default_factory=list)
+    role_queries: list[tuple[str, bytes]] = field(default_factory=list)
     is_alive: bool = True
     refusals: int = 0
     pending: tuple[int, int] = (0, 0)
@@ -124,7 +124,7 @@ class Outboxes:
     refused: dict[str, str] = field(default_factory=dict)
 
     def box(self, address: str) -> SharedOutbox:
-        return self.boxes.setdefault(address, SharedOutbox(self.most))
+        return self.boxes.setdefault(address, SharedOutbox(self.max_bytes))
 
     def send(self, address: str, rows: pa.Table) -> int:
         return self.box(address).put(rows)[1]
@@ -133,7 +133,7 @@ class Outboxes:
         return self.box(address).progress
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
-        self.asked.append((address, broker_instance))
+        self.role_queries.append((address, broker_instance))
 
     def refusal_reason(self, address: str) -> str | None:
         return self.refused.get(address)
@@ -170,7 +170,7 @@ class Outboxes:
 class Forwarder:
     """A forwarding instance with a clock that the test advances."""
 
-    most: int = NO_LIMIT
+    max_bytes: int = NO_LIMIT
     outboxes: Outboxes = field(default_factory=Outboxes)
     now: int = 1_000 * SECOND
     principal: str | None = None
@@ -183,7 +183,7 @@ class Forwarder:
         self.forwarding = MessageForwarder(
             self.outboxes,
             resolve_mirror=lambda address, mirror, broker_instance: self.principal,
-            max_bytes=lambda: self.most,
+            max_bytes=lambda: self.max_bytes,
             events=self.log,
             clock=lambda: self.now,
         )

@@ -69,14 +69,14 @@ def _open_slow_connections(count: int) -> None:
                 opened = stack.enter_context(raw_connection(bank.address))
                 opened.sendall(_TLS_RECORD_HEADER[:1])
                 waiting.register(opened, selectors.EVENT_READ)
-            most = len(bank.connections())
-            print(f"{count} connections opened in {time.monotonic() - began:.1f} s; {most} are open")
+            open_connections = len(bank.connections())
+            print(f"{count} connections opened in {time.monotonic() - began:.1f} s; {open_connections} are open")
             began = time.monotonic()
             with RecordingEndpoint("shop", trust=authority.trust("shop", "bank"), limits=EndpointLimits()) as shop:
                 shop.endpoint.send(bank.address, numbered(1))
                 bank.wait_for(bank.numbers)
                 print(f"another instance was served in {time.monotonic() - began:.2f} s")
-            closed, most = 0, 0
+            closed, peak_bytes = 0, 0
             while closed < count:
                 for key, _ in waiting.select(timeout=1.0):
                     with contextlib.suppress(ConnectionError):
@@ -85,14 +85,14 @@ def _open_slow_connections(count: int) -> None:
                             continue
                     waiting.unregister(key.fileobj)
                     closed += 1
-                most = max(most, _resident_bytes() - before)
+                peak_bytes = max(peak_bytes, _resident_bytes() - before)
                 for kept in list(waiting.get_map().values()):
                     with contextlib.suppress(ConnectionError):
                         assert isinstance(kept.fileobj, socket.socket)
                         kept.fileobj.send(b"\x02")
             refused = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
             print(f"all are closed {time.monotonic() - began:.1f} s after the last dial; {len(refused)} events")
-            print(f"memory grew by {most / 2**20:.1f} MiB at most, {most / count / 1024:.1f} KiB for each")
+            print(f"memory grew by {peak_bytes / 2**20:.1f} MiB at most, {peak_bytes / count / 1024:.1f} KiB for each")
 
 
 if __name__ == "__main__":

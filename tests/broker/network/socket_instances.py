@@ -19,7 +19,7 @@ from ssbroker.protocol.events import Event
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 from tests.internals import instance_of
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """How long, in seconds, a test waits for something that takes milliseconds."""
 
 
@@ -74,7 +74,7 @@ class EventRecorder:
     def wait_for(self, wanted: Callable[[list[Event]], bool]) -> None:
         """Waits until the events satisfy a condition."""
         with self._changed:
-            assert self._changed.wait_for(lambda: wanted(self._events), PATIENCE), self._events
+            assert self._changed.wait_for(lambda: wanted(self._events), TIMEOUT), self._events
 
 
 @dataclass
@@ -135,7 +135,7 @@ def receive_count(database: Database, count: int, *, queue: str = ORDERS) -> lis
     found: list[bytes] = []
     while len(found) < count:
         with database.transaction() as t:
-            table = t.receive(queue, timeout=PATIENCE)
+            table = t.receive(queue, timeout=TIMEOUT)
             assert table.num_rows, f"received only {found}"
             found += [body or b"" for body in table["message_body"].to_pylist()]
     return found
@@ -143,7 +143,7 @@ def receive_count(database: Database, count: int, *, queue: str = ORDERS) -> lis
 
 def wait_until_sent(database: Database) -> None:
     """Waits until all sent messages are acknowledged."""
-    due = time.monotonic() + PATIENCE
+    due = time.monotonic() + TIMEOUT
     while instance_of(database).view("sys.transmission_queue", database.name).num_rows:
         assert time.monotonic() < due, "messages were not acknowledged in time"
         time.sleep(0.01)
@@ -154,7 +154,7 @@ def receive_and_reply(database: Database, count: int, reply: bytes) -> list[byte
     found: list[bytes] = []
     while len(found) < count:
         with database.transaction() as t:
-            table = t.receive(ORDERS, timeout=PATIENCE)
+            table = t.receive(ORDERS, timeout=TIMEOUT)
             assert table.num_rows, f"received only {found}"
             found += [body or b"" for body in table["message_body"].to_pylist()]
             if len(found) >= count:

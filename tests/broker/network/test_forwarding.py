@@ -80,7 +80,7 @@ def test_an_expired_row_is_dropped(forwarder: Forwarder, lifetime: int, consumed
 @pytest.mark.rule("R42")
 def test_the_time_in_which_a_row_is_held_is_counted() -> None:
     """The time is added to that of earlier forwarders."""
-    forwarder = Forwarder(outboxes=Outboxes(most=1))
+    forwarder = Forwarder(outboxes=Outboxes(max_bytes=1))
     forwarder.forwarding.forward(peer(), wire([row(0)]), forward_to(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(1)], lifetime=60, consumed=10), forward_to(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(2)], lifetime=60, consumed=-3), forward_to(NEXT))
@@ -141,7 +141,7 @@ def test_rows_beyond_the_limit_are_dropped() -> None:
     """11289; each row counts as its size plus 512 bytes until it is written."""
     one = sizes_of(wire([row(0)]))[0]
     assert ROW_BYTES + len(b"two chairs") < one < ROW_BYTES + 100
-    forwarder = Forwarder(most=3 * one)
+    forwarder = Forwarder(max_bytes=3 * one)
     forwarder.forwarding.forward(peer(), wire([row(each) for each in range(4)]), forward_to(NEXT, 4))
     assert forwarder.drop_errors == [11289]
     assert forwarder.dropped[0].message_sequence_number == 3
@@ -155,7 +155,7 @@ def test_rows_beyond_the_limit_are_dropped() -> None:
 @pytest.mark.rule("R43")
 @pytest.mark.threat("T3")
 def test_all_variable_columns_count_towards_the_limit() -> None:
-    forwarder = Forwarder(most=10_000)
+    forwarder = Forwarder(max_bytes=10_000)
     row_with_long_name = row(1)
     row_with_long_name.contract = "x" * 10_000
     forwarder.forwarding.forward(peer(), wire([row()], key_exchange=bytes(10_000)), forward_to(NEXT))
@@ -166,7 +166,7 @@ def test_all_variable_columns_count_towards_the_limit() -> None:
 @pytest.mark.rule("R43")
 def test_a_message_larger_than_the_limit_passes_in_fragments() -> None:
     """Forwarders do not reassemble messages."""
-    forwarder = Forwarder(most=3_000)
+    forwarder = Forwarder(max_bytes=3_000)
     for number in range(10):
         forwarder.forwarding.forward(peer(), wire([row(body=bytes(2_000), fragment=number)]), forward_to(NEXT))
         assert len(forwarder.outboxes.write(NEXT)) == 1
@@ -175,15 +175,15 @@ def test_a_message_larger_than_the_limit_passes_in_fragments() -> None:
 
 @pytest.mark.rule("R43")
 def test_rows_wait_in_order_for_a_full_outbox() -> None:
-    forwarder = Forwarder(outboxes=Outboxes(most=1))
+    forwarder = Forwarder(outboxes=Outboxes(max_bytes=1))
     for number in range(4):
         forwarder.forwarding.forward(peer(), wire([row(number)]), forward_to(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(9)]), forward_to(OTHER))
-    seen = []
+    sequence_numbers = []
     while written := forwarder.outboxes.write(NEXT):
-        seen += [each["message_sequence_number"] for each in written]
+        sequence_numbers += [each["message_sequence_number"] for each in written]
         forwarder.forwarding.outbox_drained(NEXT)
-    assert seen == [0, 1, 2, 3]
+    assert sequence_numbers == [0, 1, 2, 3]
     assert len(forwarder.outboxes.write(OTHER)) == 1
     forwarder.forwarding.run_due(now=forwarder.now)
     assert len(forwarder.sent) == 5
@@ -238,7 +238,7 @@ def test_a_full_outbox_is_asked_to_report_free_space(forwarder: Forwarder) -> No
 def test_an_unreachable_address_does_not_delay_others() -> None:
     """At the limit, rows for the unreachable address are dropped before rows for another address."""
     one = sizes_of(wire([row(0)]))[0]
-    forwarder = Forwarder(most=3 * one)
+    forwarder = Forwarder(max_bytes=3 * one)
     forwarder.forwarding.connection_failed(NEXT, "no route to host")
     forwarder.outboxes.box(NEXT).block()
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), forward_to(NEXT, 2))
@@ -326,10 +326,10 @@ def test_the_view_shows_rows_until_they_are_written(forwarder: Forwarder) -> Non
 @pytest.mark.rule("R43")
 def test_a_subscriber_may_read_the_view(forwarder: Forwarder) -> None:
     """Events are emitted after the state they report."""
-    seen: list[int] = []
-    forwarder.log.subscribe(lambda _: seen.append(len(forwarder.forwarding.view_rows())))
+    sequence_numbers: list[int] = []
+    forwarder.log.subscribe(lambda _: sequence_numbers.append(len(forwarder.forwarding.view_rows())))
     forwarder.forwarding.forward(peer(), wire([row(0), row(0)]), forward_to(NEXT, 2))
-    assert seen == [1]
+    assert sequence_numbers == [1]
 
 
 @pytest.mark.rule("R43")

@@ -31,7 +31,7 @@ def instance_group(tmp_path: Path) -> Iterator[InstanceGroup]:
 
 
 @pytest.fixture
-def three(instance_group: InstanceGroup) -> tuple[SocketInstance, SocketInstance, SocketInstance]:
+def chain(instance_group: InstanceGroup) -> tuple[SocketInstance, SocketInstance, SocketInstance]:
     """A shop, a forwarder, and a stock."""
     shop, between, stock_instance = (instance_group.create_instance(name) for name in ("near", "between", "far"))
     between.add_route("msdb", STOCK, stock_instance.address)
@@ -41,10 +41,10 @@ def three(instance_group: InstanceGroup) -> tuple[SocketInstance, SocketInstance
 
 @pytest.mark.rule("R43", "P2")
 def test_a_conversation_passes_through_a_forwarder(
-    three: tuple[SocketInstance, SocketInstance, SocketInstance],
+    chain: tuple[SocketInstance, SocketInstance, SocketInstance],
 ) -> None:
     """In both directions; the forwarder stores nothing."""
-    shop, between, stock_instance = three
+    shop, between, stock_instance = chain
     between.enable_forwarding()
     sales, stock = socket_instances.shop(shop), socket_instances.stock(stock_instance)
     shop.add_route("Sales", STOCK, between.address)
@@ -63,9 +63,9 @@ def test_a_conversation_passes_through_a_forwarder(
 
 
 @pytest.mark.rule("R43", "P13")
-def test_a_message_larger_than_the_limit_passes(three: tuple[SocketInstance, SocketInstance, SocketInstance]) -> None:
+def test_a_message_larger_than_the_limit_passes(chain: tuple[SocketInstance, SocketInstance, SocketInstance]) -> None:
     """Fragments beyond the limit are dropped and sent again."""
-    shop, between, stock_instance = three
+    shop, between, stock_instance = chain
     between.enable_forwarding(megabytes=1)
     sales, stock = socket_instances.shop(shop), socket_instances.stock(stock_instance)
     shop.add_route("Sales", STOCK, between.address)
@@ -77,10 +77,10 @@ def test_a_message_larger_than_the_limit_passes(three: tuple[SocketInstance, Soc
 
 @pytest.mark.rule("R25", "R43")
 def test_nothing_is_forwarded_if_forwarding_is_off(
-    three: tuple[SocketInstance, SocketInstance, SocketInstance],
+    chain: tuple[SocketInstance, SocketInstance, SocketInstance],
 ) -> None:
     """Messages for other instances are dropped and not acknowledged."""
-    shop, between, _ = three
+    shop, between, _ = chain
     recorder = EventRecorder(between, kinds=(MessageUndeliverable,))
     sales = socket_instances.shop(shop)
     shop.add_route("Sales", STOCK, between.address)

@@ -126,17 +126,17 @@ def test_rows_without_a_route_are_dropped(forwarder: Forwarder) -> None:
 @pytest.mark.rule("R43")
 def test_rows_with_an_unchanged_route_keep_their_position(forwarder: Forwarder) -> None:
     """A changed catalog does not send rows again."""
-    forwarder = Forwarder(outboxes=Outboxes(most=1))
+    forwarder = Forwarder(outboxes=Outboxes(max_bytes=1))
     for number in range(4):
         forwarder.forwarding.forward(peer(), wire([row(number)]), forward_to(OLD))
     forwarder.forwarding.reroute(route_all_to(OLD))
     forwarder.forwarding.forward(peer(), wire([row(0), row(3)]), forward_to(OLD, 2))
     assert forwarder.drop_errors == [11288, 11288]
-    seen = []
+    sequence_numbers = []
     while written := forwarder.outboxes.write(OLD):
-        seen += numbers(written)
+        sequence_numbers += numbers(written)
         forwarder.forwarding.outbox_drained(OLD)
-    assert seen == [0, 1, 2, 3]
+    assert sequence_numbers == [0, 1, 2, 3]
 
 
 @pytest.mark.rule("R43")

@@ -50,11 +50,11 @@ class Sender:
     def resolve(self) -> str | None:
         return self.routes.resolve(A, M, GUID)
 
-    def asked(self) -> list[str]:
+    def queried_addresses(self) -> list[str]:
         """The addresses queried since the last call."""
-        asked, self.endpoint.asked = self.endpoint.asked, []
-        assert all(guid == GUID for _, guid in asked)
-        return [address for address, _ in asked]
+        queries, self.endpoint.role_queries = self.endpoint.role_queries, []
+        assert all(guid == GUID for _, guid in queries)
+        return [address for address, _ in queries]
 
     def advance_until_due(self) -> None:
         due = self.routes.run_due(now=self.now)
@@ -74,13 +74,13 @@ def find_principal(sender: Sender, address: str, *, number: int = 1) -> None:
     sender.routes.role_received(address, GUID, "principal", number)
     sender.routes.role_received(M if address == A else A, GUID, "mirror", 0)
     assert sender.resolve() == address
-    assert sender.asked() == [A, M]
+    assert sender.queried_addresses() == [A, M]
 
 
 @pytest.mark.rule("R51", "R52")
 def test_both_are_queried_once_and_all_rows_are_sent_to_the_principal(sender: Sender) -> None:
     assert [sender.resolve() for _ in range(3)] == [None] * 3
-    assert sender.asked() == [A, M]
+    assert sender.queried_addresses() == [A, M]
     sender.routes.role_received(M, GUID, "principal", 3)
     assert sender.resolve() is None
     assert sender.changes == 0
@@ -94,12 +94,12 @@ def test_only_the_principal_is_queried_while_it_is_used(sender: Sender) -> None:
     find_principal(sender, A)
     sender.clock.advance(seconds=CHECK_INTERVAL / 1e6)
     assert sender.resolve() == A
-    assert sender.asked() == [A]
+    assert sender.queried_addresses() == [A]
     sender.routes.role_received(A, GUID, "principal", 1)
     sender.clock.advance(seconds=1)
     assert sender.resolve() == A
     assert sender.routes.run_due(now=sender.now) is not None
-    assert sender.asked() == []
+    assert sender.queried_addresses() == []
     assert sender.changes == 1
 
 
@@ -109,7 +109,7 @@ def test_the_mirror_takes_over_once_it_claims(sender: Sender) -> None:
     find_principal(sender, A)
     sender.routes.connection_failed(A)
     assert sender.resolve() is None
-    assert sender.asked() == [A, M]
+    assert sender.queried_addresses() == [A, M]
     sender.routes.role_received(M, GUID, "principal", 2)
     assert sender.resolve() == M
     assert sender.emitted == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None), ("PRINCIPAL_IS_MIRROR", M)]
@@ -123,7 +123,7 @@ def test_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None:
     sender.routes.connection_failed(A)
     for _ in range(10):
         assert sender.resolve() is None
-        assert sender.asked() == [A, M]
+        assert sender.queried_addresses() == [A, M]
         sender.routes.connection_failed(A)
         sender.advance_until_due()  # the mirror does not answer in time
         sender.advance_until_due()
@@ -140,17 +140,17 @@ def test_a_clock_set_back_does_not_prevent_queries(sender: Sender) -> None:
     for address in (A, M):
         sender.routes.connection_failed(address)
     sender.clock.advance(seconds=-3600)
-    sender.asked()
+    sender.queried_addresses()
     assert sender.resolve() is None
     sender.advance_until_due()
-    assert sender.asked() == [A, M]
+    assert sender.queried_addresses() == [A, M]
     sender.routes.role_received(A, GUID, "principal", 1)
     sender.routes.role_received(M, GUID, "mirror", 0)
     sender.clock.advance(seconds=-3600)
     assert sender.resolve() == A
     sender.clock.advance(seconds=CHECK_INTERVAL / 1e6)
     assert sender.resolve() == A
-    assert sender.asked() == [A]
+    assert sender.queried_addresses() == [A]
 
 
 @pytest.mark.rule("R54")
@@ -159,9 +159,9 @@ def test_an_address_that_is_reachable_again_is_queried_immediately(sender: Sende
     sender.routes.connection_failed(A)
     sender.routes.connection_failed(A)
     sender.routes.connection_failed(M)
-    sender.asked()
+    sender.queried_addresses()
     sender.routes.connected(A)
-    assert sender.asked() == [A, M]
+    assert sender.queried_addresses() == [A, M]
 
 
 @pytest.mark.rule("R51")
@@ -197,7 +197,7 @@ def test_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> No
     find_principal(sender, A)
     assert sender.routes.resolve(M, "TCP://c.example:4022", GUID) is None
     sender.routes.role_received(M, GUID, "mirror", 0)
-    sender.endpoint.asked.clear()
+    sender.endpoint.role_queries.clear()
     sender.routes.connection_failed("TCP://c.example:4022")
     assert sender.resolve() == A
 
@@ -206,7 +206,7 @@ def test_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> No
 def test_without_a_broker_id_nothing_is_queried(sender: Sender) -> None:
     """A mirrored route requires one."""
     assert sender.routes.resolve(A, M, None) is None
-    assert sender.asked() == []
+    assert sender.queried_addresses() == []
 
 
 @pytest.mark.rule("R54")
@@ -217,10 +217,10 @@ def test_queries_end(sender: Sender) -> None:
     while (due := sender.routes.run_due(now=sender.now)) is not None:
         sender.clock.advance(seconds=max(due - sender.now, 1) / 1e6)
         assert sender.now < end
-    sender.asked()
+    sender.queried_addresses()
     sender.clock.advance(seconds=ASK_AFTER_USE / 1e6)
     sender.resolve()
-    assert sender.asked() == [A, M]
+    assert sender.queried_addresses() == [A, M]
 
 
 def test_the_number_of_known_addresses_is_limited(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
