@@ -43,7 +43,7 @@ def test_an_unreadable_script_raises_a_ddl_error(seed: int) -> None:
         source = ScriptSource(damaged(rng), "x.sql")
         with suppress(DdlError):
             for batch in batches(source):
-                parse(source, batch, scope="objects")
+                parse(source, batch)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -66,6 +66,6 @@ def test_an_error_in_one_of_several_scripts_names_its_file_and_line(tmp_path: Pa
 
 def test_a_warning_in_one_of_several_scripts_names_its_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "1.sql").write_text("CREATE DATABASE Sales;\n")
-    (tmp_path / "2.sql").write_text("\nCREATE TABLE t (a int);\n")
+    (tmp_path / "2.sql").write_text("\nIF @a = 1 DROP ROUTE R;\n")
     with pytest.warns(ssbroker.DdlWarning, match=r"2\.sql:2: "):
         Catalog.load(tmp_path)

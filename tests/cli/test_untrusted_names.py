@@ -73,6 +73,6 @@ def test_instance_names_are_escaped(run: Run, tmp_path: Path, name: str, shown: 
 
 def test_error_message_is_escaped(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.sql").write_text(f"CREATE ROUTE [{CONTROL}] WITH ADDRESS = 'nowhere';")
-    refused = run("lint", tmp_path / "bad.sql")
+    refused = run("trace", tmp_path / "bad.sql", "--to-service", "//Orders")
     assert (refused.status, f"[{ESCAPED}]" in refused.err, refused.err.count("\n")) == (2, True, 1)
     assert refused.err.strip().isprintable()

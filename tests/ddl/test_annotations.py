@@ -63,9 +63,10 @@ def test_annotation_of_the_broker_id(statement: str) -> None:
 
 
 def test_ordinary_comments_are_not_annotations() -> None:
-    assert (
-        read("-- see ssbroker: addresses=x", "/* ssbroker: addresses=x */", "-- SSBROKER: addresses=x").addresses == ()
+    script = read(
+        "DROP DATABASE a", "-- see ssbroker: addresses=x", "/* ssbroker: addresses=x */", "-- SSBROKER: addresses=x"
     )
+    assert script.addresses == ()
 
 
 @pytest.mark.parametrize(

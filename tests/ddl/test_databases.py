@@ -8,13 +8,13 @@ import pytest
 
 from ssbroker import ddl, schemas
 from ssbroker.exceptions import DdlError
-from tests.ddl.scripts import GUID, NOW, databases, names, read, refused, services, skipped
+from tests.ddl.scripts import GUID, LENIENT, NOW, databases, names, read, refused, services, skipped
 
 ID = uuid.UUID(GUID)
 
 
 def test_tables_have_the_documented_schemas() -> None:
-    for script in (read(), read("USE Sales", "CREATE QUEUE q", "CREATE SERVICE s ON QUEUE q")):
+    for script in (skipped()[0], read("USE Sales", "CREATE QUEUE q", "CREATE SERVICE s ON QUEUE q")):
         assert script.routes.schema.equals(schemas.ROUTES)
         assert script.databases.schema.equals(schemas.DATABASES)
         assert script.services.schema.equals(schemas.SERVICES)
@@ -22,7 +22,7 @@ def test_tables_have_the_documented_schemas() -> None:
 
 
 def test_empty_script_has_only_msdb() -> None:
-    script = read()
+    script, _ = skipped()
     assert databases(script) == {"msdb": (None, True)}
     assert names(script, "msdb") == ["AutoCreatedLocal"]
     assert services(script) == []
@@ -30,8 +30,8 @@ def test_empty_script_has_only_msdb() -> None:
 
 
 def test_databases_are_in_order_of_creation_and_include_msdb() -> None:
-    assert list(databases(read("CREATE DATABASE B", "USE A", "USE B"))) == ["B", "A", "msdb"]
-    assert list(databases(read("CREATE DATABASE B", "USE [MsDb]", "USE A"))) == ["B", "msdb", "A"]
+    assert list(databases(read("USE C", "CREATE DATABASE B", "USE A", "USE B"))) == ["C", "B", "A", "msdb"]
+    assert list(databases(read("USE B", "USE [MsDb]", "USE A DROP ROUTE AutoCreatedLocal"))) == ["B", "msdb", "A"]
 
 
 def test_msdb_is_case_insensitive() -> None:
@@ -132,7 +132,7 @@ def test_other_options_are_skipped_with_a_warning() -> None:
         "HONOR_BROKER_PRIORITY ON WITH ROLLBACK IMMEDIATE",
     )
     assert databases(script)["Sales"] == (ID.bytes, False)
-    assert warnings == ["routes.sql:2: ALTER DATABASE [Sales]: skipped RECOVERY, QUERY_STORE, HONOR_BROKER_PRIORITY"]
+    assert warnings == ["routes.sql:2: ALTER DATABASE [Sales]: skipped RECOVERY, QUERY_STORE"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_other_options_are_skipped_with_a_warning() -> None:
 def test_other_forms_of_alter_database_are_skipped(rest: str) -> None:
     script, warnings = skipped(f"ALTER DATABASE Sales {rest}", "USE HR")
     assert list(databases(script)) == ["HR", "msdb"]
-    assert warnings == [f"routes.sql:1: ALTER DATABASE Sales {rest}: skipped (does not affect routing)"]
+    assert warnings == [f"routes.sql:1: ALTER DATABASE Sales {rest}: skipped (not about Service Broker)"]
 
 
 def test_renamed_database_keeps_its_position() -> None:
@@ -169,6 +169,7 @@ def test_drop_database_drops_its_objects() -> None:
     script = read(
         "CREATE DATABASE Sales",
         "USE Sales CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q CREATE ROUTE R WITH ADDRESS = 'LOCAL'",
+        "CREATE DATABASE HR",
         "USE HR",
         "DROP DATABASE IF EXISTS Sales, Sales, Never",
     )
@@ -202,8 +203,30 @@ def test_attached_database_with_an_enabled_id_is_disabled() -> None:
 
 @pytest.mark.rule("I7")
 def test_disabled_databases_may_share_an_id() -> None:
-    script = read(KNOWN, f"ALTER DATABASE Copy SET DISABLE_BROKER -- ssbroker: service_broker_guid={{{GUID.lower()}}}")
+    script = read(
+        "USE Copy", KNOWN, f"ALTER DATABASE Copy SET DISABLE_BROKER -- ssbroker: service_broker_guid={{{GUID.lower()}}}"
+    )
     assert databases(script)["Copy"] == (ID.bytes, False)
+
+
+def test_a_script_that_creates_a_database_first_describes_a_new_instance() -> None:
+    error = refused("CREATE DATABASE Sales", "USE Sale")
+    assert (error.line, error.number) == (2, 911)
+    said = "the script creates no database Sale; it creates Sales; did you mean Sales?"
+    assert str(error) == f"routes.sql:2: USE [Sale]: error 911: {said}"
+    assert refused("CREATE DATABASE Sales", "ALTER DATABASE Sale SET NEW_BROKER").number == 5011
+    assert refused("CREATE DATABASE Sales", "DROP DATABASE Sale").number == 3701
+    script = ddl.read("CREATE DATABASE Sales; USE Sale", now=NOW, options=LENIENT)
+    assert list(databases(script)) == ["Sales", "Sale", "msdb"]
+
+
+def test_names_of_databases_queues_and_schemas_compare_without_case() -> None:
+    script = read(
+        "CREATE DATABASE Sales USE SALES CREATE QUEUE Orders CREATE SERVICE S ON QUEUE DBO.ORDERS",
+        "ALTER DATABASE sales MODIFY NAME = Shop USE shop DROP SERVICE S DROP QUEUE [Dbo].[orders]",
+    )
+    assert list(databases(script)) == ["Shop", "msdb"]
+    assert refused("CREATE DATABASE Sales CREATE DATABASE SALES").number == 1801
 
 
 def test_scripts_run_in_sequence() -> None:

@@ -133,7 +133,7 @@ NEAR = "syntax error near "
         ("CREATE ROUTE X WITH LIFETIME = " + "9" * 5000, "expected an integer"),
         ("CREATE ROUTE X (ADDRESS = 'LOCAL')", f"{NEAR}(: expected WITH"),
         ("ALTER ROUTE X AUTHORIZATION dbo WITH ADDRESS = 'LOCAL'", f"{NEAR}AUTHORIZATION: expected WITH"),
-        ("DROP ROUTE IF EXISTS X", f"{NEAR}IF: expected a name"),
+        ("DROP ROUTE IF EXISTS X", f"{NEAR}IF: expected a name; DROP ROUTE has no IF EXISTS"),
         ("DROP ROUTE AutoCreatedLocal, X", f"{NEAR},: expected the end of the statement"),
         ("USE", "at the end of the batch: expected a name"),
         ("USE Sales HR", f"{NEAR}HR: expected the end of the statement"),
@@ -208,26 +208,29 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         ("CREATE ROUTE [] WITH ADDRESS = 'LOCAL'", 1038, "a name is empty"),
         (f"CREATE ROUTE {'x' * 129} WITH ADDRESS = 'LOCAL'", 103, "has more than 128 characters"),
         (
-            "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'",
+            "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'TCP://x'",
             None,
             "a route of this name; every database is created with it",
         ),
         ("CREATE ROUTE X WITH ADDRESS = 'LOCAL' CREATE ROUTE X WITH ADDRESS = 'LOCAL'", None, "a route of this name"),
-        ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the database Sales has no route of this name"),
-        ("DROP ROUTE X", 15151, "the database Sales has no route of this name"),
-        ("DROP ROUTE autocreatedlocal", 15151, "no route of this name; AutoCreatedLocal differs only in case"),
-        ("USE sales", 911, "differs only in case from Sales; names are case-sensitive"),
-        ("ALTER DATABASE SALES SET ENABLE_BROKER", 911, "differs only in case from Sales"),
-        ("CREATE DATABASE Sales", 1801, "the database Sales already exists"),
-        ("CREATE DATABASE MSDB", 1801, "the database MSDB already exists"),
-        ("CREATE DATABASE master", 1801, "the database master already exists"),
+        ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the database Sales has no route X"),
+        ("DROP ROUTE X", 15151, "the database Sales has no route X"),
+        ("DROP ROUTE AutoCreatedLoca", 15151, "no route AutoCreatedLoca; did you mean AutoCreatedLocal?"),
+        (
+            "CREATE DATABASE Sales",
+            1801,
+            "'Sales' already exists; to run a script again, remove the statement, or guard it",
+        ),
+        ("CREATE DATABASE SALES", 1801, "IF DB_ID(N'Sales') IS NULL CREATE DATABASE [Sales]"),
+        ("CREATE DATABASE MSDB", 1801, "the database 'msdb' already exists"),
+        ("CREATE DATABASE master", 1801, "the database 'master' already exists"),
         ("USE HR DROP DATABASE Sales; DROP DATABASE Sales", 3701, "does not exist"),
         ("USE HR DROP DATABASE Sales; USE Sales", 911, "was dropped"),
         ("USE HR DROP DATABASE Sales; ALTER DATABASE Sales SET ENABLE_BROKER", 5011, "was dropped"),
         ("DROP DATABASE Sales", 3702, "in use"),
         ("DROP DATABASE MSDB", 3708, "system database"),
         ("ALTER DATABASE msdb MODIFY NAME = other", 3708, "system database"),
-        ("ALTER DATABASE Sales MODIFY NAME = tempdb", 3708, "system database"),
+        ("ALTER DATABASE Sales MODIFY NAME = tempdb", 1801, "already exists"),
         ("CREATE DATABASE HR ALTER DATABASE Sales MODIFY NAME = HR", 1801, "the database HR already exists"),
         ("ALTER DATABASE Sales SET ENABLE_BROKER, NEW_BROKER", None, "NEW_BROKER after ENABLE_BROKER"),
         ("CREATE QUEUE Q CREATE QUEUE dbo.q", 2714, "already has a queue of this name"),
@@ -241,8 +244,8 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
             None,
             "already has a service of this name",
         ),
-        ("ALTER SERVICE S (ADD CONTRACT c)", 15151, "has no service of this name"),
-        ("DROP SERVICE S", 15151, "has no service of this name"),
+        ("ALTER SERVICE S (ADD CONTRACT c)", 15151, "has no service S"),
+        ("DROP SERVICE S", 15151, "has no service S"),
     ],
 )
 def test_missing_and_duplicate_objects_are_refused(statement: str, number: int | None, reason: str) -> None:
@@ -289,7 +292,8 @@ DISABLED_COPY = f"ALTER DATABASE Copy SET DISABLE_BROKER -- ssbroker: service_br
     ],
 )
 def test_two_databases_with_the_same_id_are_never_both_enabled(line: str) -> None:
-    error = refused(f"CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID.lower()}", line)
+    known = "" if "CREATE DATABASE" in line else "USE Copy "
+    error = refused(f"{known}CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID.lower()}", line)
     assert error.number == 9772
     assert str(error).endswith("another enabled database has the broker id of Copy")
 

@@ -28,7 +28,6 @@ def test_queues_and_services_are_altered_and_dropped() -> None:
         "USE Sales",
         "CREATE QUEUE Q CREATE QUEUE Spare",
         "ALTER QUEUE Q WITH STATUS = OFF, POISON_MESSAGE_HANDLING (STATUS = OFF)",
-        "ALTER QUEUE Sales..Q MOVE TO [PRIMARY]",
         "CREATE SERVICE S ON QUEUE Q CREATE SERVICE T ON QUEUE Q",
         "ALTER SERVICE S ON QUEUE Spare (ADD CONTRACT c, DROP CONTRACT [//d])",
         "ALTER SERVICE S (ADD CONTRACT e)",

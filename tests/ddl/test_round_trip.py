@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker import ddl, schemas
-from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical_name
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import DdlError
 from tests.ddl.scripts import NOW
 
@@ -71,7 +71,7 @@ def routes(draw: st.DrawFn, databases: list[str]) -> pa.Table:
 @st.composite
 def scripts(draw: st.DrawFn) -> ddl.ScriptTables:
     """Draws the tables of a catalog."""
-    names = draw(st.lists(DATABASE_NAMES.filter(lambda name: name != "msdb"), unique=True, max_size=3))
+    names = draw(st.lists(DATABASE_NAMES.filter(lambda name: name != "msdb"), unique_by=str.casefold, max_size=3))
     names.insert(draw(st.integers(0, len(names))), "msdb")
     ids = draw(st.lists(GUIDS, unique=True, min_size=1, max_size=2))
     enabled: set[bytes] = set()

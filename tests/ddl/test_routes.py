@@ -45,7 +45,7 @@ def test_clauses_in_any_order() -> None:
 
 
 def test_every_database_is_created_with_auto_created_local() -> None:
-    script = read("CREATE DATABASE Sales", "USE HR", "ALTER DATABASE Web SET ENABLE_BROKER")
+    script = read("USE HR", "CREATE DATABASE Sales", "ALTER DATABASE Web SET ENABLE_BROKER")
     for database in ("Sales", "HR", "Web", "msdb"):
         route = routes(script, database)["AutoCreatedLocal"]
         assert route == dict.fromkeys(schemas.ROUTES.names) | {

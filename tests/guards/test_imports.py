@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {*BASE, "advice", "catalog", "ddl", "explain", "protocol", "router", "security", "store"},
     "testing": {*BASE, "protocol", "reassembly", "security"},
     "spark": {*BASE, "broker", "catalog", "diagnose", "protocol", "reassembly", "router", "store"},
-    "cli": {*BASE, "broker", "catalog", "diagnose", "protocol", "reassembly", "router", "security", "spark"},
+    "cli": {*BASE, "broker", "catalog", "ddl", "diagnose", "protocol", "reassembly", "router", "security", "spark"},
     "__main__": {"cli"},
 }
 # Only the data source of Spark opens instances.

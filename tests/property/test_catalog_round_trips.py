@@ -32,7 +32,7 @@ def test_a_saved_folder_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_script_changes_nothing(tmp_path: Path) -> None:
     written = 0
-    for seed in range(SEEDS):
+    for seed in range(2 * SEEDS):
         catalog = catalog_of(seeded_world(seed, conversations=0)[0])
         try:
             catalog.save(tmp_path / "net.sql", now=NOW)

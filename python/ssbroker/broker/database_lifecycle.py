@@ -16,8 +16,10 @@ from ssbroker.broker.dialogs.begin_end import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.validation import check_object_name, refusal
 from ssbroker.ddl import statements
-from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical_name
+from ssbroker.ddl.expressions import folded
+from ssbroker.ddl.notes import Remark
 from ssbroker.ddl.statements import BrokerOption, EndpointSettings
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
@@ -218,19 +220,19 @@ def _registry_path(instance: InstanceContext, path: Path) -> str:
 
 FORWARDING_SIZE: Final = 10
 """Default limit of forwarded messages in megabytes."""
-_OTHER_ENDPOINT: Final = "skipped (not a Service Broker endpoint)"
+_OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
 
 
 def run(
     change: InstanceChange,
     statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
     annotations: Mapping[str, str],
-) -> str | None:
-    """Executes an endpoint statement; returns a warning about what was skipped, if any."""
+) -> Remark | None:
+    """Executes an endpoint statement; returns what was not done, if anything."""
     msdb = change.database(MSDB_NAME)
     connection, known = change.connection(msdb), change.objects(msdb).endpoint
     name = statement.name
-    is_known = known is not None and known.name == name
+    is_known = known is not None and folded(known.name) == folded(name)
     if isinstance(statement, statements.CreateEndpoint):
         if known is not None:
             raise refusal(
@@ -250,7 +252,8 @@ def run(
         raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
     else:
         changes.set_endpoint(connection, _with_settings(known, statement.settings))
-    return "skipped addresses_only (set the addresses when you serve the instance)" if annotations else None
+    text = "skipped addresses_only (set the addresses when you serve the instance)"
+    return Remark("ignored", text) if annotations else None
 
 
 def _with_settings(before: BrokerEndpoint, settings: EndpointSettings) -> BrokerEndpoint:

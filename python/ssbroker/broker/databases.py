@@ -443,6 +443,11 @@ class InstanceChange:
         """Returns the objects of a database within this change."""
         return database.objects(self.connection(database))
 
+    def visible_objects(self, database: DatabaseContext) -> Objects:
+        """Returns the objects of a database within this change, without locking it."""
+        session = self._sessions.get(database)
+        return database.objects() if session is None else database.lazy_objects(session.begin())
+
     def database(self, name: str) -> DatabaseContext:
         """Returns a database by its name within this change."""
         if name not in self._open:

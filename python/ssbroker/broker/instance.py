@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random as randomness
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +21,10 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clo
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.ddl import ScriptOptions, check_variables
+from ssbroker.ddl.notes import summary
 from ssbroker.ddl.statements import BrokerOption
-from ssbroker.exceptions import OptionError
+from ssbroker.exceptions import DdlWarning, OptionError
 from ssbroker.protocol.events import Event, Subscriber
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import registry
@@ -330,23 +333,28 @@ class Instance:
         with InstanceChange(self._context) as change:
             database_lifecycle.detach(change, name, is_dropped=True)
 
-    def execute(self, ddl: str, *, file: str | None = None) -> None:
+    def execute(
+        self, ddl: str, *, file: str | None = None, variables: Mapping[str, str] | None = None, lenient: bool = False
+    ) -> None:
         """Runs a T-SQL script that defines databases and their Service Broker objects, in the dialect of `Catalog.load`.
 
-        Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. Until the first `USE`, the script
-        applies to the only user database.
+        Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch fails, the databases that the
+        script created are dropped again. Until the first `USE`, the script applies to the only user database. Conditions and text of `EXEC`
+        are evaluated; the page `docs/reference/scripts.md` lists what is done with each statement.
 
         Args:
             ddl: The text of the script.
-            file: The name of the script, for errors and warnings.
+            file: The name of the script, for errors and warnings; paths of `:r` are relative to its folder.
+            variables: Values of the sqlcmd variables in the script, such as `$(DatabaseName)`.
+            lenient: Whether to skip statements that T-SQL does not have, and to accept a script without any statement about Service Broker.
 
         Raises:
             DdlError: A statement is rejected or has a syntax error, with line and error number. Its batch has changed nothing.
-            OptionError: `ddl` is not a string. Read a file before you pass it.
+            OptionError: `ddl` is not a string. Read a file before you pass it. Or `variables` is not valid.
             StorageError: A file cannot be written.
 
         Warns:
-            DdlWarning: A statement does not apply to an instance and was skipped.
+            DdlWarning: Statements do not apply to an instance and were skipped, or could not be carried out.
 
         Examples:
             >>> import tempfile
@@ -359,7 +367,10 @@ class Instance:
         given: object = ddl
         if not isinstance(given, str):
             raise OptionError(f"ddl: expected the text of a script, got {type(given).__name__}")
-        scripts.execute(self._context, ddl, file=file)
+        options = ScriptOptions(variables=check_variables(variables), lenient=lenient)
+        notes = scripts.execute(self._context, ddl, file=file, options=options)
+        for line in summary(notes, about="Service Broker"):
+            warnings.warn(line, DdlWarning, stacklevel=2)
 
     def view(self, name: str, database: str | None = None) -> pa.Table:
         """Returns the current rows of a system view or a queue as an Arrow table.

@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import os
-import re
 import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from ssbroker._arguments import epoch_microseconds, parse_timestamp
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import database_lifecycle, object_definitions, principals
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.principals import GivenCertificate, KeyStore
 from ssbroker.broker.validation import existing, queue_text, refusal
-from ssbroker.ddl import decode, statements
-from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical_name
-from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_lifetime, parse_route_id, refusal_text
-from ssbroker.ddl.parser import ParsedBatch, ParsedStatement, parse
-from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement
-from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, InputError, StorageError, UnknownDatabaseError
+from ssbroker.ddl import catalog_views, statements
+from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
+from ssbroker.ddl.dates import parse_date
+from ssbroker.ddl.expressions import Row, folded
+from ssbroker.ddl.interpreter import REPETITIONS_MAX, STRICT, ScriptOptions
+from ssbroker.ddl.lexer import (
+    RefusalError,
+    ScriptBatch,
+    ScriptPosition,
+    ScriptSource,
+    batches,
+    parse_lifetime,
+    parse_route_id,
+)
+from ssbroker.ddl.model import (
+    INITIAL_ROUTE_EXISTS,
+    already_exists,
+    collection_remark,
+    find_name,
+    initial_route_hint,
+    is_initial_route,
+)
+from ssbroker.ddl.notes import Remark, ScriptNote
+from ssbroker.ddl.parser import ParsedBatch
+from ssbroker.ddl.parser_base import did_you_mean
+from ssbroker.ddl.runner import EMPTY, ScriptRunner
+from ssbroker.ddl.sqlcmd import substitute
+from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement, walk
+from ssbroker.ddl.system_objects import (
+    SYSTEM_CONTRACTS,
+    SYSTEM_DATABASES,
+    SYSTEM_MESSAGE_TYPES,
+    SYSTEM_SERVICES,
+    canonical_name,
+)
+from ssbroker.exceptions import BrokerError, DdlError, InputError, UnknownDatabaseError
 from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
 from ssbroker.store import object_changes as changes
-from ssbroker.store.objects import Objects
+from ssbroker.store.objects import ContractMessage, Objects, Route, lazy_objects
 from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
 
 _FILE_BYTES_MAX: Final = 64 * 1024
-# Date formats of SQL Server other than ISO 8601: 20261121 and 11/21/2026.
-_DATE_FORMATS: Final = (
-    re.compile(r"(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)(?=\Z|[T ])", re.ASCII),
-    re.compile(r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})(?=\Z|[T ])", re.ASCII),
-)
 
 
 FileCreated: TypeAlias = Callable[[Path], None]
@@ -48,43 +71,56 @@ def change_security(
     credentials: KeyStore,
     now: datetime,
     file_created: FileCreated,
-) -> str | None:
-    """Executes a statement; returns a warning about what was skipped, if any."""
+) -> Remark | None:
+    """Executes a statement; returns what was not done, if anything."""
     match statement:
         case statements.CreateUser(name, ignored):
+            check_not_similar(objects.security.principals, name, kind="user", number=15023)
             principals.create_user(connection, objects, name=name)
-            return f"skipped {ignored}" if ignored else None
-        case statements.DropUser(name, if_exists):
-            if not if_exists or name in objects.security.principals:
-                principals.drop_user(connection, objects, name=name)
+            return Remark("ignored", f"skipped {ignored}") if ignored else None
+        case statements.DropUser(name):
+            principals.drop_user(connection, objects, name=_user(objects, name))
         case statements.CreateBinding(name, service, user, anonymous):
+            check_not_similar(objects.security.bindings, name, kind="remote service binding")
+            user = _user(objects, user)
             principals.create_binding(connection, objects, name=name, service=service, user=user, anonymous=anonymous)
-        case statements.AlterBinding(name, user, anonymous):
-            principals.alter_binding(connection, objects, name=name, user=user, anonymous=anonymous)
+        case statements.AlterBinding(name, remote, is_anonymous):
+            name = similar_name(objects.security.bindings, name)
+            remote = None if remote is None else _user(objects, remote)
+            principals.alter_binding(connection, objects, name=name, user=remote, anonymous=is_anonymous)
         case statements.DropBinding(name):
-            principals.drop_binding(connection, objects, name=name)
+            principals.drop_binding(connection, objects, name=similar_name(objects.security.bindings, name))
         case statements.SetPermission():
             return _change_permission(connection, objects, statement)
         case statements.SetOwner(kind, name, user):
             set_owner = principals.set_owner if kind == "service" else principals.set_certificate_owner
-            set_owner(connection, objects, name=name, user=user)
+            known = objects.services if kind == "service" else objects.security.certificates
+            found = name if kind == "service" else similar_name(known, name)
+            set_owner(connection, objects, name=found, user=_user(objects, user))
         case _:
             _change_keys(connection, objects, statement, credentials, now, file_created)
     return None
 
 
-def _change_permission(connection: Connection, objects: Objects, statement: statements.SetPermission) -> str | None:
+def _user(objects: Objects, name: str) -> str:
+    """Returns the user whose name compares equal without case."""
+    return name if name in objects.security.principals else similar_name(objects.security.principals, name)
+
+
+def _change_permission(connection: Connection, objects: Objects, statement: statements.SetPermission) -> Remark | None:
     denied = principals.set_permission(
         connection,
         objects,
         verb=statement.permission,
         service=statement.service,
-        users=statement.users,
+        users=tuple(_user(objects, user) for user in statement.users),
         by_control=statement.by_control,
     )
     if denied:
-        return f"SEND remains denied to {', '.join(denied)}: CONTROL does not lift a denial; use REVOKE SEND"
-    return f"skipped {statement.ignored}" if statement.ignored else None
+        return Remark(
+            "ignored", f"SEND remains denied to {', '.join(denied)}: CONTROL does not lift a denial; use REVOKE SEND"
+        )
+    return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
 
 
 def _change_keys(
@@ -112,13 +148,14 @@ def _change_keys(
         case statements.DropMasterKey():
             principals.drop_master_key(connection, objects)
         case statements.CreateCertificate(name, owner, is_active=active):
+            check_not_similar(objects.security.certificates, name, kind="certificate", number=15232)
             principals.create_certificate(
                 connection,
                 objects,
                 credentials=credentials,
                 name=name,
                 given=_certificate_source(statement, now),
-                owner=owner,
+                owner=None if owner is None else _user(objects, owner),
                 active=active,
             )
         case statements.AlterCertificate(name, active_now, key, removes_key):
@@ -126,7 +163,7 @@ def _change_keys(
                 connection,
                 objects,
                 credentials=credentials,
-                name=name,
+                name=similar_name(objects.security.certificates, name),
                 active=active_now,
                 private_key=None if key is None else _read(key.file),
                 password=None if key is None else key.password,
@@ -135,7 +172,7 @@ def _change_keys(
         case statements.BackupCertificate():
             _back_up(objects, statement, credentials, file_created)
         case statements.DropCertificate(name):
-            principals.drop_certificate(connection, objects, name=name)
+            principals.drop_certificate(connection, objects, name=similar_name(objects.security.certificates, name))
 
 
 def _certificate_source(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
@@ -143,8 +180,8 @@ def _certificate_source(statement: statements.CreateCertificate, now: datetime) 
         return principals.self_signed_certificate(
             statement.subject or statement.name,
             now=now,
-            begins=_timestamp(statement.start_date),
-            ends=_timestamp(statement.expiry_date),
+            begins=parse_date(statement.start_date),
+            ends=parse_date(statement.expiry_date),
         )
     key = statement.key
     return GivenCertificate(
@@ -155,7 +192,8 @@ def _certificate_source(statement: statements.CreateCertificate, now: datetime) 
 def _back_up(
     objects: Objects, statement: statements.BackupCertificate, credentials: KeyStore, file_created: FileCreated
 ) -> None:
-    certificate = existing(objects.security.certificates, statement.name, kind="certificate")
+    name = similar_name(objects.security.certificates, statement.name)
+    certificate = existing(objects.security.certificates, name, kind="certificate")
     key = statement.key
     pem = certificate_to_pem(certificate.certificate)
     if key is not None:
@@ -171,20 +209,6 @@ def _back_up(
             raise refusal(f"certificate {statement.name!r} has no private key, or the master key is not open", 15581)
         _write(key.file, key_to_pem(found, password=key.password), file_created)
     _write(statement.file, pem, file_created)
-
-
-def _timestamp(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    found = next(filter(None, (date_format.match(text) for date_format in _DATE_FORMATS)), None)
-    day = "" if found is None else f"{found['year']}-{found['month']:0>2}-{found['day']:0>2}"
-    try:
-        return parse_timestamp(text if found is None else day + text[found.end() :])
-    except ValueError:
-        raise refusal(
-            f"{text!r:.80} is not a valid timestamp; expected one such as '2026-11-21', '20261121' or '2026-11-21 08:00:00'",
-            241,
-        ) from None
 
 
 def _read(file: str) -> bytes:
@@ -238,20 +262,19 @@ def change_objects(
     annotations: Mapping[str, str],
     *,
     now: datetime,
-) -> None:
-    """Executes a statement; returns a warning about what was skipped, if any."""
-    if not isinstance(statement, RouteStatement) and annotations:
-        raise RefusalError(f"the annotation {min(annotations)} does not apply to this statement")
+) -> Remark | None:
+    """Executes a statement; returns what was not done, if anything."""
     if isinstance(statement, RouteStatement):
-        _change_route(connection, objects, statement, annotations, now)
-    elif isinstance(statement, TypeStatement):
-        _change_type(connection, objects, statement)
-    elif isinstance(statement, QueueStatement):
+        return _change_route(connection, objects, statement, annotations, now)
+    if isinstance(statement, TypeStatement):
+        return _change_type(connection, objects, statement)
+    if isinstance(statement, QueueStatement):
         _change_queue(connection, objects, statement)
     elif isinstance(statement, ServiceStatement):
         _change_service(connection, objects, statement)
     else:
         _change_priority(connection, objects, statement)
+    return None
 
 
 def _change_route(
@@ -260,15 +283,22 @@ def _change_route(
     statement: RouteStatement,
     annotations: Mapping[str, str],
     now: datetime,
-) -> None:
+) -> Remark | None:
     name = statement.name
+    found = similar_name(objects.routes, name)
     match statement:
         case statements.CreateRoute(clauses=clauses):
+            route = objects.routes.get(found)
+            if route is not None and is_initial_route(statement) and _is_initial(route):
+                return INITIAL_ROUTE_EXISTS
+            if route is not None and (found == name or is_initial_route(statement)):
+                raise refusal(f"route {found!r} already exists{initial_route_hint(found)}")
             object_definitions.create_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.AlterRoute(clauses=clauses):
+            name = found
             object_definitions.alter_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.DropRoute():
-            object_definitions.drop_route(connection, objects, name=name)
+            object_definitions.drop_route(connection, objects, name=found)
     if annotations and not isinstance(statement, statements.DropRoute):
         ends, number = annotations.get("lifetime"), annotations.get("route_id")
         object_definitions.annotate(
@@ -278,31 +308,89 @@ def _change_route(
             lifetime=None if ends is None else epoch_microseconds(parse_lifetime(ends)),
             route_id=None if number is None else parse_route_id(number),
         )
+    return None
 
 
-def _change_type(connection: Connection, objects: Objects, statement: TypeStatement) -> None:
+def _is_initial(route: Route) -> bool:
+    others = (route.remote_service_name, route.broker_instance, route.lifetime, route.mirror_address)
+    return route.address.upper() == "LOCAL" and others == (None, None, None, None)
+
+
+def _change_type(connection: Connection, objects: Objects, statement: TypeStatement) -> Remark | None:
     name = statement.name
     match statement:
         case statements.CreateMessageType(validation=validation):
+            _refuse_system_name(name, SYSTEM_MESSAGE_TYPES, objects.message_types, kind="message type")
             object_definitions.create_message_type(connection, objects, name=name, validation=_validation(validation))
+            return collection_remark(statement)
         case statements.AlterMessageType(validation=validation):
+            _refuse_change(name, SYSTEM_MESSAGE_TYPES, kind="message type")
             object_definitions.alter_message_type(connection, objects, name=name, validation=_validation(validation))
+            return collection_remark(statement)
         case statements.DropMessageType():
+            _refuse_change(name, SYSTEM_MESSAGE_TYPES, kind="message type")
             object_definitions.drop_message_type(connection, objects, name=name)
         case statements.CreateContract(messages=messages):
+            _refuse_system_name(name, SYSTEM_CONTRACTS, objects.contracts, kind="contract")
+            objects = with_system_objects(connection, objects, types=[kind for kind, _ in messages])
             object_definitions.create_contract(connection, objects, name=name, messages=dict(messages))
         case statements.DropContract():
+            _refuse_change(name, SYSTEM_CONTRACTS, kind="contract")
             object_definitions.drop_contract(connection, objects, name=name)
+    return None
 
 
 def _validation(name: str) -> str:
-    if name not in object_definitions.VALIDATIONS:
-        raise RefusalError(f"VALIDATION = {name}: an instance has no schema collections; use WELL_FORMED_XML")
-    return name
+    return "WELL_FORMED_XML" if name == "VALID_XML" else name
+
+
+def _refuse_system_name(name: str, system: Collection[str], known: Collection[str], *, kind: str) -> None:
+    """Raises if a new object has the name of a system object that the database does not list."""
+    if name in system and name not in known:
+        raise refusal(f"{kind} {name!r} already exists")
+
+
+def _refuse_change(name: str, system: Collection[str], *, kind: str) -> None:
+    if name in system:
+        raise refusal(f"{kind} {name!r} is a system {kind}, which cannot be altered or dropped", 9663)
+
+
+_SYSTEM_TYPE_IDS: Final = {name: number for number, name in enumerate(SYSTEM_MESSAGE_TYPES, start=1)}
+_SYSTEM_CONTRACT_IDS: Final = {name: number for number, name in enumerate(SYSTEM_CONTRACTS, start=1)}
+
+
+def with_system_objects(
+    connection: Connection, objects: Objects, *, types: Iterable[str] = (), contracts: Iterable[str] = ()
+) -> Objects:
+    """Adds the system message types and contracts of these names, which SQL Server has in every database, at their first use."""
+    missing = [name for name in contracts if name in SYSTEM_CONTRACTS and name not in objects.contracts]
+    needed = [*types, *(kind for name in missing for kind, _ in SYSTEM_CONTRACTS[name])]
+    added = False
+    for kind in dict.fromkeys(needed):
+        if kind in SYSTEM_MESSAGE_TYPES and kind not in objects.message_types:
+            validation = object_definitions.VALIDATIONS[SYSTEM_MESSAGE_TYPES[kind]]
+            number = _SYSTEM_TYPE_IDS[kind]
+            changes.create_message_type(connection, name=kind, validation=validation, message_type_id=number)
+            added = True
+    for name in dict.fromkeys(missing):
+        messages = [
+            ContractMessage(
+                _SYSTEM_TYPE_IDS[kind],
+                is_sent_by_initiator=sender in ("INITIATOR", "ANY"),
+                is_sent_by_target=sender in ("TARGET", "ANY"),
+            )
+            for kind, sender in SYSTEM_CONTRACTS[name]
+        ]
+        changes.create_contract(
+            connection, name=name, messages=messages, service_contract_id=_SYSTEM_CONTRACT_IDS[name]
+        )
+        added = True
+    return lazy_objects(connection) if added else objects
 
 
 def _change_queue(connection: Connection, objects: Objects, statement: QueueStatement) -> None:
-    name = _queue_text(statement.queue)
+    found = _similar_queue(objects, statement.queue)
+    name = queue_text(*found)
     match statement:
         case statements.CreateQueue(settings=settings):
             object_definitions.create_queue(connection, objects, name=name, settings=settings)
@@ -316,15 +404,23 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
     name = statement.name
     match statement:
         case statements.CreateService(queue=queue, contracts=contracts, owner=owner):
+            _refuse_system_name(name, SYSTEM_SERVICES, objects.services, kind="service")
+            objects = with_system_objects(connection, objects, contracts=contracts)
             object_definitions.create_service(
-                connection, objects, name=name, queue=_queue_text(queue), contracts=contracts, owner=owner
+                connection,
+                objects,
+                name=name,
+                queue=queue_text(*_similar_queue(objects, queue)),
+                contracts=contracts,
+                owner=None if owner is None else _user(objects, owner),
             )
         case statements.AlterService(queue=moved, add_contracts=added, drop_contracts=dropped):
+            objects = with_system_objects(connection, objects, contracts=(*added, *dropped))
             object_definitions.alter_service(
                 connection,
                 objects,
                 name=name,
-                queue=None if moved is None else _queue_text(moved),
+                queue=None if moved is None else queue_text(*_similar_queue(objects, moved)),
                 add_contracts=added,
                 drop_contracts=dropped,
             )
@@ -336,25 +432,48 @@ def _change_priority(connection: Connection, objects: Objects, statement: Priori
     name = statement.name
     match statement:
         case statements.CreatePriority(settings=settings):
+            check_not_similar(objects.priorities, name, kind="broker priority")
+            objects = with_system_objects(connection, objects, contracts=_contracts(settings))
             object_definitions.create_broker_priority(connection, objects, name=name, clauses=settings.options)
         case statements.AlterPriority(settings=settings):
-            object_definitions.alter_broker_priority(connection, objects, name=name, clauses=settings.options)
+            found = similar_name(objects.priorities, name)
+            objects = with_system_objects(connection, objects, contracts=_contracts(settings))
+            object_definitions.alter_broker_priority(connection, objects, name=found, clauses=settings.options)
         case statements.DropPriority():
-            object_definitions.drop_broker_priority(connection, objects, name=name)
+            found = similar_name(objects.priorities, name)
+            object_definitions.drop_broker_priority(connection, objects, name=found)
 
 
-def _queue_text(queue: QueueName) -> str:
-    return queue_text(queue.schema, queue.name)
+def _contracts(settings: statements.PrioritySettings) -> list[str]:
+    return [str(value) for option, value in settings.options if option == "contract"]
 
 
-NO_EFFECT_ON_INSTANCE: Final = "skipped (does not affect an instance)"
+def similar_name(known: Iterable[str], name: str) -> str:
+    """Returns the name of the object that a script means, whose name may differ in case."""
+    return find_name(name, known) or name
+
+
+def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int | None = None) -> None:
+    """Raises if there is an object whose name differs only in case."""
+    found = find_name(name, known)
+    if found is not None:
+        raise refusal(f"{kind} {found!r} already exists", number)
+
+
+def _similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
+    """Returns schema and name of the queue that a script means, whose names may differ in case."""
+    key = (queue.schema, queue.name)
+    if key in objects.queues:
+        return key
+    wanted = (folded(queue.schema), folded(queue.name))
+    return next((other for other in objects.queues if (folded(other[0]), folded(other[1])) == wanted), key)
 
 
 class ScriptRun:
-    """Runs the statements of a batch.
+    """Runs the statements of a batch on an instance, in one transaction.
 
     Attributes:
-        current: The database selected by USE.
+        current: The database that USE selected.
     """
 
     def __init__(self, instance: InstanceContext, change: InstanceChange, current: str | None) -> None:
@@ -368,41 +487,97 @@ class ScriptRun:
         users = [name for name in self._instance_change.names if name != MSDB_NAME]
         return users[0] if len(users) == 1 else None
 
-    def run(self, statement: Statement, annotations: Mapping[str, str]) -> str | None:
-        """Runs one statement; returns a warning about what was skipped, if any."""
+    def run(self, statement: Statement, annotations: Mapping[str, str], position: ScriptPosition) -> Remark | None:
+        """Runs one statement; returns what was not done, if anything."""
+        del position  # an instance does not record it
+        try:
+            return self._run(statement, annotations)
+        except BrokerError as error:
+            reason = str(error).removeprefix(f"{error.number}: ")
+            raise RefusalError(reason, error.number) from None
+        except UnknownDatabaseError as error:
+            raise RefusalError(str(error), 911) from None
+
+    def restore(self, current: str | None) -> None:
+        """Makes a database the current one again."""
+        self.current = current
+
+    def suppose(self, name: str) -> None:
+        """Does nothing: an instance has only its own databases."""
+
+    def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
+        """Returns the rows of a catalog view, as of this batch."""
+        if view in ("databases", "sysdatabases"):
+            return catalog_views.database_rows(map(self._database_row, self._instance_change.names))
+        if view in ("endpoints", "tcp_endpoints", "service_broker_endpoints"):
+            msdb = self._instance_change.database(MSDB_NAME)
+            endpoint = self._instance_change.visible_objects(msdb).endpoint
+            row = None if endpoint is None else EndpointRow(endpoint.name, endpoint.state, endpoint.port)
+            return catalog_views.endpoint_rows(row)
+        name = (self.current or self.only_database) if database is None else self._resolve(database)
+        if name not in self._instance_change.names:
+            return catalog_views.view_rows(view, DatabaseObjects())
+        found = self._instance_change.database(name)
+        return catalog_views.view_rows(view, _viewed(self._instance_change.visible_objects(found)))
+
+    def _database_row(self, name: str) -> DatabaseRow:
+        database = self._instance_change.database(name)
+        broker = self._instance_change.visible_objects(database).broker
+        guid = str(uuid.UUID(bytes=broker.service_broker_guid)).upper()
+        return DatabaseRow(name, broker.is_broker_enabled, guid)
+
+    def _resolve(self, name: str) -> str:
+        """Returns the name of the database that a script means, whose name may differ in case."""
+        name = canonical_name(name)
+        names = self._instance_change.names
+        return name if name in names else next((one for one in names if folded(one) == folded(name)), name)
+
+    def _run(self, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
         if isinstance(statement, SecurityStatement):
-            return self._secure(statement, annotations)
+            return self._secure(statement)
         match statement:
             case statements.UseDatabase(name):
-                self._use(name, annotations)
+                self._use(self._resolve(name), annotations)
             case statements.CreateDatabase():
                 return self._create_database(statement, annotations)
             case statements.AlterDatabase():
                 return self._alter_database(statement, annotations)
             case statements.DropDatabase(names, if_exists):
                 for name in names:
-                    self._drop_database(canonical_name(name), if_exists=if_exists)
+                    self._drop_database(self._resolve(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
                 return database_lifecycle.run(self._instance_change, statement, annotations)
-            case statements.Skipped(contained):
-                return f"skipped entirely, including {', '.join(contained)}" if contained else NO_EFFECT_ON_INSTANCE
+            case _ if isinstance(statement, ObjectStatement):
+                return self._change(statement, annotations)
             case _:
-                self._change(statement, annotations)
+                raise AssertionError(statement)
         return None
 
     def _use(self, name: str, annotations: Mapping[str, str]) -> None:
-        name = canonical_name(name)
         # Scripts select master to create databases and endpoints; an instance has no such database.
         if name not in SYSTEM_DATABASES - {MSDB_NAME}:
-            self._set_guid(self._instance_change.database(name), annotations)
+            self._set_guid(self._known(name), annotations)
         self.current = name
 
-    def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> str | None:
+    def _known(self, name: str, *, number: int = 911) -> DatabaseContext:
+        """Returns a database; raises if there is none of this name."""
+        names = self._instance_change.names
+        if name not in names:
+            known = [one for one in names if one != MSDB_NAME]
+            has = f"it has {', '.join(known)}" if known else "it has no databases yet"
+            raise RefusalError(f"the instance has no database {name!r}; {has}{did_you_mean(name, known)}", number)
+        return self._instance_change.database(name)
+
+    def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> Remark | None:
         name, files = statement.name, statement.files
+        if self._resolve(name) in {*self._instance_change.names, *SYSTEM_DATABASES}:
+            raise RefusalError(already_exists(self._resolve(name)), 1801)
         if not statement.attached:
             database = database_lifecycle.create(self._instance, self._instance_change, name)
             self._set_guid(database, annotations)
-            return "skipped FILENAME: the file is created in the folder of the instance" if files else None
+            if files:
+                return Remark("ignored", "skipped FILENAME: the file is created in the folder of the instance")
+            return None
         if not files:
             raise RefusalError("FOR ATTACH needs ON (FILENAME = '...')")
         try:
@@ -413,9 +588,9 @@ class ScriptRun:
         self._set_guid(database, annotations)
         return None
 
-    def _alter_database(self, statement: statements.AlterDatabase, annotations: Mapping[str, str]) -> str | None:
-        name = self._context_name() if statement.name is None else canonical_name(statement.name)
-        database = self._database(name)
+    def _alter_database(self, statement: statements.AlterDatabase, annotations: Mapping[str, str]) -> Remark | None:
+        name = self._context_name() if statement.name is None else self._resolve(statement.name)
+        database = self._database(name, number=5011)
         if statement.honor_broker_priority is not None:
             connection = self._instance_change.connection(database)
             changes.set_honor_broker_priority(connection, is_on=statement.honor_broker_priority)
@@ -423,12 +598,20 @@ class ScriptRun:
             database_lifecycle.set_broker(self._instance, self._instance_change, database, statement.option)
         self._set_guid(database, annotations)
         if statement.new_name is not None:
-            database_lifecycle.rename(self._instance_change, name, statement.new_name)
-            self.current = statement.new_name if self.current == name else self.current
-        return f"skipped {statement.ignored}" if statement.ignored else None
+            self._rename(name, statement.new_name)
+        return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
+
+    def _rename(self, name: str, new: str) -> None:
+        if new == name and name not in SYSTEM_DATABASES:
+            return
+        other = self._resolve(new)
+        if name not in SYSTEM_DATABASES and other != name and other in self._instance_change.names:
+            raise RefusalError(f"the database {other!r} already exists", 1801)
+        database_lifecycle.rename(self._instance_change, name, new)
+        self.current = new if self.current == name else self.current
 
     def _drop_database(self, name: str, *, if_exists: bool) -> None:
-        if name == self.current:
+        if name == self.current and name not in SYSTEM_DATABASES:
             raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
         if name not in {*self._instance_change.names, *self._instance_change.lost, *SYSTEM_DATABASES}:
             if if_exists:
@@ -436,18 +619,17 @@ class ScriptRun:
             raise RefusalError(f"the database {name} does not exist", 3701)
         database_lifecycle.detach(self._instance_change, name, is_dropped=True)
 
-    def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> None:
+    def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> Remark | None:
         queue = getattr(statement, "queue", None)
-        database_name = None if queue is None else queue.database
-        database = self._database(self._context_name() if database_name is None else canonical_name(database_name))
+        is_about_queue = isinstance(statement, QueueStatement)
+        database_name = queue.database if is_about_queue and queue is not None else None
+        database = self._database(self._context_name() if database_name is None else self._resolve(database_name))
         connection = self._instance_change.connection(database)
-        change_objects(
+        return change_objects(
             connection, database.lazy_objects(connection), statement, annotations, now=self._instance.clock()
         )
 
-    def _secure(self, statement: SecurityStatement, annotations: Mapping[str, str]) -> str | None:
-        if annotations:
-            raise RefusalError(f"the annotation {min(annotations)} does not apply to this statement")
+    def _secure(self, statement: SecurityStatement) -> Remark | None:
         database = self._database(self._context_name())
         connection = self._instance_change.connection(database)
         return change_security(
@@ -468,10 +650,12 @@ class ScriptRun:
             )
         return name
 
-    def _database(self, name: str) -> DatabaseContext:
+    def _database(self, name: str, *, number: int = 911) -> DatabaseContext:
         if name in SYSTEM_DATABASES - {MSDB_NAME}:
-            raise UnknownDatabaseError(f"an instance has no database {name}", value=name)
-        return self._instance_change.database(name)
+            raise UnknownDatabaseError(
+                f"an instance has no objects in the database {name}; select another one with USE", value=name
+            )
+        return self._known(name, number=number)
 
     def _set_guid(self, database: DatabaseContext, annotations: Mapping[str, str]) -> None:
         text = annotations.get("service_broker_guid")
@@ -484,85 +668,130 @@ class ScriptRun:
         database_lifecycle.set_guid(self._instance_change, database, guid)
 
 
-def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:
-    """Runs a script. Until the first USE, it applies to the only user database."""
-    source = ScriptSource(text, file)
-    current: str | None = None
-    last_line = 0  # the last line that was committed
-    # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
-    changed: set[DatabaseContext] = set()
+def _viewed(objects: Objects) -> DatabaseObjects:
+    security = objects.security
+    return DatabaseObjects(
+        routes=(
+            RouteRow(
+                one.name,
+                one.remote_service_name,
+                None if one.broker_instance is None else str(uuid.UUID(bytes=one.broker_instance)).upper(),
+                one.address,
+                one.mirror_address,
+            )
+            for one in objects.routes.values()
+        ),
+        queues=(
+            QueueRow(schema, name, one.is_receive_enabled, one.activation_procedure)
+            for (schema, name), one in objects.queues.items()
+        ),
+        services=(
+            ServiceRow(one.name, queue.schema_name, queue.name)
+            for one in objects.services.values()
+            for queue in [objects.queues_by_id[one.queue_id]]
+        ),
+        contracts=(name for name in objects.contracts if name not in SYSTEM_CONTRACTS),
+        message_types=(name for name in objects.message_types if name not in SYSTEM_MESSAGE_TYPES),
+        priorities=objects.priorities,
+        bindings=security.bindings,
+        certificates=security.certificates,
+        users=(name for name in security.principals if name not in ("public", "dbo")),
+        has_master_key=security.master_key is not None,
+    )
+
+
+def execute(
+    instance: InstanceContext, text: str, *, file: str | None, options: ScriptOptions = STRICT
+) -> list[ScriptNote]:
+    """Runs a script; returns what it left undone. Until the first USE, it applies to the only user database."""
+    run = _Execution(instance, options)
+    source = substitute(text, file, variables=options.variables, read_file=options.read_file)
     try:
         for batch in batches(source):
-            parsed = parse(source, batch, scope="objects")
-            # The second run has the same result as all later ones, because its objects already exist.
-            for repetition in range(min(batch.count, 2)):
-                current, skipped = _run_batch(instance, source, parsed, current, changed)
-                if parsed.statements:
-                    last_line = source.line(parsed.statements[-1].end - 1)
-                if repetition == 0:
-                    for warning in skipped:
-                        warnings.warn(warning, DdlWarning, stacklevel=3)  # the caller of Instance.execute
+            if batch.server is not None:
+                position = batch.tokens[0].start if batch.tokens else 0
+                raise source.error(
+                    position,
+                    f":connect {batch.server}: a script runs on one instance; put the statements of each server into a script "
+                    "of its own, and run each on its instance",
+                )
+            run.batch(source, batch)
+        if not run.runner.seen_count and not options.lenient:
+            raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
     except DdlError as error:
-        if not last_line:
-            raise
-        message = f"{error}; the statements up to line {last_line} were committed"
-        raise DdlError(message, number=error.number, file=error.file, line=error.line) from None
+        raise run.failed(error) from None
     finally:
-        for database in instance.databases:
-            if database in changed:
-                instance.listener.changed(database)
+        run.announce()
+    return run.runner.notes
 
 
-def execute_file(instance: InstanceContext, path: Path) -> None:
-    """Runs a script file, in UTF-8 or the encoding of its byte order mark."""
+def execute_file(instance: InstanceContext, path: Path, *, options: ScriptOptions = STRICT) -> list[ScriptNote]:
+    """Runs a script file, in UTF-8 or the encoding of its byte order mark; returns what it left undone."""
     try:
-        data = path.read_bytes()
+        text = options.read_file(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}", value=str(path)) from error
-    execute(instance, decode(data, file=str(path)), file=str(path))
+    return execute(instance, text, file=str(path), options=options)
 
 
-def _run_batch(
-    instance: InstanceContext,
-    source: ScriptSource,
-    batch: ParsedBatch,
-    current: str | None,
-    changed: set[DatabaseContext],
-) -> tuple[str | None, list[str]]:
-    """Runs one batch; returns the database selected afterwards, and warnings."""
-    skipped = [
-        f"{source.location(position)}: the annotation {key} was skipped (an instance determines it by itself)"
-        for position, key, _ in batch.instance_annotations
-    ]
-    with InstanceChange(instance, changed=changed) as change:
-        script = ScriptRun(instance, change, current)
-        change.lock(_changed_databases(batch, script))
-        for parsed in batch.statements:
-            warning = _run(source, script, parsed)
-            if warning is not None:
-                skipped.append(f"{source.location(parsed.start)}: {parsed.subject}: {warning}")
-    return script.current, skipped
+class _Execution:
+    """The run of a script on an instance, batch by batch."""
 
+    def __init__(self, instance: InstanceContext, options: ScriptOptions) -> None:
+        self.runner: Final = ScriptRunner(lenient=options.lenient)
+        self._instance: Final = instance
+        self._current: str | None = None
+        self._before: Final = {database.name for database in instance.databases}
+        self._last_line = 0
+        """The last line that was committed."""
+        self._has_changed_others = False
+        # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
+        self._changed: Final[set[DatabaseContext]] = set()
 
-def _run(source: ScriptSource, script: ScriptRun, parsed: ParsedStatement) -> str | None:
-    try:
-        return script.run(parsed.statement, parsed.annotations)
-    except RefusalError as refusal:
-        reason, number = refusal.reason, refusal.number
-    except BrokerError as error:
-        reason, number = str(error).removeprefix(f"{error.number}: "), error.number
-    except UnknownDatabaseError as error:
-        reason, number = str(error), 911
-    except StorageError as error:
-        message = refusal_text(str(error), subject=parsed.subject, number=None)
-        raise type(error)(f"{source.location(parsed.start)}: {message}", file=error.file) from error
-    raise source.error(parsed.start, reason, subject=parsed.subject, number=number)
+    def batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
+        """Runs a batch as often as its GO says; each time in one transaction."""
+        parsed = self.runner.parse(source, batch)
+        for position, key, _ in parsed.instance_annotations:
+            text = "skipped (an instance determines it by itself)"
+            self.runner.notes.append(ScriptNote("ignored", f"the annotation {key}", text, source.position(position)))
+        for repetition in range(min(batch.count, REPETITIONS_MAX)):
+            with InstanceChange(self._instance, changed=self._changed) as change:
+                script = ScriptRun(self._instance, change, self._current)
+                names = set(_changed_databases(parsed, script))
+                change.lock(names)
+                has_run = self.runner.run(script, source, parsed, is_repeated=repetition > 0)
+            self._current = script.current
+            if parsed.statements:
+                self._last_line = source.line(parsed.statements[-1].end - 1)
+            if not has_run:
+                break
+
+    def failed(self, error: DdlError) -> DdlError:
+        """Drops the databases that the script created, and returns the error with what remains in effect."""
+        if not self._last_line:
+            return error
+        created = sorted({database.name for database in self._instance.databases} - self._before)
+        with InstanceChange(self._instance, changed=self._changed) as change:
+            for name in created:
+                database_lifecycle.detach(change, name, is_dropped=True)
+        effect = f"the statements up to line {self._last_line} were committed"
+        if created:
+            names = ", ".join(map(repr, created))
+            effect += f", but the databases that the script created ({names}) were dropped again"
+        message = f"{error}; {effect}"
+        return DdlError(message, number=error.number, file=error.file, line=error.line)
+
+    def announce(self) -> None:
+        """Tells the instance which databases have changed."""
+        for database in self._instance.databases:
+            if database in self._changed:
+                self._instance.listener.changed(database)
 
 
 def _changed_databases(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
     """Yields the databases that a batch changes, as far as known in advance."""
     current = script.current
-    for parsed in batch.statements:
+    for parsed in walk(batch.statements):
         match parsed.statement:
             case statements.UseDatabase(name):
                 current = canonical_name(name)
@@ -572,7 +801,5 @@ def _changed_databases(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
                 yield from names
             case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):
                 yield queue.database or current or script.only_database or ""
-            case statements.Skipped() | statements.CreateDatabase():
-                pass
-            case _:
+            case _ if parsed.verb not in (None, "CREATE DATABASE"):
                 yield current or script.only_database or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,9 +20,9 @@ from ssbroker._text import quantity
 from ssbroker.catalog import sql_server
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
 from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
-from ssbroker.catalog.load import load_source, source_files
+from ssbroker.catalog.load import CatalogSource, load_source, load_sources, source_files
 from ssbroker.catalog.save import save_folder, save_text
-from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
+from ssbroker.exceptions import DdlWarning, InputError, MalformedDataError, OptionError, SchemaError
 
 _PICKLE_FORMAT: Final = 1
 _SHOWN_OF_ROUTES: Final = (
@@ -66,7 +67,7 @@ class Catalog:
         (('TCP://me:4022',), 'user')
     """
 
-    __slots__ = ("_counts", "_extra_columns", "_fingerprint", "_has_mirrors", "_native", "_positions")
+    __slots__ = ("_counts", "_extra_columns", "_fingerprint", "_has_mirrors", "_native", "_script")
 
     def __init__(
         self,
@@ -102,17 +103,28 @@ class Catalog:
             if name == "mirror_address"
         )
         self._fingerprint: str | None = None
-        self._positions: Mapping[tuple[ddl.ObjectKind, str, str], ddl.ScriptPosition] = {}
+        self._script: ddl.ScriptTables | None = None
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        now: datetime | None = None,
+        variables: Mapping[str, str] | None = None,
+        encoding: str | None = None,
+        lenient: bool = False,
+    ) -> Self:
         """Loads a catalog from files.
 
         Args:
-            path: One of: a T-SQL script (`.sql`); a folder of scripts, run in the order of their names; a folder with the table `routes`
+            path: One of: a T-SQL script (`.sql`); a folder of scripts, also in folders below it, in any order; a folder with the table `routes`
                 and optionally the tables `databases` and `services` and the file `instance.json`; a file with the routes; or an
                 instance folder, as for `from_instance`. Tables are Parquet, CSV, JSON (an array, or an object per line) or Arrow IPC.
             now: Time from which LIFETIME in scripts counts; None means the current time. A datetime without a time zone is taken as UTC.
+            variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
+            encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
+            lenient: Whether to skip statements that T-SQL does not have, and to accept databases that a script does not create.
 
         Returns:
             The catalog.
@@ -120,6 +132,10 @@ class Catalog:
         Raises:
             InputError: There is no such file, or a value is invalid; the error names file and row.
             SchemaError: A column is missing or has the wrong type.
+            OptionError: `variables` or `encoding` is invalid.
+
+        Warns:
+            DdlWarning: Statements of a script were skipped, or could not be carried out.
 
         Examples:
             >>> import tempfile
@@ -133,12 +149,32 @@ class Catalog:
         """
         if is_instance_folder(Path(path)):
             return cls.from_instance(path)
-        source = load_source(Path(path), now=utc_datetime(now))
+        options = script_options(variables=variables, encoding=encoding, lenient=lenient)
+        source = load_source(Path(path), now=utc_datetime(now), options=options)
+        if source.script is not None:
+            for line in ddl.summary(source.script.notes, about="routing"):
+                warnings.warn(line, DdlWarning, stacklevel=2)
+        return cls.from_source(source)
+
+    @classmethod
+    def from_source(cls, source: CatalogSource) -> Self:
+        """Returns the catalog of a source that was read from files.
+
+        Args:
+            source: The source.
+
+        Returns:
+            The catalog.
+
+        Raises:
+            InputError: A value is invalid; the error names file and row.
+            SchemaError: A column is missing or has the wrong type.
+        """
         try:
             catalog = cls._from_contents(source)
         except (InputError, SchemaError) as error:
             raise source.add_path(error) from error.__cause__
-        catalog._positions = source.positions  # noqa: SLF001 - an object of this class
+        catalog._script = source.script  # noqa: SLF001 - an object of this class
         return catalog
 
     @classmethod
@@ -266,7 +302,17 @@ class Catalog:
             ...     Catalog.load(script).position("route", database="msdb", name="Orders").line
             2
         """
-        return self._positions.get((kind, database, name))
+        return None if self._script is None else self._script.positions.get((kind, database, name))
+
+    @property
+    def notes(self) -> tuple[ddl.ScriptNote, ...]:
+        """What the scripts leave undone: statements that were skipped, or not carried out. Empty unless loaded from scripts."""
+        return () if self._script is None else self._script.notes
+
+    @property
+    def script(self) -> ddl.ScriptTables | None:
+        """The result of the scripts that the catalog was loaded from; it is neither compared nor pickled."""
+        return self._script
 
     @property
     def native(self) -> _core.Catalog:
@@ -374,6 +420,36 @@ class Catalog:
 
     def _table(self, batch: pa.RecordBatch, number: int) -> pa.Table:
         return append_extra_columns(pa.Table.from_batches([batch]), self._extra_columns[number])
+
+
+def script_options(
+    *, variables: Mapping[str, str] | None, encoding: str | None, lenient: bool, collects: bool = False
+) -> ddl.ScriptOptions:
+    """Returns how scripts are read, or raises if an option is not valid."""
+    return ddl.ScriptOptions(
+        variables=ddl.check_variables(variables),
+        encoding=None if encoding is None else ddl.check_encoding(encoding),
+        lenient=lenient,
+        collects=collects,
+    )
+
+
+def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptOptions) -> dict[str, Catalog]:
+    """Loads the catalog of an instance, or of each server that a script connects to with `:connect`, by name.
+
+    Args:
+        path: As for `Catalog.load`.
+        name: The name of the instance, unless `:connect` names it.
+        now: Time from which LIFETIME in scripts counts.
+        options: How scripts are read; nothing is warned about, see `Catalog.notes`.
+
+    Returns:
+        The catalogs.
+    """
+    if is_instance_folder(path):
+        return {name: Catalog.from_instance(path)}
+    sources = load_sources(path, now=now, options=options)
+    return {server or name: Catalog.from_source(source) for server, source in sources.items()}
 
 
 def _restore(pickle_format: int, *state: Any) -> Catalog:

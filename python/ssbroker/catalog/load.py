@@ -10,7 +10,7 @@ import stat
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -310,9 +310,12 @@ FORMATS: Final[Mapping[str, Callable[[Path, pa.Schema, str], pa.Table]]] = {
 """Suffixes of table files, and their readers."""
 
 
-def load_scripts(files: Sequence[Path], *, now: datetime) -> ddl.ScriptTables:
-    """Reads scripts in the given order as one script, with a batch separator after each; LIFETIME counts from `now`."""
-    return ddl.read_all([(ddl.decode(read_bytes(file), file=str(file)), str(file)) for file in files], now=now)
+def load_scripts(
+    files: Sequence[Path], *, now: datetime, options: ddl.ScriptOptions = ddl.STRICT
+) -> dict[str | None, ddl.ScriptTables]:
+    """Reads scripts as one script, with a batch separator after each; LIFETIME counts from `now`. Returns the tables of each server."""
+    texts = [(ddl.decode(read_bytes(file), file=str(file), encoding=options.encoding), str(file)) for file in files]
+    return ddl.read_servers(texts, now=now, options=options)
 
 
 INSTANCE_FILE: Final = "instance.json"
@@ -340,8 +343,8 @@ class CatalogSource:
     """The path that was loaded."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """The file of each table; empty for scripts."""
-    positions: Mapping[tuple[ddl.ObjectKind, str, str], ddl.ScriptPosition] = field(default_factory=dict)
-    """The statement of each object; empty for tables."""
+    script: ddl.ScriptTables | None = None
+    """The result of the scripts, with positions and notes; None for tables."""
 
     def add_path(self, error: InputError | SchemaError) -> InputError | SchemaError:
         """Returns a copy of an error whose message starts with the path of the file that it concerns."""
@@ -351,21 +354,35 @@ class CatalogSource:
         return with_path
 
 
-def load_source(path: Path, *, now: datetime) -> CatalogSource:
-    """Reads the content of a catalog from a script, a routes file, or a folder of scripts or tables; LIFETIME counts from `now`.
+def load_source(path: Path, *, now: datetime, options: ddl.ScriptOptions = ddl.STRICT) -> CatalogSource:
+    """Reads the content of a catalog from a script, a routes file, or a folder of scripts or tables; LIFETIME counts from `now`."""
+    sources = load_sources(path, now=now, options=options)
+    if len(sources) > 1:
+        names = ", ".join(str(name) for name in sources if name is not None)
+        raise InputError(
+            f"{path}: the script connects to several instances with :connect ({names}); load it with Fleet.load, "
+            "or with `ssbroker lint`, `trace` or `compare`",
+            value=str(path),
+            expected="the script of a single instance",
+        )
+    return next(iter(sources.values()))
+
+
+def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> dict[str | None, CatalogSource]:
+    """Reads the content of one catalog, or of one for each server that a script connects to; the name None means the first connection.
 
     The result is consistent: if a file changes during reading, everything is read again.
     """
     for _ in range(_ATTEMPTS):
         before = _file_states(path)
         try:
-            source = _load_once(path, now)
+            sources = _load_once(path, now, options)
         except SsbrokerError:
             if _file_states(path) == before:
                 raise
         else:
             if _file_states(path) == before:
-                return source
+                return sources
     raise InputError(
         f"{path}: changed during each of {_ATTEMPTS} attempts to read it; stop writing to it, or replace it as a whole",
         value=str(path),
@@ -374,20 +391,40 @@ def load_source(path: Path, *, now: datetime) -> CatalogSource:
 
 
 def source_files(path: Path) -> list[Path]:
-    """Returns the files that `load_source` reads: those of a folder sorted by name, else the path itself."""
+    """Returns the files that `load_source` reads: those of a folder sorted by name, scripts in folders below it too, else the path itself."""
     if not path.is_dir():
         return [path]
     known = [entry for entry in sorted(path.iterdir()) if _is_script(entry) or _is_table(entry) or _is_settings(entry)]
     files = [entry for entry in known if entry.is_file()]
+    if not any(map(_is_table, files)):
+        below = sorted(
+            file for folder in sorted(path.iterdir()) if _may_hold_scripts(folder) for file in _scripts(folder)
+        )
+        files = [*filter(_is_script, files), *below, *filter(_is_settings, files)]
     has_scripts = any(map(_is_script, files))
     return [entry for entry in files if not (has_scripts and _is_settings(entry))]
+
+
+def _scripts(folder: Path) -> Iterator[Path]:
+    """Yields the scripts of a folder and of the folders below it, as database projects have them."""
+    for entry in sorted(folder.iterdir()):
+        if _may_hold_scripts(entry):
+            yield from _scripts(entry)
+        elif _is_script(entry) and entry.is_file():
+            yield entry
+
+
+def _may_hold_scripts(folder: Path) -> bool:
+    """Returns whether scripts in a folder belong to the folder above; `bin` and `obj` hold the output of database projects."""
+    is_hidden = folder.name.startswith(".") or folder.name.lower() in ("bin", "obj")
+    return not is_hidden and folder.is_dir() and not folder.is_symlink()
 
 
 def _file_states(path: Path) -> object:
     """Returns a value that changes if a file of the catalog, or its folder, is written or replaced; None if inaccessible."""
     try:
         # Only the identity of the folder counts: unrelated files in it change its modification time.
-        folder, files = path.stat(), [(file.name, file.stat()) for file in source_files(path)]
+        folder, files = path.stat(), [(str(file), file.stat()) for file in source_files(path)]
     except (OSError, ValueError):
         return None
     # Only regular files count: a pipe, for example, can be read only once.
@@ -399,24 +436,25 @@ def _file_states(path: Path) -> object:
     return folder.st_dev, folder.st_ino, states
 
 
-def _load_once(path: Path, now: datetime) -> CatalogSource:
+def _load_once(path: Path, now: datetime, options: ddl.ScriptOptions) -> dict[str | None, CatalogSource]:
     with os_errors_as_input_errors(path):
         is_folder, exists = path.is_dir(), path.exists()
     if is_folder:
-        return _load_folder(path, now)
+        return _load_folder(path, now, options)
     if not exists:
         raise InputError(f"{path}: no such file or folder", value=str(path), expected="a file or folder")
     if _is_script(path):
-        return _from_scripts([path], path, now)
+        return _from_scripts([path], path, now, options)
     if path.suffix.lower() not in FORMATS:
         known = ", ".join([".sql", *FORMATS])
         raise InputError(
             f"{path}: unknown file format; expected one of {known}, or a folder", value=str(path), expected=known
         )
-    return CatalogSource(routes=read_table(path, schemas.ROUTES, name="routes"), path=path, files={"routes": path})
+    routes = read_table(path, schemas.ROUTES, name="routes")
+    return {None: CatalogSource(routes=routes, path=path, files={"routes": path})}
 
 
-def _load_folder(folder: Path, now: datetime) -> CatalogSource:
+def _load_folder(folder: Path, now: datetime, options: ddl.ScriptOptions) -> dict[str | None, CatalogSource]:
     with os_errors_as_input_errors(folder):
         entries = source_files(folder)
     scripts = [entry for entry in entries if _is_script(entry)]
@@ -434,14 +472,14 @@ def _load_folder(folder: Path, now: datetime) -> CatalogSource:
             f"{folder}: contains both scripts ({scripts[0].name}) and tables ({first.name}); load one of them by its path"
         )
     if scripts:
-        return _from_scripts(scripts, folder, now)
+        return _from_scripts(scripts, folder, now, replace(options, any_order=len(scripts) > 1))
     if "routes" not in files:
         known = ", ".join(f"routes{suffix}" for suffix in FORMATS)
         raise InputError(
             f"{folder}: contains no routing table; expected one of {known}, or .sql scripts", expected="routes"
         )
     tables = {name: read_table(file, _SCHEMAS[name], name=name) for name, file in files.items()}
-    return CatalogSource(
+    source = CatalogSource(
         routes=tables["routes"],
         databases=tables.get("databases"),
         services=tables.get("services"),
@@ -449,6 +487,7 @@ def _load_folder(folder: Path, now: datetime) -> CatalogSource:
         path=folder,
         files=files,
     )
+    return {None: source}
 
 
 def _is_script(file: Path) -> bool:
@@ -463,18 +502,23 @@ def _is_settings(file: Path) -> bool:
     return file.name == INSTANCE_FILE
 
 
-def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> CatalogSource:
-    script = load_scripts(scripts, now=now)
-    return CatalogSource(
-        routes=script.routes,
-        databases=script.databases,
-        services=script.services,
-        addresses=tuple(script.addresses),
-        message_forwarding=script.message_forwarding,
-        pending_requests=tuple(script.pending_requests),
-        path=path,
-        positions=script.positions,
-    )
+def _from_scripts(
+    scripts: list[Path], path: Path, now: datetime, options: ddl.ScriptOptions
+) -> dict[str | None, CatalogSource]:
+    servers = load_scripts(scripts, now=now, options=options)
+    return {
+        name: CatalogSource(
+            routes=script.routes,
+            databases=script.databases,
+            services=script.services,
+            addresses=tuple(script.addresses),
+            message_forwarding=script.message_forwarding,
+            pending_requests=tuple(script.pending_requests),
+            path=path,
+            script=script,
+        )
+        for name, script in servers.items()
+    }
 
 
 def _read_settings(file: Path) -> dict[str, Any]:

@@ -12,16 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from ssbroker._text import terminal_safe
-from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_paths, write_text
+from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_paths, load_fleet, write_text
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_now
+from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.text import cell
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
 
 if TYPE_CHECKING:
-    from ssbroker.diagnose import Comparer, Comparison, Expiry
+    from ssbroker.catalog.catalog import Catalog
+    from ssbroker.diagnose import Comparer, Comparison, Expiry, Fleet
 
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -61,6 +62,9 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as a JSON object.")] = False,
     html: HtmlOption = None,
     progress: ProgressOption = None,
+    variable: VariableOption = None,
+    encoding: EncodingOption = None,
+    lenient: LenientOption = False,
 ) -> None:
     """Show which conversations change between two catalogs, and why.
 
@@ -69,7 +73,7 @@ def compare(
     Exit status: 1 if anything changes, 0 otherwise.
     """
     from ssbroker.cli.readers import expand_patterns  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.diagnose import Comparer, Fleet, expiries, html_report  # noqa: PLC0415 - the same
+    from ssbroker.diagnose import Comparer, expiries, html_report  # noqa: PLC0415 - the same
     from ssbroker.diagnose import compare as compare_all  # noqa: PLC0415 - the same
 
     now = parse_now(at, option="--at")
@@ -77,9 +81,16 @@ def compare(
     if html is not None:
         catalogs = [path for side in (before, after) for path in instance_paths([side], is_fleet=fleet).values()]
         refuse_overwriting([html], inputs=expand_patterns(conversations or ()), catalogs=catalogs)
-    load = Fleet.load if fleet else Catalog.load
+    options = parse_options(variable, encoding, lenient=lenient)
     # A LIFETIME counts from the same time in both scripts; otherwise the seconds between loading them would be a difference.
-    sides = load(before, now=min(now, before_now)), load(after, now=min(now, before_now))
+    time = min(now, before_now)
+    old = load_fleet([before], is_fleet=fleet, now=time, options=options)
+    new = load_fleet([after], is_fleet=fleet, now=time, options=options)
+    # A single instance has the same name on both sides, whatever the names of the files.
+    is_single = not fleet and len(old) == len(new) == 1
+    sides: tuple[Catalog | Fleet, Catalog | Fleet] = (old, new)
+    if is_single:
+        sides = (next(iter(old.values())), next(iter(new.values())))
     if conversations:
         comparer = Comparer(*sides, at=now, before_at=before_now, tie_break=tie_break, pending_request=pending_request)
         _add_traffic(comparer, conversations, progress=progress)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.catalog import Catalog, load_instances
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
+from ssbroker.cli.script_options import warn_about
 from ssbroker.cli.writers import replacing_files
 from ssbroker.exceptions import DuplicateError, InputError
 
 if TYPE_CHECKING:
+    from ssbroker.ddl import ScriptOptions
     from ssbroker.diagnose import Fleet
 
 
@@ -52,11 +54,20 @@ def instance_paths(paths: list[Path], *, is_fleet: bool) -> dict[str, Path]:
     return found
 
 
-def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime) -> Fleet:
+def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime, options: ScriptOptions) -> Fleet:
     """Loads the instances of `instance_paths`; a LIFETIME in a script counts from `now`."""
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
 
-    return Fleet({name: Catalog.load(path, now=now) for name, path in instance_paths(paths, is_fleet=is_fleet).items()})
+    found: dict[str, Catalog] = {}
+    for name, path in instance_paths(paths, is_fleet=is_fleet).items():
+        for instance, catalog in load_instances(path, name=name, now=now, options=options).items():
+            if instance in found:
+                raise DuplicateError(
+                    f"{path}: there is already a catalog for the instance {instance!r}", value=instance
+                )
+            found[instance] = catalog
+            warn_about(catalog.notes, about="routing", verbose=False)
+    return Fleet(found)
 
 
 def write_text(path: Path, text: str) -> None:

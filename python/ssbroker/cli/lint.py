@@ -13,8 +13,9 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from ssbroker import ddl
 from ssbroker._text import terminal_safe
-from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.catalog import Catalog, load_instances
 from ssbroker.cli.diagnose_options import (
     CatalogsArgument,
     FleetOption,
@@ -23,6 +24,14 @@ from ssbroker.cli.diagnose_options import (
     write_text,
 )
 from ssbroker.cli.options import AtOption, parse_now
+from ssbroker.cli.script_options import (
+    EncodingOption,
+    LenientOption,
+    VariableOption,
+    VerboseOption,
+    parse_options,
+    warn_about,
+)
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import DuplicateError
 
@@ -67,8 +76,14 @@ def lint(
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
     ] = None,
     html: HtmlOption = None,
+    variable: VariableOption = None,
+    encoding: EncodingOption = None,
+    lenient: LenientOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
-    """Find problems in the routing tables, databases and services of one or more instances.
+    """Find problems in the routing tables, databases and services of one or more instances, and in the scripts that describe them.
+
+    A script with :connect describes an instance for each server. After an error in a script, the rest of it is read.
 
     Exit status: 1 if anything is found, 0 otherwise.
     """
@@ -78,19 +93,23 @@ def lint(
     now = parse_now(at, option="--at")
     paths = instance_paths(catalogs, is_fleet=fleet)
     refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
-    instances, duplicate_id_findings = _load_instances(paths, now=now)
+    options = parse_options(variable, encoding, lenient=lenient, collects=True)
+    instances, uris, duplicate_id_findings = _load_instances(paths, now=now, options=options)
+    notes = [note for catalog in instances.values() for note in catalog.notes if not note.is_problem]
+    warn_about(notes, about="routing", verbose=verbose)
     fleet_findings = find_problems(
         instances, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ()
     )
     found = Findings([*fleet_findings, *duplicate_id_findings]).without(ignore or ()).at_least(level)
     if sarif_file is not None:
-        log = sarif(found, uris={name: _uri(path) for name, path in paths.items()})
+        log = sarif(found, uris=uris)
         write_text(sarif_file, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
     if html is not None:
         write_text(html, html_report(instances, findings=found, at=now))
     if as_json:
         findings = [finding.to_dict() for finding in found]
-        typer.echo(json.dumps({"counts": found.counts, "findings": findings}, indent=2, ensure_ascii=False))
+        report = {"counts": found.counts, "skipped_statements": ddl.counts(notes), "findings": findings}
+        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         print_findings(found, Console())
     if found:
@@ -102,22 +121,34 @@ def _uri(path: Path) -> str:
     return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
-def _load_instances(paths: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Finding]]:
-    """Returns the instances with valid catalogs, and findings for those in which a broker id is enabled twice."""
+def _load_instances(
+    paths: Mapping[str, Path], *, now: datetime, options: ddl.ScriptOptions
+) -> tuple[Fleet, dict[str, str], list[Finding]]:
+    """Returns the instances with valid catalogs, the URI of each, and findings for those in which a broker id is enabled twice."""
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose.checks import duplicate_enabled_id  # noqa: PLC0415 - the same
 
     usable: dict[str, Catalog] = {}
+    uris: dict[str, str] = {}
     duplicate_id_findings: list[Finding] = []
     for name, path in paths.items():
         try:
-            usable[name] = Catalog.load(path, now=now)
+            loaded = load_instances(path, name=name, now=now, options=options)
         except DuplicateError as error:
             finding = duplicate_enabled_id(error, instance=name)
             if finding is None:
                 raise
             duplicate_id_findings.append(finding)
-    return Fleet(usable), duplicate_id_findings
+            loaded = {}
+        uris[name] = _uri(path)
+        for instance, catalog in loaded.items():
+            if instance in usable:
+                raise DuplicateError(
+                    f"{path}: there is already a catalog for the instance {instance!r}", value=instance
+                )
+            usable[instance] = catalog
+            uris[instance] = _uri(path)
+    return Fleet(usable), uris, duplicate_id_findings
 
 
 _SHOWN_FINDINGS_MAX: Final = 10

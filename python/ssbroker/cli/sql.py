@@ -17,8 +17,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ssbroker._text import quantity
 from ssbroker.cli.errors import one_line
 from ssbroker.cli.options import FolderArgument
+from ssbroker.cli.script_options import (
+    EncodingOption,
+    LenientOption,
+    VariableOption,
+    VerboseOption,
+    parse_options,
+    warn_about,
+)
 from ssbroker.cli.text import cell
 from ssbroker.exceptions import BrokerError, InputError, MissingDependencyError, OptionError
 
@@ -104,6 +113,10 @@ Create an instance from the script of a SQL Server:
 
   ssbroker sql shop/ --create net.sql
 
+Run a script of sqlcmd with its variables:
+
+  ssbroker sql shop/ publish.sql -v DatabaseName=Sales
+
 List the undelivered messages, with the reason:
 
   ssbroker sql shop/ --query "SELECT to_service_name, transmission_status FROM sys.transmission_queue"
@@ -127,26 +140,40 @@ def sql(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows of the query as JSON.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the instance if it does not exist.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the completed scripts.")] = False,
+    variable: VariableOption = None,
+    encoding: EncodingOption = None,
+    lenient: LenientOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Run T-SQL scripts or a query on an instance.
 
     Scripts define databases, queues, services, contracts and routes. Each batch of a script, up to GO, is applied completely or not at all. A query reads the views and queues.
+
+    Exit status: 1 if a statement that may concern Service Broker was not carried out, because the script does not decide its condition or text; 0 otherwise.
     """
     from ssbroker.broker.instance import Instance, context_of  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import execute_file  # noqa: PLC0415 - the same
 
     if not files and select is None:
         raise OptionError("nothing to run: give scripts or --query")
+    options = parse_options(variable, encoding, lenient=lenient)
+    is_incomplete = False
     if create:
         with suppress(BrokerError):  # it exists, or another process is creating it
             Instance.create(folder, name=folder.resolve().name, background=False).close()
     with Instance.open(folder, background=False) as instance:
         for file in files or ():
-            execute_file(context_of(instance), file)
+            notes = execute_file(context_of(instance), file, options=options)
+            warn_about(notes, about="Service Broker", verbose=verbose)
+            left_out = sum(note.kind == "not_carried_out" for note in notes)
+            is_incomplete |= left_out > 0 and not lenient
             if not quiet:
-                typer.echo(f"{file}: done")
+                outcome = f"{quantity(left_out, 'statement')} not carried out" if left_out else "done"
+                typer.echo(f"{file}: {outcome}")
         if select is not None:
             _print_rows(*run_query(instance, select), as_json=as_json)
+    if is_incomplete:
+        raise typer.Exit(1)
 
 
 def _print_rows(names: list[str], rows: Rows, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ssbroker.cli.diagnose_options import CatalogsArgument, FleetOption, load_fleet, parse_start
 from ssbroker.cli.options import AtOption, PendingRequestOption, parse_now
+from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -50,6 +51,9 @@ def trace(
     at: AtOption = None,
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the trace as a JSON object.")] = False,
+    variable: VariableOption = None,
+    encoding: EncodingOption = None,
+    lenient: LenientOption = False,
 ) -> None:
     """Follow a conversation from instance to instance, and its acknowledgement back.
 
@@ -58,7 +62,9 @@ def trace(
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - keeps --help fast
 
     now = parse_now(at, option="--at")
-    instances = load_fleet(catalogs, is_fleet=fleet, now=now)
+    instances = load_fleet(
+        catalogs, is_fleet=fleet, now=now, options=parse_options(variable, encoding, lenient=lenient)
+    )
     instance, database = parse_start(start, instances)
     found = follow(
         instances,

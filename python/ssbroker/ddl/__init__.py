@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
-from ssbroker.ddl.interpreter import ObjectKind, ScriptPosition, ScriptTables, read, read_all
-from ssbroker.ddl.lexer import decode
+from ssbroker.ddl.interpreter import STRICT, ScriptOptions, ScriptTables, read, read_all, read_servers
+from ssbroker.ddl.lexer import ScriptPosition, check_encoding, decode
+from ssbroker.ddl.model import InstanceModel, ObjectKind
+from ssbroker.ddl.notes import ScriptNote, counts, summary
+from ssbroker.ddl.sqlcmd import check_variables
 from ssbroker.ddl.writer import write
 
-__all__ = ["ObjectKind", "ScriptPosition", "ScriptTables", "decode", "read", "read_all", "write"]
+__all__ = [
+    "STRICT",
+    "InstanceModel",
+    "ObjectKind",
+    "ScriptNote",
+    "ScriptOptions",
+    "ScriptPosition",
+    "ScriptTables",
+    "check_encoding",
+    "check_variables",
+    "counts",
+    "decode",
+    "read",
+    "read_all",
+    "read_servers",
+    "summary",
+    "write",
+]

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from ssbroker._arguments import parse_timestamp
-from ssbroker.exceptions import DdlError
+from ssbroker.exceptions import DdlError, OptionError
 
 _NEWLINE: Final = re.compile(r"\r\n?|\n")
 
@@ -36,36 +36,91 @@ class RefusalError(Exception):
         self.number = number
 
 
-class ScriptSource:
-    """A script and its file name; converts positions to line numbers."""
+class ScriptPosition(NamedTuple):
+    """Where a statement of a script starts."""
 
-    def __init__(self, text: str, file: str | None) -> None:
+    file: str | None
+    """The script; None if it was passed as text."""
+    line: int
+    """The line, counted from 1."""
+
+
+class SourcePart(NamedTuple):
+    """A part of a script that comes from one place of one file."""
+
+    start: int
+    """Where the part starts in the text of the script."""
+    file: str | None
+    line: int
+    """The line of the file with which the part starts."""
+    is_secret: bool = False
+    """Whether the part is the value of a variable that may be a password."""
+
+
+class ScriptSource:
+    """The text of a script, which may be composed of several files; converts positions to files and lines.
+
+    Args:
+        text: The text.
+        file: The file of the text.
+        parts: The parts of a text that is composed of several files, in order; None for a single one.
+        outer: The place of the statement that runs this text, with EXEC.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        file: str | None,
+        *,
+        parts: Sequence[SourcePart] | None = None,
+        outer: ScriptPosition | None = None,
+    ) -> None:
         self.text = text.removeprefix("\ufeff")
         self.file = file
+        self.outer = outer
         self._breaks = [match.end() for match in _NEWLINE.finditer(self.text)]
+        self._parts = list(parts) if parts else [SourcePart(0, file, 1)]
+        self._starts = [part.start for part in self._parts]
         if not text.isascii():
             self._refuse_surrogates()
 
-    def line(self, position: int) -> int:
-        """Returns the line of a position, counted from 1."""
-        return bisect_right(self._breaks, position) + 1
+    def position(self, offset: int) -> ScriptPosition:
+        """Returns file and line of an offset; for text that EXEC runs, those of the EXEC."""
+        if self.outer is not None:
+            return self.outer
+        part = self._part(offset)
+        line = bisect_right(self._breaks, offset) - bisect_right(self._breaks, part.start) + part.line
+        return ScriptPosition(part.file, line)
 
-    def line_start(self, position: int) -> int:
-        """Returns the position where the line of a position starts."""
-        line = bisect_right(self._breaks, position)
+    def line(self, offset: int) -> int:
+        """Returns the line of an offset, counted from 1."""
+        return self.position(offset).line
+
+    def line_start(self, offset: int) -> int:
+        """Returns the offset where the line of an offset starts."""
+        line = bisect_right(self._breaks, offset)
         return self._breaks[line - 1] if line else 0
 
-    def location(self, position: int) -> str:
-        """Returns `file:line`, or `line n` if the script has no file name."""
-        line = self.line(position)
-        return f"line {line}" if self.file is None else f"{self.file}:{line}"
+    def is_secret(self, token: Token) -> bool:
+        """Returns whether a token comes from a variable that may be a password, or from text that may be composed of one."""
+        if self.outer is not None:
+            return token.kind in ("string", "name") or (token.kind == "word" and token.key not in _SHOWN_IN_TEXT)
+        first = max(bisect_right(self._starts, token.start) - 1, 0)
+        return any(part.is_secret for part in self._parts[first : bisect_right(self._starts, token.end - 1)])
 
-    def error(self, position: int, reason: str, *, subject: str | None = None, number: int | None = None) -> DdlError:
-        """Returns the error for the statement that starts at a position."""
+    def location(self, offset: int) -> str:
+        """Returns `file:line`, or `line n` if the script has no file name."""
+        return location_text(self.position(offset))
+
+    def error(self, offset: int, reason: str, *, subject: str | None = None, number: int | None = None) -> DdlError:
+        """Returns the error for the statement that starts at an offset."""
         message = refusal_text(reason, subject=subject, number=number)
-        return DdlError(
-            f"{self.location(position)}: {message}", number=number, file=self.file, line=self.line(position)
-        )
+        file, line = self.position(offset)
+        where = self.location(offset) + ("" if self.outer is None else ": in the text of EXEC")
+        return DdlError(f"{where}: {message}", number=number, file=file, line=line)
+
+    def _part(self, offset: int) -> SourcePart:
+        return self._parts[max(bisect_right(self._starts, offset) - 1, 0)]
 
     def _refuse_surrogates(self) -> None:
         try:
@@ -76,6 +131,11 @@ class ScriptSource:
             ) from None
 
 
+def location_text(position: ScriptPosition) -> str:
+    """Returns `file:line`, or `line n` if the script has no file name."""
+    return f"line {position.line}" if position.file is None else f"{position.file}:{position.line}"
+
+
 def refusal_text(reason: str, *, subject: str | None, number: int | None) -> str:
     """Returns `CREATE ROUTE [X]: error 9743: reason`, without the parts that are None."""
     parts = [] if subject is None else [subject]
@@ -84,11 +144,11 @@ def refusal_text(reason: str, *, subject: str | None, number: int | None) -> str
     return ": ".join([*parts, reason])
 
 
-def decode(data: bytes, *, file: str | None = None) -> str:
+def decode(data: bytes, *, file: str | None = None, encoding: str | None = None) -> str:
     r"""Decodes a script file: UTF-8, or the encoding of its byte order mark (SSMS saves "Unicode" as UTF-16).
 
     UTF-16 without a mark is recognized by its first character. Code pages are not guessed: names compare byte by byte,
-    so a wrong guess would silently change names. The mark is removed; line ends are kept.
+    so a wrong guess would silently change names; give such a page as `encoding`. The mark is removed; line ends are kept.
 
     Examples:
         >>> decode(b"\xef\xbb\xbfUSE Sales")
@@ -96,15 +156,29 @@ def decode(data: bytes, *, file: str | None = None) -> str:
         >>> decode("USE Sales".encode("utf-16"))
         'USE Sales'
     """
-    mark, encoding = next(((m, e) for m, e in _BYTE_ORDER_MARKS if data.startswith(m)), (b"", _encoding_of(data)))
+    mark, used = next(
+        ((m, e) for m, e in _BYTE_ORDER_MARKS if data.startswith(m)), (b"", encoding or _encoding_of(data))
+    )
     try:
-        return data[len(mark) :].decode(encoding)
+        return data[len(mark) :].decode(used)
     except UnicodeDecodeError as error:
-        before = data[len(mark) : len(mark) + error.start].decode(encoding, "ignore")
+        before = data[len(mark) : len(mark) + error.start].decode(used, "ignore")
         line = len(_NEWLINE.findall(before)) + 1
         place = f"line {line}" if file is None else f"{file}:{line}"
-        reason = f"not {encoding.upper()} (byte 0x{error.object[error.start]:02x}); save the script as UTF-8 or UTF-16"
+        found = f"not {used.upper()} (byte 0x{error.object[error.start]:02x})"
+        hint = "name the code page of the script, such as cp1252, as its encoding (--encoding)"
+        reason = f"{found}; save the script as UTF-8 or UTF-16, or {hint}" if encoding is None else found
         raise DdlError(f"{place}: {reason}", file=file, line=line) from None
+
+
+def check_encoding(name: str) -> str:
+    """Returns the name of a text encoding, or raises if there is none of this name."""
+    try:
+        codecs.lookup(name)
+        "".encode(name)
+    except (LookupError, ValueError):
+        raise OptionError(f"encoding: {name!r:.80} is not a text encoding; expected one such as cp1252") from None
+    return name
 
 
 def _encoding_of(unmarked: bytes) -> str:
@@ -116,9 +190,11 @@ def _encoding_of(unmarked: bytes) -> str:
 _ANNOTATION_PREFIX: Final = "ssbroker:"
 _ESCAPED: Final = re.compile(r"[%,\s\x00-\x1f\x7f-\x9f]")
 ANNOTATION_KEYS: Final = frozenset(
-    {"route_id", "lifetime", "service_broker_guid", "addresses_only", "addresses", "pending_requests"}
+    {"route_id", "lifetime", "service_broker_guid", "addresses_only", "addresses", "pending_requests", "sqlcmd"}
 )
-INSTANCE_ANNOTATION_KEYS: Final = frozenset({"addresses", "pending_requests"})
+INSTANCE_ANNOTATION_KEYS: Final = frozenset({"addresses", "pending_requests", "sqlcmd"})
+WITHOUT_SQLCMD: Final = "-- ssbroker: sqlcmd=off\n"
+"""The first line of a script in which `$(Name)` is ordinary text."""
 
 
 class Annotation(NamedTuple):
@@ -200,6 +276,7 @@ _TOKEN: Final = re.compile(
       | (?P<quote>"[^"]*+(?:""[^"]*+)*+")
       | (?P<open>[Nn]?'|["\[])
       | (?P<word>[\w@$#]++)
+      | \x00:connect[ ](?P<connect>[^\x00]*+)\x00
       | (?P<symbol>.)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -211,7 +288,7 @@ _COUNT_DIGITS_MAX: Final = 10
 # A backslash at the end of a line continues the string on the next one.
 _CONTINUATION: Final = re.compile(r"\\(?:\r\n|\n|\r)")
 
-Kind = Literal["word", "name", "string", "symbol", "end"]
+Kind = Literal["word", "name", "string", "symbol", "end", "connect"]
 
 
 class Token(NamedTuple):
@@ -232,32 +309,49 @@ class ScriptBatch:
     annotations: list[Annotation]
     count: int
     """The number of times that the batch runs."""
+    server: str | None = None
+    """The server to which `:connect` connected before the batch; None before the first one."""
 
 
 def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
-    """Yields the batches of a script."""
+    """Yields the batches of a script; a line with the mark of `:connect` ends a batch too."""
     tokens: list[Token] = []
     annotations: list[Annotation] = []
+    server: str | None = None
     position = space_start = 0  # where the whitespace before the position starts
     while position < len(source.text):
         start = position
-        item, position = _next_token(source, position)
+        item, position = next_token(source, position)
         if isinstance(item, Annotation):
             annotations.append(item)
+        elif item is not None and item.kind == "connect":
+            yield ScriptBatch(tokens, annotations, 1, server)
+            tokens, annotations, server = [], [], item.text
         elif item is not None:
             separator = _match_separator(source, item, space_start=space_start) if item.key == "GO" else None
             if separator is None:
                 tokens.append(item)
             else:
                 position = separator.end()
-                yield ScriptBatch(tokens, annotations, _repeat_count(source, item, separator["count"]))
+                yield ScriptBatch(tokens, annotations, _repeat_count(source, item, separator["count"]), server)
                 tokens, annotations = [], []
         if not source.text[start].isspace():
             space_start = position
-    yield ScriptBatch(tokens, annotations, 1)
+    yield ScriptBatch(tokens, annotations, 1, server)
 
 
-def _next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation | None, int]:
+def text_batch(source: ScriptSource) -> ScriptBatch:
+    """Returns the tokens of a text that EXEC runs, in which GO is no separator."""
+    tokens: list[Token] = []
+    position = 0
+    while position < len(source.text):
+        item, position = next_token(source, position)
+        if isinstance(item, Token):
+            tokens.append(item)
+    return ScriptBatch(tokens, [], 1)
+
+
+def next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation | None, int]:
     """Returns the token or annotation at a position (None for whitespace and other comments), and where it ends."""
     match = _TOKEN.match(source.text, position)
     if match is None:  # the last alternative matches any character
@@ -271,18 +365,29 @@ def _next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation
         return Token("word", text.upper() if text.isascii() else text, text, position, end), end
     if kind == "symbol":
         return Token("symbol", text, text, position, end), end
-    if kind == "string":
-        value = _CONTINUATION.sub("", text[text.index("'") + 1 : -1]).replace("''", "'")
-        return Token("string", "", value, position, end), end
-    if kind == "bracket":
-        return Token("name", "", text[1:-1].replace("]]", "]"), position, end), end
-    if kind == "quote":
-        return Token("name", "", text[1:-1].replace('""', '"'), position, end), end
     if kind == "comment":
         return parse_annotation(source, match["comment"], position), end
     if kind == "block":
         return None, _block_comment_end(source, position)
+    literal = _literal(match)
+    if literal is not None:
+        return Token(literal[0], "", literal[1], position, end), end
     raise source.error(position, f"unclosed quotation mark {text}", number=105)
+
+
+def _literal(match: re.Match[str]) -> tuple[Kind, str] | None:
+    """Returns kind and text of a string, a quoted name or the mark of `:connect`; None if a quotation mark is not closed."""
+    text = match[0]
+    match match.lastgroup:
+        case "string":
+            return "string", _CONTINUATION.sub("", text[text.index("'") + 1 : -1]).replace("''", "'")
+        case "bracket":
+            return "name", text[1:-1].replace("]]", "]")
+        case "quote":
+            return "name", text[1:-1].replace('""', '"')
+        case "connect":
+            return "connect", text.removeprefix("\0:connect ").removesuffix("\0")
+    return None
 
 
 def _block_comment_end(source: ScriptSource, start: int) -> int:
@@ -311,13 +416,53 @@ _CALL_WORDS: Final = frozenset({"EXEC", "EXECUTE"})
 _SUMMARY_TOKENS_MAX: Final = 60
 _TOKEN_CHARACTERS_MAX: Final = 40
 _REDACTED: Final = "'...'"
+# The words of a text that EXEC runs that errors may show; the text may be composed of a password.
+_SHOWN_IN_TEXT: Final = frozenset(
+    [
+        "ADDRESS",
+        "ALTER",
+        "AS",
+        "BROKER",
+        "BROKER_INSTANCE",
+        "CONTRACT",
+        "CREATE",
+        "DATABASE",
+        "DROP",
+        "ENDPOINT",
+        "END",
+        "EXEC",
+        "EXECUTE",
+        "FOR",
+        "GO",
+        "GRANT",
+        "IF",
+        "INSERT",
+        "LIFETIME",
+        "MESSAGE",
+        "MIRROR_ADDRESS",
+        "ON",
+        "QUEUE",
+        "ROUTE",
+        "SELECT",
+        "SENT",
+        "SERVICE",
+        "SERVICE_NAME",
+        "SET",
+        "TO",
+        "TYPE",
+        "UPDATE",
+        "USE",
+        "WITH",
+    ]
+)
 
 
-def statement_summary(text: str, tokens: Sequence[Token], *, is_call: bool) -> str:
+def statement_summary(source: ScriptSource, tokens: Sequence[Token], *, is_call: bool) -> str:
     """Returns the first words of a skipped statement without its strings; of a procedure call or sqlcmd command, only the name.
 
     With `is_call`, the statement may call a procedure without EXEC, as the first statement of a batch may.
     """
+    text = source.text
     shown = end = min(len(tokens), _SUMMARY_TOKENS_MAX)
     call = 0 if is_call or tokens[0].key == ":" else next(filter(partial(_is_call, tokens), range(end)), None)
     if call is not None:
@@ -326,16 +471,19 @@ def statement_summary(text: str, tokens: Sequence[Token], *, is_call: bool) -> s
     for index, token in enumerate(tokens[:end]):
         gap = " " if index and token.start > tokens[index - 1].end else ""
         words += gap + (
-            _REDACTED if _is_quoted(text, token) or _is_secret(tokens, index) else text[token.start : token.end]
+            _REDACTED
+            if _is_quoted(text, token) or _is_secret(tokens, index) or source.is_secret(token)
+            else text[token.start : token.end]
         )
     return words if end == shown else f"{words} ..."
 
 
-def last_token_text(text: str, tokens: Sequence[Token]) -> str:
+def last_token_text(source: ScriptSource, tokens: Sequence[Token]) -> str:
     """Returns the text of the last token, shortened, and redacted if it may be a secret."""
-    token = tokens[-1]
+    token, text = tokens[-1], source.text
     may_be = _is_quoted(text, token) and any(one.key in _MAY_HAVE_SECRETS for one in tokens)
-    shown = _REDACTED if may_be or _is_secret(tokens, len(tokens) - 1) else text[token.start : token.end]
+    is_redacted = may_be or _is_secret(tokens, len(tokens) - 1) or source.is_secret(token)
+    shown = _REDACTED if is_redacted else text[token.start : token.end]
     return shown if len(shown) <= _TOKEN_CHARACTERS_MAX else shown[:_TOKEN_CHARACTERS_MAX] + "..."
 
 

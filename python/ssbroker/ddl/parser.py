@@ -1,426 +1,30 @@
-"""Parses batches into statements by recursive descent, and skips statements that are not about Service Broker."""
+"""Parses batches into statements by recursive descent, control flow included."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, cast
+from dataclasses import dataclass
+from typing import Final
 
-from ssbroker.ddl import parser_objects, statements
-from ssbroker.ddl.lexer import INSTANCE_ANNOTATION_KEYS, ScriptBatch, ScriptSource
-from ssbroker.ddl.parser_base import (
-    STATEMENT_WORDS,
-    StatementScope,
-    TokenCursor,
-    on_or_off,
-    optional_owner,
-    skip_rest,
-    subject_name,
-)
-from ssbroker.ddl.statements import BrokerOption, Clauses, Skipped, Statement
-
-_BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
-# The words that may follow these in CREATE DATABASE.
-_FOLLOWERS: Final = {
-    "FOR": frozenset({"ATTACH", "ATTACH_REBUILD_LOG"}),
-    "SNAPSHOT": frozenset({"OF"}),
-    "WITH": _BROKER_OPTIONS | {"FILESTREAM", "RESTRICTED_USER"},  # after FOR ATTACH; a new database allows more
-}
-# These start like statements about databases and services, but are about other objects.
-_OTHER_OBJECTS: Final = frozenset(
-    {
-        ("DATABASE", "AUDIT", "SPECIFICATION"),
-        ("DATABASE", "ENCRYPTION", "KEY"),
-        ("DATABASE", "SCOPED", "CONFIGURATION"),
-        ("DATABASE", "SCOPED", "CREDENTIAL"),
-        ("SERVICE", "MASTER", "KEY"),
-    }
-)
-
-
-def known_statement(cursor: TokenCursor) -> str | None:
-    """Returns the verb and noun of the known statement that starts here, or None."""
-    if cursor.key == "USE":
-        return "USE"
-    if cursor.key not in _VERBS or (
-        cursor.key in parser_objects.PERMISSIONS and not parser_objects.is_permission_on_service(cursor)
-    ):
-        return None
-    nouns = (cursor.ahead(1).key, cursor.ahead(2).key, cursor.ahead(3).key)
-    for verb in (f"{cursor.key} {nouns[0]}", f"{cursor.key} {nouns[0]} {nouns[1]}"):
-        if verb in _GRAMMARS[cursor.scope] and nouns not in _OTHER_OBJECTS:
-            return verb
-    return None
-
-
-def parse_statement(cursor: TokenCursor, verb: str) -> Statement:
-    """Parses the statement that `known_statement` recognized."""
-    cursor.subject = verb
-    cursor.index += len(verb.split())
-    return _GRAMMARS[cursor.scope][verb](cursor)
-
-
-def _create_route(cursor: TokenCursor) -> Statement:
-    name = subject_name(cursor)
-    optional_owner(cursor)
-    return statements.CreateRoute(name, _route_clauses(cursor))
-
-
-def _route_clauses(cursor: TokenCursor) -> Clauses:
-    cursor.expect("WITH")
-    texts: dict[str, str] = {}
-    lifetime: int | None = None
-    while True:
-        key = cursor.key
-        if key not in ("SERVICE_NAME", "BROKER_INSTANCE", "LIFETIME", "ADDRESS", "MIRROR_ADDRESS"):
-            cursor.fail("expected a clause: SERVICE_NAME, BROKER_INSTANCE, LIFETIME, ADDRESS or MIRROR_ADDRESS")
-        if key.lower() in texts or (key == "LIFETIME" and lifetime is not None):
-            raise cursor.error(f"{key} is specified more than once", number=1039)
-        cursor.take()
-        cursor.expect("=")
-        if key == "LIFETIME":
-            lifetime = cursor.integer()
-        else:
-            texts[key.lower()] = cursor.string()
-        if not cursor.accept(","):
-            return Clauses(lifetime=lifetime, **texts)
-
-
-def _use(cursor: TokenCursor) -> Statement:
-    return statements.UseDatabase(subject_name(cursor))
-
-
-def _create_database(cursor: TokenCursor) -> Statement:
-    name = subject_name(cursor)
-    start, depth = cursor.index, 0
-    skip_rest(cursor)
-    end, cursor.index = cursor.index, start
-    attached = snapshot = is_log = False
-    files: list[str] = []
-    option: BrokerOption | None = None
-    while cursor.index < end:
-        depth += (cursor.key == "(") - (cursor.key == ")")
-        if depth == 0 and cursor.key in _BROKER_OPTIONS:
-            if option is not None or not attached:
-                cursor.fail("only one broker option is allowed, after FOR ATTACH WITH")
-            option = cast("BrokerOption", cursor.key)
-        if depth == 0 and (attached or cursor.key != "WITH"):
-            _check_follower(cursor)
-        if cursor.key == "ON" and cursor.index + 1 == end and (cursor.index == start or is_log):
-            cursor.take()
-            cursor.fail("expected the files")
-        is_log = cursor.key == "LOG"
-        attached |= depth == 0 and cursor.key == "FOR"
-        snapshot |= depth == 0 and cursor.key == "SNAPSHOT" and cursor.ahead(1).key == "OF"
-        if cursor.accept("FILENAME", "="):
-            files.append(cursor.string())
-        else:
-            cursor.take()
-    # A snapshot is read-only, so it neither sends nor receives messages.
-    return statements.Skipped() if snapshot else statements.CreateDatabase(name, attached, option, tuple(files))
-
-
-def _check_follower(cursor: TokenCursor) -> None:
-    """Refuses unknown words here: they decide whether the database is attached, and what happens to its conversations."""
-    expected = _FOLLOWERS.get(cursor.key, ())
-    if expected and cursor.ahead(1).key not in expected:
-        cursor.take()
-        cursor.fail(f"expected one of {', '.join(sorted(expected))}")
-
-
-def _alter_database(cursor: TokenCursor) -> Statement:
-    current = cursor.key == "CURRENT"
-    name = None if current else subject_name(cursor)
-    if current:
-        cursor.subject = f"{cursor.subject} {cursor.take().key}"
-    if cursor.accept("MODIFY", "NAME"):
-        cursor.expect("=")
-        return statements.AlterDatabase(name, None, cursor.name(), "")
-    if not cursor.accept("SET"):
-        if cursor.key not in ("ADD", "REMOVE", "MODIFY", "COLLATE", "PERFORM_CUTOVER"):
-            cursor.fail("expected SET")
-        cursor.take()
-        skip_rest(cursor)
-        return statements.Skipped()
-    option, honor_priority, ignored = _set_options(cursor)
-    if cursor.accept("WITH"):
-        _termination(cursor)
-    if option is None and honor_priority is None:
-        return statements.Skipped()
-    return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor_priority)
-
-
-def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None, list[str]]:
-    option: BrokerOption | None = None
-    honor_priority: bool | None = None
-    ignored = []
-    while True:
-        key = cursor.key
-        if key in _BROKER_OPTIONS:
-            if option is not None:
-                raise cursor.error(f"{key} after {option}: only one broker option is allowed")
-            option = cast("BrokerOption", cursor.take().key)
-        elif cursor.scope == "objects" and cursor.accept("HONOR_BROKER_PRIORITY"):
-            honor_priority = on_or_off(cursor)
-        else:
-            if cursor.token.kind != "word" or key in STATEMENT_WORDS:
-                cursor.fail("expected an option")
-            ignored.append(key)
-            depth = 0
-            while not cursor.at_end and (depth or cursor.key not in STATEMENT_WORDS | {";", ",", "WITH"}):
-                depth += (cursor.key == "(") - (cursor.key == ")")
-                cursor.take()
-            if depth:
-                cursor.fail("unbalanced parentheses")
-            cursor.expect_complete()
-        if not cursor.accept(","):
-            return option, honor_priority, ignored
-
-
-def _termination(cursor: TokenCursor) -> None:
-    if cursor.accept("NO_WAIT") or cursor.accept("ROLLBACK", "IMMEDIATE"):
-        return
-    cursor.expect("ROLLBACK", "AFTER")
-    cursor.integer()
-    cursor.accept("SECONDS")
-
-
-def _drop_database(cursor: TokenCursor) -> Statement:
-    if_exists = cursor.accept("IF", "EXISTS")
-    names = [subject_name(cursor)]
-    while cursor.accept(","):
-        names.append(cursor.name())
-    return statements.DropDatabase(tuple(names), if_exists)
-
-
-_ROUTING_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
-    "USE": _use,
-    "CREATE ROUTE": _create_route,
-    "ALTER ROUTE": lambda cursor: statements.AlterRoute(subject_name(cursor), _route_clauses(cursor)),
-    "DROP ROUTE": lambda cursor: statements.DropRoute(subject_name(cursor)),
-    "CREATE DATABASE": _create_database,
-    "ALTER DATABASE": _alter_database,
-    "DROP DATABASE": _drop_database,
-    "CREATE QUEUE": parser_objects.create_queue,
-    "ALTER QUEUE": parser_objects.alter_queue,
-    "DROP QUEUE": parser_objects.drop_queue,
-    "CREATE SERVICE": parser_objects.create_service,
-    "ALTER SERVICE": parser_objects.alter_service,
-    "DROP SERVICE": lambda cursor: statements.DropService(subject_name(cursor)),
-    "CREATE ENDPOINT": lambda cursor: parser_objects.create_endpoint(cursor, subject_name(cursor)),
-    "ALTER ENDPOINT": lambda cursor: parser_objects.alter_endpoint(cursor, subject_name(cursor)),
-    "DROP ENDPOINT": lambda cursor: statements.DropEndpoint(subject_name(cursor)),
-}
-# Statements that do not affect routing, but are executed by a running instance.
-_OBJECT_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
-    "CREATE MESSAGE TYPE": parser_objects.create_message_type,
-    "ALTER MESSAGE TYPE": parser_objects.alter_message_type,
-    "DROP MESSAGE TYPE": lambda cursor: statements.DropMessageType(subject_name(cursor)),
-    "CREATE CONTRACT": parser_objects.create_contract,
-    "DROP CONTRACT": lambda cursor: statements.DropContract(subject_name(cursor)),
-    "CREATE BROKER PRIORITY": parser_objects.create_priority,
-    "ALTER BROKER PRIORITY": parser_objects.alter_priority,
-    "DROP BROKER PRIORITY": lambda cursor: statements.DropPriority(subject_name(cursor)),
-}
-_GRAMMARS: Final[dict[StatementScope, dict[str, Callable[[TokenCursor], Statement]]]] = {
-    "routing": _ROUTING_GRAMMAR,
-    "objects": {**_ROUTING_GRAMMAR, **_OBJECT_GRAMMAR, **parser_objects.SECURITY_GRAMMAR},
-}
-_VERBS: Final = frozenset({"CREATE", "ALTER", "DROP"}) | parser_objects.SECURITY_VERBS
-
-
-# Reserved words that start a statement anywhere outside parentheses.
-_STATEMENT_STARTERS: Final = frozenset(
-    {
-        "BACKUP",
-        "BEGIN",
-        "COMMIT",
-        "CREATE",
-        "DBCC",
-        "DECLARE",
-        "DENY",
-        "GOTO",
-        "KILL",
-        "PRINT",
-        "RAISERROR",
-        "RECONFIGURE",
-        "RESTORE",
-        "RETURN",
-        "REVOKE",
-        "ROLLBACK",
-        "TRUNCATE",
-        "USE",
-        "WAITFOR",
-        "WHILE",
-    }
-)
-# Words that start a statement if they are first on a line, unless the current statement may contain them.
-_LINE_STARTERS: Final = {
-    "ALTER": ("ALTER",),
-    "DELETE": ("ALTER", "CREATE", "MERGE", "WITH"),
-    "DROP": ("ALTER",),
-    "EXEC": ("INSERT",),
-    "EXECUTE": ("INSERT",),
-    "INSERT": ("MERGE", "WITH"),
-    "SELECT": ("CREATE", "DECLARE", "INSERT", "SELECT", "WITH"),
-    "SEND": (),
-    "SET": ("ALTER", "MERGE", "UPDATE"),
-    "UPDATE": ("ALTER", "CREATE", "DECLARE", "MERGE", "SELECT", "WITH"),
-}
-_PERMISSIONS: Final = ("GRANT", "DENY", "REVOKE")
-_NOT_A_BLOCK: Final = ("TRAN", "TRANSACTION", "DISTRIBUTED", "DIALOG", "CONVERSATION")
-_MODULES: Final = ("PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "VIEW")
-
-
-def skip_statement(cursor: TokenCursor) -> tuple[str, ...]:
-    """Moves past the statement at the cursor; returns the known statements inside it."""
-    contained: list[str] = []
-    _skip(cursor, contained)
-    return tuple(dict.fromkeys(contained))
-
-
-def _skip(cursor: TokenCursor, contained: list[str]) -> None:
-    key = cursor.key
-    if key in ("IF", "WHILE"):
-        _skip_conditional(cursor, contained)
-    elif _opens_block(cursor):
-        _skip_block(cursor, contained)
-    elif _reaches_batch_end(cursor):
-        cursor.skip_to_end()
-    elif key == ":" and cursor.is_first_on_line():
-        _skip_line(cursor)
-    elif (key == "END" and cursor.ahead(1).key != "CONVERSATION") or key == "ELSE":
-        cursor.fail(f"{key} without {'BEGIN' if key == 'END' else 'IF'}")
-    else:
-        _skip_simple(cursor)
-
-
-def _skip_simple(cursor: TokenCursor) -> None:
-    head = cursor.take().key
-    if head in ("BEGIN", "END"):
-        cursor.take()
-    permissions = head in _PERMISSIONS  # `GRANT CREATE ROUTE TO ...` is not a CREATE ROUTE
-    depth = cases = 0
-    while not cursor.at_end:
-        key = cursor.key
-        if depth == 0 and cases == 0 and not permissions:
-            if key in (";", "ELSE", "END") or _starts_statement(cursor, head):
-                break
-        elif key == ";" and depth == 0:
-            break
-        depth += (key == "(") - (key == ")")
-        cases += (key == "CASE") - (key == "END")
-        permissions = permissions and not (depth == 0 and key in ("TO", "FROM"))
-        cursor.take()
-    if depth > 0:
-        cursor.fail("unbalanced parentheses")
-
-
-def _starts_statement(cursor: TokenCursor, head: str) -> bool:
-    """Returns whether another statement starts here, after one that starts with `head`."""
-    key, follower = cursor.key, cursor.ahead(1).key
-    if key == "IF":
-        return follower != "EXISTS" or cursor.ahead(2).key == "("  # not DROP TABLE IF EXISTS
-    if key == "GRANT":
-        return follower != "OPTION"
-    if key in _STATEMENT_STARTERS or known_statement(cursor) is not None:
-        return True
-    return key in _LINE_STARTERS and head not in _LINE_STARTERS[key] and cursor.is_first_on_line()
-
-
-def _opens_block(cursor: TokenCursor) -> bool:
-    return cursor.key == "BEGIN" and cursor.ahead(1).key not in _NOT_A_BLOCK
-
-
-def _skip_block(cursor: TokenCursor, contained: list[str]) -> None:
-    depth = 0
-    while True:
-        if cursor.at_end:
-            cursor.fail("expected END")
-        verb = known_statement(cursor)
-        if verb is not None:
-            contained.append(verb)
-        if cursor.key == "CASE" or _opens_block(cursor):
-            depth += 1
-        elif cursor.key == "END" and cursor.ahead(1).key != "CONVERSATION":
-            depth -= 1
-        cursor.take()
-        if depth == 0:
-            if cursor.key in ("TRY", "CATCH"):
-                cursor.take()
-            return
-
-
-def _skip_conditional(cursor: TokenCursor, contained: list[str]) -> None:
-    """Moves past IF with its ELSE, or WHILE, at any nesting depth; `heads` are the ones whose body has not been read yet."""
-    heads: list[str] = []
-    while True:
-        while cursor.key in ("IF", "WHILE"):
-            heads.append(cursor.take().key)
-            _skip_condition(cursor, heads[-1])
-        _skip_body(cursor, contained)
-        while heads:
-            if heads.pop() == "IF" and (cursor.accept(";", "ELSE") or cursor.accept("ELSE")):
-                heads.append("ELSE")
-                break
-        if not heads:
-            return
-
-
-def _skip_condition(cursor: TokenCursor, head: str) -> None:
-    """Moves to the first word that starts a statement."""
-    depth = cases = 0
-    while depth > 0 or cases > 0 or cursor.key not in STATEMENT_WORDS:
-        if cursor.at_end or cursor.key == ";":
-            cursor.fail(f"expected a statement after {head}")
-        depth += (cursor.key == "(") - (cursor.key == ")")
-        cases += (cursor.key == "CASE") - (cursor.key == "END")
-        cursor.take()
-
-
-def _skip_body(cursor: TokenCursor, contained: list[str]) -> None:
-    if cursor.at_end or cursor.key == ";":
-        cursor.fail("expected a statement")
-    verb = known_statement(cursor)
-    if verb is None:
-        _skip(cursor, contained)
-        return
-    contained.append(verb)
-    subject = cursor.subject
-    parse_statement(cursor, verb)
-    cursor.subject = subject
-
-
-def _reaches_batch_end(cursor: TokenCursor) -> bool:
-    """Returns whether the statement takes the rest of the batch: RETURN, or a procedure, function, trigger or view."""
-    if cursor.key == "RETURN":
-        return True
-    if cursor.key not in ("CREATE", "ALTER"):
-        return False
-    noun = cursor.ahead(3).key if (cursor.ahead(1).key, cursor.ahead(2).key) == ("OR", "ALTER") else cursor.ahead(1).key
-    return noun in _MODULES
-
-
-def _skip_line(cursor: TokenCursor) -> None:
-    """Moves past a sqlcmd command: `:setvar`, `:on error exit`."""
-    cursor.take()
-    while not cursor.at_end and not cursor.is_first_on_line():
-        cursor.take()
-
+from ssbroker.ddl import statements
+from ssbroker.ddl.grammar import known_statement, parse_statement
+from ssbroker.ddl.lexer import INSTANCE_ANNOTATION_KEYS, ScriptBatch, ScriptSource, Token
+from ssbroker.ddl.parser_base import STATEMENT_WORDS, TokenCursor, on_or_off
+from ssbroker.ddl.parser_other import skip_condition, skip_other, skip_simple
+from ssbroker.ddl.statements import Branch, ParsedStatement, Skipped, Statement, Tokens, walk
+from ssbroker.exceptions import DdlError
 
 _SHOWN_CHARACTERS_MAX: Final = 60
-
-
-@dataclass(slots=True)
-class ParsedStatement:
-    """A statement with its position in the script."""
-
-    statement: Statement
-    subject: str
-    start: int
-    end: int
-    annotations: dict[str, str] = field(default_factory=dict)
+_DEPTH_MAX: Final = 100
+_NOT_A_BLOCK: Final = ("TRAN", "TRANSACTION", "DISTRIBUTED", "DIALOG", "CONVERSATION")
+_MODULES: Final = ("PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "VIEW")
+_HELD: Final = re.compile(
+    r"\b(CREATE|ALTER|DROP)\s+(ROUTE|QUEUE|SERVICE|CONTRACT|MESSAGE\s+TYPE|ENDPOINT|BROKER\s+PRIORITY|"
+    r"REMOTE\s+SERVICE\s+BINDING|DATABASE)\b(?!\s+MASTER\b)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,42 +36,319 @@ class ParsedBatch:
     """Position, key and value of each."""
 
 
-def parse(source: ScriptSource, batch: ScriptBatch, *, scope: StatementScope = "routing") -> ParsedBatch:
-    """Parses the statements of a batch and assigns annotations to them."""
-    statements = list(_statements(source, batch, scope))
-    return ParsedBatch(statements, list(_assign_annotations(source, batch, statements)))
+def parse(source: ScriptSource, batch: ScriptBatch, *, report: Callable[[DdlError], None] | None = None) -> ParsedBatch:
+    """Parses the statements of a batch and assigns annotations to them.
+
+    With `report`, parsing continues after a syntax error with the next statement.
+    """
+    parsed = list(_statements(source, batch, report))
+    return ParsedBatch(parsed, list(_assign_annotations(source, batch, parsed)))
 
 
-def _statements(source: ScriptSource, batch: ScriptBatch, scope: StatementScope) -> Iterator[ParsedStatement]:
-    cursor = TokenCursor(source, batch.tokens, scope=scope)
+def held_statements(text: str) -> tuple[str, ...]:
+    """Returns the statements about Service Broker and databases that a text seems to hold.
+
+    Examples:
+        >>> held_statements("USE Sales; create  route R WITH")
+        ('CREATE ROUTE',)
+    """
+    return tuple(dict.fromkeys(f"{verb} {' '.join(noun.split())}".upper() for verb, noun in _HELD.findall(text)))
+
+
+def _statements(
+    source: ScriptSource, batch: ScriptBatch, report: Callable[[DdlError], None] | None
+) -> Iterator[ParsedStatement]:
+    cursor = TokenCursor(source, batch.tokens)
     while not cursor.at_end:
         if cursor.accept(";"):
             continue
-        cursor.begin_statement()
-        verb = known_statement(cursor)
-        statement = Skipped(skip_statement(cursor)) if verb is None else parse_statement(cursor, verb)
-        if verb is not None and not _ends_here(cursor):
-            cursor.fail("expected the end of the statement")
-        subject = cursor.subject
-        if subject is None or isinstance(statement, Skipped):
-            subject = _shortened(cursor.summary())
-        end = cursor.token.end if cursor.key == ";" else cursor.previous_end
-        yield ParsedStatement(statement, subject, cursor.start, end)
+        first = cursor.index
+        try:
+            yield _statement(cursor, 0)
+        except DdlError as error:
+            if report is None:
+                raise
+            report(error)
+            _move_to_next(cursor, first)
 
 
-def _ends_here(cursor: TokenCursor) -> bool:
-    """Returns whether the statement ends here: at a semicolon, the batch end, a label, a sqlcmd command or another statement."""
-    return cursor.at_end or cursor.key in STATEMENT_WORDS | {";", ":"} or cursor.ahead(1).key == ":"
+_RESUME: Final = frozenset(
+    {"ALTER", "BEGIN", "CREATE", "DECLARE", "DROP", "EXEC", "EXECUTE", "GRANT", "IF", "PRINT", "USE"}
+)
+
+
+def _move_to_next(cursor: TokenCursor, first: int) -> None:
+    """Moves past a statement with a syntax error: to a word at the start of a line that starts statements, or past a semicolon."""
+    cursor.index = max(cursor.index, first + 1)
+    while not cursor.at_end and not (cursor.is_first_on_line() and cursor.key in _RESUME):
+        if cursor.take().key == ";":
+            return
+
+
+def _statement(cursor: TokenCursor, depth: int) -> ParsedStatement:
+    """Parses the statement at the cursor."""
+    cursor.begin_statement()
+    first, start = cursor.index, cursor.start
+    verb = known_statement(cursor)
+    statement = _control_flow(cursor, depth) if verb is None else parse_statement(cursor, verb)
+    if verb is not None and not _ends_here(cursor, depth):
+        cursor.fail("expected the end of the statement")
+    subject = cursor.subject
+    if verb is None or subject is None or isinstance(statement, Skipped):
+        cursor.begin_statement(first)
+        subject = _shortened(cursor.summary())
+    end = cursor.token.end if cursor.key == ";" else cursor.previous_end
+    return ParsedStatement(statement, subject, start, end, None if isinstance(statement, Skipped) else verb)
+
+
+def _ends_here(cursor: TokenCursor, depth: int) -> bool:
+    """Returns whether the statement ends here: at a semicolon, the batch end, a label or another statement."""
+    ends = STATEMENT_WORDS | ({";", "ELSE"} if depth else {";"})
+    return cursor.at_end or cursor.key in ends or cursor.ahead(1).key == ":"
+
+
+def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
+    """Parses control flow, variables, calls and transactions; skips any other statement."""
+    key, follower = cursor.key, cursor.ahead(1).key
+    if depth > _DEPTH_MAX:
+        raise cursor.error(f"the statements are nested in more than {_DEPTH_MAX} levels", number=191)
+    if (key == "END" and follower != "CONVERSATION") or key == "ELSE":
+        cursor.fail(f"{key} without {'BEGIN' if key == 'END' else 'IF'}")
+    if key == "BEGIN" and follower not in _NOT_A_BLOCK:
+        return _block(cursor, depth)
+    if _is_transaction(key, follower):
+        return _transaction(cursor)
+    if key in ("CREATE", "ALTER") and _module_name(cursor) is not None:
+        return _module(cursor)
+    is_call = key in ("EXEC", "EXECUTE") and follower not in ("AS", "ON")
+    if is_call or (cursor.index == 0 and cursor.token.text.lower() == "sp_executesql"):
+        return _call(cursor)
+    parse_flow = _FLOW.get(key)
+    return skip_other(cursor) if parse_flow is None else parse_flow(cursor, depth)
+
+
+def _if(cursor: TokenCursor, depth: int) -> Statement:
+    branches: list[Branch] = []
+    while True:
+        condition = _condition(cursor)
+        branches.append(Branch(condition, _body(cursor, depth)))
+        if not (cursor.accept(";", "ELSE") or cursor.accept("ELSE")):
+            return statements.If(tuple(branches))
+        if cursor.key != "IF":
+            return statements.If(tuple(branches), _body(cursor, depth))
+
+
+def _while(cursor: TokenCursor, depth: int) -> Statement:
+    condition = _condition(cursor)
+    return statements.While(condition, _body(cursor, depth))
+
+
+def _stop(cursor: TokenCursor, depth: int) -> Statement:
+    is_throw = cursor.key == "THROW"
+    if depth or is_throw:
+        skip_simple(cursor)
+    else:
+        cursor.skip_to_end()  # nothing after it runs
+    return statements.Stop(is_throw)
+
+
+def _condition(cursor: TokenCursor) -> Tokens:
+    head = cursor.take().key
+    first = cursor.index
+    skip_condition(cursor, head)
+    return cursor.tokens_since(first)
+
+
+def _body(cursor: TokenCursor, depth: int) -> tuple[ParsedStatement, ...]:
+    """Parses the statement after a condition, or after ELSE."""
+    if cursor.at_end or cursor.key == ";":
+        cursor.fail("expected a statement")
+    first = cursor.first
+    parsed = _statement(cursor, depth + 1)
+    cursor.begin_statement(first)
+    return (parsed,)
+
+
+def _block(cursor: TokenCursor, depth: int) -> Statement:
+    first = cursor.index
+    cursor.take()
+    part = cursor.take().key if cursor.key in ("TRY", "CATCH") else ""
+    body = _until_end(cursor, part, first, depth)
+    handler: tuple[ParsedStatement, ...] | None = None
+    if part == "TRY" and (cursor.accept(";", "BEGIN", "CATCH") or cursor.accept("BEGIN", "CATCH")):
+        handler = _until_end(cursor, "CATCH", first, depth)
+    return statements.Block((), body) if part == "CATCH" else statements.Block(body, handler)
+
+
+def _until_end(cursor: TokenCursor, part: str, first: int, depth: int) -> tuple[ParsedStatement, ...]:
+    body: list[ParsedStatement] = []
+    while True:
+        if cursor.accept(";"):
+            continue
+        if cursor.at_end:
+            cursor.begin_statement(first)
+            cursor.fail("expected END")
+        if cursor.key == "END" and cursor.ahead(1).key != "CONVERSATION":
+            cursor.take()
+            if part and cursor.key == part:
+                cursor.take()
+            cursor.begin_statement(first)
+            return tuple(body)
+        body.append(_statement(cursor, depth + 1))
+
+
+def _is_transaction(key: str, follower: str) -> bool:
+    return (key in ("BEGIN", "SAVE") and follower in ("TRAN", "TRANSACTION", "DISTRIBUTED")) or key in (
+        "COMMIT",
+        "ROLLBACK",
+    )
+
+
+def _transaction(cursor: TokenCursor) -> Statement:
+    action = cursor.key
+    skip_simple(cursor)
+    match action:
+        case "BEGIN":
+            return statements.Transaction("BEGIN")
+        case "COMMIT":
+            return statements.Transaction("COMMIT")
+        case "SAVE":
+            return statements.Transaction("SAVE")
+        case _:
+            return statements.Transaction("ROLLBACK")
+
+
+def _module_name(cursor: TokenCursor) -> int | None:
+    """Returns how far ahead the name of the procedure, function, trigger or view is; None if the statement is another one."""
+    noun = 3 if (cursor.ahead(1).key, cursor.ahead(2).key) == ("OR", "ALTER") else 1
+    return noun + 1 if cursor.ahead(noun).key in _MODULES else None
+
+
+def _module(cursor: TokenCursor) -> Statement:
+    """Moves to the end of the batch, which is the body of the module."""
+    verb = cursor.key
+    cursor.index += _module_name(cursor) or 0
+    kind = f"{verb} {cursor.ahead(-1).key}"
+    name = cursor.token.text
+    while cursor.ahead(1).key == ".":
+        cursor.index += 2
+        name = cursor.token.text
+    contained: list[str] = []
+    while not cursor.at_end:
+        known = known_statement(cursor)
+        if known is not None and known != "USE":
+            contained.append(known)
+        if cursor.token.kind == "string":
+            contained.extend(held_statements(cursor.token.text))
+        cursor.take()
+    return statements.DefineModule(kind, name, tuple(dict.fromkeys(contained)))
+
+
+def _assignment(cursor: TokenCursor, _depth: int) -> Statement:
+    """Parses DECLARE, SET or SELECT of variables, and SET NOEXEC; skips other statements that start with these words."""
+    if cursor.accept("SET", "NOEXEC"):
+        return statements.SetNoexec(on_or_off(cursor))
+    first = cursor.index
+    head = cursor.key
+    skipped = skip_other(cursor)
+    tokens = cursor.tokens_since(first)[1:]
+    assignments: list[tuple[str, str, Tokens | None]] = []
+    for part in _split(tokens):
+        name = part[0].text if part and part[0].key.startswith("@") else ""
+        operator = next((at for at, token in enumerate(part) if token.key == "="), None)
+        if not name or any(token.key in ("TABLE", "CURSOR") for token in part[:3]):
+            return skipped
+        if operator is None:
+            if head != "DECLARE":
+                return skipped
+            assignments.append((name, "=", None))
+            continue
+        if head != "DECLARE" and operator > 2:  # noqa: PLR2004 - a name and a sign such as +
+            return skipped
+        sign = part[operator - 1].key if head != "DECLARE" and operator == 2 else ""  # noqa: PLR2004
+        if any(token.key == "FROM" for token in _outside_parentheses(part)):
+            return skipped
+        assignments.append((name, f"{sign}=", part[operator + 1 :]))
+    return statements.Assign(tuple(assignments)) if assignments else skipped
+
+
+def _split(tokens: Tokens) -> Iterator[Tokens]:
+    """Yields the parts of a list between commas outside parentheses."""
+    depth = start = 0
+    for index, token in enumerate(tokens):
+        depth += (token.key == "(") - (token.key == ")")
+        if token.key == "," and depth == 0:
+            yield tokens[start:index]
+            start = index + 1
+    if start < len(tokens):
+        yield tokens[start:]
+
+
+def _outside_parentheses(tokens: Tokens) -> Iterator[Token]:
+    depth = 0
+    for token in tokens:
+        depth += (token.key == "(") - (token.key == ")")
+        if depth == 0:
+            yield token
+
+
+def _call(cursor: TokenCursor) -> Statement:
+    """Parses the call of a procedure, or of a text."""
+    first = cursor.index
+    skip_simple(cursor)
+    tokens = cursor.tokens_since(first)
+    if tokens[0].key in ("EXEC", "EXECUTE"):
+        tokens = tokens[1:]
+    if tokens and tokens[0].key == "(":
+        closing = _closing(tokens)
+        if closing is None:
+            cursor.fail("unbalanced parentheses")
+        is_remote = any(token.key == "AT" for token in tokens[closing:])
+        return statements.ExecuteText(tokens[1:closing], is_remote=is_remote)
+    if len(tokens) > 1 and tokens[0].key.startswith("@") and tokens[1].key == "=":
+        tokens = tokens[2:]
+    parts = [token.text for token in tokens[:1]]
+    rest = tokens[1:]
+    while rest[:1] and rest[0].key == ".":
+        following = rest[1] if len(rest) > 1 else None
+        is_empty = following is None or following.key == "."
+        parts.append("" if is_empty or following is None else following.text)
+        rest = rest[1:] if is_empty else rest[2:]
+    name = parts[-1] if parts else ""
+    if name.lower() != "sp_executesql":
+        changed = tuple(token.text for token in rest if token.key.startswith("@"))
+        return statements.CallProcedure(name, changed if any(t.key in ("OUT", "OUTPUT") for t in rest) else ())
+    database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
+    text, *others = [_named(part) for part in _split(rest)] or [(None, ())]
+    declarations = others[0][1] if others else ()
+    return statements.ExecuteText(text[1], database, declarations, tuple(others[1:]))
+
+
+def _closing(tokens: Tokens) -> int | None:
+    depth = 0
+    for index, token in enumerate(tokens):
+        depth += (token.key == "(") - (token.key == ")")
+        if depth == 0:
+            return index
+    return None
+
+
+def _named(part: Tokens) -> tuple[str | None, Tokens]:
+    """Splits an argument into its name, if it has one, and its value."""
+    if len(part) > 1 and part[0].key.startswith("@") and part[1].key == "=":
+        return part[0].text, part[2:]
+    return None, part
 
 
 def _assign_annotations(
-    source: ScriptSource, batch: ScriptBatch, statements: list[ParsedStatement]
+    source: ScriptSource, batch: ScriptBatch, parsed_statements: list[ParsedStatement]
 ) -> Iterator[tuple[int, str, str]]:
     """Assigns annotations to the statement that surrounds or precedes them on the line; yields those about the instance."""
-    starts = [parsed.start for parsed in statements]
+    owners = list(walk(parsed_statements))
+    starts = [parsed.start for parsed in owners]
     for note in batch.annotations:
         index = bisect_right(starts, note.start) - 1
-        owner = statements[index] if index >= 0 else None
+        owner = owners[index] if index >= 0 else None
         if owner is not None and source.line(note.start) > source.line(owner.end - 1):
             owner = None
         for key, value in note.values:
@@ -486,3 +367,14 @@ def _assign_annotations(
 def _shortened(text: str) -> str:
     words = " ".join(text[: 10 * _SHOWN_CHARACTERS_MAX].split())
     return words if len(words) <= _SHOWN_CHARACTERS_MAX else words[:_SHOWN_CHARACTERS_MAX] + "..."
+
+
+_FLOW: Final[dict[str, Callable[[TokenCursor, int], Statement]]] = {
+    "DECLARE": _assignment,
+    "IF": _if,
+    "RETURN": _stop,
+    "SELECT": _assignment,
+    "SET": _assignment,
+    "THROW": _stop,
+    "WHILE": _while,
+}

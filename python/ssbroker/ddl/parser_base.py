@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NoReturn
+import difflib
+from collections.abc import Iterable
+from typing import Final, NoReturn
 
 from ssbroker.ddl import lexer
 from ssbroker.ddl.lexer import RefusalError, ScriptSource, Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128
+_SIMILARITY_MIN: Final = 0.75
 _DIGITS_MAX: Final = 30  # more are always out of range, and very many exceed the limit of int()
 
 # Words that start a statement. They are names only in brackets or quotes.
@@ -18,10 +21,12 @@ STATEMENT_WORDS: Final = frozenset(
         "ALTER",
         "BACKUP",
         "BEGIN",
+        "BREAK",
         "BULK",
         "CHECKPOINT",
         "CLOSE",
         "COMMIT",
+        "CONTINUE",
         "CREATE",
         "DBCC",
         "DEALLOCATE",
@@ -96,15 +101,11 @@ _UNFINISHED: Final = frozenset(
     {",", "=", ".", ":", "AS", "BY", "COLLATE", "FOR", "FROM", "LOG", "PRIMARY", "SNAPSHOT", "TO", "WITH"}
 )
 
-StatementScope = Literal["routing", "objects"]
-"""The statements to parse: those that affect routing, or all that a running instance executes."""
-
 
 class TokenCursor:
     """A position within the tokens of one batch."""
 
-    def __init__(self, source: ScriptSource, tokens: list[Token], *, scope: StatementScope = "routing") -> None:
-        self.scope: Final = scope
+    def __init__(self, source: ScriptSource, tokens: list[Token]) -> None:
         self._source = source
         self._tokens = tokens
         end = tokens[-1].end if tokens else 0
@@ -112,11 +113,11 @@ class TokenCursor:
         self.index = 0
         self.begin_statement()
 
-    def begin_statement(self) -> None:
-        """Marks the position as the start of a statement."""
-        self.start = self.token.start
+    def begin_statement(self, index: int | None = None) -> None:
+        """Marks the position, or an earlier one, as the start of a statement."""
+        self.first = self.index if index is None else index
+        self.start = self.ahead(self.first - self.index).start
         self.subject: str | None = None
-        self._first = self.index
 
     @property
     def token(self) -> Token:
@@ -148,6 +149,10 @@ class TokenCursor:
         token = self.ahead(0)
         self.index = min(self.index + 1, len(self._tokens))
         return token
+
+    def tokens_since(self, index: int) -> tuple[Token, ...]:
+        """Returns the tokens from an index to the position."""
+        return tuple(self._tokens[index : self.index])
 
     def skip_to_end(self) -> None:
         """Moves to the end of the batch."""
@@ -210,11 +215,11 @@ class TokenCursor:
         self.index += 1
         return sign * int(text)
 
-    def unique_option(self, keys: tuple[str, ...], seen: set[str]) -> str:
+    def unique_option(self, keys: tuple[str, ...], seen: set[str], *, what: str = "") -> str:
         """Moves past one of the options `keys` and adds it to `seen`; each may be specified only once."""
         key = self.key
         if key not in keys:
-            self.fail(f"expected {', '.join(keys[:-1])} or {keys[-1]}")
+            self.fail(f"expected {what}{', '.join(keys[:-1])} or {keys[-1]}{did_you_mean(key, keys)}")
         if key in seen:
             raise self.error(f"{key} is specified more than once", number=1039)
         seen.add(key)
@@ -231,7 +236,7 @@ class TokenCursor:
         where = (
             "at the end of the batch"
             if token.kind == "end"
-            else f"near {lexer.last_token_text(self._source.text, self._tokens[self._first : self.index + 1])}"
+            else f"near {lexer.last_token_text(self._source, self._tokens[self.first : self.index + 1])}"
         )
         line = self._source.line(token.start)
         if line != self._source.line(self.start):
@@ -240,9 +245,20 @@ class TokenCursor:
 
     def summary(self) -> str:
         """Returns the first words of the current statement, with secrets redacted."""
-        tokens = self._tokens[self._first : self.index]
+        tokens = self._tokens[self.first : self.index]
         is_name = tokens[0].kind in ("word", "name") and tokens[0].key not in STATEMENT_WORDS | {"WITH"}
-        return lexer.statement_summary(self._source.text, tokens, is_call=is_name and self._first == 0)
+        return lexer.statement_summary(self._source, tokens, is_call=is_name and self.first == 0)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean ...?` if the word is similar to a known one, else an empty text.
+
+    Examples:
+        >>> did_you_mean("ADRESS", ["ADDRESS", "LIFETIME"])
+        '; did you mean ADDRESS?'
+    """
+    similar = difflib.get_close_matches(given, list(known), 1, cutoff=_SIMILARITY_MIN) if len(given) > 1 else []
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def check_name(name: str) -> None:
@@ -274,6 +290,15 @@ def subject_name(cursor: TokenCursor) -> str:
     name = cursor.name()
     cursor.subject = f"{cursor.subject} [{name}]"
     return name
+
+
+def drop_name(cursor: TokenCursor) -> str:
+    """Parses the name of the object that a statement drops; T-SQL allows IF EXISTS only for other kinds of objects."""
+    if cursor.key == "IF":
+        cursor.fail(
+            f"expected a name; {cursor.subject} has no IF EXISTS: use IF EXISTS (SELECT ...) {cursor.subject} ..."
+        )
+    return subject_name(cursor)
 
 
 def optional_owner(cursor: TokenCursor) -> str | None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
 from ssbroker.ddl import statements
-from ssbroker.ddl.parser_base import TokenCursor, on_or_off, optional_owner, skip_rest, subject_name
+from ssbroker.ddl.parser_base import (
+    TokenCursor,
+    did_you_mean,
+    drop_name,
+    on_or_off,
+    optional_owner,
+    skip_rest,
+    subject_name,
+)
 from ssbroker.ddl.statements import (
     AlterEndpoint,
     CreateEndpoint,
@@ -23,6 +31,7 @@ from ssbroker.ddl.statements import (
     Statement,
 )
 
+_VALIDATIONS: Final = ("NONE", "EMPTY", "WELL_FORMED_XML", "VALID_XML")
 _SENDERS: Final = ("INITIATOR", "TARGET", "ANY")
 _PRIORITY_OPTIONS: Final = {
     "CONTRACT_NAME": "contract",
@@ -35,9 +44,6 @@ _PRIORITY_OPTIONS: Final = {
 def create_queue(cursor: TokenCursor) -> Statement:
     """Parses CREATE QUEUE after the noun."""
     queue = _subject_queue(cursor)
-    if cursor.scope == "routing":
-        skip_rest(cursor)
-        return statements.CreateQueue(queue)
     settings = _queue_settings(cursor) if cursor.accept("WITH") else QueueSettings()
     if cursor.accept("ON"):  # a filegroup
         cursor.name()
@@ -47,15 +53,11 @@ def create_queue(cursor: TokenCursor) -> Statement:
 def alter_queue(cursor: TokenCursor) -> Statement:
     """Parses ALTER QUEUE after the noun."""
     queue = _subject_queue(cursor)
-    if cursor.scope == "routing":
-        cursor.accept("MOVE", "TO")
-        skip_rest(cursor)
-        return statements.AlterQueue(queue)
     if cursor.key in ("REBUILD", "REORGANIZE", "MOVE"):  # storage only
-        cursor.take()
+        kind = f"ALTER QUEUE {cursor.take().key}"
         cursor.accept("TO")
         skip_rest(cursor)
-        return statements.Skipped()
+        return statements.Skipped(kind)
     cursor.expect("WITH")
     return statements.AlterQueue(queue, _queue_settings(cursor))
 
@@ -102,12 +104,12 @@ def create_message_type(cursor: TokenCursor) -> Statement:
     """Parses CREATE MESSAGE TYPE after the noun."""
     name = subject_name(cursor)
     optional_owner(cursor)
-    return statements.CreateMessageType(name, _validation(cursor) if cursor.key == "VALIDATION" else "NONE")
+    return statements.CreateMessageType(name, *(_validation(cursor) if cursor.key == "VALIDATION" else ("NONE", None)))
 
 
 def alter_message_type(cursor: TokenCursor) -> Statement:
     """Parses ALTER MESSAGE TYPE after the noun."""
-    return statements.AlterMessageType(subject_name(cursor), _validation(cursor))
+    return statements.AlterMessageType(subject_name(cursor), *_validation(cursor))
 
 
 def create_contract(cursor: TokenCursor) -> Statement:
@@ -221,17 +223,19 @@ def _as_part(name: str) -> str:
     return f"[{name.replace(']', ']]')}]" if set(name) & set(".[]") else name
 
 
-def _validation(cursor: TokenCursor) -> str:
+def _validation(cursor: TokenCursor) -> tuple[str, str | None]:
+    """Parses VALIDATION; returns it with the schema collection of VALID_XML."""
     cursor.expect("VALIDATION", "=")
-    if cursor.key not in ("NONE", "EMPTY", "WELL_FORMED_XML", "VALID_XML"):
-        cursor.fail("expected NONE, EMPTY, WELL_FORMED_XML or VALID_XML")
+    if cursor.key not in _VALIDATIONS:
+        cursor.fail(f"expected NONE, EMPTY, WELL_FORMED_XML or VALID_XML{did_you_mean(cursor.key, _VALIDATIONS)}")
     validation = cursor.take().key
-    if validation == "VALID_XML":
-        cursor.expect("WITH", "SCHEMA", "COLLECTION")
-        cursor.name()
-        while cursor.accept("."):
-            cursor.name()
-    return validation
+    if validation != "VALID_XML":
+        return validation, None
+    cursor.expect("WITH", "SCHEMA", "COLLECTION")
+    collection = cursor.name()
+    while cursor.accept("."):
+        collection = f"{collection}.{cursor.name()}"
+    return validation, collection
 
 
 def _priority_settings(cursor: TokenCursor) -> PrioritySettings:
@@ -412,7 +416,7 @@ def _binding_options(cursor: TokenCursor) -> dict[str, Any]:
 
 def _drop_binding(cursor: TokenCursor) -> Statement:
     cursor.expect("BINDING")
-    return statements.DropBinding(subject_name(cursor))
+    return statements.DropBinding(drop_name(cursor))
 
 
 def _permission(permission: Permission) -> Callable[[TokenCursor], Statement]:
@@ -434,7 +438,7 @@ def _permission(permission: Permission) -> Callable[[TokenCursor], Statement]:
             cursor.name()
         relevant = {"SEND", "CONTROL"} & set(permissions)
         if not relevant:
-            return Skipped()
+            return Skipped(f"{permission} ON SERVICE")
         ignored = ", ".join(each for each in permissions if each not in relevant)
         return statements.SetPermission(permission, service, tuple(users), "SEND" not in relevant, ignored)
 
@@ -456,7 +460,7 @@ def _alter_authorization(cursor: TokenCursor) -> Statement:
     kind = _OWNED.get(cursor.ahead(1).key)
     if kind is None or not cursor.accept("ON", cursor.ahead(1).key, ":", ":"):
         skip_rest(cursor)
-        return Skipped()
+        return Skipped("ALTER AUTHORIZATION")
     name = subject_name(cursor)
     cursor.expect("TO")
     return statements.SetOwner(kind, name, cursor.name())
@@ -468,12 +472,12 @@ SECURITY_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "CREATE MASTER KEY": _create_master_key,
     "ALTER MASTER KEY": _alter_master_key,
     "OPEN MASTER KEY": _open_master_key,
-    "CLOSE MASTER KEY": lambda _: Skipped(),
+    "CLOSE MASTER KEY": lambda _: Skipped("CLOSE MASTER KEY"),
     "DROP MASTER KEY": lambda _: statements.DropMasterKey(),
     "CREATE CERTIFICATE": _create_certificate,
     "ALTER CERTIFICATE": _alter_certificate,
     "BACKUP CERTIFICATE": _backup_certificate,
-    "DROP CERTIFICATE": lambda cursor: statements.DropCertificate(subject_name(cursor)),
+    "DROP CERTIFICATE": lambda cursor: statements.DropCertificate(drop_name(cursor)),
     "CREATE REMOTE SERVICE": _create_binding,
     "ALTER REMOTE SERVICE": _alter_binding,
     "DROP REMOTE SERVICE": _drop_binding,
@@ -517,7 +521,7 @@ def create_endpoint(cursor: TokenCursor, name: str) -> Statement:
     if kind is None or protocol is None:
         cursor.fail("expected AS TCP (...) and FOR")
     if kind != "SERVICE_BROKER":
-        return Skipped()
+        return Skipped("CREATE ENDPOINT")
     if settings.port is None:
         cursor.fail("expected AS TCP (LISTENER_PORT = ...)")
     return CreateEndpoint(name, settings)
@@ -527,7 +531,7 @@ def alter_endpoint(cursor: TokenCursor, name: str) -> Statement:
     """Parses ALTER ENDPOINT after the name."""
     _, kind, settings = _endpoint_settings(cursor)
     if kind not in (None, "SERVICE_BROKER"):
-        return Skipped()
+        return Skipped("ALTER ENDPOINT")
     return AlterEndpoint(name, settings, kind is not None)
 
 
@@ -594,10 +598,14 @@ def _ip(cursor: TokenCursor) -> str:
     while not cursor.at_end and cursor.key != ")":
         text += cursor.take().text
     cursor.expect(")")
+    address, colon, mask = text.partition(":") if "." in text.partition(":")[0] else (text, "", "")
     try:
-        return ip_address(text).compressed
+        if colon:
+            ip_network(f"{address}/{mask}", strict=False)
+        return ip_address(address).compressed
     except ValueError:
-        raise cursor.error(f"LISTENER_IP = ({text}) is not a valid IP address") from None
+        what = "IP address with a subnet mask" if colon else "IP address"
+        raise cursor.error(f"LISTENER_IP = ({text}) is not a valid {what}") from None
 
 
 def _broker_options(cursor: TokenCursor, settings: EndpointSettings) -> EndpointSettings:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
+
+from ssbroker.ddl.lexer import Token
 
 Permission = Literal["GRANT", "DENY", "REVOKE"]
 Owned = Literal["service", "certificate"]
@@ -349,6 +352,8 @@ class CreateMessageType:
 
     name: str
     validation: str
+    collection: str | None = None
+    """The schema collection of VALID_XML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +362,7 @@ class AlterMessageType:
 
     name: str
     validation: str
+    collection: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,11 +417,131 @@ class DropPriority:
     name: str
 
 
+Tokens = tuple[Token, ...]
+"""An expression, which is evaluated when its statement runs."""
+
+
+@dataclass(slots=True)
+class ParsedStatement:
+    """A statement with its place in the script."""
+
+    statement: Statement
+    subject: str
+    start: int
+    end: int
+    verb: str | None = None
+    """Verb and noun of a statement that a script runs, such as `CREATE ROUTE`; None for control flow and other statements."""
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The condition of an IF, and the statement that it guards."""
+
+    condition: Tokens = field(repr=False)
+    body: tuple[ParsedStatement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """IF with its ELSE IF and ELSE."""
+
+    branches: tuple[Branch, ...]
+    otherwise: tuple[ParsedStatement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """WHILE."""
+
+    condition: Tokens = field(repr=False)
+    body: tuple[ParsedStatement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """BEGIN ... END, or TRY ... CATCH; `handler` is the CATCH part, which runs after an error; None without one."""
+
+    body: tuple[ParsedStatement, ...]
+    handler: tuple[ParsedStatement, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """DECLARE, SET or SELECT of variables: the name, operator and value of each; the value None means NULL."""
+
+    assignments: tuple[tuple[str, str, Tokens | None], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteText:
+    """EXEC ('...') or sp_executesql; `parameters` are the names and values of its parameters."""
+
+    text: Tokens = field(repr=False)
+    database: str | None = None
+    declarations: Tokens = field(default=(), repr=False)
+    parameters: tuple[tuple[str | None, Tokens], ...] = field(default=(), repr=False)
+    is_remote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallProcedure:
+    """EXEC of a procedure; `changed` are the variables that it may change."""
+
+    name: str
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DefineModule:
+    """CREATE or ALTER PROCEDURE, FUNCTION, TRIGGER or VIEW; `contained` are the known statements in it."""
+
+    kind: str
+    name: str
+    contained: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """BEGIN, COMMIT, ROLLBACK or SAVE TRANSACTION."""
+
+    action: Literal["BEGIN", "COMMIT", "ROLLBACK", "SAVE"]
+
+
+@dataclass(frozen=True, slots=True)
+class SetNoexec:
+    """SET NOEXEC."""
+
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """RETURN, which ends the batch, or THROW, which ends it with an error."""
+
+    is_throw: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A statement that is not run; `contained` are the known statements inside it."""
+    """A statement that does not concern Service Broker; `changed` are the variables that it may change."""
 
-    contained: tuple[str, ...] = ()
+    kind: str
+    """The first words, by which statements are counted."""
+    changed: tuple[str, ...] = ()
+    created: tuple[str, str] | None = None
+    """Kind and name of an object that it creates, such as a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A statement that T-SQL does not have."""
+
+    reason: str
+    number: int
+
+
+ControlFlow = If | While | Block | Assign | ExecuteText | CallProcedure | DefineModule | Transaction | SetNoexec | Stop
 
 
 Statement = (
@@ -444,5 +570,23 @@ Statement = (
     | AlterPriority
     | DropPriority
     | SecurityStatement
+    | ControlFlow
     | Skipped
+    | Unknown
 )
+
+
+def walk(parsed: Iterable[ParsedStatement]) -> Iterator[ParsedStatement]:
+    """Yields statements and all that are nested in them, in the order of the script."""
+    for one in parsed:
+        yield one
+        match one.statement:
+            case If(branches, otherwise):
+                for branch in branches:
+                    yield from walk(branch.body)
+                yield from walk(otherwise)
+            case While(_, body):
+                yield from walk(body)
+            case Block(body, handler):
+                yield from walk(body)
+                yield from walk(handler or ())

@@ -12,11 +12,21 @@ import pyarrow as pa
 
 from ssbroker._arguments import EPOCH, utc_datetime
 from ssbroker.ddl import parser_objects
-from ssbroker.ddl.interpreter import FIRST_ROUTE_ID, SYSTEM_DATABASES, canonical_name
-from ssbroker.ddl.lexer import RefusalError, annotation_comment, format_lifetime, format_list, refusal_text
+from ssbroker.ddl.expressions import folded
+from ssbroker.ddl.lexer import (
+    WITHOUT_SQLCMD,
+    RefusalError,
+    annotation_comment,
+    format_lifetime,
+    format_list,
+    refusal_text,
+)
+from ssbroker.ddl.model import FIRST_ROUTE_ID
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, LIFETIME_SECONDS_MAX, check
+from ssbroker.ddl.sqlcmd import REFERENCE
 from ssbroker.ddl.statements import Clauses
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import DdlError
 
 
@@ -182,7 +192,12 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
         USE [msdb];
         GO
     """
-    return "".join(_Writer(catalog, utc_datetime(now)).script())
+    text = "".join(_Writer(catalog, utc_datetime(now)).script())
+    is_empty = not any(f"\n{verb} " in text for verb in ("ALTER", "CREATE", "DROP")) and "-- ssbroker:" not in text
+    if REFERENCE.search(text) is not None:
+        text = WITHOUT_SQLCMD + text
+    # The annotation tells that the catalog has only what every instance has, and that nothing is missing from the script.
+    return f"{text}-- ssbroker: addresses=\n" if is_empty else text
 
 
 class _Writer:
@@ -276,6 +291,9 @@ class _Writer:
                 f"names of system databases are case-insensitive in scripts, so this one means {canonical_name(name)}",
                 1801,
             )
+        same = next((other for other in self._index if other != name and folded(other) == folded(name)), None)
+        if same is not None:
+            raise RefusalError(f"names of databases compare without case, and the catalog has {same} too", 1801)
         # The id of a disabled database is annotated where it is disabled: before, it might be a duplicate (I7).
         note = annotation_comment(service_broker_guid=guid) if enabled else ""
         yield self._go()

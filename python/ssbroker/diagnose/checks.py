@@ -31,6 +31,7 @@ from ssbroker.diagnose.fleet import (
     without_garbage_collection,
 )
 from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, find_loops
+from ssbroker.diagnose.script_findings import script_problems
 from ssbroker.exceptions import DuplicateError, OptionError
 from ssbroker.router import Router
 
@@ -673,6 +674,7 @@ _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Finding]], ...]] = (
     check_loops,
     check_next_hops,
     check_services,
+    script_problems,
 )
 
 

@@ -210,7 +210,38 @@ _ALL: Final = (
     ),
 )
 
-CODES: Final = {code.code: code for code in _ALL}
+_SCRIPTS: Final = (
+    Code(
+        code="SSB101",
+        name="script-statement-refused",
+        severity="error",
+        title="A statement of the script is refused",
+        why="The rest of the script was read without the statement, so other findings may be its consequences.",
+    ),
+    Code(
+        code="SSB102",
+        name="script-statement-unknown",
+        severity="error",
+        title="A statement of the script is not T-SQL",
+        why="SQL Server refuses it, so what it should create is missing.",
+    ),
+    Code(
+        code="SSB103",
+        name="script-not-carried-out",
+        severity="warning",
+        title="A statement of the script was not carried out",
+        why="The script does not decide its condition or its text, so objects may be missing, or differ on the server.",
+    ),
+    Code(
+        code="SSB104",
+        name="script-empty",
+        severity="error",
+        title="The script has no statement about Service Broker",
+        why="Nothing was checked.",
+    ),
+)
+
+CODES: Final = {code.code: code for code in (*_ALL, *_SCRIPTS)}
 """Every kind of finding by code, in order."""
 
 

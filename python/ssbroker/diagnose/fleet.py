@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ import pyarrow.compute
 
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
-from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.catalog import Catalog, load_instances, script_options
 from ssbroker.catalog.load import os_errors_as_input_errors
-from ssbroker.exceptions import DuplicateError, InputError, SchemaError
+from ssbroker.ddl import ScriptOptions, summary
+from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, SchemaError
 
 SINGLE_INSTANCE = "instance"
 """The name of the instance if a single catalog is given without a name."""
@@ -107,12 +109,25 @@ class Fleet(Mapping[str, Catalog]):
         raise SchemaError(f"fleet: expected a Fleet or a Catalog, got {type(what).__qualname__}")
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
-        """Loads a fleet from a folder in which every subfolder and every `.sql` file is an instance of that name.
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        now: datetime | None = None,
+        variables: Mapping[str, str] | None = None,
+        encoding: str | None = None,
+        lenient: bool = False,
+    ) -> Self:
+        """Loads a fleet from a folder in which every subfolder and every `.sql` file is an instance of that name, or from one script.
+
+        A script with `:connect` describes an instance for each server that it connects to.
 
         Args:
-            path: The folder.
+            path: The folder, or a script.
             now: The time from which LIFETIME counts in scripts; None for the current time. A datetime without a time zone is UTC.
+            variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
+            encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
+            lenient: Whether to skip statements that T-SQL does not have, and to accept databases that a script does not create.
 
         Returns:
             The fleet.
@@ -131,7 +146,27 @@ class Fleet(Mapping[str, Catalog]):
             ['NORTH']
         """
         at = utc_datetime(now)
-        return cls({name: Catalog.load(entry, now=at) for name, entry in cls.paths(path).items()})
+        options = script_options(variables=variables, encoding=encoding, lenient=lenient)
+        with os_errors_as_input_errors(Path(path)):
+            is_script = Path(path).is_file()
+        entries = {Path(path).stem: Path(path)} if is_script else cls.paths(path)
+        loaded = cls._load_all(entries, now=at, options=options)
+        for catalog in loaded.values():
+            for line in summary(catalog.notes, about="routing"):
+                warnings.warn(line, DdlWarning, stacklevel=2)
+        return loaded
+
+    @classmethod
+    def _load_all(cls, paths: Mapping[str, Path], *, now: datetime, options: ScriptOptions) -> Self:
+        found: dict[str, Catalog] = {}
+        for name, path in paths.items():
+            for instance, catalog in load_instances(path, name=name, now=now, options=options).items():
+                if instance in found:
+                    raise DuplicateError(
+                        f"{path}: there is already a catalog for the instance {instance!r}", value=instance
+                    )
+                found[instance] = catalog
+        return cls(found)
 
     @staticmethod
     def paths(folder: str | os.PathLike[str]) -> dict[str, Path]:

@@ -45,7 +45,8 @@ def test_the_sender_of_a_refused_first_message_gets_the_reason(
     shop_and_bank: ShopAndBank, script: str, code: bytes
 ) -> None:
     shop_and_bank.shop.execute(CREATE_ORDERING.format("NONE", "[Order]"))
-    shop_and_bank.bank.execute(script)
+    if script:
+        shop_and_bank.bank.execute(script)
     is_unsecured = not database_context(shop_and_bank.sales).objects().security.bindings
     with shop_and_bank.sales.transaction() as t:
         dialog = t.begin_dialog(SHOP, STOCK, contract="Ordering", encryption=not is_unsecured)

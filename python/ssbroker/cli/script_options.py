@@ -1,0 +1,61 @@
+"""Options of commands that read T-SQL scripts, and the report of what scripts leave undone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from ssbroker import ddl
+from ssbroker.catalog.catalog import script_options
+from ssbroker.exceptions import DdlWarning, OptionError
+
+if TYPE_CHECKING:
+    from ssbroker.ddl import ScriptNote, ScriptOptions
+
+
+VariableOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variable",
+        "-v",
+        metavar="NAME=VALUE",
+        help="Value of a sqlcmd variable, $(NAME) in scripts. Can be repeated. :setvar in a script overrides it.",
+    ),
+]
+EncodingOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Encoding of scripts without a byte order mark, such as cp1252. Default: UTF-8."),
+]
+LenientOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--lenient",
+        help="Skip statements that T-SQL does not have, and accept scripts without Service Broker statements: for exports of whole servers.",
+    ),
+]
+VerboseOption: TypeAlias = Annotated[
+    bool, typer.Option("--verbose", help="List the skipped statements of scripts instead of counting them.")
+]
+
+
+def parse_options(
+    variables: Sequence[str] | None, encoding: str | None, *, lenient: bool, collects: bool = False
+) -> ScriptOptions:
+    """Returns how scripts are read; with `collects`, errors of statements become notes."""
+    given: dict[str, str] = {}
+    for variable in variables or ():
+        name, equals, value = variable.partition("=")
+        if not equals:
+            raise OptionError("-v: expected NAME=VALUE")
+        given[name] = value
+    return script_options(variables=given, encoding=encoding, lenient=lenient, collects=collects)
+
+
+def warn_about(notes: Iterable[ScriptNote], *, about: str, verbose: bool) -> None:
+    """Warns about what scripts leave undone: each statement, or the number of skipped ones."""
+    lines = map(str, notes) if verbose else ddl.summary(notes, about=about)
+    for line in lines:
+        warnings.warn(line, DdlWarning, stacklevel=2)

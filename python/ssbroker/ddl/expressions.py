@@ -1,0 +1,624 @@
+"""Evaluates conditions and values of T-SQL as far as a script and its instance determine them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+from ssbroker.ddl.lexer import Token
+from ssbroker.ddl.parser import held_statements
+from ssbroker.ddl.statements import Tokens
+
+
+class BinaryName(str):
+    """A name that compares byte by byte: of a service, contract or message type."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A value that the script does not determine; `holds` are the statements that it seems to hold, if it is text."""
+
+    holds: tuple[str, ...] = ()
+
+
+UNDECIDED: Final = Undecided()
+Value: TypeAlias = str | int | bool | Undecided | None
+Row: TypeAlias = Mapping[str, Value]
+"""A row of a catalog view, by column in lower case."""
+
+
+class Scope(Protocol):
+    """What an expression can refer to."""
+
+    def variable(self, name: str) -> Value:
+        """Returns the value of a variable or of a function such as @@TRANCOUNT."""
+
+    def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
+        """Returns the rows of a view of the schema sys; None if it is not known."""
+
+    def database_id(self, name: str | None) -> Value:
+        """Returns the id of a database, or of the current one; None if it does not exist."""
+
+    def database_name(self) -> Value:
+        """Returns the name of the current database."""
+
+    def object_id(self, name: str, kind: str | None) -> Value:
+        """Returns the id of a queue or another object; None if it does not exist."""
+
+
+class _UnknownSyntaxError(Exception):
+    """The expression uses syntax that this module does not evaluate."""
+
+
+def is_true(tokens: Tokens, scope: Scope) -> bool | Undecided:
+    """Evaluates a condition; a condition that is NULL does not hold."""
+    try:
+        evaluation = _Evaluation(tokens, scope)
+        found = evaluation.condition()
+        evaluation.expect_end()
+    except (_UnknownSyntaxError, RecursionError):
+        return UNDECIDED
+    return found if isinstance(found, Undecided) else found is True
+
+
+def value(tokens: Tokens, scope: Scope) -> Value:
+    """Evaluates a value."""
+    holds = tuple(verb for token in tokens if token.kind == "string" for verb in held_statements(token.text))
+    holds += tuple(verb for token in tokens if token.key.startswith("@") for verb in _held(scope.variable(token.text)))
+    try:
+        evaluation = _Evaluation(tokens, scope)
+        found = evaluation.value()
+        evaluation.expect_end()
+    except (_UnknownSyntaxError, RecursionError):
+        return Undecided(holds)
+    return Undecided(holds) if isinstance(found, Undecided) else found
+
+
+def _held(found: Value) -> tuple[str, ...]:
+    if isinstance(found, Undecided):
+        return found.holds
+    return held_statements(found) if isinstance(found, str) else ()
+
+
+def equal(one: Value, other: Value) -> bool | Undecided | None:
+    """Compares two values as SQL Server does by default: text without case, except names that compare byte by byte."""
+    if isinstance(one, Undecided) or isinstance(other, Undecided):
+        return UNDECIDED
+    if one is None or other is None:
+        return None
+    if isinstance(one, str) and isinstance(other, str):
+        if isinstance(one, BinaryName) or isinstance(other, BinaryName):
+            return str(one) == str(other)
+        return folded(one).rstrip(" ") == folded(other).rstrip(" ")
+    return _number(one) == _number(other)
+
+
+def folded(name: str) -> str:
+    """Returns a name as the default collation of SQL Server compares it, without case.
+
+    Examples:
+        >>> folded("Sales") == folded("SALES")
+        True
+    """
+    return name.casefold()
+
+
+def _number(found: Value) -> int | str | None:
+    if isinstance(found, str):
+        try:
+            return int(found)
+        except ValueError:
+            raise _UnknownSyntaxError from None
+    return None if found is None or isinstance(found, Undecided) else int(found)
+
+
+_TABLE_END: Final = frozenset({"WHERE", "GROUP", "ORDER", "HAVING", "UNION", "OPTION", "FOR"})
+_TRANSPARENT: Final = frozenset({"CAST", "CONVERT", "TRY_CAST", "TRY_CONVERT"})
+_COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass
+class _Evaluation:
+    """A position in an expression, evaluated by recursive descent."""
+
+    tokens: Tokens = field(repr=False)  # passwords among them
+    scope: Scope
+    row: dict[str, Row] = field(default_factory=dict)
+    """The row of each table alias, in a WHERE clause."""
+    index: int = 0
+
+    @property
+    def key(self) -> str:
+        return self._ahead(0).key
+
+    def _ahead(self, count: int) -> Token:
+        at = self.index + count
+        return self.tokens[at] if at < len(self.tokens) else Token("end", "", "", 0, 0)
+
+    def _take(self) -> Token:
+        token = self._ahead(0)
+        self.index += 1
+        return token
+
+    def _accept(self, *keys: str) -> bool:
+        if any(self._ahead(number).key != key for number, key in enumerate(keys)):
+            return False
+        self.index += len(keys)
+        return True
+
+    def _expect(self, key: str) -> None:
+        if not self._accept(key):
+            raise _UnknownSyntaxError
+
+    def expect_end(self) -> None:
+        if self.index < len(self.tokens):
+            raise _UnknownSyntaxError
+
+    def condition(self) -> bool | Undecided | None:
+        found = self._conjunction()
+        while self._accept("OR"):
+            found = _negated(_both(_negated(found), _negated(self._conjunction())))
+        return found
+
+    def _conjunction(self) -> bool | Undecided | None:
+        found = self._negation()
+        while self._accept("AND"):
+            found = _both(found, self._negation())
+        return found
+
+    def _negation(self) -> bool | Undecided | None:
+        if self._accept("NOT"):
+            return _negated(self._negation())
+        return self._predicate()
+
+    def _predicate(self) -> bool | Undecided | None:
+        if self._accept("EXISTS"):
+            rows = self._subquery(lambda _: None)
+            return UNDECIDED if isinstance(rows, Undecided) else bool(rows)
+        if self.key == "(" and not self._is_subquery() and self._holds_condition():
+            self._take()
+            found = self.condition()
+            self._expect(")")
+            return found
+        return self._comparison(self.value())
+
+    def _comparison(self, left: Value) -> bool | Undecided | None:
+        if self._accept("IS"):
+            is_not = self._accept("NOT")
+            self._expect("NULL")
+            return UNDECIDED if isinstance(left, Undecided) else (left is None) != is_not
+        is_not = self._accept("NOT")
+        if self._accept("LIKE"):
+            found = _like(left, self.value())
+        elif self._accept("IN"):
+            found = self._in(left)
+        elif self._accept("BETWEEN"):
+            low = self.value()
+            self._expect("AND")
+            found = _both(_negated(_less(left, low)), _negated(_less(self.value(), left)))
+        elif is_not:
+            raise _UnknownSyntaxError
+        else:
+            return self._compared(left)
+        return _negated(found) if is_not else found
+
+    def _compared(self, left: Value) -> bool | Undecided | None:
+        sign = ""
+        while self.key in ("=", "<", ">", "!"):
+            sign += self._take().key
+        right = self.value() if sign else UNDECIDED
+        match sign:
+            case "=":
+                return equal(left, right)
+            case "<>" | "!=":
+                return _negated(equal(left, right))
+            case "<":
+                return _less(left, right)
+            case ">=":
+                return _negated(_less(left, right))
+            case ">":
+                return _less(right, left)
+            case "<=":
+                return _negated(_less(right, left))
+        raise _UnknownSyntaxError
+
+    def _in(self, left: Value) -> bool | Undecided | None:
+        if self._is_subquery():
+            found = self._subquery(None)
+            if isinstance(found, Undecided):
+                return UNDECIDED
+            members = found
+        else:
+            self._expect("(")
+            members = [self.value()]
+            while self._accept(","):
+                members.append(self.value())
+            self._expect(")")
+        result: bool | Undecided | None = False
+        for member in members:
+            result = _negated(_both(_negated(result), _negated(equal(left, member))))
+        return result
+
+    def value(self) -> Value:
+        found = self._operand()
+        while self.key in ("+", "-"):
+            sign = self._take().key
+            found = _sum(found, self._operand(), sign)
+        if self._accept("COLLATE"):
+            collation = self._take().text.upper()
+            found = BinaryName(found) if isinstance(found, str) and "BIN" in collation else found
+        return found
+
+    def _operand(self) -> Value:
+        token = self._ahead(0)
+        if token.kind == "string":
+            return self._take().text
+        if self._is_subquery():
+            rows = self._subquery(None)
+            return rows if isinstance(rows, Undecided) else next(iter(rows), None)
+        if self._accept("("):
+            found = self.value()
+            self._expect(")")
+            return found
+        if self._accept("-"):
+            found = self._operand()
+            return -found if isinstance(found, int) else UNDECIDED
+        if token.kind == "word":
+            if token.text.isdecimal() and token.text.isascii():
+                return int(self._take().text)
+            if token.key == "NULL":
+                self._take()
+                return None
+            if token.key.startswith("@"):
+                return self.scope.variable(self._take().text)
+        if token.kind in ("word", "name"):
+            return self._function() if self._ahead(1).key == "(" else self._column()
+        raise _UnknownSyntaxError
+
+    def _column(self) -> Value:
+        parts = [self._take().text]
+        while self._accept("."):
+            parts.append(self._take().text)
+        if self.key == "(":
+            self._skip_parentheses()
+            return UNDECIDED
+        column, alias = parts[-1].lower(), parts[-2].lower() if len(parts) > 1 else None
+        for name, row in self.row.items():
+            if column in row and alias in (None, name):
+                return row[column]
+        if not self.row or _COLUMN.fullmatch(column) is None:
+            raise _UnknownSyntaxError
+        return UNDECIDED
+
+    def _function(self) -> Value:
+        name = self._take().key
+        if name in _TRANSPARENT:
+            return self._converted(name)
+        if name == "COUNT":
+            raise _UnknownSyntaxError
+        start = self.index
+        arguments = self._arguments()
+        if arguments is None:
+            self.index = start
+            self._skip_parentheses()
+            return UNDECIDED
+        function = _FUNCTIONS.get(name)
+        return UNDECIDED if function is None else function(self.scope, arguments)
+
+    def _arguments(self) -> list[Value] | None:
+        self._expect("(")
+        arguments: list[Value] = []
+        try:
+            while not self._accept(")"):
+                arguments.append(self.value())
+                if self.key != ")":
+                    self._expect(",")
+        except _UnknownSyntaxError:
+            return None
+        return arguments
+
+    def _converted(self, name: str) -> Value:
+        """Evaluates CAST (x AS type) or CONVERT (type, x): the type of text makes text."""
+        self._expect("(")
+        if name.endswith("CAST"):
+            found = self.value()
+            self._expect("AS")
+            kind = self._type()
+        else:
+            kind = self._type()
+            self._expect(",")
+            found = self.value()
+            if self._accept(","):
+                self.value()
+        self._expect(")")
+        if isinstance(found, int) and "CHAR" in kind:
+            return str(int(found))
+        return found if "CHAR" in kind or kind in ("SYSNAME", "INT", "BIGINT", "SMALLINT") else UNDECIDED
+
+    def _type(self) -> str:
+        kind = self._take().text.upper()
+        if self.key == "(":
+            self._skip_parentheses()
+        return kind
+
+    def _skip_parentheses(self) -> None:
+        self._expect("(")
+        depth = 1
+        while depth:
+            if self.index >= len(self.tokens):
+                raise _UnknownSyntaxError
+            key = self._take().key
+            depth += (key == "(") - (key == ")")
+
+    def _is_subquery(self) -> bool:
+        return self.key == "(" and self._ahead(1).key == "SELECT"
+
+    def _holds_condition(self) -> bool:
+        """Returns whether the parentheses here hold a condition rather than a value."""
+        depth, at = 0, self.index
+        while at < len(self.tokens):
+            key = self.tokens[at].key
+            depth += (key == "(") - (key == ")")
+            if depth == 0:
+                return False
+            if depth == 1 and key in ("=", "<", ">", "!", "AND", "OR", "NOT", "IS", "LIKE", "IN", "EXISTS", "BETWEEN"):
+                return True
+            is_group = key == "(" and at + 1 < len(self.tokens) and self.tokens[at + 1].key in ("(", "NOT", "EXISTS")
+            if is_group and depth > 1 and self._nested_condition(at):
+                return True
+            at += 1
+        return False
+
+    def _nested_condition(self, at: int) -> bool:
+        before, self.index = self.index, at
+        try:
+            return self._holds_condition()
+        finally:
+            self.index = before
+
+    def _subquery(self, select: Callable[[Row], None] | None) -> list[Value] | Undecided:
+        """Evaluates a subquery; returns the selected value of each row, or None for each with `select`."""
+        self._expect("(")
+        self._expect("SELECT")
+        is_first = self._accept("TOP")
+        if is_first:
+            if self.key == "(":
+                self._skip_parentheses()
+            else:
+                self._take()
+        self._accept("DISTINCT")
+        columns = self._until("FROM")
+        if not self._accept("FROM"):
+            self._expect(")")
+            return [None if select is not None else self._selected(columns, {})]
+        tables = self._tables()
+        where: Tokens = self._until("") if self._accept("WHERE") else ()
+        rest = {token.key for token in self.tokens[self.index : self.index + 1]}
+        self._expect(")")
+        if rest != {")"}:
+            raise _UnknownSyntaxError
+        rows = [] if tables is None else self._matching(tables, where)
+        if tables is None or isinstance(rows, Undecided):
+            return UNDECIDED
+        if select is not None:
+            return [None for _ in rows]
+        keys = [token.key for token in columns]
+        if keys[:2] in (["COUNT", "("], ["COUNT_BIG", "("]):
+            return [len(rows)] if keys[-1] == ")" else UNDECIDED
+        return [self._selected(columns, row) for row in rows]
+
+    def _selected(self, columns: Tokens, row: dict[str, Row]) -> Value:
+        evaluation = _Evaluation(columns, self.scope, {**self.row, **row})
+        found = evaluation.value()
+        evaluation.expect_end()
+        return found
+
+    def _until(self, word: str) -> Tokens:
+        """Returns the tokens up to a word, or to the parenthesis that closes the subquery."""
+        start, depth = self.index, 0
+        while self.index < len(self.tokens):
+            key = self.key
+            if depth == 0 and (key == ")" or (word and key == word) or (not word and key in _TABLE_END)):
+                return self.tokens[start : self.index]
+            depth += (key == "(") - (key == ")")
+            self.index += 1
+        raise _UnknownSyntaxError
+
+    def _tables(self) -> list[tuple[str, Iterable[Row] | None, Tokens]] | None:
+        """Parses the tables of FROM: alias, rows, and the condition of a join; None if one is not known."""
+        tables = [self._table(())]
+        while True:
+            if self._accept(","):
+                tables.append(self._table(()))
+                continue
+            self._accept("INNER")
+            if not self._accept("JOIN"):
+                break
+            alias, rows, _ = self._table(())
+            self._expect("ON")
+            start, depth = self.index, 0
+            while depth or self.key not in _TABLE_END | {")", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", ","}:
+                if self.index >= len(self.tokens):
+                    raise _UnknownSyntaxError
+                depth += (self.key == "(") - (self.key == ")")
+                self.index += 1
+            tables.append((alias, rows, self.tokens[start : self.index]))
+        return None if any(rows is None for _, rows, _ in tables) else tables
+
+    def _table(self, condition: Tokens) -> tuple[str, Iterable[Row] | None, Tokens]:
+        parts = [self._take().text]
+        while self._accept("."):
+            parts.append("" if self.key == "." else self._take().text)
+        if self._ahead(0).kind == "symbol" and self.key == "(":
+            self._skip_parentheses()  # a table function
+            parts = ["?"]
+        name = parts[-1]
+        alias = name
+        if self._accept("AS") or (
+            self._ahead(0).kind in ("word", "name")
+            and self.key not in _TABLE_END | {"ON", "JOIN", "INNER", "WITH", "LEFT"}
+        ):
+            alias = self._take().text
+        if self.key in ("WITH", "("):
+            self._accept("WITH")
+            self._skip_parentheses()
+        schema = parts[-2].lower() if len(parts) > 1 else ""
+        database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
+        is_system = schema == "sys" or name.lower().startswith("sys")
+        return alias.lower(), self.scope.rows(name.lower(), database) if is_system else None, condition
+
+    def _matching(
+        self, tables: list[tuple[str, Iterable[Row] | None, Tokens]], where: Tokens
+    ) -> list[dict[str, Row]] | Undecided:
+        """Returns the combinations of rows that satisfy all conditions."""
+        conditions = [condition for _, _, condition in tables if condition] + ([where] if where else [])
+        found: list[dict[str, Row]] = []
+        is_undecided = False
+        for combination in _combinations([(alias, list(rows or ())) for alias, rows, _ in tables]):
+            holds: bool | Undecided | None = True
+            for condition in conditions:
+                evaluation = _Evaluation(condition, self.scope, {**self.row, **combination})
+                holds = _both(holds, evaluation.condition())
+                evaluation.expect_end()
+            is_undecided |= isinstance(holds, Undecided)
+            if holds is True:
+                found.append(combination)
+        return UNDECIDED if is_undecided and not found else found
+
+
+def _combinations(tables: list[tuple[str, list[Row]]]) -> Iterator[dict[str, Row]]:
+    if not tables:
+        yield {}
+        return
+    (alias, rows), *rest = tables
+    for row in rows:
+        for others in _combinations(rest):
+            yield {alias: row, **others}
+
+
+def _both(one: bool | Undecided | None, other: bool | Undecided | None) -> bool | Undecided | None:  # noqa: FBT001 - logic
+    if one is False or other is False:
+        return False
+    if isinstance(one, Undecided) or isinstance(other, Undecided):
+        return UNDECIDED
+    return None if one is None or other is None else True
+
+
+def _negated(one: bool | Undecided | None) -> bool | Undecided | None:  # noqa: FBT001 - logic
+    return one if one is None or isinstance(one, Undecided) else not one
+
+
+def _less(one: Value, other: Value) -> bool | Undecided | None:
+    if isinstance(one, Undecided) or isinstance(other, Undecided):
+        return UNDECIDED
+    if one is None or other is None:
+        return None
+    if isinstance(one, str) and isinstance(other, str):
+        return folded(one) < folded(other)
+    left, right = _number(one), _number(other)
+    return left < right if isinstance(left, int) and isinstance(right, int) else UNDECIDED
+
+
+def _like(text: Value, pattern: Value) -> bool | Undecided | None:
+    if isinstance(text, Undecided) or isinstance(pattern, Undecided):
+        return UNDECIDED
+    if text is None or pattern is None:
+        return None
+    parts = re.findall(r"\[\^?.[^\]]*\]|.", str(pattern), re.DOTALL)
+    regular = "".join(
+        ".*" if part == "%" else "." if part == "_" else part if len(part) > 1 else re.escape(part) for part in parts
+    )
+    flags = re.DOTALL if isinstance(text, BinaryName) else re.DOTALL | re.IGNORECASE
+    try:
+        return re.fullmatch(regular, str(text), flags) is not None
+    except re.error:
+        return UNDECIDED
+
+
+def _sum(one: Value, other: Value, sign: str) -> Value:
+    if isinstance(one, Undecided) or isinstance(other, Undecided):
+        return UNDECIDED
+    if one is None or other is None:
+        return None
+    if isinstance(one, str) and isinstance(other, str) and sign == "+":
+        return one + other
+    left, right = _number(one), _number(other)
+    if not isinstance(left, int) or not isinstance(right, int):
+        return UNDECIDED
+    return left + right if sign == "+" else left - right
+
+
+Function: TypeAlias = Callable[[Scope, list[Value]], Value]
+
+
+def _on_text(function: Callable[..., Value]) -> Function:
+    """Returns a function that is NULL if an argument is NULL, and undecided if one is."""
+
+    def call(_scope: Scope, arguments: list[Value]) -> Value:
+        if any(isinstance(argument, Undecided) for argument in arguments):
+            return UNDECIDED
+        if any(argument is None for argument in arguments):
+            return None
+        try:
+            return function(*arguments)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            return UNDECIDED
+
+    return call
+
+
+def _database_id(scope: Scope, arguments: list[Value]) -> Value:
+    if not arguments:
+        return scope.database_id(None)
+    (name, *_) = arguments
+    return scope.database_id(name) if isinstance(name, str) else name
+
+
+def _object_id(scope: Scope, arguments: list[Value]) -> Value:
+    name, kind = (*arguments, None)[:2]
+    if not isinstance(name, str) or isinstance(kind, Undecided):
+        return name if name is None else UNDECIDED
+    return scope.object_id(name, str(kind) if kind is not None else None)
+
+
+def _first_known(_scope: Scope, arguments: list[Value]) -> Value:
+    """Evaluates ISNULL and COALESCE."""
+    for argument in arguments:
+        if argument is not None:
+            return argument
+    return None
+
+
+def _concatenated(_scope: Scope, arguments: list[Value]) -> Value:
+    if any(isinstance(argument, Undecided) for argument in arguments):
+        return UNDECIDED
+    return "".join("" if argument is None else str(argument) for argument in arguments)
+
+
+def _quoted(text: str, quote: str = "[") -> str:
+    opening, closing = ("[", "]") if quote in "[]" else (quote, quote)
+    return opening + text.replace(closing, closing * 2) + closing
+
+
+_FUNCTIONS: Final[dict[str, Function]] = {
+    "CHAR": _on_text(chr),
+    "COALESCE": _first_known,
+    "CONCAT": _concatenated,
+    "DB_ID": _database_id,
+    "DB_NAME": lambda scope, arguments: UNDECIDED if arguments else scope.database_name(),
+    "ERROR_NUMBER": lambda scope, _: scope.variable("error_number()"),
+    "ISNULL": _first_known,
+    "LEN": _on_text(lambda text: len(text.rstrip(" "))),
+    "LOWER": _on_text(lambda text: text.lower()),
+    "LTRIM": _on_text(lambda text: text.lstrip(" ")),
+    "NCHAR": _on_text(chr),
+    "OBJECT_ID": _object_id,
+    "QUOTENAME": _on_text(_quoted),
+    "REPLACE": _on_text(lambda text, old, new: re.sub(re.escape(old), lambda _: new, text, flags=re.IGNORECASE)),
+    "RTRIM": _on_text(lambda text: text.rstrip(" ")),
+    "UPPER": _on_text(lambda text: text.upper()),
+}

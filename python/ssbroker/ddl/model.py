@@ -1,0 +1,985 @@
+"""A model of an instance, which the statements of a script change as they would change a running one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from ssbroker.ddl import catalog_views, statements
+from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
+from ssbroker.ddl.dates import parse_date
+from ssbroker.ddl.expressions import Row, folded
+from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_lifetime, parse_list, parse_route_id
+from ssbroker.ddl.notes import Remark
+from ssbroker.ddl.parser_base import did_you_mean
+from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
+from ssbroker.ddl.statements import (
+    BrokerOption,
+    Clauses,
+    EndpointSettings,
+    QueueName,
+    QueueSettings,
+    SecurityStatement,
+    Statement,
+)
+from ssbroker.ddl.system_objects import (
+    SYSTEM_CONTRACTS,
+    SYSTEM_DATABASES,
+    SYSTEM_MESSAGE_TYPES,
+    SYSTEM_SERVICES,
+    canonical_name,
+)
+
+FIRST_ROUTE_ID: Final = 65_536
+"""The id of the first route of a database in SQL Server."""
+
+ROUTE_ID_MAX: Final = 2**31 - 1
+
+UNNAMED_DATABASE: Final = "user"
+"""The name of the database if a script does not name one."""
+
+READERS_MAX: Final = 32_767
+LEVELS: Final = range(1, 11)
+DEFAULT_LEVEL: Final = 5
+_PASSWORD_REQUIRED: Final = "a master key needs a password that is not empty"  # noqa: S105 - a message
+
+
+@dataclass(slots=True)
+class DatabaseModel:
+    """A row of sys.databases."""
+
+    guid: bytes | None = None
+    enabled: bool = True
+    is_supposed: bool = False
+    """Whether the script uses the database without creating it, so that it may hold other objects."""
+    master_password: str | None = field(default=None, repr=False)
+
+    def apply(self, option: BrokerOption) -> None:
+        """Applies I4, I5 or I6; the broker id is unknown after NEW_BROKER."""
+        self.enabled = option != "DISABLE_BROKER"
+        if option == "NEW_BROKER":
+            self.guid = None
+
+
+@dataclass(slots=True)
+class RouteModel:
+    """A row of sys.routes; the id None is not assigned yet."""
+
+    address: str
+    service_name: str | None = None
+    broker_instance: bytes | None = None
+    lifetime: datetime | None = None
+    mirror_address: str | None = None
+    route_id: int | None = None
+
+
+@dataclass(slots=True)
+class EndpointModel:
+    """The Service Broker endpoint; annotated `addresses` replace those of the listener."""
+
+    name: str
+    settings: EndpointSettings
+    addresses: tuple[str, ...] | None = None
+
+
+@dataclass(slots=True)
+class QueueModel:
+    """A queue."""
+
+    schema: str
+    name: str
+    settings: QueueSettings
+
+
+@dataclass(slots=True)
+class ServiceModel:
+    """A service: the key of its queue, and the contracts that it accepts as a target."""
+
+    queue: tuple[str, str, str]
+    contracts: tuple[str, ...] = ()
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityModel:
+    """A broker priority; None means any."""
+
+    contract: str | None = None
+    local_service: str | None = None
+    remote_service: str | None = None
+    level: int = DEFAULT_LEVEL
+
+    @property
+    def criteria(self) -> tuple[str | None, ...]:
+        """What the priority applies to."""
+        return self.contract, self.local_service, self.remote_service
+
+
+@dataclass(slots=True)
+class CertificateModel:
+    """A certificate."""
+
+    owner: str | None
+    has_key: bool
+
+
+@dataclass(slots=True)
+class BindingModel:
+    """A remote service binding."""
+
+    service: str
+    user: str
+
+
+ObjectKind = Literal["database", "route", "queue", "service", "endpoint"]
+"""The kinds of objects whose statements a script records."""
+Key = tuple[str, str]
+"""Database and name."""
+
+
+@dataclass(slots=True)
+class InstanceModel:
+    """The state that statements change; databases, routes and services are in order of creation.
+
+    A script that creates a database before it uses one is complete: other databases do not exist, unless `lenient`. Otherwise
+    the databases that it uses exist already.
+    """
+
+    now: datetime
+    lenient: bool = False
+    positions: dict[tuple[ObjectKind, str, str], ScriptPosition] = field(default_factory=dict)
+    """The last CREATE or ALTER of each object, by kind, database (empty for an endpoint) and name (empty for a database)."""
+    databases: dict[str, DatabaseModel] = field(default_factory=dict)
+    routes: dict[Key, RouteModel] = field(default_factory=dict)
+    services: dict[Key, ServiceModel] = field(default_factory=dict)
+    queues: dict[tuple[str, str, str], QueueModel] = field(default_factory=dict)
+    """By database, schema and name; schema and name without case."""
+    message_types: dict[Key, str] = field(default_factory=dict)
+    contracts: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+    """The message types of each contract."""
+    priorities: dict[Key, PriorityModel] = field(default_factory=dict)
+    users: dict[Key, None] = field(default_factory=dict)
+    certificates: dict[Key, CertificateModel] = field(default_factory=dict)
+    bindings: dict[Key, BindingModel] = field(default_factory=dict)
+    endpoint: EndpointModel | None = None
+    addresses: list[str] = field(default_factory=list)
+    pending_requests: list[str] = field(default_factory=list)
+    current: str | None = None
+    is_complete: bool = False
+    dropped: set[str] = field(default_factory=set)
+
+    def resolve(self, name: str) -> str:
+        """Returns the name of the database that differs from this one only in case, or else the name itself."""
+        name = canonical_name(name)
+        if name in self.databases or name in SYSTEM_DATABASES:
+            return name
+        key = folded(name)
+        return next((other for other in self.databases if folded(other) == key), name)
+
+    def use(self, name: str) -> None:
+        """Makes a database the current one."""
+        name = self.resolve(name)
+        # Scripts often use master only to create databases and endpoints.
+        if name not in SYSTEM_DATABASES - {"msdb"}:
+            self.database(name)
+        self.current = name
+
+    def current_database(self) -> str:
+        """Returns the current database; before any USE, the only user database, which is created if there is none."""
+        if self.current is None:
+            users = [name for name in self.databases if name not in SYSTEM_DATABASES] or [UNNAMED_DATABASE]
+            if len(users) > 1:
+                raise RefusalError(f"USE is required to select one of the databases {', '.join(users)}")
+            self.current = users[0]
+        self.database(self.current)
+        return self.current
+
+    def database(self, name: str, *, number: int = 911) -> DatabaseModel:
+        """Returns the database of that name; supposes that it exists, unless the script dropped it or is complete."""
+        name = self.resolve(name)
+        if name in self.databases:
+            return self.databases[name]
+        if name in self.dropped:
+            raise RefusalError(f"the database {name} was dropped", number)
+        if self.is_complete and not self.lenient and name not in SYSTEM_DATABASES:
+            known = [other for other in self.databases if other not in SYSTEM_DATABASES]
+            raise RefusalError(
+                f"the script creates no database {name}; it creates {', '.join(known)}{did_you_mean(name, known)}",
+                number,
+            )
+        return self.suppose(name)
+
+    def suppose(self, name: str) -> DatabaseModel:
+        """Adds a database that exists before the script runs."""
+        database = self._add(name)
+        database.is_supposed = name != UNNAMED_DATABASE
+        return database
+
+    def create(self, name: str) -> DatabaseModel:
+        """Creates a database, which must not exist."""
+        if self.resolve(name) in self.databases or canonical_name(name) in SYSTEM_DATABASES:
+            raise RefusalError(already_exists(self.resolve(name)), 1801)
+        self.is_complete |= all(other in SYSTEM_DATABASES for other in self.databases) and not self.dropped
+        self.dropped.discard(name)
+        return self._add(name)
+
+    def _add(self, name: str) -> DatabaseModel:
+        """Adds a database with its initial route."""
+        database = self.databases[name] = DatabaseModel()
+        if name != "master":
+            self.routes[name, AUTO_CREATED_LOCAL] = RouteModel("LOCAL")
+        return database
+
+    def drop(self, name: str, *, if_exists: bool) -> None:
+        """Drops a database and everything in it."""
+        name = self.resolve(name)
+        if name in SYSTEM_DATABASES:
+            raise RefusalError(f"{name} is a system database and cannot be dropped", 3708)
+        if name == self.current:
+            raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
+        is_missing = name in self.dropped or (self.is_complete and not self.lenient and name not in self.databases)
+        if is_missing and not if_exists:
+            raise RefusalError(f"the database {name} does not exist", 3701)
+        self.databases.pop(name, None)
+        for field_name in _BY_DATABASE:
+            objects: dict[Any, Any] = getattr(self, field_name)
+            setattr(self, field_name, {key: one for key, one in objects.items() if key[0] != name})
+        self.dropped.add(name)
+
+    def rename(self, name: str, new: str) -> None:
+        """Renames a database; it keeps its position in all orders."""
+        if name in SYSTEM_DATABASES:
+            raise RefusalError("a system database cannot be renamed", 3708)
+        if canonical_name(new) in SYSTEM_DATABASES or self.resolve(new) in self.databases.keys() - {name}:
+            raise RefusalError(f"the database {new} already exists", 1801)
+        self.databases = {new if key == name else key: one for key, one in self.databases.items()}
+        for service in self.services.values():
+            service.queue = (new, *service.queue[1:]) if service.queue[0] == name else service.queue
+        for field_name in _BY_DATABASE:
+            objects: dict[Any, Any] = getattr(self, field_name)
+            renamed = {(new, *key[1:]) if key[0] == name else key: one for key, one in objects.items()}
+            setattr(self, field_name, renamed)
+        self.positions = {(key[0], new if key[1] == name else key[1], key[2]): at for key, at in self.positions.items()}
+        self.current = new if self.current == name else self.current
+        self.dropped = (self.dropped | {name}) - {new}
+
+    def has_enabled_duplicate(self, database: DatabaseModel) -> bool:
+        """Returns whether another enabled database has the same broker id (I7)."""
+        return any(
+            other.enabled and other.guid == database.guid and other is not database
+            for other in self.databases.values()
+            if database.guid is not None
+        )
+
+    def record_position(self, statement: Statement, at: ScriptPosition) -> None:
+        """Records the statement that created or changed an object, after it ran."""
+        match statement:
+            case statements.CreateRoute(name) | statements.AlterRoute(name):
+                self.positions["route", self.current_database(), name] = at
+            case statements.CreateService(name) | statements.AlterService(name):
+                self.positions["service", self.current_database(), name] = at
+            case statements.CreateQueue(queue) | statements.AlterQueue(queue):
+                database, schema, name = _queue_key(self, queue)
+                self.positions["queue", database, f"{schema}.{name}"] = at
+            case statements.CreateEndpoint(name) | statements.AlterEndpoint(name):
+                self.positions["endpoint", "", self.endpoint.name if self.endpoint else name] = at
+            case statements.CreateDatabase(name):
+                self.positions["database", name, ""] = at
+            case statements.AlterDatabase(name, _, new_name):
+                known = self.current_database() if name is None else self.resolve(name)
+                self.positions["database", new_name or known, ""] = at
+            case statements.UseDatabase(name):
+                self.positions.setdefault(("database", self.resolve(name), ""), at)
+
+    def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
+        """Returns the rows of a catalog view; None if the view is not about Service Broker."""
+        if view in ("databases", "sysdatabases"):
+            return catalog_views.database_rows(
+                DatabaseRow(name, one.enabled, None if one.guid is None else str(uuid.UUID(bytes=one.guid)))
+                for name, one in self.databases.items()
+            )
+        if view in ("endpoints", "tcp_endpoints", "service_broker_endpoints"):
+            endpoint = self.endpoint
+            row = (
+                None
+                if endpoint is None
+                else EndpointRow(endpoint.name, endpoint.settings.state, endpoint.settings.port)
+            )
+            return catalog_views.endpoint_rows(row)
+        name = self._viewed(database)
+        return catalog_views.view_rows(view, DatabaseObjects() if name is None else self._objects(name))
+
+    def _viewed(self, database: str | None) -> str | None:
+        """Returns the database whose views a condition reads, without adding it."""
+        if database is not None:
+            return self.resolve(database)
+        users = [name for name in self.databases if name not in SYSTEM_DATABASES]
+        return self.current if self.current is not None else users[0] if len(users) == 1 else None
+
+    def _objects(self, name: str) -> DatabaseObjects:
+        # A database that has not been used yet has its initial route.
+        is_new = name not in self.databases and name not in self.dropped and name != "master"
+        initial = [RouteRow(AUTO_CREATED_LOCAL, None, None, "LOCAL", None)] if is_new else []
+        database = self.databases.get(name)
+        return DatabaseObjects(
+            routes=initial
+            + [
+                RouteRow(
+                    key[1],
+                    one.service_name,
+                    None if one.broker_instance is None else str(uuid.UUID(bytes=one.broker_instance)),
+                    one.address,
+                    one.mirror_address,
+                )
+                for key, one in self.routes.items()
+                if key[0] == name
+            ],
+            queues=[
+                QueueRow(one.schema, one.name, one.settings.status is not False, one.settings.procedure or None)
+                for key, one in self.queues.items()
+                if key[0] == name
+            ],
+            services=[ServiceRow(key[1], *one.queue[1:]) for key, one in self.services.items() if key[0] == name],
+            contracts=_names_in(self.contracts, name),
+            message_types=_names_in(self.message_types, name),
+            priorities=_names_in(self.priorities, name),
+            bindings=_names_in(self.bindings, name),
+            certificates=_names_in(self.certificates, name),
+            users=_names_in(self.users, name),
+            has_master_key=database is not None and database.master_password is not None,
+        )
+
+
+_BY_DATABASE: Final = (
+    "routes",
+    "services",
+    "queues",
+    "message_types",
+    "contracts",
+    "priorities",
+    "users",
+    "certificates",
+    "bindings",
+)
+
+
+def already_exists(name: str) -> str:
+    """Returns the reason of error 1801, with what to do."""
+    return (
+        f"the database {name!r} already exists; to run a script again, remove the statement, or guard it: "
+        f"IF DB_ID(N'{name}') IS NULL CREATE DATABASE [{name}]"
+    )
+
+
+def _names_in(objects: Mapping[Key, object], database: str) -> list[str]:
+    return [name for other, name in objects if other == database]
+
+
+def find_name(name: str, names: Iterable[str]) -> str | None:
+    """Returns a name that equals the given one, or else the only one that differs from it in case.
+
+    Examples:
+        >>> find_name("north", ["North", "South"]), find_name("West", ["North"])
+        ('North', None)
+    """
+    known = list(names)
+    if name in known:
+        return name
+    similar = [other for other in known if folded(other) == folded(name)]
+    return similar[0] if len(similar) == 1 else None
+
+
+def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
+    """Runs one statement with its annotations; returns what was not done, or done differently.
+
+    Raises:
+        RefusalError: SQL Server would refuse the statement.
+    """
+    match statement:
+        case statements.CreateRoute() | statements.AlterRoute() | statements.DropRoute():
+            return _run_route(instance, statement, annotations)
+        case statements.CreateQueue() | statements.AlterQueue() | statements.DropQueue():
+            _run_queue(instance, statement)
+        case statements.CreateService() | statements.AlterService() | statements.DropService():
+            _run_service(instance, statement)
+        case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
+            return _run_endpoint(instance, statement, annotations)
+        case statements.CreateMessageType() | statements.AlterMessageType() | statements.DropMessageType():
+            return _run_message_type(instance, statement)
+        case statements.CreateContract() | statements.DropContract():
+            _run_contract(instance, statement)
+        case statements.CreatePriority() | statements.AlterPriority() | statements.DropPriority():
+            _run_priority(instance, statement)
+        case (
+            statements.UseDatabase()
+            | statements.CreateDatabase()
+            | statements.AlterDatabase()
+            | statements.DropDatabase()
+        ):
+            return _run_database(instance, statement, annotations.get("service_broker_guid"))
+        case _ if isinstance(statement, SecurityStatement):
+            return _run_security(instance, statement)
+        case _:
+            raise AssertionError(statement)
+    return None
+
+
+def _run_database(
+    instance: InstanceModel,
+    statement: statements.UseDatabase | statements.CreateDatabase | statements.AlterDatabase | statements.DropDatabase,
+    guid: str | None,
+) -> Remark | None:
+    match statement:
+        case statements.DropDatabase(names, if_exists):
+            for name in names:
+                instance.drop(name, if_exists=if_exists)
+        case statements.UseDatabase(name):
+            instance.use(name)
+            if guid is not None:
+                _set_broker(instance, instance.resolve(name), None, guid)
+        case statements.CreateDatabase(name, attached, option):
+            instance.create(name)
+            _set_broker(instance, name, option, guid, attached=attached)
+        case statements.AlterDatabase(given, option, new_name, ignored):
+            name = instance.current_database() if given is None else instance.resolve(given)
+            instance.database(name, number=5011)
+            _set_broker(instance, name, option, guid)
+            if new_name is not None:
+                instance.rename(name, new_name)
+            return Remark("ignored", f"skipped {ignored}") if ignored else None
+    return None
+
+
+def _set_broker(
+    instance: InstanceModel, name: str, option: BrokerOption | None, guid: str | None, *, attached: bool = False
+) -> None:
+    database = instance.database(name)
+    before = replace(database)
+    if option is not None:
+        database.apply(option)
+    if guid is not None:
+        database.guid = None if guid == "unknown" else _guid(guid)
+    if database.enabled and instance.has_enabled_duplicate(database):
+        if not attached:
+            database.enabled, database.guid = before.enabled, before.guid
+            raise RefusalError(f"another enabled database has the broker id of {name}", 9772)
+        database.enabled = False
+
+
+def _guid(text: str) -> bytes:
+    try:
+        return uuid.UUID(text).bytes
+    except ValueError:
+        raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
+
+
+def _missing(instance: InstanceModel, database: str, kind: str, name: str, names: Iterable[str] = ()) -> RefusalError:
+    """Returns the error that an object does not exist."""
+    hint = did_you_mean(name, names)
+    if instance.databases[database].is_supposed and not hint:
+        hint = "; if another script creates it, load the scripts together, as a folder"
+    return RefusalError(f"the database {database} has no {kind} {name}{hint}", 15151)
+
+
+def _find(instance: InstanceModel, objects: Mapping[Key, object], database: str, name: str, *, kind: str) -> Key:
+    """Returns the key of an object whose name compares without case; its database may hold others than the script creates."""
+    known = _names_in(objects, database)
+    found = find_name(name, known)
+    if found is None and not instance.databases[database].is_supposed:
+        raise _missing(instance, database, kind, name, known)
+    return database, name if found is None else found
+
+
+def _run_route(
+    instance: InstanceModel,
+    statement: statements.CreateRoute | statements.AlterRoute | statements.DropRoute,
+    annotations: Mapping[str, str],
+) -> Remark | None:
+    database = instance.current_database()
+    known = _names_in(instance.routes, database)
+    found = find_name(statement.name, known)
+    if isinstance(statement, statements.CreateRoute):
+        if found is not None and (found == statement.name or is_initial_route(statement)):
+            if is_initial_route(statement) and instance.routes[database, found] == RouteModel("LOCAL"):
+                return INITIAL_ROUTE_EXISTS
+            raise RefusalError(f"the database {database} already has a route of this name{initial_route_hint(found)}")
+        new = _route(RouteModel(""), statement.clauses, annotations, instance.now)
+        instance.routes[database, statement.name] = new
+    elif found is None:
+        raise _missing(instance, database, "route", statement.name, known)
+    elif isinstance(statement, statements.DropRoute):
+        del instance.routes[database, found]
+    else:
+        key = (database, found)
+        instance.routes[key] = _route(instance.routes[key], statement.clauses, annotations, instance.now)
+    return None
+
+
+INITIAL_ROUTE_EXISTS: Final = Remark(
+    "existing", f"skipped, because every database is created with the same route {AUTO_CREATED_LOCAL}"
+)
+
+
+def is_initial_route(statement: statements.CreateRoute) -> bool:
+    """Returns whether a statement creates the route that every database is created with, as SSMS and SSDT write it."""
+    return folded(statement.name) == folded(AUTO_CREATED_LOCAL) and statement.clauses in (
+        Clauses(address="LOCAL"),
+        Clauses(address="local"),
+        Clauses(address="Local"),
+    )
+
+
+def initial_route_hint(name: str) -> str:
+    """Returns what to do if the existing route is the one that every database is created with."""
+    if name != AUTO_CREATED_LOCAL:
+        return ""
+    return f"; every database is created with it: use ALTER ROUTE {AUTO_CREATED_LOCAL}, or drop it first"
+
+
+def _route(old: RouteModel, given: Clauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
+    """Returns the route with the given clauses, and the old values for all others."""
+    broker_instance = None if old.broker_instance is None else str(uuid.UUID(bytes=old.broker_instance))
+    clauses = Clauses(
+        service_name=old.service_name if given.service_name is None else given.service_name,
+        broker_instance=broker_instance if given.broker_instance is None else given.broker_instance,
+        lifetime=given.lifetime,
+        address=(old.address or None) if given.address is None else given.address,
+        mirror_address=old.mirror_address if given.mirror_address is None else given.mirror_address,
+    )
+    guid = check(clauses)
+    lifetime = old.lifetime
+    if "lifetime" in annotations:
+        lifetime = parse_lifetime(annotations["lifetime"])
+    elif given.lifetime is not None:
+        try:
+            lifetime = now + timedelta(seconds=given.lifetime)
+        except OverflowError:
+            raise RefusalError(f"LIFETIME = {given.lifetime} ends after the year 9999", 9746) from None
+    route_id = parse_route_id(annotations["route_id"]) if "route_id" in annotations else old.route_id
+    return RouteModel(clauses.address or "", clauses.service_name, guid, lifetime, clauses.mirror_address, route_id)
+
+
+def _queue_key(instance: InstanceModel, queue: QueueName) -> tuple[str, str, str]:
+    """Returns the key of a queue; names of queues and schemas compare without case."""
+    name = instance.current_database() if queue.database is None else instance.resolve(queue.database)
+    instance.database(name)
+    return name, folded(queue.schema), folded(queue.name)
+
+
+def _run_queue(
+    instance: InstanceModel, statement: statements.CreateQueue | statements.AlterQueue | statements.DropQueue
+) -> None:
+    key = _queue_key(instance, statement.queue)
+    if isinstance(statement, statements.CreateQueue):
+        if key in instance.queues:
+            raise RefusalError(f"the database {key[0]} already has a queue of this name", 2714)
+        _check_readers(statement.settings)
+        instance.queues[key] = QueueModel(statement.queue.schema, statement.queue.name, statement.settings)
+        return
+    _require_queue(instance, key, statement.queue)
+    if isinstance(statement, statements.DropQueue):
+        users = [name for (_, name), service in instance.services.items() if service.queue == key]
+        if users:
+            raise RefusalError(f"the service {users[0]} still uses the queue")
+        del instance.queues[key]
+        return
+    _check_readers(statement.settings)
+    queue = instance.queues[key]
+    given = {name: value for name in QUEUE_SETTINGS if (value := getattr(statement.settings, name)) is not None}
+    queue.settings = replace(queue.settings, **given)
+
+
+QUEUE_SETTINGS: Final = (
+    "status",
+    "retention",
+    "activation",
+    "procedure",
+    "max_queue_readers",
+    "poison_message_handling",
+)
+
+
+def _check_readers(settings: QueueSettings) -> None:
+    readers = settings.max_queue_readers
+    if readers is not None and not 0 <= readers <= READERS_MAX:
+        raise RefusalError(f"MAX_QUEUE_READERS = {readers} is outside the range 0 to {READERS_MAX}", 9607)
+
+
+def _require_queue(instance: InstanceModel, key: tuple[str, str, str], queue: QueueName) -> None:
+    if key not in instance.queues:
+        known = [f"{one.schema}.{one.name}" for other, one in instance.queues.items() if other[0] == key[0]]
+        raise _missing(instance, key[0], "queue", f"{queue.schema}.{queue.name}", known)
+
+
+def _run_service(
+    instance: InstanceModel, statement: statements.CreateService | statements.AlterService | statements.DropService
+) -> None:
+    database = instance.current_database()
+    key = (database, statement.name)
+    if isinstance(statement, statements.CreateService):
+        _create_service(instance, statement, key)
+        return
+    if key not in instance.services:
+        raise _missing(instance, database, "service", statement.name, _names_in(instance.services, database))
+    if isinstance(statement, statements.AlterService):
+        _alter_service(instance, statement, key)
+        return
+    for (other, name), priority in instance.priorities.items():
+        if other == database and priority.local_service == statement.name:
+            raise RefusalError(f"the broker priority {name} still uses the service")
+    del instance.services[key]
+
+
+def _create_service(instance: InstanceModel, statement: statements.CreateService, key: Key) -> None:
+    database = key[0]
+    if key in instance.services or statement.name in SYSTEM_SERVICES:
+        raise RefusalError(f"the database {database} already has a service of this name")
+    queue = _queue_key(instance, statement.queue)
+    _require_queue(instance, queue, statement.queue)
+    for contract in statement.contracts:
+        _require_contract(instance, database, contract)
+    owner = None if statement.owner is None else _user(instance, database, statement.owner)
+    instance.services[key] = ServiceModel(queue, tuple(dict.fromkeys(statement.contracts)), owner)
+
+
+def _alter_service(instance: InstanceModel, statement: statements.AlterService, key: Key) -> None:
+    database, service = key[0], instance.services[key]
+    for contract in (*statement.add_contracts, *statement.drop_contracts):
+        _require_contract(instance, database, contract)
+    for contract in statement.add_contracts:
+        if contract in service.contracts:
+            raise RefusalError(f"the service already has the contract {contract}")
+    for contract in statement.drop_contracts:
+        if contract not in service.contracts and not instance.databases[database].is_supposed:
+            raise RefusalError(f"the service does not have the contract {contract}", 15151)
+    if statement.queue is not None:
+        queue = _queue_key(instance, statement.queue)
+        _require_queue(instance, queue, statement.queue)
+        service.queue = queue
+    kept = tuple(one for one in service.contracts if one not in statement.drop_contracts)
+    service.contracts = kept + tuple(dict.fromkeys(statement.add_contracts))
+
+
+def _require_contract(instance: InstanceModel, database: str, name: str) -> None:
+    is_known = (database, name) in instance.contracts or name in SYSTEM_CONTRACTS
+    if not is_known and not instance.databases[database].is_supposed:
+        raise _missing(instance, database, "contract", name, _names_in(instance.contracts, database))
+
+
+def _run_message_type(
+    instance: InstanceModel,
+    statement: statements.CreateMessageType | statements.AlterMessageType | statements.DropMessageType,
+) -> Remark | None:
+    database = instance.current_database()
+    key = (database, statement.name)
+    is_system = statement.name in SYSTEM_MESSAGE_TYPES
+    if isinstance(statement, statements.CreateMessageType):
+        if key in instance.message_types or is_system:
+            raise RefusalError(f"the database {database} already has a message type of this name")
+        instance.message_types[key] = statement.validation
+        return collection_remark(statement)
+    if is_system:
+        raise RefusalError("a system message type cannot be altered or dropped", 9663)
+    if key not in instance.message_types and not instance.databases[database].is_supposed:
+        raise _missing(instance, database, "message type", statement.name, _names_in(instance.message_types, database))
+    if isinstance(statement, statements.AlterMessageType):
+        instance.message_types[key] = statement.validation
+        return collection_remark(statement)
+    users = [name for (other, name), kinds in instance.contracts.items() if other == database and key[1] in kinds]
+    if users:
+        raise RefusalError(f"the contract {users[0]} still uses the message type")
+    instance.message_types.pop(key, None)
+    return None
+
+
+def collection_remark(statement: statements.CreateMessageType | statements.AlterMessageType) -> Remark | None:
+    """Returns that messages are not validated against a schema collection, if the statement names one."""
+    if statement.collection is None:
+        return None
+    return Remark(
+        "ignored", f"the schema collection {statement.collection} is ignored: messages have to be well-formed XML"
+    )
+
+
+def _run_contract(instance: InstanceModel, statement: statements.CreateContract | statements.DropContract) -> None:
+    database = instance.current_database()
+    key = (database, statement.name)
+    is_system = statement.name in SYSTEM_CONTRACTS
+    if isinstance(statement, statements.CreateContract):
+        if key in instance.contracts or is_system:
+            raise RefusalError(f"the database {database} already has a contract of this name")
+        for kind, _ in statement.messages:
+            is_known = (database, kind) in instance.message_types or kind in SYSTEM_MESSAGE_TYPES
+            if not is_known and not instance.databases[database].is_supposed:
+                raise _missing(instance, database, "message type", kind, _names_in(instance.message_types, database))
+        if all(sender == "TARGET" for _, sender in statement.messages):
+            raise RefusalError("a contract needs a message type that is SENT BY INITIATOR or ANY", 8492)
+        instance.contracts[key] = tuple(kind for kind, _ in statement.messages)
+        return
+    _require_contract(instance, database, statement.name)
+    if is_system:
+        raise RefusalError("a system contract cannot be dropped", 9663)
+    users = [
+        f"service {name}"
+        for (other, name), one in instance.services.items()
+        if other == database and key[1] in one.contracts
+    ]
+    users += [
+        f"broker priority {name}"
+        for (other, name), one in instance.priorities.items()
+        if other == database and one.contract == key[1]
+    ]
+    if users:
+        raise RefusalError(f"the {users[0]} still uses the contract")
+    instance.contracts.pop(key, None)
+
+
+def _run_priority(
+    instance: InstanceModel, statement: statements.CreatePriority | statements.AlterPriority | statements.DropPriority
+) -> None:
+    database = instance.current_database()
+    if isinstance(statement, statements.CreatePriority):
+        if find_name(statement.name, _names_in(instance.priorities, database)) is not None:
+            raise RefusalError(f"the database {database} already has a broker priority of this name")
+        key, before = (database, statement.name), PriorityModel()
+    else:
+        key = _find(instance, instance.priorities, database, statement.name, kind="broker priority")
+        before = instance.priorities.get(key, PriorityModel())
+    if isinstance(statement, statements.DropPriority):
+        instance.priorities.pop(key, None)
+        return
+    values: dict[str, Any] = {}
+    for option, value in statement.settings.options:
+        if option == "contract" and value is not None:
+            _require_contract(instance, database, str(value))
+        if option == "local_service" and value is not None and (database, str(value)) not in instance.services:
+            raise _missing(instance, database, "service", str(value), _names_in(instance.services, database))
+        values[option] = DEFAULT_LEVEL if option == "level" and value is None else value
+    new = replace(before, **values)
+    if new.level not in LEVELS:
+        raise RefusalError(f"PRIORITY_LEVEL = {new.level} is outside the range 1 to 10", 9606)
+    for other, priority in instance.priorities.items():
+        if other[0] == database and other != key and priority.criteria == new.criteria:
+            raise RefusalError(f"the broker priority {other[1]} already has the same criteria")
+    instance.priorities[key] = new
+
+
+def _run_security(instance: InstanceModel, statement: SecurityStatement) -> Remark | None:
+    """Runs a statement about users, keys and certificates; files are not read."""
+    database = instance.current_database()
+    match statement:
+        case statements.CreateUser(name, ignored):
+            known = _names_in(instance.users, database)
+            if folded(name) in ("public", "dbo") or find_name(name, known) is not None:
+                raise RefusalError(f"the database {database} already has the user {name}", 15023)
+            instance.users[database, name] = None
+            return Remark("ignored", f"skipped {ignored}") if ignored else None
+        case statements.DropUser(name):
+            _drop_user(instance, database, name)
+        case statements.CreateBinding() | statements.AlterBinding() | statements.DropBinding():
+            _run_binding(instance, statement, database)
+        case statements.SetPermission():
+            return _set_permission(instance, statement, database)
+        case statements.SetOwner(kind, name, user):
+            _set_owner(instance, database, kind, name, user)
+        case (
+            statements.CreateCertificate()
+            | statements.AlterCertificate()
+            | statements.BackupCertificate()
+            | statements.DropCertificate()
+        ):
+            _run_certificate(instance, statement, database)
+        case _:
+            _run_master_key(instance, statement, database)
+    return None
+
+
+def _user(instance: InstanceModel, database: str, name: str) -> str:
+    if folded(name) in ("public", "dbo"):
+        return folded(name)
+    return _find(instance, instance.users, database, name, kind="user")[1]
+
+
+def _drop_user(instance: InstanceModel, database: str, name: str) -> None:
+    user = _user(instance, database, name)
+    if user in ("public", "dbo"):
+        raise RefusalError(f"the user {user} cannot be dropped", 15150)
+    owned = [f"service {key[1]}" for key, one in instance.services.items() if key[0] == database and one.owner == user]
+    owned += [
+        f"certificate {key[1]}"
+        for key, one in instance.certificates.items()
+        if key[0] == database and one.owner == user
+    ]
+    owned += [
+        f"remote service binding {key[1]}"
+        for key, one in instance.bindings.items()
+        if key[0] == database and one.user == user
+    ]
+    if owned:
+        raise RefusalError(f"the user {user} owns the {owned[0]}", 15138)
+    instance.users.pop((database, user), None)
+
+
+def _run_binding(
+    instance: InstanceModel,
+    statement: statements.CreateBinding | statements.AlterBinding | statements.DropBinding,
+    database: str,
+) -> None:
+    known = _names_in(instance.bindings, database)
+    if isinstance(statement, statements.CreateBinding):
+        if find_name(statement.name, known) is not None:
+            raise RefusalError(f"the database {database} already has a remote service binding of this name")
+        if not 0 < len(statement.service) <= 256:  # noqa: PLR2004 - the length of a service name
+            raise RefusalError("the name of a service has 1 to 256 characters", 8412)
+        if any(key[0] == database and one.service == statement.service for key, one in instance.bindings.items()):
+            raise RefusalError(f"the service {statement.service} already has a remote service binding", 9619)
+        user = _remote_user(instance, database, statement.user)
+        instance.bindings[database, statement.name] = BindingModel(statement.service, user)
+        return
+    key = _find(instance, instance.bindings, database, statement.name, kind="remote service binding")
+    if isinstance(statement, statements.DropBinding):
+        instance.bindings.pop(key, None)
+    elif statement.user is not None:
+        user = _remote_user(instance, database, statement.user)
+        if key in instance.bindings:
+            instance.bindings[key].user = user
+
+
+def _remote_user(instance: InstanceModel, database: str, name: str) -> str:
+    user = _user(instance, database, name)
+    if user in ("public", "dbo"):
+        raise RefusalError(f"a remote service binding needs a user other than public and dbo; got {name}")
+    return user
+
+
+def _set_permission(instance: InstanceModel, statement: statements.SetPermission, database: str) -> Remark | None:
+    key = (database, statement.service)
+    if key not in instance.services and not instance.databases[database].is_supposed:
+        raise _missing(instance, database, "service", statement.service, _names_in(instance.services, database))
+    for name in statement.users:
+        if _user(instance, database, name) == "dbo":
+            raise RefusalError("dbo can always send, so the permission cannot be granted, denied or revoked", 15151)
+    return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
+
+
+def _set_owner(instance: InstanceModel, database: str, kind: statements.Owned, name: str, user: str) -> None:
+    is_supposed = instance.databases[database].is_supposed
+    certificate: CertificateModel | None = None
+    service: ServiceModel | None = None
+    if kind == "service":
+        service = instance.services.get((database, name))
+        if service is None and not is_supposed:
+            raise _missing(instance, database, kind, name, _names_in(instance.services, database))
+    else:
+        key = _find(instance, instance.certificates, database, name, kind=kind)
+        certificate = instance.certificates.get(key)
+    owner = _user(instance, database, user)
+    if owner == "public":
+        raise RefusalError(f"the {kind} {name} cannot be owned by public")
+    if service is not None:
+        service.owner = owner
+    if certificate is not None:
+        certificate.owner = owner
+
+
+def _run_certificate(
+    instance: InstanceModel,
+    statement: statements.CreateCertificate
+    | statements.AlterCertificate
+    | statements.BackupCertificate
+    | statements.DropCertificate,
+    database: str,
+) -> None:
+    if isinstance(statement, statements.CreateCertificate):
+        _create_certificate(instance, statement, database)
+        return
+    key = _find(instance, instance.certificates, database, statement.name, kind="certificate")
+    certificate = instance.certificates.get(key)
+    if isinstance(statement, statements.DropCertificate):
+        instance.certificates.pop(key, None)
+    elif isinstance(statement, statements.AlterCertificate) and certificate is not None:
+        certificate.has_key = statement.key is not None or (certificate.has_key and not statement.removes_key)
+
+
+def _create_certificate(instance: InstanceModel, statement: statements.CreateCertificate, database: str) -> None:
+    begins, ends = parse_date(statement.start_date), parse_date(statement.expiry_date)
+    if begins is not None and ends is not None and ends <= begins:
+        raise RefusalError("the certificate cannot be created: it expires before it starts", 15297)
+    if find_name(statement.name, _names_in(instance.certificates, database)) is not None:
+        raise RefusalError(f"the database {database} already has a certificate of this name", 15232)
+    owner = None if statement.owner is None else _user(instance, database, statement.owner)
+    if owner == "public":
+        raise RefusalError(f"the certificate {statement.name} cannot be owned by public")
+    has_key = statement.file is None or statement.key is not None
+    one = instance.databases[database]
+    if has_key and one.master_password is None and not one.is_supposed:
+        raise RefusalError("private keys need an open master key: use CREATE MASTER KEY", 15581)
+    instance.certificates[database, statement.name] = CertificateModel(owner, has_key)
+
+
+def _run_master_key(instance: InstanceModel, statement: Statement, database: str) -> None:
+    one = instance.databases[database]
+    if isinstance(statement, statements.CreateMasterKey):
+        if one.master_password is not None:
+            raise RefusalError(f"the database {database} already has a master key", 15578)
+        if not statement.password:
+            raise RefusalError(_PASSWORD_REQUIRED, 15118)
+        one.master_password = statement.password
+        return
+    if isinstance(statement, statements.OpenMasterKey) and not statement.password:
+        raise RefusalError(_PASSWORD_REQUIRED, 15118)
+    if one.master_password is None:
+        if not one.is_supposed:
+            raise RefusalError("the database has no master key; use CREATE MASTER KEY", 15151)
+        return
+    if isinstance(statement, statements.OpenMasterKey) and statement.password != one.master_password:
+        raise RefusalError("the password of the master key is wrong", 15313)
+    if isinstance(statement, statements.DropMasterKey):
+        keyed = [key[1] for key, each in instance.certificates.items() if key[0] == database and each.has_key]
+        if keyed:
+            raise RefusalError(f"the master key encrypts the private key of the certificate {keyed[0]}", 15580)
+        one.master_password = None
+
+
+_OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
+
+
+def _run_endpoint(
+    instance: InstanceModel,
+    statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
+    annotations: Mapping[str, str],
+) -> Remark | None:
+    endpoint = instance.endpoint
+    is_known = endpoint is not None and folded(endpoint.name) == folded(statement.name)
+    if isinstance(statement, statements.CreateEndpoint):
+        if endpoint is not None:
+            raise RefusalError(
+                f"the instance already has the Service Broker endpoint {endpoint.name}; only one is allowed", 7862
+            )
+        endpoint = EndpointModel(statement.name, statement.settings)
+    elif isinstance(statement, statements.DropEndpoint):
+        if is_known:
+            instance.endpoint = None
+        return None if is_known else _OTHER_ENDPOINT
+    elif not is_known and not statement.for_broker:
+        return _OTHER_ENDPOINT
+    else:
+        if endpoint is not None and not is_known:
+            raise RefusalError(f"the name of the Service Broker endpoint is {endpoint.name}", 15151)
+        if endpoint is None and instance.is_complete and not instance.lenient:
+            raise RefusalError(f"the script creates no Service Broker endpoint {statement.name}", 15151)
+        # An endpoint that the script did not create exists already, on an unknown port.
+        endpoint = endpoint or EndpointModel(statement.name, EndpointSettings())
+        changed = {
+            key: value
+            for key in ("port", "ip", "forwarding", "state", "forward_size")
+            if (value := getattr(statement.settings, key)) is not None
+        }
+        endpoint = replace(endpoint, settings=replace(endpoint.settings, **changed))
+    if "addresses_only" in annotations:
+        endpoint.addresses = tuple(filter(None, parse_list(annotations["addresses_only"])))
+    instance.endpoint = endpoint
+    return None

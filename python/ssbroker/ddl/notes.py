@@ -1,0 +1,91 @@
+"""What a script leaves undone: skipped, ignored, not carried out, unknown or refused statements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from ssbroker._text import quantity
+from ssbroker.ddl.lexer import ScriptPosition, location_text
+
+NoteKind = Literal[
+    "skipped", "security", "existing", "ignored", "caught", "not_carried_out", "unknown", "refused", "empty"
+]
+"""What happened to a statement."""
+
+PROBLEMS: Final[frozenset[NoteKind]] = frozenset({"not_carried_out", "unknown", "refused", "empty"})
+"""The kinds of notes because of which the result of a script may not be what the script says."""
+
+
+class Remark(NamedTuple):
+    """What was not done in a statement, or done differently."""
+
+    kind: NoteKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptNote:
+    """A remark about a statement of a script.
+
+    Attributes:
+        kind: What happened: `skipped` (does not concern Service Broker), `security` (transport security, which `ssbroker serve` takes from its
+            options), `existing` (exists already with the same content), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_carried_out` (may concern
+            Service Broker, but is not decided by the script), `unknown` (not a statement of T-SQL), `refused` (an error) or `empty`
+            (the script has no statement about Service Broker).
+        subject: The statement, shortened and without secrets; empty for a whole script.
+        text: What was done, and why.
+        position: File and line.
+        statement: The first words of the statement, by which skipped statements are counted.
+        number: The error number of SQL Server; None if there is none.
+    """
+
+    kind: NoteKind
+    subject: str
+    text: str
+    position: ScriptPosition
+    statement: str = ""
+    number: int | None = None
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether the result may not be what the script says."""
+        return self.kind in PROBLEMS
+
+    def __str__(self) -> str:
+        parts = [location_text(self.position), self.subject, self.text]
+        return ": ".join(part for part in parts if part)
+
+
+def counts(notes: Iterable[ScriptNote]) -> dict[str, int]:
+    """Returns how many statements were skipped, by their first words, the most frequent first."""
+    return dict(Counter(note.statement for note in notes if note.kind == "skipped").most_common())
+
+
+def summary(notes: Iterable[ScriptNote], *, about: str) -> Iterator[str]:
+    """Yields the lines that tell a user what was not done; skipped statements are counted.
+
+    Args:
+        notes: The notes.
+        about: What the statements are compared with, such as `routing`.
+    """
+    given = list(notes)
+    yield from (str(note) for note in given if note.kind not in ("skipped", "security"))
+    skipped, security = ([note for note in given if note.kind == kind] for kind in ("skipped", "security"))
+    if skipped:
+        kinds = ", ".join(f"{count} {statement}" for statement, count in counts(given).items())
+        yield f"{_where(skipped)}skipped {quantity(len(skipped), 'statement')} not about {about}: {kinds}"
+    if security:
+        kinds = ", ".join(dict.fromkeys(note.statement for note in security))
+        yield (
+            f"{_where(security)}skipped {quantity(len(security), 'statement')} about transport security ({kinds}): "
+            "an instance takes certificates from the options of `ssbroker serve`, such as --certificate and --pin"
+        )
+
+
+def _where(notes: list[ScriptNote]) -> str:
+    files = {note.position.file for note in notes}
+    (file, *others) = files
+    return "" if others or file is None else f"{file}: "

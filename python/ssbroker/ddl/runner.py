@@ -1,0 +1,581 @@
+"""Runs the statements of a script on a target: decides conditions, follows control flow, and executes text of EXEC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ssbroker.ddl import statements
+from ssbroker.ddl.catalog_views import object_id
+from ssbroker.ddl.expressions import UNDECIDED, Row, Undecided, Value, folded, is_true, value
+from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
+from ssbroker.ddl.notes import NoteKind, Remark, ScriptNote
+from ssbroker.ddl.parser import ParsedBatch, held_statements, parse
+from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES
+from ssbroker.exceptions import DdlError, StorageError
+
+
+class ScriptTarget(Protocol):
+    """What a script runs on: a model of an instance, or a running instance."""
+
+    @property
+    def current(self) -> str | None:
+        """The database that USE selected."""
+
+    def run(self, statement: Statement, annotations: Mapping[str, str], position: ScriptPosition) -> Remark | None:
+        """Runs a statement; returns what was not done. Raises `RefusalError`."""
+
+    def restore(self, current: str | None) -> None:
+        """Makes a database the current one again, after a text of EXEC."""
+
+    def suppose(self, name: str) -> None:
+        """Continues after a refused USE as if the database existed."""
+
+    def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
+        """Returns the rows of a view of the schema sys; None if it is not about Service Broker."""
+
+
+_EXEC_DEPTH_MAX: Final = 32
+_UNDECIDED_CONDITION: Final = "the script does not decide its condition"
+_UNDECIDED_TEXT: Final = "the script does not determine the text"
+_CREATABLE: Final = (
+    statements.CreateService,
+    statements.CreateContract,
+    statements.CreatePriority,
+    statements.CreateBinding,
+    statements.CreateCertificate,
+    statements.SetPermission,
+    statements.SetOwner,
+    statements.AlterService,
+)
+_SECURITY_KINDS: Final = frozenset(
+    {"CREATE LOGIN", "ALTER LOGIN", "DROP LOGIN", "GRANT ON ENDPOINT", "DENY ON ENDPOINT", "REVOKE ON ENDPOINT"}
+)
+_MISSING: Final = frozenset({15151, 3701, 911})
+
+
+class _BatchEndError(Exception):
+    """RETURN was executed."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """The variables of a batch, or of a text that EXEC runs."""
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    depth: int = 0
+    caught: DdlError | None = None
+    """The error that CATCH handles."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Deferred:
+    """A statement that needs an object which another file may create."""
+
+    source: ScriptSource
+    parsed: ParsedStatement
+    current: str | None
+    error: RefusalError
+
+
+class ScriptRunner:
+    """Runs batches; keeps what outlives a batch.
+
+    Args:
+        lenient: Whether a statement that T-SQL does not have is skipped with a note instead of refused.
+        collects: Whether refused statements become notes, so that the rest of the script runs.
+        any_order: Whether a statement waits until the end for an object that does not exist yet.
+
+    Attributes:
+        notes: What was not done.
+        run_count: The number of statements about Service Broker that ran.
+        seen_count: The number of those that the scripts contain.
+    """
+
+    def __init__(self, *, lenient: bool = False, collects: bool = False, any_order: bool = False) -> None:
+        self.notes: Final[list[ScriptNote]] = []
+        self.run_count = 0
+        self.seen_count = 0
+        self._lenient: Final = lenient
+        self._collects: Final = collects
+        self._deferred: list[_Deferred] | None = [] if any_order else None
+        self._is_noexec = False
+        self._tries = 0
+        self._thrown: DdlError | None = None
+        self._transactions: list[int] = []
+        """The number of statements that had run at each BEGIN TRANSACTION."""
+        self._modules: Final[dict[str, tuple[str, ...]]] = {}
+        self._others: Final[dict[tuple[str, str], str]] = {}
+        """The kind of other objects that the script created, by database and name without case."""
+
+    def report(self, error: DdlError, *, subject: str = "") -> None:
+        """Adds the note of a refused statement."""
+        position = ScriptPosition(error.file, error.line or 1)
+        text = str(error).split(": ", 1)[1] if ": " in str(error) else str(error)
+        self.notes.append(ScriptNote("refused", subject, text, position, number=error.number))
+
+    def parse(self, source: ScriptSource, batch: ScriptBatch) -> ParsedBatch:
+        """Parses a batch; in a script whose errors are collected, up to the end."""
+        parsed = parse(source, batch, report=self.report if self._collects else None)
+        self.seen_count += sum(_is_about_broker(one) for one in walk(parsed.statements)) + len(
+            parsed.instance_annotations
+        )
+        return parsed
+
+    def run(self, target: ScriptTarget, source: ScriptSource, batch: ParsedBatch, *, is_repeated: bool = False) -> bool:
+        """Runs a batch once; returns whether it ran a statement about Service Broker."""
+        known, before = len(self.notes), self.run_count
+        self._run_all(target, source, batch.statements, _Frame())
+        if is_repeated:
+            self.notes[known:] = [note for note in self.notes[known:] if note.kind in ("refused", "caught")][:1]
+        return self.run_count > before
+
+    def run_deferred(self, target: ScriptTarget) -> None:
+        """Runs the statements that waited for others, as long as one of them succeeds."""
+        waiting, self._deferred = self._deferred or [], None
+        while waiting:
+            left = []
+            for one in waiting:
+                target.restore(one.current)
+                try:
+                    self._run_known(target, one.source, one.parsed)
+                except RefusalError:
+                    left.append(one)
+            if len(left) == len(waiting):
+                for one in left:
+                    with self._reporting(one.source, one.parsed):
+                        raise one.error
+                return
+            waiting = left
+
+    def note_empty(self, position: ScriptPosition) -> None:
+        """Adds the note that the scripts have no statement about Service Broker."""
+        self.notes.append(ScriptNote("empty", "", EMPTY, position))
+
+    def _run_all(
+        self, target: ScriptTarget, source: ScriptSource, parsed: Iterable[ParsedStatement], frame: _Frame
+    ) -> None:
+        try:
+            for one in parsed:
+                self._run(target, source, one, frame)
+        except _BatchEndError:
+            pass
+
+    def _body(
+        self, target: ScriptTarget, source: ScriptSource, parsed: Iterable[ParsedStatement], frame: _Frame
+    ) -> None:
+        for one in parsed:
+            self._run(target, source, one, frame)
+
+    def _run(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement, frame: _Frame) -> None:
+        statement = parsed.statement
+        if isinstance(statement, statements.SetNoexec):
+            self._is_noexec = statement.is_on
+        elif self._is_noexec:
+            return
+        elif isinstance(statement, statements.If):
+            self._run_if(target, source, parsed, statement, frame)
+        elif isinstance(statement, statements.Block):
+            self._run_block(target, source, parsed, statement, frame)
+        else:
+            with self._reporting(source, parsed):
+                self._run_simple(target, source, parsed, frame)
+
+    def _run_block(
+        self,
+        target: ScriptTarget,
+        source: ScriptSource,
+        parsed: ParsedStatement,
+        statement: statements.Block,
+        frame: _Frame,
+    ) -> None:
+        """Runs BEGIN ... END, or TRY with its CATCH if a statement is refused."""
+        if statement.handler is None:
+            self._body(target, source, statement.body, frame)
+            return
+        self._tries += 1
+        try:
+            self._body(target, source, statement.body, frame)
+        except DdlError as error:
+            caught = error
+        else:
+            return
+        finally:
+            self._tries -= 1
+        before, frame.caught = frame.caught, caught
+        try:
+            self._body(target, source, statement.handler, frame)
+        except DdlError as error:
+            if error is not caught or not self._collects or self._tries:
+                raise
+            self.report(error)
+        else:
+            text = f"{str(caught).split(': ', 1)[-1]}; CATCH handled the error"
+            position = ScriptPosition(caught.file, caught.line or source.line(parsed.start))
+            self.notes.append(ScriptNote("caught", "", text, position, number=caught.number))
+        finally:
+            frame.caught = before
+
+    def _throw_again(self, frame: _Frame) -> None:
+        """Raises the error that the surrounding CATCH handles, if there is one."""
+        self._thrown = frame.caught
+        if frame.caught is not None:
+            raise frame.caught
+
+    def _run_simple(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement, frame: _Frame) -> None:
+        match parsed.statement:
+            case statements.While():
+                self._leave_out(source, parsed, frame, "a loop is not executed")
+            case statements.Assign(assignments):
+                self._assign(target, assignments, frame)
+            case statements.ExecuteText() as execute:
+                self._execute_text(target, source, parsed, execute, frame)
+            case statements.CallProcedure(name, changed):
+                self._call(source, parsed, name)
+                _forget(frame, changed)
+            case statements.Transaction(action):
+                self._change_transaction(action, frame)
+            case statements.Stop(is_throw):
+                if not is_throw:
+                    raise _BatchEndError
+                self._throw_again(frame)
+                raise RefusalError("THROW ends the script here")
+            case statements.Unknown() | statements.Skipped() | statements.DefineModule():
+                self._skip_other(target, source, parsed, frame)
+            case _:
+                self._run_known(target, source, parsed)
+
+    def _skip_other(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement, frame: _Frame) -> None:
+        match parsed.statement:
+            case statements.Unknown(reason, number):
+                if not self._lenient:
+                    raise RefusalError(reason, number)
+                self._note(source, parsed, "unknown", f"skipped: {reason}")
+            case statements.DefineModule(kind, name, contained):
+                self._modules[folded(name)] = contained
+                self._others[folded(target.current or ""), folded(name)] = "module"
+                self._skip(source, parsed, kind)
+            case statements.Skipped(kind, changed, created):
+                if kind == "RAISERROR":
+                    self._throw_again(frame)
+                _forget(frame, changed)
+                if created is not None:
+                    self._others[folded(target.current or ""), folded(created[1])] = created[0]
+                self._skip(source, parsed, kind)
+
+    def _run_known(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement) -> None:
+        statement = parsed.statement
+        if isinstance(statement, SecurityStatement) and (target.current in SYSTEM_DATABASES - {"msdb"}):
+            self._note(source, parsed, "security", "skipped (transport security)", parsed.verb or "")
+            return
+        misplaced = parsed.annotations.keys() - ANNOTATIONS.get(type(statement), frozenset())
+        if misplaced:
+            raise RefusalError(f"the annotation {min(misplaced)} does not apply to this statement")
+        try:
+            remark = target.run(statement, parsed.annotations, source.position(parsed.start))
+        except RefusalError as refusal:
+            if getattr(statement, "if_exists", False) and refusal.number in _MISSING:
+                return
+            if self._deferred is not None and refusal.number in _MISSING and isinstance(statement, _CREATABLE):
+                self._deferred.append(_Deferred(source, parsed, target.current, refusal))
+                return
+            if self._collects and isinstance(statement, statements.UseDatabase):
+                target.suppose(statement.name)
+            raise
+        self.run_count += not isinstance(statement, statements.UseDatabase)
+        if remark is not None:
+            self._note(source, parsed, remark.kind, remark.text, parsed.verb or "")
+
+    def _run_if(
+        self,
+        target: ScriptTarget,
+        source: ScriptSource,
+        parsed: ParsedStatement,
+        statement: statements.If,
+        frame: _Frame,
+    ) -> None:
+        scope = _Scope(self, target, frame)
+        for branch in statement.branches:
+            verdict = is_true(branch.condition, scope)
+            if isinstance(verdict, Undecided):
+                self._leave_out(source, parsed, frame, _UNDECIDED_CONDITION)
+                return
+            if verdict:
+                self._body(target, source, branch.body, frame)
+                return
+        self._body(target, source, statement.otherwise, frame)
+
+    def _leave_out(self, source: ScriptSource, parsed: ParsedStatement, frame: _Frame, why: str) -> None:
+        """Notes that a statement with others in it was not carried out."""
+        inner = [one for one in walk([parsed]) if one is not parsed]
+        for one in inner:
+            match one.statement:
+                case statements.Assign(assignments):
+                    _forget(frame, (name for name, _, _ in assignments))
+                case statements.Skipped(changed=changed) | statements.CallProcedure(changed=changed):
+                    _forget(frame, changed)
+        held = tuple(dict.fromkeys(verb for one in inner for verb in self._held(one, frame)))
+        if held:
+            self._note(source, parsed, "not_carried_out", f"not carried out, though it holds {', '.join(held)}: {why}")
+        else:
+            self._skip(source, parsed, "WHILE" if isinstance(parsed.statement, statements.While) else "IF")
+
+    def _held(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
+        """Yields the statements about Service Broker that a statement seems to hold."""
+        if parsed.verb is not None:
+            yield parsed.verb
+        match parsed.statement:
+            case statements.ExecuteText(text):
+                yield from _held_in(text, frame)
+            case statements.Assign(assignments):
+                for _, _, assigned in assignments:
+                    yield from _held_in(assigned or (), frame)
+            case statements.CallProcedure(name):
+                yield from self._modules.get(folded(name), ())
+
+    def _assign(
+        self, target: ScriptTarget, assignments: tuple[tuple[str, str, Tokens | None], ...], frame: _Frame
+    ) -> None:
+        scope = _Scope(self, target, frame)
+        for name, operator, tokens in assignments:
+            assigned = None if tokens is None else value(tokens, scope)
+            if operator == "+=":
+                before = frame.variables.get(name.lower(), UNDECIDED)
+                is_text = isinstance(before, str) and isinstance(assigned, str)
+                holds = _holds(before) + _holds(assigned)
+                assigned = f"{before}{assigned}" if is_text else Undecided(holds)
+            elif operator != "=":
+                assigned = UNDECIDED
+            frame.variables[name.lower()] = assigned
+
+    def _execute_text(
+        self,
+        target: ScriptTarget,
+        source: ScriptSource,
+        parsed: ParsedStatement,
+        statement: statements.ExecuteText,
+        frame: _Frame,
+    ) -> None:
+        scope = _Scope(self, target, frame)
+        text = value(statement.text, scope)
+        if text is None:
+            return
+        if statement.is_remote or not isinstance(text, str):
+            held = tuple(dict.fromkeys(_holds(text)))
+            why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
+            if held:
+                self._note(
+                    source, parsed, "not_carried_out", f"not carried out, though it holds {', '.join(held)}: {why}"
+                )
+            else:
+                self._skip(source, parsed, "EXEC of a text that the script does not determine")
+            return
+        if frame.depth >= _EXEC_DEPTH_MAX:
+            raise RefusalError(f"EXEC runs text in more than {_EXEC_DEPTH_MAX} levels", 217)
+        inner = ScriptSource(text, None, outer=source.position(parsed.start))
+        batch = self.parse(inner, text_batch(inner))
+        variables = _parameters(statement, scope)
+        before = target.current
+        if statement.database is not None:
+            target.run(statements.UseDatabase(statement.database), {}, source.position(parsed.start))
+        self._run_all(target, inner, batch.statements, _Frame(variables, frame.depth + 1))
+        target.restore(before)
+
+    def _call(self, source: ScriptSource, parsed: ParsedStatement, name: str) -> None:
+        held = self._modules.get(folded(name), ())
+        if held:
+            why = "procedures are not executed"
+            self._note(source, parsed, "not_carried_out", f"not carried out, though it holds {', '.join(held)}: {why}")
+        else:
+            self._skip(source, parsed, "EXEC")
+
+    def _change_transaction(self, action: str, frame: _Frame) -> None:
+        if action == "BEGIN":
+            self._transactions.append(self.run_count)
+        elif action == "COMMIT" and self._transactions:
+            self._transactions.pop()
+        elif action == "ROLLBACK" and self._transactions:
+            started = self._transactions[0]
+            self._transactions.clear()
+            if self.run_count > started:
+                self._throw_again(frame)
+                raise RefusalError(
+                    "ROLLBACK cannot undo the statements since BEGIN TRANSACTION, because each batch is a transaction "
+                    "of its own; remove them from the script"
+                )
+
+    def _skip(self, source: ScriptSource, parsed: ParsedStatement, kind: str) -> None:
+        if kind in _SECURITY_KINDS:
+            self._note(source, parsed, "security", "skipped (transport security)", kind)
+        else:
+            self._note(source, parsed, "skipped", "skipped (not about Service Broker)", kind)
+
+    def _note(
+        self, source: ScriptSource, parsed: ParsedStatement, kind: NoteKind, text: str, statement: str = ""
+    ) -> None:
+        self.notes.append(ScriptNote(kind, parsed.subject, text, source.position(parsed.start), statement))
+
+    @contextmanager
+    def _reporting(self, source: ScriptSource, parsed: ParsedStatement) -> Iterator[None]:
+        """Converts a refusal to an error with the place of the statement, or to a note."""
+        try:
+            yield
+        except RefusalError as refusal:
+            error = source.error(parsed.start, refusal.reason, subject=parsed.subject, number=refusal.number)
+            if not self._collects or self._tries:
+                raise error from None
+            kind: NoteKind = "unknown" if isinstance(parsed.statement, statements.Unknown) else "refused"
+            position = source.position(parsed.start)
+            text = refusal_text(refusal.reason, subject=None, number=refusal.number)
+            self.notes.append(ScriptNote(kind, parsed.subject, text, position, number=refusal.number))
+        except DdlError as error:  # of a text that EXEC runs, or thrown again by CATCH
+            if not self._collects or self._tries or error is self._thrown:
+                raise
+            self.report(error)
+        except StorageError as error:
+            message = refusal_text(str(error), subject=parsed.subject, number=None)
+            raise type(error)(f"{source.location(parsed.start)}: {message}", file=error.file) from error
+
+    def other_rows(self, view: str, database: str) -> list[Row] | None:
+        """Returns the rows of a view of objects that the script created, but an instance does not have, such as tables."""
+        kinds = _OTHER_VIEWS.get(view)
+        if kinds is None:
+            return None
+        return [
+            {"name": name, "object_id": object_id(name), "type": UNDECIDED, "schema_id": UNDECIDED}
+            for (where, name), kind in self._others.items()
+            if where == folded(database) and (not kinds or kind in kinds)
+        ]
+
+
+_ROUTE_KEYS: Final = frozenset({"route_id", "lifetime"})
+_DATABASE_KEYS: Final = frozenset({"service_broker_guid"})
+_ENDPOINT_KEYS: Final = frozenset({"addresses_only"})
+ANNOTATIONS: Final[dict[type, frozenset[str]]] = {
+    statements.CreateRoute: _ROUTE_KEYS,
+    statements.AlterRoute: _ROUTE_KEYS,
+    statements.UseDatabase: _DATABASE_KEYS,
+    statements.CreateDatabase: _DATABASE_KEYS,
+    statements.AlterDatabase: _DATABASE_KEYS,
+    statements.CreateEndpoint: _ENDPOINT_KEYS,
+    statements.AlterEndpoint: _ENDPOINT_KEYS,
+}
+"""The annotations of each statement."""
+EMPTY: Final = (
+    "contains no statement that creates, alters or drops a database or an object of Service Broker, so nothing was done"
+)
+_OTHER_VIEWS: Final[dict[str, frozenset[str]]] = {
+    "objects": frozenset(),
+    "sysobjects": frozenset(),
+    "procedures": frozenset({"module"}),
+    "tables": frozenset({"TABLE"}),
+    "views": frozenset({"module"}),
+}
+
+
+def _is_about_broker(parsed: ParsedStatement) -> bool:
+    return parsed.verb not in (None, "USE") or bool(parsed.annotations)
+
+
+def _held_in(tokens: Tokens, frame: _Frame) -> Iterator[str]:
+    for token in tokens:
+        if token.kind == "string":
+            yield from held_statements(token.text)
+        elif token.key.startswith("@"):
+            yield from _holds(frame.variables.get(token.text.lower(), UNDECIDED))
+
+
+def _holds(found: Value) -> tuple[str, ...]:
+    if isinstance(found, Undecided):
+        return found.holds
+    return held_statements(found) if isinstance(found, str) else ()
+
+
+def _forget(frame: _Frame, names: Iterable[str]) -> None:
+    """Marks variables as not known any more."""
+    for name in names:
+        before = frame.variables.get(name.lower())
+        frame.variables[name.lower()] = Undecided(_holds(before))
+
+
+def _parameters(statement: statements.ExecuteText, scope: _Scope) -> dict[str, Value]:
+    """Returns the parameters of sp_executesql by name."""
+    declared = value(statement.declarations, scope) if statement.declarations else ""
+    names = [part.split()[0] for part in str(declared).split(",") if part.split()] if isinstance(declared, str) else []
+    given: dict[str, Value] = {name.lower(): UNDECIDED for name in names}
+    for number, (name, tokens) in enumerate(statement.parameters):
+        key = name or (names[number] if number < len(names) else None)
+        if key is not None:
+            given[key.lower()] = value(tokens, scope)
+    return given
+
+
+_FUNCTIONS: Final[dict[str, int]] = {"@@error": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What the conditions of a batch can refer to."""
+
+    runner: ScriptRunner
+    target: ScriptTarget
+    frame: _Frame
+
+    def variable(self, name: str) -> Value:
+        """Returns the value of a variable."""
+        if name == "error_number()":
+            caught = self.frame.caught
+            return None if caught is None else UNDECIDED if caught.number is None else caught.number
+        if name.lower() == "@@trancount":
+            return len(self.runner._transactions)  # noqa: SLF001 - its own state
+        return self.frame.variables.get(name.lower(), _FUNCTIONS.get(name.lower(), UNDECIDED))
+
+    def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
+        """Returns the rows of a view."""
+        others = self.runner.other_rows(view, database or self.target.current or "")
+        if others is None:
+            return self.target.rows(view, database)
+        queues = list(self.target.rows("service_queues", database) or ()) if view in ("objects", "sysobjects") else []
+        return [*queues, *others]
+
+    def database_id(self, name: str | None) -> Value:
+        """Returns the id of a database."""
+        wanted = self.database_name() if name is None else name
+        if not isinstance(wanted, str):
+            return UNDECIDED
+        rows = self.target.rows("databases", None) or ()
+        return next((row["database_id"] for row in rows if folded(str(row["name"])) == folded(wanted)), None)
+
+    def database_name(self) -> Value:
+        """Returns the name of the current database."""
+        return UNDECIDED if self.target.current is None else self.target.current
+
+    def object_id(self, name: str, kind: str | None) -> Value:
+        """Returns the id of a queue, or of another object that the script created."""
+        *before, schema, unqualified = ["dbo", *_name_parts(name)]
+        database = before[1] if len(before) > 1 and before[1] else None
+        if folded(database or "") == "tempdb":
+            return None
+        if kind in (None, "SQ"):
+            for row in self.target.rows("service_queues", database) or ():
+                if row["object_id"] == object_id(schema or "dbo", unqualified):
+                    return row["object_id"]
+        others = self.runner.other_rows("objects", database or self.target.current or "") or []
+        return next((row["object_id"] for row in others if row["name"] == folded(unqualified)), None)
+
+
+def _name_parts(name: str) -> list[str]:
+    """Splits a name with brackets at its dots."""
+    parts: list[str] = [""]
+    is_quoted = False
+    for character in name:
+        if character in "[]":
+            is_quoted = character == "["
+        elif character == "." and not is_quoted:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

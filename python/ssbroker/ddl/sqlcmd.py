@@ -1,0 +1,210 @@
+"""Executes the commands of sqlcmd in scripts: variables, included files, and connections to other servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ssbroker.ddl.lexer import WITHOUT_SQLCMD, ScriptSource, SourcePart, next_token
+from ssbroker.exceptions import DdlError, OptionError
+
+VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+REFERENCE: Final = re.compile(r"\$\(([A-Za-z_][\w-]*)\)", re.ASCII)
+_COMMAND: Final = re.compile(r":(?P<name>[A-Za-z!]+)(?P<arguments>[^\r\n]*)", re.ASCII)
+_ARGUMENT: Final = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|(\S+))")
+_INCLUDE_DEPTH_MAX: Final = 32
+_SECRET_NAME: Final = re.compile(r"pass|pwd|secret", re.IGNORECASE)
+_OTHER_COMMANDS: Final = frozenset(
+    {
+        "ed",
+        "error",
+        "exit",
+        "help",
+        "list",
+        "listvar",
+        "on",
+        "out",
+        "perftrace",
+        "quit",
+        "reset",
+        "serverlist",
+        "xml",
+        "!!",
+    }
+)
+
+ReadFile = Callable[[Path], str]
+"""Returns the text of a file."""
+
+
+def check_variables(variables: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns the variables that were given for a script, by name in lower case; raises if a name or a value is not valid."""
+    given: object = variables
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise OptionError(f"variables: expected a mapping of names to values, got {type(given).__name__}")
+    for name, value in given.items():
+        if not isinstance(name, str) or VARIABLE_NAME.fullmatch(name) is None:
+            raise OptionError(f"variables: {name!r:.80} is not a valid name of a variable")
+        if not isinstance(value, str):
+            raise OptionError(f"variables: {name}: expected text, got {type(value).__name__}")
+    return {name.lower(): value for name, value in given.items()}
+
+
+def substitute(
+    text: str,
+    file: str | None,
+    *,
+    variables: Mapping[str, str],
+    read_file: ReadFile,
+    included: set[Path] | None = None,
+    report: Callable[[DdlError], None] | None = None,
+) -> ScriptSource:
+    """Returns a script with its variables replaced and its files included.
+
+    Args:
+        text: The text of the script.
+        file: Its file; paths of `:r` are relative to the folder of the file that includes them.
+        variables: Values of variables by name in lower case; `:setvar` replaces them, as in sqlcmd.
+        read_file: Reads an included file.
+        included: Receives the files that were included.
+        report: Receives errors; without it, the first one is raised.
+
+    Raises:
+        DdlError: A variable is not defined, a file cannot be read, or a command is incomplete.
+    """
+    text = text.removeprefix("\ufeff")
+    if (":" not in text and "$(" not in text) or text.startswith(WITHOUT_SQLCMD.rstrip()):
+        return ScriptSource(text, file)
+    substitution = _Substitution(dict(variables), read_file, set() if included is None else included, report)
+    substitution.add(text, file, depth=0)
+    return ScriptSource("".join(substitution.texts), file, parts=substitution.parts)
+
+
+@dataclass
+class _Substitution:
+    variables: dict[str, str]
+    read_file: ReadFile
+    included: set[Path]
+    report: Callable[[DdlError], None] | None
+    texts: list[str] = field(default_factory=list)
+    parts: list[SourcePart] = field(default_factory=list)
+    length: int = 0
+
+    def add(self, text: str, file: str | None, *, depth: int) -> None:
+        """Adds the text of a file, with its variables replaced and its commands executed."""
+        source = ScriptSource(text, file)
+        copied = offset = 0
+        while offset < len(text):
+            command = _COMMAND.match(text, offset) if text[offset] == ":" else None
+            if command is not None and not text[source.line_start(offset) : offset].strip():
+                self._copy(source, copied, offset)
+                offset = copied = command.end()
+                self._run(source, command, depth)
+                continue
+            end = self._token_end(source, offset)
+            if text[offset] != "/" and not text.startswith("--", offset):
+                for reference in REFERENCE.finditer(text, offset, end):
+                    self._copy(source, copied, reference.start())
+                    copied = reference.end()
+                    self._insert(source, reference)
+            offset = end
+        self._copy(source, copied, len(text))
+
+    def _token_end(self, source: ScriptSource, offset: int) -> int:
+        if source.text.startswith("$(", offset):
+            reference = REFERENCE.match(source.text, offset)
+            return offset + 1 if reference is None else reference.end()
+        try:
+            _, end = next_token(source, offset)
+        except DdlError:  # reported with its batch, when the batches before have run
+            return len(source.text)
+        # A variable that touches a word, such as prefix$(Name): the word ends where the variable starts.
+        reference = REFERENCE.search(source.text, offset)
+        is_word = source.text[offset].isalnum() or source.text[offset] in "_@#$"
+        return reference.start() if reference is not None and is_word and offset < reference.start() < end else end
+
+    def _copy(self, source: ScriptSource, start: int, end: int, *, is_secret: bool = False) -> None:
+        if start < end:
+            self._append(source.text[start:end], source, start, is_secret=is_secret)
+
+    def _append(self, text: str, source: ScriptSource, offset: int, *, is_secret: bool = False) -> None:
+        file, line = source.position(offset)
+        self.parts.append(SourcePart(self.length, file, line, is_secret))
+        self.texts.append(text)
+        self.length += len(text)
+
+    def _insert(self, source: ScriptSource, reference: re.Match[str]) -> None:
+        name = reference[1]
+        value = self.variables.get(name.lower())
+        if value is None:
+            hint = f'define it with -v {name}="..." or :setvar {name} "..." (Python: variables={{"{name}": "..."}})'
+            self._fail(source, reference.start(), f"the sqlcmd variable $({name}) is not defined; {hint}")
+            value = reference[0]
+        self._append(value, source, reference.start(), is_secret=_SECRET_NAME.search(name) is not None)
+
+    def _fail(self, source: ScriptSource, offset: int, reason: str) -> None:
+        error = source.error(offset, reason)
+        if self.report is None:
+            raise error
+        self.report(error)
+
+    def _run(self, source: ScriptSource, command: re.Match[str], depth: int) -> None:
+        """Executes a command; other commands, such as `:on error exit`, are omitted."""
+        name = command["name"].lower()
+        arguments = [(quoted or word).replace('""', '"') for quoted, word in _ARGUMENT.findall(command["arguments"])]
+        if name == "setvar" and arguments:
+            self._set(source, command.start(), arguments)
+        elif name == "r" and arguments:
+            self._include(source, command.start(), self._resolve(source, command.start(), arguments[0]), depth)
+        elif name == "connect" and arguments:
+            server = self._resolve(source, command.start(), arguments[0]).replace("\0", "")
+            self._append(f"\0:connect {server}\0", source, command.start())
+        elif name in ("setvar", "r", "connect"):
+            self._fail(source, command.start(), f":{name} is incomplete")
+        elif name not in _OTHER_COMMANDS:
+            self._fail(source, command.start(), f":{name} is not a command of sqlcmd")
+
+    def _set(self, source: ScriptSource, offset: int, arguments: list[str]) -> None:
+        name, *values = arguments
+        if VARIABLE_NAME.fullmatch(name) is None:
+            self._fail(source, offset, ":setvar is followed by no valid name of a variable")
+        elif values:
+            self.variables[name.lower()] = self._resolve(source, offset, values[0])
+        else:
+            self.variables.pop(name.lower(), None)
+
+    def _resolve(self, source: ScriptSource, offset: int, text: str) -> str:
+        """Replaces the variables in an argument of a command."""
+
+        def value(reference: re.Match[str]) -> str:
+            found = self.variables.get(reference[1].lower())
+            if found is None:
+                self._fail(source, offset, f"the sqlcmd variable $({reference[1]}) is not defined")
+                return reference[0]
+            return found
+
+        return REFERENCE.sub(value, text)
+
+    def _include(self, source: ScriptSource, offset: int, name: str, depth: int) -> None:
+        if source.file is None:
+            self._fail(source, offset, f":r {name} is relative to the file of the script, which is not known")
+            return
+        if depth == _INCLUDE_DEPTH_MAX:
+            self._fail(source, offset, f":r {name} includes files in more than {_INCLUDE_DEPTH_MAX} levels")
+            return
+        path = Path(source.file).parent / name.replace("\\", "/")
+        try:
+            text = self.read_file(path)
+        except DdlError:
+            raise
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            self._fail(source, offset, f":r {path} cannot be read: {reason}")
+            return
+        self.included.add(path.resolve())
+        self.add(text.removeprefix("\ufeff"), str(path), depth=depth + 1)

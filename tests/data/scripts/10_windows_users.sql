@@ -1,0 +1,20 @@
+USE [master]
+GO
+CREATE LOGIN [FACTORY\svc_broker] FROM WINDOWS WITH DEFAULT_DATABASE=[master]
+GO
+CREATE USER [FACTORY\svc_broker] FOR LOGIN [FACTORY\svc_broker]
+GO
+GRANT CONNECT ON ENDPOINT::[FactoryEndpoint] TO [FACTORY\svc_broker]
+GO
+CREATE DATABASE [Factory]
+GO
+USE [Factory]
+GO
+CREATE USER [FACTORY\svc_broker] FOR LOGIN [FACTORY\svc_broker] WITH DEFAULT_SCHEMA=[dbo]
+GO
+CREATE QUEUE [dbo].[MachineQueue]
+GO
+CREATE SERVICE [//factory/Machines] AUTHORIZATION [FACTORY\svc_broker] ON QUEUE [dbo].[MachineQueue] ([DEFAULT])
+GO
+GRANT SEND ON SERVICE::[//factory/Machines] TO PUBLIC
+GO

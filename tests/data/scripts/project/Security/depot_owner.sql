@@ -1,0 +1,1 @@
+CREATE USER [depot_owner] WITHOUT LOGIN;

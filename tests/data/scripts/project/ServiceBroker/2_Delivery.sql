@@ -1,0 +1,2 @@
+CREATE CONTRACT [//depot/Delivery]
+    ([//depot/Pallet] SENT BY INITIATOR);

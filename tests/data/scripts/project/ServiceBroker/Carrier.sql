@@ -1,0 +1,2 @@
+CREATE ROUTE [Carrier]
+    WITH SERVICE_NAME = N'//carrier', ADDRESS = N'TCP://carrier:4022';

@@ -1,0 +1,114 @@
+"""Findings about the scripts that catalogs are loaded from, and the command that reports them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ssbroker.cli.app import main
+from ssbroker.diagnose import Fleet
+
+BROKEN = """\
+CREATE DATABASE Sales
+GO
+USE Sale
+GO
+USE Sales
+CREATE ROUTE R WITH ADRESS = 'TCP://x'
+CREATE QUEU Q
+CREATE QUEUE Orders
+GO
+SET NOCOUNT ON
+SET XACT_ABORT ON
+WHILE @a = 1 DROP ROUTE AutoCreatedLocal
+"""
+
+
+def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, object], str]:
+    """Returns status, report and standard error of `ssbroker lint`."""
+    status = main(["lint", *arguments, "--json"])
+    out, err = capsys.readouterr()
+    return status, json.loads(out), err
+
+
+def found(report: dict[str, object]) -> list[tuple[str, str]]:
+    """Returns code and place of each finding."""
+    findings = report["findings"]
+    assert isinstance(findings, list)
+    return [(finding["code"], finding["object"]) for finding in findings if finding["code"] > "SSB100"]
+
+
+def test_lint_reads_on_after_errors_and_reports_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text(BROKEN)
+    status, report, err = lint(capsys, str(script))
+    assert status == 1
+    assert found(report) == [
+        ("SSB101", "net.sql:3"),
+        ("SSB101", "net.sql:6"),
+        ("SSB102", "net.sql:7"),
+        ("SSB103", "net.sql:12"),
+    ]
+    assert report["skipped_statements"] == {"SET": 2}
+    assert err == f"ssbroker: warning: {script}: skipped 2 statements not about routing: 2 SET\n"
+    main(["lint", str(script)])
+    text = capsys.readouterr().out
+    assert "error 911: the script creates no database Sale; it creates Sales; did you mean Sales?" in text
+    assert "did you mean ADDRESS?" in text
+    assert "CREATE QUEU is not a statement of T-SQL; did you mean QUEUE?" in text
+    assert "not carried out, though it holds DROP ROUTE" in text
+
+
+@pytest.mark.parametrize("text", ["", "SET NOCOUNT ON", "CREATE TABLE Orders (id int)\nGO\nUSE Sales\n"])
+def test_script_without_service_broker_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text(text)
+    status, report, _ = lint(capsys, str(script))
+    assert (status, found(report)) == (1, [("SSB104", "net.sql:1")])
+    assert lint(capsys, str(script), "--lenient")[0] == 0
+
+
+def test_verbose_lists_the_skipped_statements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text("CREATE DATABASE Sales\nALTER DATABASE Sales SET RECOVERY FULL\nPRINT 'x'\n")
+    status, _, err = lint(capsys, str(script), "--verbose")
+    assert status == 0
+    assert err.splitlines() == [
+        f"ssbroker: warning: {script}:2: ALTER DATABASE Sales SET RECOVERY FULL: skipped (not about Service Broker)",
+        f"ssbroker: warning: {script}:3: PRINT '...': skipped (not about Service Broker)",
+    ]
+
+
+CONNECTED = """\
+:setvar North "sql-north"
+:connect $(North)
+CREATE DATABASE Sales
+GO
+USE Sales
+CREATE ROUTE Stock WITH SERVICE_NAME = '//Stock', ADDRESS = 'TCP://south:4022'
+GO
+:connect sql-south -U sa -P Hush
+CREATE DATABASE Stores
+GO
+USE Stores
+CREATE QUEUE Q
+CREATE SERVICE [//Stock] ON QUEUE Q ([DEFAULT])
+"""
+
+
+def test_script_with_connect_is_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "both.sql"
+    script.write_text(CONNECTED)
+    fleet = Fleet.load(script)
+    assert list(fleet) == ["sql-north", "sql-south"]
+    assert fleet["sql-south"].services.to_pylist() == [{"database": "Stores", "name": "//Stock"}]
+    assert main(["trace", str(script), "--from", "sql-north/Sales", "--to-service", "//Stock"]) in (0, 1)
+    assert "sql-north" in capsys.readouterr().out
+    assert main(["compare", str(script), str(script)]) == 0
+    capsys.readouterr()
+    status, report, err = lint(capsys, str(script))
+    assert status in (0, 1)
+    assert found(report) == []
+    assert "Hush" not in err + json.dumps(report)
